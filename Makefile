@@ -1,0 +1,43 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+# `make demo ARGS="--flights 20000"` and `make test PYTEST_ARGS="tests/core -x"` pass arguments on.
+
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+PYTEST_ARGS ?=
+
+.PHONY: help demo test check format clean
+
+help: ## what can be made
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: .venv/.demo ## install what the demo needs, then run it
+	$(BIN)/python -m headrace demo $(ARGS)
+
+test: check ## install what the tests need, run every check, then every test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: .venv/.dev ## lint, format, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/.dev ## put the code in form
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+clean: ## forget the installation and all caches
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+# A stamp says that an extra is installed; it is older than what it was made from when that changes.
+.venv/.%: .venv/.made pyproject.toml constraints.txt
+	@echo "installing headrace[$*] (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$*]'
+	@touch $@
+
+.venv/.made:
+	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON); install Python 3.11 or newer (Debian: apt install python3 python3-venv)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $$($(PYTHON) --version) is too old, 3.11 or newer is needed; name another: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) cannot make virtual environments; Debian: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	@touch $@
