@@ -1,0 +1,1 @@
+"""Bytes: frames, messages and record batches of the Kafka protocol."""

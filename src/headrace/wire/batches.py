@@ -1,0 +1,357 @@
+"""Record batches, magic 2 (KIP-98): header, checksum, and records where a caller wants them.
+
+A batch is a 61-byte header and its records, which one codec may have compressed together. The
+checksum covers everything from the attributes on, so base offset and leader epoch can be patched in
+place. The broker looks at headers only (`check`, `headers`, `stamp`); journals, dead letters and
+searches by time build and read records (`build`, `records`); `wire/columns.py` decodes in bulk.
+Source: Kafka's RecordBatch schema, DefaultRecordBatch, DefaultRecord and LogValidator.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from headrace.wire.compression import Codec, compress, decompress
+from headrace.wire.primitives import Buffer, Malformed
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_BASE_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+_LEADER_EPOCH_AT = 12
+_CRC = struct.Struct(">I")
+_CRC_AT = 17
+_CRC_FROM = 21
+_MAGIC = 2
+_OVERHEAD = 12  # base offset and length, which the length does not count
+HEADER_BYTES = _HEADER.size
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+_UINT64 = (1 << 64) - 1
+_INT64 = range(-(1 << 63), 1 << 63)
+_VARINT_BYTES_MAX = 5
+_VARLONG_BYTES_MAX = 10
+
+
+class CorruptBatch(Malformed):
+    """Bytes that are no intact record batch; Kafka's CORRUPT_MESSAGE (2)."""
+
+
+class InvalidRecord(Exception):
+    """An intact batch, or several, that nobody may produce; Kafka's INVALID_RECORD (87)."""
+
+
+class BatchHeader(NamedTuple):
+    """The 61-byte header of one record batch; fields as in Kafka's RecordBatch schema.
+
+    `size` is the whole batch in bytes, the 12 bytes of base offset and length included.
+    """
+
+    base_offset: int
+    size: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        """0 when producers set the timestamps (CreateTime), 1 when the log did (LogAppendTime)."""
+        return 1 if self.attributes & LOG_APPEND_TIME else 0
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch holds markers of transactions, which are no records of a user."""
+        return bool(self.attributes & CONTROL)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record; `timestamp` in ms, -1 for none."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def read_header(data: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`; neither checksum nor records are looked at.
+
+    Raises: `CorruptBatch` when no header of magic 2 stands there.
+    """
+    if len(data) - position < HEADER_BYTES:
+        raise CorruptBatch(f"{len(data) - position} bytes are no batch header")
+    base_offset, length, epoch, magic, *rest = _HEADER.unpack_from(data, position)
+    if magic != _MAGIC:
+        raise CorruptBatch(f"magic {magic} at {position}, not {_MAGIC}")
+    if length < HEADER_BYTES - _OVERHEAD:
+        raise CorruptBatch(f"a batch of {length} bytes at {position} has no room for its header")
+    return BatchHeader(base_offset, length + _OVERHEAD, epoch, magic, *rest)
+
+
+def headers(data: Buffer) -> list[BatchHeader]:
+    """Headers of consecutive batches; a last one that is not whole is left out, as in a fetch.
+
+    Raises: `CorruptBatch` where a batch must begin and none does.
+    """
+    found = []
+    position = 0
+    while len(data) - position >= HEADER_BYTES:
+        header = read_header(data, position)
+        if header.size > len(data) - position:
+            break
+        found.append(header)
+        position += header.size
+    return found
+
+
+def verify(data: Buffer, position: int, header: BatchHeader) -> None:
+    """Raises: `CorruptBatch` when the checksum of the batch at `position` is wrong."""
+    covered = memoryview(data)[position + _CRC_FROM : position + header.size]
+    if crc32c(covered) != header.crc:
+        raise CorruptBatch(f"checksum of the batch of offset {header.base_offset} is wrong")
+
+
+def check(data: memoryview) -> BatchHeader:
+    """Validate what a producer sent for one partition: exactly one batch. No record is parsed.
+
+    Raises: `CorruptBatch` when bytes are damaged; `InvalidRecord` when they are as sent, but break
+    a rule of Produce.
+    Source: LogValidator.validateBatch, ProduceRequest.validateRecords (4.3).
+    """
+    if len(data) < HEADER_BYTES:
+        raise InvalidRecord(f"{len(data)} bytes are no record batch")
+    magic = data[_CRC_AT - 1]
+    if magic != _MAGIC:
+        raise InvalidRecord(f"magic {magic}: only record batches of magic {_MAGIC} are accepted")
+    header = read_header(data)
+    if header.size != len(data):
+        raise InvalidRecord(f"a batch of {header.size} bytes in {len(data)}: one whole batch")
+    verify(data, 0, header)
+    if header.base_offset != 0:
+        raise InvalidRecord(f"base offset {header.base_offset}: producers send 0")
+    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
+        raise InvalidRecord(
+            f"{header.record_count} records, last offset delta {header.last_offset_delta}"
+        )
+    if header.codec > Codec.ZSTD:
+        raise InvalidRecord(f"codec {header.codec} is not one of 0 to {Codec.ZSTD}")
+    if header.is_control:
+        raise InvalidRecord("clients may not write control records")
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise InvalidRecord(f"producer {header.producer_id} without epoch or sequence")
+    return header
+
+
+def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Give the batch at `position` its place in the log; the checksum does not cover either."""
+    _BASE_OFFSET.pack_into(data, position, base_offset)
+    _LEADER_EPOCH.pack_into(data, position + _LEADER_EPOCH_AT, leader_epoch)
+
+
+def payload(data: Buffer, position: int, header: BatchHeader) -> memoryview:
+    """The records of the batch at `position`, decompressed, once its checksum was found right.
+
+    Raises: `CorruptBatch`, also on offsets that are none, which the checksum does not cover.
+    """
+    verify(data, position, header)
+    if header.base_offset < 0 or header.last_offset not in _INT64:
+        raise CorruptBatch(f"base offset {header.base_offset} is no offset")
+    if header.record_count < 0:
+        raise CorruptBatch(f"batch of offset {header.base_offset}: {header.record_count} records")
+    stored = memoryview(data)[position + HEADER_BYTES : position + header.size]
+    try:
+        return decompress(header.codec, stored)
+    except Malformed as error:
+        raise CorruptBatch(f"batch of offset {header.base_offset}: {error}") from error
+
+
+def build(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    compression: int = Codec.NONE,
+    attributes: int = 0,
+) -> bytes:
+    """One batch of at least one record; offsets count from `base_offset`, whatever theirs say.
+
+    `attributes` are the bits beside the codec.
+    """
+    given = list(records)
+    assert given, "a batch holds at least one record"
+    base_timestamp = given[0].timestamp
+    body = compress(
+        compression,
+        b"".join(_encode(one, index, base_timestamp) for index, one in enumerate(given)),
+    )
+    batch = bytearray(HEADER_BYTES)
+    batch += body
+    _HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        len(batch) - _OVERHEAD,
+        leader_epoch,
+        _MAGIC,
+        0,
+        attributes | compression,
+        len(given) - 1,
+        base_timestamp,
+        max(one.timestamp for one in given),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(given),
+    )
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_CRC_FROM:]))
+    return bytes(batch)
+
+
+def records(data: Buffer) -> Iterator[Record]:
+    """The records of one or many batches, control batches and a partial last one left out.
+
+    Raises: `CorruptBatch` at the first batch that is damaged.
+    """
+    position = 0
+    for header in headers(data):
+        if not header.is_control:
+            yield from _decode(bytes(payload(data, position, header)), header)
+        position += header.size
+
+
+_SMALL = [bytes((value << 1,)) for value in range(64)]
+_NULL = b"\x01"
+
+
+def _varint(value: int) -> bytes:
+    if 0 <= value < len(_SMALL):
+        return _SMALL[value]
+    raw = (value << 1) ^ (value >> 63)
+    encoded = bytearray()
+    while raw > 0x7F:
+        encoded.append((raw & 0x7F) | 0x80)
+        raw >>= 7
+    encoded.append(raw)
+    return bytes(encoded)
+
+
+def _field(value: bytes | None) -> bytes:
+    return _NULL if value is None else _varint(len(value)) + value
+
+
+def _encode(record: Record, offset_delta: int, base_timestamp: int) -> bytes:
+    parts = [
+        b"\x00",
+        _varint(record.timestamp - base_timestamp),
+        _varint(offset_delta),
+        _field(record.key),
+        _field(record.value),
+        _varint(len(record.headers)),
+    ]
+    for name, value in record.headers:
+        parts += (_field(name.encode()), _field(value))
+    body = b"".join(parts)
+    return _varint(len(body)) + body
+
+
+def _read_varint(data: bytes, position: int, bytes_max: int) -> tuple[int, int]:
+    """A zigzag varint and the position after it; IndexError where the bytes end."""
+    byte = data[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    raw = 0
+    for index in range(bytes_max):
+        byte = data[position + index]
+        raw |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            raw &= _UINT64
+            return (raw >> 1) ^ -(raw & 1), position + index + 1
+    raise CorruptBatch(f"a varint of more than {bytes_max} bytes at {position} of the records")
+
+
+def _read_field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    size, start = _read_varint(data, position, _VARINT_BYTES_MAX)
+    if size < 0:
+        if size == -1:
+            return None, start
+        raise CorruptBatch(f"a length of {size} at {position} of the records")
+    stop = start + size
+    if stop > end:
+        raise CorruptBatch(f"a field of {size} bytes leaves its record at {position}")
+    return data[start:stop], stop
+
+
+def _decode(data: bytes, header: BatchHeader) -> Iterator[Record]:
+    position = 0
+    previous = -1
+    try:
+        for _ in range(header.record_count):
+            size, position = _read_varint(data, position, _VARINT_BYTES_MAX)
+            end = position + size
+            if size < 0 or end > len(data):
+                raise CorruptBatch(f"a record of {size} bytes at {position} of the records")
+            record, delta = _decode_record(data, position, end, header)
+            if not previous < delta <= header.last_offset_delta:
+                raise CorruptBatch(f"offset delta {delta} after {previous}")
+            yield record
+            previous, position = delta, end
+    except IndexError as error:
+        raise CorruptBatch(f"records of offset {header.base_offset} end early") from error
+    if position != len(data):
+        raise CorruptBatch(f"{len(data) - position} bytes behind the last record")
+
+
+def _decode_record(data: bytes, position: int, end: int, header: BatchHeader) -> tuple[Record, int]:
+    # The first byte of a record holds attributes, of which Kafka uses none.
+    timestamp_delta, position = _read_varint(data, position + 1, _VARLONG_BYTES_MAX)
+    delta, position = _read_varint(data, position, _VARINT_BYTES_MAX)
+    key, position = _read_field(data, position, end)
+    value, position = _read_field(data, position, end)
+    count, position = _read_varint(data, position, _VARINT_BYTES_MAX)
+    if not 0 <= count <= (end - position) // 2:
+        raise CorruptBatch(f"{count} headers in {end - position} bytes")
+    found: Sequence[tuple[str, bytes | None]] = ()
+    if count:
+        found = []
+        for _ in range(count):
+            name, position = _read_field(data, position, end)
+            if name is None:
+                raise CorruptBatch(f"a header without a name at {position} of the records")
+            content, position = _read_field(data, position, end)
+            # Nobody checks names on their way in; Java's clients replace what is not UTF-8 too.
+            found.append((name.decode(errors="replace"), content))
+    if position != end:
+        raise CorruptBatch(f"a record ends at {position} of the records, not at {end}")
+    timestamp = header.base_timestamp + timestamp_delta
+    if timestamp not in _INT64:
+        raise CorruptBatch(f"timestamp {timestamp} is no 64-bit number")
+    if header.timestamp_type:
+        timestamp = header.max_timestamp
+    return Record(header.base_offset + delta, timestamp, key, value, tuple(found)), delta

@@ -1,0 +1,124 @@
+"""The codecs of record batches, by Kafka's numbers: gzip, snappy, lz4, zstd.
+
+Source: Kafka's CompressionType; snappy comes in the block framing of xerial's snappy-java, which
+every client reads, or raw; lz4 must be written as frames of independent blocks, as Kafka refuses
+linked ones. All work is done by cramjam, which releases the GIL.
+
+A few bytes can claim to be gigabytes, so decompression writes into a buffer that grows up to a
+limit, and never beyond it.
+"""
+
+import struct
+from enum import IntEnum
+from typing import Any
+
+import cramjam
+
+from headrace.wire.primitives import Buffer, Malformed
+
+OUTPUT_BYTES_MAX = 256 << 20
+_OUTPUT_BYTES_FIRST = 64 << 10
+_FULL = "failed to write whole buffer"  # cramjam's word for an output that is too small
+
+_XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+_XERIAL_MAGIC = _XERIAL[:8]
+_XERIAL_BLOCK_BYTES = 32 << 10
+_LENGTH = struct.Struct(">i")
+
+
+class Codec(IntEnum):
+    """The lowest three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(codec: int, data: Buffer) -> bytes:
+    """`data` as the records of a batch with this codec."""
+    match Codec(codec):
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            return bytes(cramjam.gzip.compress(data, level=6))
+        case Codec.SNAPPY:
+            return _snappy_compress(memoryview(data))
+        case Codec.LZ4:
+            frame = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
+            frame.compress(bytes(data))
+            return bytes(frame.finish())
+        case Codec.ZSTD:
+            return bytes(cramjam.zstd.compress(data, level=3))
+
+
+def decompress(codec: int, data: Buffer, *, limit: int = OUTPUT_BYTES_MAX) -> memoryview:
+    """The bytes that `compress` was given.
+
+    Raises: `Malformed` on an unknown codec, damaged input, or an output of more than `limit` bytes.
+    """
+    match codec:
+        case Codec.NONE:
+            return memoryview(data)
+        case Codec.GZIP:
+            return _grow(cramjam.gzip.decompress_into, data, limit)
+        case Codec.SNAPPY:
+            return _snappy_decompress(memoryview(data), limit)
+        case Codec.LZ4:
+            return _grow(cramjam.lz4.decompress_into, data, limit)
+        case Codec.ZSTD:
+            return _grow(cramjam.zstd.decompress_into, data, limit)
+        case _:
+            raise Malformed(f"codec {codec} is not one of 0 to {Codec.ZSTD}")
+
+
+def _grow(decompress_into: Any, data: Buffer, limit: int) -> memoryview:
+    size = min(max(_OUTPUT_BYTES_FIRST, 4 * len(data)), limit)
+    while True:
+        output = bytearray(size)
+        try:
+            return memoryview(output)[: decompress_into(data, output)]
+        except cramjam.DecompressionError as error:
+            if _FULL not in str(error):
+                raise Malformed(f"compressed records: {error}") from error
+            if size == limit:
+                raise Malformed(f"compressed records grow beyond {limit} bytes") from error
+        size = min(4 * size, limit)
+
+
+def _snappy_compress(data: memoryview) -> bytes:
+    parts = [_XERIAL]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (_LENGTH.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _snappy_decompress(data: memoryview, limit: int) -> memoryview:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return memoryview(_snappy_block(data, limit))
+    output = bytearray()
+    position = len(_XERIAL)
+    while position < len(data):
+        start = position + _LENGTH.size
+        if start > len(data):
+            raise Malformed("compressed records: a snappy block without its length")
+        (size,) = _LENGTH.unpack_from(data, position)
+        if not 0 < size <= len(data) - start:
+            raise Malformed(f"compressed records: a snappy block of {size} bytes")
+        position = start + size
+        output += _snappy_block(data[start:position], limit - len(output))
+    return memoryview(output)
+
+
+def _snappy_block(block: memoryview, limit: int) -> bytearray:
+    try:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > limit:
+            raise Malformed(f"compressed records grow by {size} bytes beyond their limit")
+        output = bytearray(size)
+        cramjam.snappy.decompress_raw_into(block, output)
+    except cramjam.DecompressionError as error:
+        raise Malformed(f"compressed records: {error}") from error
+    return output

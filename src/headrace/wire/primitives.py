@@ -1,0 +1,192 @@
+"""The primitive types of the Kafka protocol, read from and written to bytes.
+
+Used where a message is encoded by hand: hot responses, the lease API and the records of the
+journals. Every other message goes through kio (`wire/codec.py`).
+Source: Kafka protocol guide, "Protocol Primitive Types"; KIP-482 for the compact forms.
+"""
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+from uuid import UUID
+
+T = TypeVar("T")
+
+Buffer = bytes | bytearray | memoryview
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_UVARINT_BYTES_MAX = 5
+_VARLONG_BYTES_MAX = 10
+
+
+class Malformed(Exception):
+    """Bytes that are not what their schema says."""
+
+
+class Reader:
+    """Reads primitives one after the other.
+
+    Raises: `Malformed` when the bytes end early or a length is impossible, from every method.
+    """
+
+    __slots__ = ("_data", "position")
+
+    def __init__(self, data: Buffer, position: int = 0) -> None:
+        self._data = memoryview(data)
+        self.position = position
+
+    def take(self, count: int) -> memoryview:
+        """The next `count` bytes, without a copy."""
+        start = self.position
+        if count < 0 or start + count > len(self._data):
+            raise Malformed(f"{count} bytes wanted at {start}, {len(self._data) - start} left")
+        self.position = start + count
+        return self._data[start : start + count]
+
+    @property
+    def remaining(self) -> int:
+        return len(self._data) - self.position
+
+    def int8(self) -> int:
+        value = self.take(1)[0]
+        return value - 256 if value > 127 else value
+
+    def boolean(self) -> bool:
+        return self.take(1)[0] != 0
+
+    def int16(self) -> int:
+        return int(_INT16.unpack(self.take(2))[0])
+
+    def int32(self) -> int:
+        return int(_INT32.unpack(self.take(4))[0])
+
+    def int64(self) -> int:
+        return int(_INT64.unpack(self.take(8))[0])
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=bytes(self.take(16)))
+
+    def _base128(self, bytes_max: int) -> int:
+        value = 0
+        for index in range(bytes_max):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                return value
+        raise Malformed(f"a varint of more than {bytes_max} bytes at {self.position}")
+
+    def uvarint(self) -> int:
+        return self._base128(_UVARINT_BYTES_MAX)
+
+    def varlong(self) -> int:
+        """A zigzag varint or varlong."""
+        raw = self._base128(_VARLONG_BYTES_MAX)
+        return (raw >> 1) ^ -(raw & 1)
+
+    def _text(self, count: int) -> str:
+        try:
+            return str(self.take(count), "utf-8")
+        except UnicodeDecodeError as error:
+            raise Malformed(f"not UTF-8 at {self.position - count}") from error
+
+    def compact_nullable_string(self) -> str | None:
+        count = self.uvarint()
+        return None if count == 0 else self._text(count - 1)
+
+    def compact_string(self) -> str:
+        value = self.compact_nullable_string()
+        if value is None:
+            raise Malformed(f"null where a string must stand at {self.position}")
+        return value
+
+    def nullable_string(self) -> str | None:
+        count = self.int16()
+        return None if count < 0 else self._text(count)
+
+    def compact_array(self, item: "Callable[[Reader], T]") -> list[T]:
+        count = self.uvarint() - 1
+        if count > self.remaining:
+            raise Malformed(f"an array of {count} in {self.remaining} bytes")
+        return [item(self) for _ in range(count)]
+
+    def tags(self) -> dict[int, memoryview]:
+        """A tagged-field section: tag number to raw bytes."""
+        found: dict[int, memoryview] = {}
+        for _ in range(self.uvarint()):
+            tag = self.uvarint()
+            found[tag] = self.take(self.uvarint())
+        return found
+
+
+class Writer:
+    """Writes primitives one after the other into one growing buffer."""
+
+    __slots__ = ("data",)
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def raw(self, data: Buffer) -> None:
+        self.data += data
+
+    def int8(self, value: int) -> None:
+        self.data.append(value & 0xFF)
+
+    def boolean(self, value: bool) -> None:
+        self.data.append(1 if value else 0)
+
+    def int16(self, value: int) -> None:
+        self.data += _INT16.pack(value)
+
+    def int32(self, value: int) -> None:
+        self.data += _INT32.pack(value)
+
+    def int64(self, value: int) -> None:
+        self.data += _INT64.pack(value)
+
+    def uuid(self, value: UUID) -> None:
+        self.data += value.bytes
+
+    def uvarint(self, value: int) -> None:
+        while value > 0x7F:
+            self.data.append((value & 0x7F) | 0x80)
+            value >>= 7
+        self.data.append(value)
+
+    def varlong(self, value: int) -> None:
+        self.uvarint((value << 1) ^ (value >> 63))
+
+    def compact_nullable_string(self, value: str | None) -> None:
+        if value is None:
+            self.uvarint(0)
+            return
+        encoded = value.encode()
+        self.uvarint(len(encoded) + 1)
+        self.data += encoded
+
+    def compact_string(self, value: str) -> None:
+        self.compact_nullable_string(value)
+
+    def nullable_string(self, value: str | None) -> None:
+        if value is None:
+            self.int16(-1)
+            return
+        encoded = value.encode()
+        self.int16(len(encoded))
+        self.data += encoded
+
+    def compact_array(self, items: Iterable[T], item: "Callable[[Writer, T], None]") -> None:
+        values = list(items)
+        self.uvarint(len(values) + 1)
+        for value in values:
+            item(self, value)
+
+    def tags(self, fields: dict[int, bytes] | None = None) -> None:
+        """A tagged-field section, tags in ascending order as KIP-482 demands."""
+        present = fields or {}
+        self.uvarint(len(present))
+        for tag in sorted(present):
+            self.uvarint(tag)
+            self.uvarint(len(present[tag]))
+            self.data += present[tag]
