@@ -1,0 +1,34 @@
+"""Refusals: values with a domain name. `broker/errors.py` turns each into Kafka's code."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Why(Enum):
+    """The reason of a refusal, in words of the domain."""
+
+    TOPIC_EXISTS = auto()
+    UNKNOWN_TOPIC = auto()
+    UNKNOWN_PARTITION = auto()
+    INVALID_TOPIC = auto()
+    INVALID_PARTITIONS = auto()
+    INVALID_CONFIG = auto()
+    INVALID_REQUEST = auto()
+    INVALID_GROUP = auto()
+    UNKNOWN_GROUP = auto()
+    UNKNOWN_MEMBER = auto()
+    GROUP_FULL = auto()
+    NON_EMPTY_GROUP = auto()
+    STALE_EPOCH = auto()
+    NOT_THE_HOLDER = auto()
+    SESSION_NOT_FOUND = auto()
+    SESSION_EPOCH = auto()
+    SESSION_LIMIT = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A command that was understood and not carried out; nothing changed."""
+
+    why: Why
+    message: str

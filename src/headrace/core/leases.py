@@ -1,0 +1,209 @@
+"""Leases: ranges of records held by a session that outlives its process (design §6).
+
+Theory of operation. A session is named by its reader (a Spark checkpoint), opened with a fencing
+epoch, and acquires ranges under ascending numbers. All of it is durable, unlike the acquisition
+locks of ordinary members: after a restart, of the reader or of the broker, the ranges of every
+number not yet committed are claimed again. Dispositions are staged under a number and take effect
+with its commit, together with the acceptance of the rest. Source: the lease protocol of
+docs/spark.md, whose failure matrix says what each crash point leaves behind.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar, assert_never
+
+from headrace.core.errors import Refused, Why
+from headrace.core.share_words import ShareKey, Verdict
+from headrace.core.types import MemberId, Span
+
+LeaseKey = tuple[str, str]  # group and session
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A range on its `deliveries`-th delivery to the session."""
+
+    key: ShareKey
+    span: Span
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What shall become of a range at the commit."""
+
+    key: ShareKey
+    span: Span
+    verdict: Verdict
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acquisition:
+    """All that was acquired under one number."""
+
+    held: tuple[Held, ...]
+    staged: tuple[Staged, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOpened:
+    """The session has a new driver; calls with an older epoch are fenced. Durable."""
+
+    lease: LeaseKey
+    epoch: int
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAcquired:
+    """Ranges were acquired under a number. Durable."""
+
+    lease: LeaseKey
+    seq: int
+    held: tuple[Held, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStaged:
+    """Dispositions were staged under a number, in place of earlier ones. Durable."""
+
+    lease: LeaseKey
+    seq: int
+    staged: tuple[Staged, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseCommitted:
+    """Every number up to `seq` is settled. Durable."""
+
+    lease: LeaseKey
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRestored:
+    """The whole state of a session, as its journal record has it. Only in recovery."""
+
+    lease: LeaseKey
+    epoch: int
+    committed: int
+    topics: tuple[str, ...]
+    acquisitions: tuple[tuple[int, Acquisition], ...]
+
+
+LeaseEvent = LeaseOpened | LeaseAcquired | LeaseStaged | LeaseCommitted | LeaseRestored
+
+
+@dataclass(slots=True)
+class Lease:
+    """One session's state, changed by `apply` alone."""
+
+    key: LeaseKey
+    epoch: int = 0
+    committed: int = 0
+    topics: tuple[str, ...] = ()
+    acquisitions: dict[int, Acquisition] = field(default_factory=dict)
+
+    @property
+    def holder(self) -> MemberId:
+        """Its name among the holders of records; too long for a member's id on the wire."""
+        return MemberId(f"lease/{self.key[1]:>32}")
+
+    @property
+    def last_seq(self) -> int:
+        """The highest number committed or acquired."""
+        return max(self.committed, *self.acquisitions) if self.acquisitions else self.committed
+
+    def fence(self, epoch: int) -> Refused | None:
+        """Refuse a driver that another one has replaced."""
+        if epoch == self.epoch:
+            return None
+        return Refused(
+            Why.STALE_EPOCH,
+            f"Session {self.key[1]} was opened again at epoch {self.epoch}; this is epoch {epoch}: "
+            "another driver runs on the same checkpoint.",
+        )
+
+    def check_new(self, seq: int) -> Refused | None:
+        """Refuse a number that does not follow all known ones."""
+        if seq > self.last_seq:
+            return None
+        return Refused(
+            Why.INVALID_REQUEST,
+            f"Acquisition {seq} is already committed; {self.last_seq} is the last.",
+        )
+
+    def check_staged(self, seq: int, staged: Sequence[Staged]) -> Refused | None:
+        """Refuse dispositions of records that were not acquired under the number."""
+        acquisition = self.acquisitions.get(seq)
+        if acquisition is None:
+            return Refused(Why.INVALID_REQUEST, f"Acquisition {seq} is not outstanding.")
+        held = _by_key(acquisition.held)
+        for one in staged:
+            covered = sum(len(part) for _, part in _overlaps(held.get(one.key, ()), one.span))
+            if covered != len(one.span):
+                return Refused(
+                    Why.INVALID_REQUEST,
+                    f"Records {one.span} of partition {one.key.partition} were not acquired under "
+                    f"{seq}.",
+                )
+        return None
+
+    def apply(self, event: LeaseEvent) -> None:
+        """The only place where the session changes."""
+        match event:
+            case LeaseOpened(_, epoch, topics):
+                self.epoch, self.topics = epoch, topics
+            case LeaseAcquired(_, seq, held):
+                self.acquisitions[seq] = Acquisition(held)
+            case LeaseStaged(_, seq, staged):
+                self.acquisitions[seq] = Acquisition(self.acquisitions[seq].held, staged)
+            case LeaseCommitted(_, seq):
+                self.committed = max(self.committed, seq)
+                for done in [number for number in self.acquisitions if number <= seq]:
+                    del self.acquisitions[done]
+            case LeaseRestored(_, epoch, committed, topics, acquisitions):
+                self.epoch, self.committed, self.topics = epoch, committed, topics
+                self.acquisitions = dict(acquisitions)
+            case _:
+                assert_never(event)
+
+
+def verdicts(acquisition: Acquisition) -> Iterator[tuple[Held, Staged]]:
+    """Every held range in parts of one verdict each: as staged, the rest accepted."""
+    staged = _by_key(acquisition.staged)
+    for held in acquisition.held:
+        at = held.span.first
+        for one, part in _overlaps(staged.get(held.key, ()), held.span):
+            if part.last < at:
+                continue
+            if at < part.first:
+                yield held, Staged(held.key, Span(at, part.first - 1), Verdict.ACCEPT)
+            yield (
+                held,
+                Staged(held.key, Span(max(at, part.first), part.last), one.verdict, one.reason),
+            )
+            at = part.last + 1
+        if at <= held.span.last:
+            yield held, Staged(held.key, Span(at, held.span.last), Verdict.ACCEPT)
+
+
+RangeT = TypeVar("RangeT", Held, Staged)
+
+
+def _by_key(ranges: Sequence[RangeT]) -> dict[ShareKey, list[RangeT]]:
+    grouped: dict[ShareKey, list[RangeT]] = {}
+    for one in sorted(ranges, key=lambda one: one.span.first):
+        grouped.setdefault(one.key, []).append(one)
+    return grouped
+
+
+def _overlaps(ranges: Sequence[RangeT], span: Span) -> Iterator[tuple[RangeT, Span]]:
+    """Those of the sorted, disjoint ranges that overlap `span`, each with the shared part."""
+    index = bisect_left(ranges, span.first, key=lambda one: one.span.last)
+    while index < len(ranges) and ranges[index].span.first <= span.last:
+        one = ranges[index]
+        yield one, Span(max(one.span.first, span.first), min(one.span.last, span.last))
+        index += 1

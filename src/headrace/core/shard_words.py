@@ -1,0 +1,145 @@
+"""The words of a shard: what it may know of the outside, its commands, events and replies."""
+
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from headrace.core.leases import LeaseEvent, LeaseKey, Staged
+from headrace.core.share_group import GroupEvent, Heartbeat, Timing, TopicView
+from headrace.core.share_words import Command as PartitionCommand
+from headrace.core.share_words import Event as PartitionEvent
+from headrace.core.share_words import Policy, ShareKey
+from headrace.core.types import MemberId
+
+
+class Outside(Protocol):
+    """What decisions may read beyond the shard: settings, and topics as they are now."""
+
+    def policy(self, group: str) -> Policy: ...
+    def timing(self, group: str) -> Timing: ...
+    def starts_earliest(self, group: str) -> bool:
+        """Whether share.auto.offset.reset of the group is earliest; latest otherwise."""
+
+    def topic(self, name: str) -> TopicView | None: ...
+
+
+# ---- commands
+
+
+@dataclass(frozen=True, slots=True)
+class On:
+    """A command to one share-partition."""
+
+    key: ShareKey
+    command: PartitionCommand
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseMember:
+    """A member's share session ended: release all that it holds in the group."""
+
+    group: str
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLease:
+    """Open a session, subscribed to `topics`; ones new to the group start as told."""
+
+    lease: LeaseKey
+    topics: tuple[str, ...]
+    earliest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AcquireLease:
+    """Acquire up to `records_max` under `seq`; the same ranges when it is asked again."""
+
+    lease: LeaseKey
+    epoch: int
+    seq: int
+    records_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class RenewLease:
+    """Restart the locks of all that the session holds."""
+
+    lease: LeaseKey
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageLease:
+    """Keep dispositions for the commit of `seq`."""
+
+    lease: LeaseKey
+    epoch: int
+    seq: int
+    staged: tuple[Staged, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLease:
+    """Settle all numbers up to `seq`."""
+
+    lease: LeaseKey
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTopic:
+    """A topic was deleted: forget its share-partitions."""
+
+    topic_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The journal was replayed: give leases the locks back that died with the process."""
+
+
+LeaseCommand = OpenLease | AcquireLease | RenewLease | StageLease | CommitLease
+Command = Heartbeat | On | ReleaseMember | LeaseCommand | ForgetTopic | Recovered
+
+
+# ---- events and replies
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A share-partition is no more. Durable."""
+
+    key: ShareKey
+
+
+Event = PartitionEvent | GroupEvent | LeaseEvent | Forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A lease as its driver finds it."""
+
+    epoch: int
+    committed: int
+    lock_ms: int
+    outstanding: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """Records still held and records lost."""
+
+    held: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Records settled by a commit, by verdict; `refused` were not held any more."""
+
+    accepted: int
+    released: int
+    rejected: int
+    refused: int

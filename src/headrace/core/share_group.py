@@ -1,0 +1,242 @@
+"""The members of one share group: epochs, subscriptions, assignment, sessions. KIP-932.
+
+All of it is volatile: a member that a restarted broker does not know is told so and rejoins under
+its id, while its records, held by share-partitions, are not touched by membership at all.
+A member is told its whole assignment in the answer that first knows it; there is no revocation
+phase, because acquisition locks protect the records (reference: heartbeat rules of Kafka 4.3).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import assert_never
+from uuid import UUID
+
+from headrace.core.assignors import Assignment, share
+from headrace.core.errors import Refused, Why
+from headrace.core.types import MemberId, MonoMs, Now, TopicPartition, after
+
+JOIN, LEAVE = 0, -1  # epochs with a meaning of their own in a heartbeat
+_WAITING_MS = 200  # between heartbeats of a member that has nothing to read yet
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Settings of a group's membership, in milliseconds, and how many members it may have."""
+
+    session_ms: int = 45_000
+    heartbeat_ms: int = 5_000
+    members_max: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """ShareGroupHeartbeat: join (epoch 0), stay, or leave (epoch -1).
+
+    `topics` is None when the subscription did not change.
+    """
+
+    group: str
+    member: MemberId
+    epoch: int
+    topics: frozenset[str] | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member as its last heartbeat left it; `told` is the assignment it knows of."""
+
+    id: MemberId
+    epoch: int
+    previous_epoch: int
+    topics: frozenset[str]
+    expires: MonoMs
+    told: frozenset[TopicPartition]
+    client_id: str = ""
+    client_host: str = ""
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSeen:
+    """A member joined or its heartbeat was accepted. Volatile."""
+
+    group: str
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class MemberGone:
+    """A member left or its session timed out. Volatile."""
+
+    group: str
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A new target assignment, and with it a new group epoch. Volatile."""
+
+    group: str
+    epoch: int
+    assignment: Assignment
+
+
+GroupEvent = MemberSeen | MemberGone | Assigned
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a heartbeat is answered with; `assignment` is None when nothing is new to the member."""
+
+    epoch: int
+    interval_ms: int
+    assignment: frozenset[TopicPartition] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """What a group may know of a topic: its id and, by partition, where its log begins and ends."""
+
+    id: UUID
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    @property
+    def partitions(self) -> int:
+        return len(self.ends)
+
+
+class ShareGroup:
+    """The state machine of one group's membership."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.epoch = 0
+        self.members: dict[MemberId, Member] = {}
+        self.assignment: Assignment = {}
+
+    def topics(self) -> frozenset[str]:
+        """Every topic that some member subscribes to."""
+        return frozenset().union(*(member.topics for member in self.members.values()))
+
+    def next_deadline(self) -> MonoMs | None:
+        """When the next member's session ends."""
+        return min((member.expires for member in self.members.values()), default=None)
+
+    def heartbeat(
+        self, command: Heartbeat, now: Now, timing: Timing, topics: Mapping[str, TopicView]
+    ) -> tuple[list[GroupEvent], Seen] | Refused:
+        """Decide a heartbeat; `topics` are those that exist of the group's and the command's."""
+        known = self.members.get(command.member)
+        if command.epoch == LEAVE:
+            if known is None:
+                return _unknown(command.member)
+            return self._gone({known.id}, topics), Seen(LEAVE, 0, None)
+        refused = self._check(command, known, timing)
+        if refused is not None:
+            return refused
+        subscribed = command.topics if command.topics is not None else None
+        if subscribed is None:
+            assert known is not None
+            subscribed = known.topics
+        joined = known is None or command.epoch == JOIN
+        seen = Member(
+            command.member,
+            self.epoch,
+            known.epoch if known else 0,
+            subscribed,
+            after(now.mono, timing.session_ms),
+            frozenset(),
+            command.client_id,
+            command.client_host,
+            command.rack if joined or known is None else known.rack,
+        )
+        events: list[GroupEvent] = []
+        epoch, target = self._target({**self.members, seen.id: seen}, topics, joined=joined)
+        if epoch != self.epoch:
+            events.append(Assigned(self.name, epoch, target))
+        told = target.get(seen.id, frozenset())
+        changed = known is None or told != known.told
+        unchanged_epoch = known is not None and known.epoch == epoch
+        seen = replace(
+            seen,
+            epoch=epoch,
+            previous_epoch=known.previous_epoch
+            if known and unchanged_epoch
+            else seen.previous_epoch,
+            told=told,
+        )
+        events.append(MemberSeen(self.name, seen))
+        tell = joined or command.topics is not None or changed
+        # Clients hear of a new topic only in a heartbeat; who waits for one asks often.
+        interval_ms = timing.heartbeat_ms if told else min(timing.heartbeat_ms, _WAITING_MS)
+        return events, Seen(epoch, interval_ms, told if tell else None)
+
+    def expired(self, now: Now, topics: Mapping[str, TopicView]) -> list[GroupEvent]:
+        """Remove the members whose session ended."""
+        late = {member.id for member in self.members.values() if member.expires <= now.mono}
+        return self._gone(late, topics) if late else []
+
+    def apply(self, event: GroupEvent) -> None:
+        """The only place where membership changes."""
+        match event:
+            case MemberSeen(_, member):
+                self.members[member.id] = member
+            case MemberGone(_, member_id):
+                self.members.pop(member_id, None)
+            case Assigned(_, epoch, assignment):
+                self.epoch, self.assignment = epoch, assignment
+            case _:
+                assert_never(event)
+
+    def _check(self, command: Heartbeat, known: Member | None, timing: Timing) -> Refused | None:
+        if command.epoch == JOIN:
+            if not command.topics:
+                return Refused(
+                    Why.INVALID_REQUEST, "SubscribedTopicNames must be set in the first request."
+                )
+            if known is None and len(self.members) >= timing.members_max:
+                return Refused(
+                    Why.GROUP_FULL,
+                    f"The share group has reached its maximum capacity of {timing.members_max} "
+                    "members (group.share.max.size).",
+                )
+            return None
+        if known is None:
+            return _unknown(command.member)
+        if command.epoch not in (known.epoch, known.previous_epoch):
+            return Refused(
+                Why.STALE_EPOCH,
+                f"The member epoch {command.epoch} is not the group's {known.epoch}; rejoin.",
+            )
+        return None
+
+    def _target(
+        self,
+        members: Mapping[MemberId, Member],
+        topics: Mapping[str, TopicView],
+        *,
+        joined: bool = False,
+    ) -> tuple[int, Assignment]:
+        wanted = {
+            member.id: frozenset(topics[name].id for name in member.topics if name in topics)
+            for member in members.values()
+        }
+        sizes = {view.id: view.partitions for view in topics.values()}
+        target = share(wanted, sizes)
+        if target == self.assignment and not joined:
+            return self.epoch, self.assignment
+        return self.epoch + 1, target
+
+    def _gone(self, gone: set[MemberId], topics: Mapping[str, TopicView]) -> list[GroupEvent]:
+        left = {key: member for key, member in self.members.items() if key not in gone}
+        events: list[GroupEvent] = [MemberGone(self.name, member) for member in sorted(gone)]
+        epoch, target = self._target(left, topics, joined=True)
+        return [*events, Assigned(self.name, epoch, target)]
+
+
+def _unknown(member: MemberId) -> Refused:
+    return Refused(Why.UNKNOWN_MEMBER, f"Member {member} is not a member of the group; rejoin.")

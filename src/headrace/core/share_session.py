@@ -1,0 +1,120 @@
+"""Share sessions: what a member fetches, over which connection, at which epoch. KIP-932.
+
+A session belongs to (group, member) and dies with the connection that opened it. Every ShareFetch
+and ShareAcknowledge consumes one epoch, so a lost or repeated request is noticed. All volatile.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from headrace.core.errors import Refused, Why
+from headrace.core.types import MemberId, TopicPartition
+
+OPEN, FINAL = 0, -1
+_EPOCH_MAX = 2**31 - 1
+
+SessionKey = tuple[str, MemberId]
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """A request of a member: epoch 0 opens, if it may, -1 ends, any other goes on."""
+
+    key: SessionKey
+    epoch: int
+    connection: int
+    added: Sequence[TopicPartition] = ()
+    forgotten: Sequence[TopicPartition] = ()
+    may_open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMoved:
+    """The session's next epoch and partitions."""
+
+    key: SessionKey
+    connection: int
+    next_epoch: int
+    partitions: Sequence[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """The session is gone; the member's records are to be released."""
+
+    key: SessionKey
+
+
+SessionEvent = SessionMoved | SessionEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One session as its last request left it."""
+
+    connection: int
+    next_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class ShareSessions:
+    """All share sessions of a broker."""
+
+    def __init__(self, sessions_max: int) -> None:
+        self._sessions_max = sessions_max
+        self._sessions: dict[SessionKey, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def sessions(self) -> Mapping[SessionKey, Session]:
+        return self._sessions
+
+    def decide(self, command: Continue) -> list[SessionEvent] | Refused:
+        """The session after a request, or: not found, wrong epoch, too many."""
+        known = self._sessions.get(command.key)
+        if command.epoch == OPEN:
+            if not command.may_open:
+                return Refused(Why.SESSION_EPOCH, "an acknowledgement cannot open a session")
+            if known is None and len(self._sessions) >= self._sessions_max:
+                return Refused(
+                    Why.SESSION_LIMIT, f"{self._sessions_max} share sessions are open already"
+                )
+            return [SessionMoved(command.key, command.connection, 1, _changed((), command))]
+        if known is None:
+            return Refused(Why.SESSION_NOT_FOUND, "no share session of this member is open")
+        if command.epoch == FINAL:
+            return [SessionEnded(command.key)]
+        if command.epoch != known.next_epoch:
+            return Refused(
+                Why.SESSION_EPOCH, f"epoch {known.next_epoch} was expected, not {command.epoch}"
+            )
+        following = 1 if command.epoch == _EPOCH_MAX else command.epoch + 1
+        partitions = _changed(known.partitions, command)
+        return [SessionMoved(command.key, known.connection, following, partitions)]
+
+    def disconnected(self, connection: int) -> list[SessionEvent]:
+        """End every session that the closed connection had opened."""
+        return [
+            SessionEnded(key)
+            for key, session in self._sessions.items()
+            if session.connection == connection
+        ]
+
+    def apply(self, event: SessionEvent) -> None:
+        """The only place where sessions change."""
+        match event:
+            case SessionMoved(key, connection, next_epoch, partitions):
+                self._sessions[key] = Session(connection, next_epoch, tuple(partitions))
+            case SessionEnded(key):
+                self._sessions.pop(key, None)
+            case _:
+                assert_never(event)
+
+
+def _changed(partitions: Sequence[TopicPartition], command: Continue) -> tuple[TopicPartition, ...]:
+    forgotten = set(command.forgotten)
+    merged = dict.fromkeys((*partitions, *command.added))
+    return tuple(partition for partition in merged if partition not in forgotten)

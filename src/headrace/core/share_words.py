@@ -1,0 +1,165 @@
+"""The words of a share-partition: its name, its settings, its commands and its events. KIP-932."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from uuid import UUID
+
+from headrace.core.runs import State
+from headrace.core.types import MemberId, MonoMs, Span
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ShareKey:
+    """The name of a share-partition: a group and a partition of a topic."""
+
+    group: str
+    topic_id: UUID
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.topic_id}:{self.partition}"
+
+
+class Verdict(IntEnum):
+    """What a holder says of a record; Kafka's acknowledge types."""
+
+    GAP = 0
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The group's settings that decide over records.
+
+    `delivery_limit` deliveries at most (share.delivery.count.limit); locks of `lock_ms`
+    (share.record.lock.duration.ms); at most `window` unfinished records in flight for members
+    (share.partition.max.record.locks) and `lease_window` for leases; `dead_letters` when rejected
+    and exhausted records are to be copied to a dead-letter topic.
+    """
+
+    delivery_limit: int = 5
+    lock_ms: int = 30_000
+    window: int = 2_000
+    lease_window: int = 1_000_000
+    dead_letters: bool = False
+
+
+# ---- commands
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """Give `holder` records out of `batches`, whole record batches that will be sent, in order.
+
+    At most `records_max` records when `exact`, else up to the end of the batch that reaches it
+    (KIP-1206: record_limit and batch_optimized).
+    """
+
+    holder: MemberId
+    batches: Sequence[Span]
+    records_max: int
+    window: int
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Verdicts of one range: one for all of it, or one for each offset."""
+
+    span: Span
+    verdicts: Sequence[Verdict]
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """What `holder` says of its records; all of it holds or none."""
+
+    holder: MemberId
+    batches: Sequence[Acknowledged]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseHeld:
+    """Release everything that `holder` has acquired: its session ended."""
+
+    holder: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """Take back records of a lease whose locks were lost with the process, or ran out.
+
+    Only records on the same delivery are taken: AVAILABLE with `deliveries`, or one less, which is
+    what a process that died in between had written of them.
+    """
+
+    holder: MemberId
+    span: Span
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettered:
+    """The copies of these ARCHIVING records are durable, or there can be none."""
+
+    spans: Sequence[Span]
+
+
+@dataclass(frozen=True, slots=True)
+class LogStartMoved:
+    """Retention removed every record below `start` from the log."""
+
+    start: int
+
+
+Command = Acquire | Acknowledge | ReleaseHeld | Reclaim | DeadLettered | LogStartMoved
+
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """SPSO was set, by a first subscription or a reset; in-flight state is gone. Durable."""
+
+    key: ShareKey
+    start: int
+    state_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """A holder has the span until `deadline`, for the `deliveries`-th time. Volatile."""
+
+    key: ShareKey
+    span: Span
+    deliveries: int
+    holder: MemberId
+    deadline: MonoMs
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The span left the hands of its holder, or a dead letter was written. Durable."""
+
+    key: ShareKey
+    span: Span
+    state: State
+    deliveries: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """SPSO moved to `start` for a reason outside: retention. Durable."""
+
+    key: ShareKey
+    start: int
+
+
+Event = Started | Acquired | Settled | Advanced

@@ -1,0 +1,63 @@
+"""Names that every state machine shares, and the only arithmetic on time.
+
+Two kinds of time exist and must not be mixed: monotonic time orders locks and sessions inside
+one process, wall time is what may be written to the log. Both are parameters (style 2.3).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NewType
+from uuid import UUID
+
+MonoMs = NewType("MonoMs", int)
+WallMs = NewType("WallMs", int)
+MemberId = NewType("MemberId", str)
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """Both clocks at one instant, in milliseconds."""
+
+    mono: MonoMs
+    wall: WallMs
+
+
+def after(start: MonoMs, duration_ms: int) -> MonoMs:
+    """The instant `duration_ms` later than `start`."""
+    return MonoMs(start + duration_ms)
+
+
+def elapsed_ms(since: MonoMs, until: MonoMs) -> int:
+    """Milliseconds from `since` to `until`."""
+    return until - since
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """Offsets `first` to `last`, both included, as ranges are on the wire; never empty."""
+
+    first: int
+    last: int
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.first <= self.last, f"not a span: {self.first}..{self.last}"
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.last + 1))
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}" if self.first != self.last else str(self.first)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """A partition of a topic, by the id that survives nothing but the topic itself."""
+
+    topic_id: UUID
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_id}-{self.partition}"

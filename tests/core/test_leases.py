@@ -1,0 +1,254 @@
+"""The lease protocol: a test for each piece and each row of its failure matrix (docs/spark.md)."""
+
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace.core.errors import Refused, Why
+from headrace.core.leases import Held, Staged
+from headrace.core.shard import ShareShard
+from headrace.core.shard_words import (
+    AcquireLease,
+    Command,
+    CommitLease,
+    Committed,
+    On,
+    OpenLease,
+    Recovered,
+    Renewed,
+    RenewLease,
+    StageLease,
+)
+from headrace.core.share_group import Timing, TopicView
+from headrace.core.share_words import Acquire, Policy, ShareKey, Verdict
+from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
+from headrace.log.record_codec import ShareJournal
+
+TOPIC = UUID(int=5)
+LEASE = ("delays", "checkpoint")
+P0, P1 = ShareKey("delays", TOPIC, 0), ShareKey("delays", TOPIC, 1)
+LOCK_MS = 30_000
+
+
+@dataclass
+class Broker:
+    """A shard and its journal, which outlives it."""
+
+    ends: tuple[int, ...] = (100, 100)
+    mono: int = 0
+    records: list[tuple[bytes | None, bytes | None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._new_process()
+
+    def policy(self, group: str) -> Policy:
+        return Policy()
+
+    def timing(self, group: str) -> Timing:
+        return Timing()
+
+    def starts_earliest(self, group: str) -> bool:
+        return False
+
+    def topic(self, name: str) -> TopicView | None:
+        return TopicView(TOPIC, (0,) * len(self.ends), self.ends) if name == "flights" else None
+
+    @property
+    def now(self) -> Now:
+        return Now(MonoMs(self.mono), WallMs(self.mono))
+
+    def ask(self, command: Command) -> Any:
+        answer = self.shard.decide(command, self.now)
+        if isinstance(answer, Refused):
+            return answer
+        for event in answer.events:
+            self.shard.apply(event)
+        self.records += self.journal.records(answer.events, WallMs(0))
+        return answer.reply
+
+    def open(self) -> int:
+        return int(self.ask(OpenLease(LEASE, ("flights",), True)).epoch)
+
+    def elapse(self, ms: int) -> None:
+        self.mono += ms
+        events = self.shard.tick(self.now)
+        for event in events:
+            self.shard.apply(event)
+        self.records += self.journal.records(events, WallMs(0))
+
+    def restart(self) -> None:
+        self._new_process()
+        for key, value in self.records:
+            for event in self.journal.events(key, value):
+                self.shard.apply(event)
+        self.ask(Recovered())
+
+    def other_takes(self, key: ShareKey, first: int, last: int) -> list[Span]:
+        command = Acquire(MemberId("other"), [Span(first, last)], 1000, 1000, exact=True)
+        return [event.span for event in self.ask(On(key, command))]
+
+    def state(self, key: ShareKey = P0) -> str:
+        partition = self.shard.partitions[key]
+        runs = [f"{run.span} {run.state.name} {run.deliveries}" for run in partition.runs]
+        return ", ".join([f"SPSO={partition.start}", *runs])
+
+    def _new_process(self) -> None:
+        self.shard = ShareShard(self)
+        self.journal = ShareJournal(self.shard)
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+def test_ranges_come_from_all_partitions_up_to_the_limit(broker: Broker) -> None:
+    epoch = broker.open()
+    held = broker.ask(AcquireLease(LEASE, epoch, 1, 50))
+    assert held == (Held(P0, Span(0, 24), 1), Held(P1, Span(0, 24), 1))
+
+
+def test_acquire_is_numbered_and_idempotent(broker: Broker) -> None:
+    epoch = broker.open()
+    first = broker.ask(AcquireLease(LEASE, epoch, 1, 50))
+    assert broker.ask(AcquireLease(LEASE, epoch, 1, 50)) == first
+    broker.ask(CommitLease(LEASE, epoch, 1))
+    refused = broker.ask(AcquireLease(LEASE, epoch, 1, 50))
+    assert refused.why is Why.INVALID_REQUEST
+
+
+def test_nothing_available_is_no_acquisition(broker: Broker) -> None:
+    broker.ends = (0, 0)
+    epoch = broker.open()
+    assert broker.ask(AcquireLease(LEASE, epoch, 1, 50)) == ()
+    assert broker.shard.leases[LEASE].acquisitions == {}
+
+
+def test_older_driver_is_fenced(broker: Broker) -> None:
+    old = broker.open()
+    new = broker.open()
+    assert new == old + 1
+    for command in (
+        AcquireLease(LEASE, old, 1, 5),
+        RenewLease(LEASE, old),
+        StageLease(LEASE, old, 1, ()),
+        CommitLease(LEASE, old, 1),
+    ):
+        assert broker.ask(command).why is Why.STALE_EPOCH
+
+
+def test_session_never_opened_and_topic_that_does_not_exist(broker: Broker) -> None:
+    assert broker.ask(RenewLease(LEASE, 1)).why is Why.UNKNOWN_MEMBER
+    assert broker.ask(OpenLease(LEASE, ("nosuch",), True)).why is Why.UNKNOWN_TOPIC
+
+
+def test_commit_settles_as_staged_and_accepts_the_rest(broker: Broker) -> None:
+    epoch = broker.open()
+    broker.ask(AcquireLease(LEASE, epoch, 1, 20))
+    staged = (
+        Staged(P0, Span(2, 3), Verdict.RELEASE, "lookup outage"),
+        Staged(P0, Span(5, 5), Verdict.REJECT, "not JSON"),
+    )
+    broker.ask(StageLease(LEASE, epoch, 1, staged))
+    assert broker.state() == "SPSO=0, 0-9 ACQUIRED 1"
+    assert broker.ask(CommitLease(LEASE, epoch, 1)) == Committed(17, 2, 1, 0)
+    assert broker.state() == (
+        "SPSO=2, 2-3 AVAILABLE 1, 4 ACKNOWLEDGED 1, 5 ARCHIVED 1, 6-9 ACKNOWLEDGED 1"
+    )
+    assert broker.ask(CommitLease(LEASE, epoch, 1)) == Committed(0, 0, 0, 0)
+    assert broker.ask(AcquireLease(LEASE, epoch, 2, 4))[0] == Held(P0, Span(2, 3), 2)
+
+
+def test_staging_again_replaces(broker: Broker) -> None:
+    epoch = broker.open()
+    broker.ask(AcquireLease(LEASE, epoch, 1, 20))
+    broker.ask(StageLease(LEASE, epoch, 1, (Staged(P0, Span(0, 9), Verdict.REJECT),)))
+    broker.ask(StageLease(LEASE, epoch, 1, (Staged(P0, Span(9, 9), Verdict.REJECT),)))
+    assert broker.ask(CommitLease(LEASE, epoch, 1)) == Committed(19, 0, 1, 0)
+
+
+@pytest.mark.parametrize("span", [Span(0, 10), Span(10, 10)])
+def test_staging_what_was_not_acquired_is_refused(broker: Broker, span: Span) -> None:
+    epoch = broker.open()
+    broker.ask(AcquireLease(LEASE, epoch, 1, 20))
+    staged = (Staged(P0, span, Verdict.REJECT),)
+    assert broker.ask(StageLease(LEASE, epoch, 1, staged)).why is Why.INVALID_REQUEST
+    assert broker.ask(StageLease(LEASE, epoch, 2, ())).why is Why.INVALID_REQUEST
+
+
+def test_after_acquire_before_the_offset_log(broker: Broker) -> None:
+    """A new driver asks for the same number and finds the same ranges, without a wait."""
+    held = broker.ask(AcquireLease(LEASE, broker.open(), 1, 20))
+    assert broker.ask(AcquireLease(LEASE, broker.open(), 1, 20)) == held
+
+
+def test_driver_gone_for_good(broker: Broker) -> None:
+    broker.ask(AcquireLease(LEASE, broker.open(), 1, 20))
+    assert broker.other_takes(P0, 0, 9) == []
+    broker.elapse(LOCK_MS)
+    assert broker.other_takes(P0, 0, 9) == [Span(0, 9)]
+
+
+def test_renewal_keeps_the_locks(broker: Broker) -> None:
+    epoch = broker.open()
+    broker.ask(AcquireLease(LEASE, epoch, 1, 20))
+    broker.elapse(LOCK_MS - 1)
+    assert broker.ask(RenewLease(LEASE, epoch)) == Renewed(20, 0)
+    broker.elapse(LOCK_MS - 1)
+    assert broker.other_takes(P0, 0, 9) == []
+
+
+def test_locks_ended_and_records_taken_by_others(broker: Broker) -> None:
+    """Read twice; the late verdict is refused and counted, never applied to the other's records."""
+    epoch = broker.open()
+    broker.ask(AcquireLease(LEASE, epoch, 1, 20))
+    broker.elapse(LOCK_MS)
+    broker.other_takes(P0, 0, 4)
+    assert broker.ask(RenewLease(LEASE, epoch)) == Renewed(15, 5)
+    assert broker.ask(CommitLease(LEASE, epoch, 1)) == Committed(15, 0, 0, 5)
+    assert broker.state() == "SPSO=0, 0-4 ACQUIRED 2, 5-9 ACKNOWLEDGED 1"
+
+
+def test_locks_ended_but_nobody_came(broker: Broker) -> None:
+    epoch = broker.open()
+    broker.ask(AcquireLease(LEASE, epoch, 1, 20))
+    broker.elapse(LOCK_MS)
+    assert broker.ask(CommitLease(LEASE, epoch, 1)) == Committed(20, 0, 0, 0)
+
+
+def test_broker_restarted(broker: Broker) -> None:
+    """Sessions, acquisitions and staged dispositions are durable; locks are given back at once."""
+    epoch = broker.open()
+    broker.ask(AcquireLease(LEASE, epoch, 1, 20))
+    broker.ask(StageLease(LEASE, epoch, 1, (Staged(P1, Span(4, 4), Verdict.REJECT, "poison"),)))
+    broker.restart()
+    assert broker.other_takes(P0, 0, 9) == []
+    assert broker.ask(RenewLease(LEASE, epoch)) == Renewed(20, 0)
+    assert broker.ask(CommitLease(LEASE, epoch, 1)) == Committed(19, 0, 1, 0)
+    broker.restart()
+    assert broker.ask(AcquireLease(LEASE, epoch, 2, 2)) == (
+        Held(P0, Span(10, 10), 1),
+        Held(P1, Span(10, 10), 1),
+    )
+
+
+def test_broker_restarted_after_the_commit_that_got_no_answer(broker: Broker) -> None:
+    epoch = broker.open()
+    broker.ask(AcquireLease(LEASE, epoch, 1, 20))
+    broker.ask(CommitLease(LEASE, epoch, 1))
+    broker.restart()
+    assert broker.ask(CommitLease(LEASE, epoch, 1)) == Committed(0, 0, 0, 0)
+
+
+def test_partitions_added_later_start_at_zero(broker: Broker) -> None:
+    epoch = broker.open()
+    broker.ends = (100, 100, 7)
+    broker.ask(AcquireLease(LEASE, epoch, 1, 3))
+    assert broker.shard.partitions[ShareKey("delays", TOPIC, 2)].start == 0
+
+
+def test_topic_new_to_the_group_starts_at_the_end_when_asked(broker: Broker) -> None:
+    broker.ask(OpenLease(LEASE, ("flights",), False))
+    assert broker.state() == "SPSO=100"

@@ -1,0 +1,183 @@
+"""Membership of share groups: the table of heartbeat rules, assignment, sessions."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace.core.assignors import share
+from headrace.core.errors import Refused, Why
+from headrace.core.share_group import Heartbeat, Seen, ShareGroup, Timing, TopicView
+from headrace.core.share_session import Continue, ShareSessions
+from headrace.core.types import MemberId, MonoMs, Now, TopicPartition, WallMs
+
+ORDERS, BILLS = UUID(int=1), UUID(int=2)
+TIMING = Timing(session_ms=45_000, heartbeat_ms=5_000, members_max=3)
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.group = ShareGroup("group")
+        self.mono = 0
+        self.topics = {"orders": TopicView(ORDERS, (0, 0), (5, 5))}
+
+    @property
+    def now(self) -> Now:
+        return Now(MonoMs(self.mono), WallMs(0))
+
+    def beat(self, member: str, epoch: int, topics: set[str] | None = None) -> Seen | Refused:
+        wanted = None if topics is None else frozenset(topics)
+        command = Heartbeat("group", MemberId(member), epoch, wanted)
+        answer = self.group.heartbeat(command, self.now, TIMING, self.topics)
+        if isinstance(answer, Refused):
+            return answer
+        events, seen = answer
+        self._apply(events)
+        return seen
+
+    def elapse(self, ms: int) -> None:
+        self.mono += ms
+        self._apply(self.group.expired(self.now, self.topics))
+
+    def _apply(self, events: Any) -> None:
+        for event in events:
+            self.group.apply(event)
+
+
+@pytest.fixture
+def drive() -> Driver:
+    return Driver()
+
+
+def partitions(topic: UUID, *indexes: int) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(topic, index) for index in indexes)
+
+
+def test_first_answer_carries_the_whole_assignment(drive: Driver) -> None:
+    assert drive.beat("a", 0, {"orders"}) == Seen(1, 5_000, partitions(ORDERS, 0, 1))
+
+
+def test_topic_that_does_not_exist_is_assigned_when_it_appears(drive: Driver) -> None:
+    seen = drive.beat("a", 0, {"bills"})
+    assert seen == Seen(1, 200, frozenset())  # empty, never absent; and asked again soon
+    drive.topics["bills"] = TopicView(BILLS, (0,), (0,))
+    assert drive.beat("a", 1) == Seen(2, 5_000, partitions(BILLS, 0))
+
+
+def test_partitions_move_as_members_come_and_go(drive: Driver) -> None:
+    drive.beat("a", 0, {"orders"})
+    second = drive.beat("b", 0, {"orders"})
+    assert isinstance(second, Seen)
+    assert second.assignment is not None
+    first = drive.beat("a", 1)
+    assert isinstance(first, Seen)
+    assert first.assignment is not None
+    assert first.assignment | second.assignment == partitions(ORDERS, 0, 1)
+    assert not first.assignment & second.assignment
+    assert drive.beat("b", -1) == Seen(-1, 0, None)
+    assert drive.beat("a", first.epoch) == Seen(first.epoch + 1, 5_000, partitions(ORDERS, 0, 1))
+
+
+def test_nothing_new_is_no_assignment(drive: Driver) -> None:
+    drive.beat("a", 0, {"orders"})
+    assert drive.beat("a", 1) == Seen(1, 5_000, None)
+    assert drive.beat("a", 1, {"orders"}) == Seen(1, 5_000, partitions(ORDERS, 0, 1))
+
+
+def test_lost_answer_is_repeated_with_the_previous_epoch(drive: Driver) -> None:
+    drive.beat("a", 0, {"orders"})
+    drive.beat("b", 0, {"orders"})
+    first = drive.beat("a", 1)
+    assert isinstance(first, Seen)
+    assert first.epoch == 2
+    assert drive.beat("a", 1) == Seen(2, 5_000, None)
+
+
+@pytest.mark.parametrize(
+    ("member", "epoch", "topics", "why"),
+    [
+        ("a", 0, None, Why.INVALID_REQUEST),
+        ("a", 0, set[str](), Why.INVALID_REQUEST),
+        ("stranger", 3, None, Why.UNKNOWN_MEMBER),
+        ("stranger", -1, None, Why.UNKNOWN_MEMBER),
+        ("a", 7, None, Why.STALE_EPOCH),
+    ],
+)
+def test_heartbeats_that_are_refused(
+    drive: Driver, member: str, epoch: int, topics: set[str] | None, why: Why
+) -> None:
+    drive.beat("a", 0, {"orders"})
+    answer = drive.beat(member, epoch, topics)
+    assert isinstance(answer, Refused)
+    assert answer.why is why
+
+
+def test_full_group_refuses_new_members_only(drive: Driver) -> None:
+    for member in "abc":
+        drive.beat(member, 0, {"orders"})
+    full = drive.beat("d", 0, {"orders"})
+    assert isinstance(full, Refused)
+    assert full.why is Why.GROUP_FULL
+    assert isinstance(drive.beat("a", 0, {"orders"}), Seen)
+
+
+def test_silent_member_is_removed(drive: Driver) -> None:
+    drive.beat("a", 0, {"orders"})
+    drive.elapse(40_000)
+    drive.beat("b", 0, {"orders"})
+    drive.elapse(5_000)
+    assert set(drive.group.members) == {"b"}
+    assert drive.group.assignment == {MemberId("b"): partitions(ORDERS, 0, 1)}
+
+
+def test_more_members_than_partitions_share_them() -> None:
+    members = [MemberId(name) for name in "abcde"]
+    told = share({member: frozenset({ORDERS}) for member in members}, {ORDERS: 2})
+    assert all(len(found) == 1 for found in told.values())
+    loads = [
+        sum(partition in told[member] for member in members)
+        for partition in partitions(ORDERS, 0, 1)
+    ]
+    assert sorted(loads) == [2, 3]
+
+
+class Sessions:
+    def __init__(self) -> None:
+        self.sessions = ShareSessions(sessions_max=2)
+
+    def go(self, member: str, epoch: int, connection: int = 1, **changed: Any) -> Why | None:
+        answer = self.sessions.decide(
+            Continue(("group", MemberId(member)), epoch, connection, **changed)
+        )
+        if isinstance(answer, Refused):
+            return answer.why
+        for event in answer:
+            self.sessions.apply(event)
+        return None
+
+
+def test_share_session_table() -> None:
+    table = Sessions()
+    first, second = TopicPartition(ORDERS, 0), TopicPartition(ORDERS, 1)
+    assert table.go("a", 1) is Why.SESSION_NOT_FOUND
+    assert table.go("a", -1) is Why.SESSION_NOT_FOUND
+    assert table.go("a", 0, may_open=False) is Why.SESSION_EPOCH
+    assert table.go("a", 0, added=[first]) is None
+    assert table.go("a", 2) is Why.SESSION_EPOCH
+    assert table.go("a", 1, added=[second], forgotten=[first]) is None
+    assert table.sessions.sessions["group", MemberId("a")].partitions == (second,)
+    assert table.go("a", 0) is None  # opened again: the epoch begins anew
+    assert table.go("a", 1) is None
+    assert table.go("b", 0) is None
+    assert table.go("c", 0) is Why.SESSION_LIMIT
+    assert table.go("a", -1) is None
+    assert len(table.sessions) == 1
+
+
+def test_share_sessions_end_with_their_connection() -> None:
+    table = Sessions()
+    table.go("a", 0, connection=1)
+    table.go("b", 0, connection=2)
+    (ended,) = table.sessions.disconnected(1)
+    table.sessions.apply(ended)
+    assert [key[1] for key in table.sessions.sessions] == ["b"]

@@ -1,0 +1,411 @@
+"""A share-partition and a lease against a model with one entry an offset; crash and replay included.
+
+The model is written from the seed's state diagram and the lease protocol of docs/spark.md and
+shares no code with the machine. After every step both must agree, the invariants of design section 4 must
+hold, and the journal alone must rebuild the state with its locks forgotten.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headrace.core.errors import Refused
+from headrace.core.leases import Staged
+from headrace.core.runs import State
+from headrace.core.shard import ShareShard
+from headrace.core.shard_words import (
+    AcquireLease,
+    Command,
+    CommitLease,
+    On,
+    OpenLease,
+    Recovered,
+    ReleaseMember,
+    RenewLease,
+    StageLease,
+)
+from headrace.core.share_group import Heartbeat, Timing, TopicView
+from headrace.core.share_partition import SharePartition
+from headrace.core.share_words import (
+    Acknowledge,
+    Acknowledged,
+    Acquire,
+    Acquired,
+    DeadLettered,
+    Policy,
+    Settled,
+    ShareKey,
+    Verdict,
+)
+from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
+from headrace.log.record_codec import ShareJournal
+
+TOPIC = UUID(int=9)
+KEY = ShareKey("group", TOPIC, 0)
+LEASE = ("group", "checkpoint")
+LIMIT, LOCK_MS, WINDOW, LOG_END = 3, 1_000, 30, 200
+MEMBERS = [MemberId("a"), MemberId("b")]
+POLICY = Policy(LIMIT, LOCK_MS, WINDOW, WINDOW, dead_letters=True)
+
+
+class World:
+    def policy(self, group: str) -> Policy:
+        return POLICY
+
+    def timing(self, group: str) -> Timing:
+        return Timing(session_ms=1 << 40)
+
+    def starts_earliest(self, group: str) -> bool:
+        return True
+
+    def topic(self, name: str) -> TopicView | None:
+        return TopicView(TOPIC, (0,), (LOG_END,)) if name == "topic" else None
+
+
+@dataclass
+class Cell:
+    """One record: state, deliveries, who holds it and until when, and its verdicts so far."""
+
+    state: str = "available"
+    deliveries: int = 0
+    holder: str | None = None
+    until: int = 0
+    stored: int = 0  # deliveries that a settlement has made durable
+    leased: int | None = None  # the delivery that an uncommitted acquisition of the lease has
+
+    @property
+    def finished(self) -> bool:
+        return self.state in ("acknowledged", "archived")
+
+
+class Deliveries(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mono = 0
+        self.journal_records: list[tuple[bytes | None, bytes | None]] = []
+        self.live, self.codec = self._machine()
+        self.cells: dict[int, Cell] = {}
+        self.end = 0
+        self.seq = 0
+        self.committed = 0
+        self.outstanding: dict[int, list[int]] = {}
+        self.staged: dict[int, dict[int, Verdict]] = {}
+        self.highest_start = 0
+        self.accepted: set[int] = set()
+
+    # ---- the machine
+
+    def _machine(self) -> tuple[ShareShard, ShareJournal]:
+        shard = ShareShard(World())
+        return shard, ShareJournal(shard, updates_per_snapshot=3)
+
+    def run(self, command: Command) -> Any:
+        answer = self.live.decide(command, Now(MonoMs(self.mono), WallMs(self.mono)))
+        if isinstance(answer, Refused):
+            return answer
+        self.take(answer.events)
+        return answer.reply
+
+    def take(self, events: Any) -> None:
+        for event in events:
+            if isinstance(event, Acquired):
+                again = self.accepted & set(event.span)
+                assert not again, f"accepted once, delivered again: {again}"
+            if isinstance(event, Settled) and event.state is State.ACKNOWLEDGED:
+                self.accepted |= set(event.span)
+            self.live.apply(event)
+        self.journal_records += self.codec.records(events, WallMs(self.mono))
+
+    @property
+    def partition(self) -> SharePartition:
+        return self.live.partitions[KEY]
+
+    @property
+    def holder(self) -> str:
+        return str(self.live.leases[LEASE].holder)
+
+    # ---- the model
+
+    def start(self) -> int:
+        at = 0
+        while at < self.end and self.cells[at].finished:
+            at += 1
+        return at
+
+    def give(self, offset: int, holder: str, deliveries: int) -> None:
+        cell = self.cells[offset]
+        cell.state, cell.holder, cell.deliveries = "acquired", holder, deliveries
+        cell.until = self.mono + LOCK_MS
+
+    def settle(self, offset: int, verdict: Verdict) -> None:
+        cell = self.cells[offset]
+        cell.holder, cell.stored = None, cell.deliveries
+        if verdict is Verdict.ACCEPT:
+            cell.state = "acknowledged"
+        elif verdict is Verdict.RELEASE and cell.deliveries < LIMIT:
+            cell.state = "available"
+        else:
+            cell.state = "archived" if verdict is Verdict.GAP else "archiving"
+
+    def expect_acquire(self, first: int, last: int, budget: int, holder: str) -> list[int]:
+        """Which records an exact acquisition must take, and take them."""
+        taken: list[int] = []
+        for offset in range(max(first, self.start()), min(last + 1, self.end)):
+            if self.cells[offset].state == "available" and len(taken) < budget:
+                taken.append(offset)
+        unfinished = sum(1 for o in range(self.end) if not self.cells[o].finished)
+        fresh = max(0, min(budget - len(taken), WINDOW - unfinished, last + 1 - self.end))
+        if first <= self.end:
+            for _ in range(fresh):
+                self.cells[self.end] = Cell()
+                taken.append(self.end)
+                self.end += 1
+        for offset in taken:
+            self.give(offset, holder, self.cells[offset].deliveries + 1)
+        return taken
+
+    def mine(self, offset: int, deliveries: int) -> bool:
+        cell = self.cells.get(offset)
+        if cell is None:
+            return False
+        locked = (cell.state, cell.holder, cell.deliveries)
+        return locked == ("acquired", self.holder, deliveries) or (
+            cell.state == "available" and cell.deliveries in (deliveries, deliveries - 1)
+        )
+
+    def reclaim(self) -> tuple[int, int]:
+        held = lost = 0
+        for offsets in self.outstanding.values():
+            for offset in offsets:
+                deliveries = self.cells[offset].leased
+                assert deliveries is not None
+                if self.mine(offset, deliveries):
+                    self.give(offset, self.holder, deliveries)
+                    held += 1
+                else:
+                    lost += 1
+        return held, lost
+
+    # ---- steps
+
+    @initialize()
+    def subscribe(self) -> None:
+        joined = self.run(Heartbeat("group", MEMBERS[0], 0, frozenset({"topic"})))
+        assert joined.assignment
+        self.epoch = self.run(OpenLease(LEASE, ("topic",), True)).epoch
+
+    @rule(
+        member=st.sampled_from(MEMBERS),
+        size=st.integers(1, 12),
+        budget=st.integers(1, 15),
+        back=st.integers(0, 5),
+    )
+    def acquire(self, member: MemberId, size: int, budget: int, back: int) -> None:
+        first = max(self.start(), self.partition.next_fetch_offset() - back)
+        last = min(first + size - 1, LOG_END - 1)
+        if first > last:
+            return
+        command = Acquire(member, [Span(first, last)], budget, WINDOW, exact=True)
+        events = self.run(On(KEY, command))
+        got = [offset for event in events for offset in event.span]
+        assert got == self.expect_acquire(first, last, budget, member)
+
+    @rule(
+        data=st.data(),
+        member=st.sampled_from(MEMBERS),
+        verdict=st.sampled_from([*Verdict]),
+    )
+    def acknowledge(self, data: st.DataObject, member: MemberId, verdict: Verdict) -> None:
+        first = data.draw(st.integers(0, self.end + 1))
+        last = data.draw(st.integers(first, min(first + 6, self.end + 2)))
+        live_part = [o for o in range(first, last + 1) if o >= self.start()]
+        allowed = last < self.start() or (
+            last < self.end
+            and all(
+                self.cells[o].state == "acquired" and self.cells[o].holder == member
+                for o in live_part
+            )
+        )
+        said = Acknowledge(member, [Acknowledged(Span(first, last), [verdict])])
+        answer = self.run(On(KEY, said))
+        assert isinstance(answer, Refused) != allowed
+        if allowed:
+            for offset in live_part:
+                if verdict is Verdict.RENEW:
+                    self.give(offset, member, self.cells[offset].deliveries)
+                else:
+                    self.settle(offset, verdict)
+
+    @rule(ms=st.sampled_from([1, 400, 999, 1_000]))
+    def elapse(self, ms: int) -> None:
+        self.mono += ms
+        self.take(self.live.tick(Now(MonoMs(self.mono), WallMs(self.mono))))
+        for offset, cell in self.cells.items():
+            if cell.state == "acquired" and cell.until <= self.mono:
+                self.settle(offset, Verdict.RELEASE)
+
+    @rule(member=st.sampled_from(MEMBERS))
+    def session_ends(self, member: MemberId) -> None:
+        self.run(ReleaseMember("group", member))
+        for offset, cell in self.cells.items():
+            if cell.state == "acquired" and cell.holder == member:
+                self.settle(offset, Verdict.RELEASE)
+
+    @rule()
+    def dead_letters_are_written(self) -> None:
+        for run in [run for run in self.partition.runs if run.state is State.ARCHIVING]:
+            self.run(On(KEY, DeadLettered([run.span])))
+        for cell in self.cells.values():
+            if cell.state == "archiving":
+                cell.state = "archived"
+        assert KEY not in self.live.archiving
+
+    @rule(budget=st.integers(1, 15))
+    def lease_acquires(self, budget: int) -> None:
+        self.seq += 1
+        held = self.run(AcquireLease(LEASE, self.epoch, self.seq, budget))
+        first = self.expected_fetch()
+        taken = self.expect_acquire(first, LOG_END - 1, budget, self.holder)
+        assert [offset for one in held for offset in one.span] == taken
+        if not taken:
+            self.seq -= 1
+            return
+        for offset in taken:
+            self.cells[offset].leased = self.cells[offset].deliveries
+        # a record may be acquired again after its lock ran out: only the newest number owns it
+        for offsets in self.outstanding.values():
+            offsets[:] = [o for o in offsets if o not in taken]
+        self.outstanding[self.seq] = taken
+
+    def expected_fetch(self) -> int:
+        for offset in range(self.start(), self.end):
+            if self.cells[offset].state == "available":
+                return offset
+        return self.end
+
+    @precondition(lambda self: self.outstanding)
+    @rule(data=st.data())
+    def lease_acquires_again_after_a_lost_answer(self, data: st.DataObject) -> None:
+        seq = data.draw(st.sampled_from(sorted(self.outstanding)))
+        before = self.live.leases[LEASE].acquisitions[seq].held
+        assert self.run(AcquireLease(LEASE, self.epoch, seq, 5)) == before
+        self.reclaim()
+
+    @rule()
+    def lease_renews(self) -> None:
+        self.run(RenewLease(LEASE, self.epoch))
+        self.reclaim()
+
+    @precondition(lambda self: self.outstanding)
+    @rule(data=st.data(), verdict=st.sampled_from([Verdict.RELEASE, Verdict.REJECT]))
+    def lease_stages(self, data: st.DataObject, verdict: Verdict) -> None:
+        seq = data.draw(st.sampled_from(sorted(self.outstanding)))
+        offsets = self.outstanding[seq]
+        chosen = data.draw(st.lists(st.sampled_from(offsets), unique=True)) if offsets else []
+        staged = tuple(Staged(KEY, Span(o, o), verdict, "why") for o in chosen)
+        assert not isinstance(self.run(StageLease(LEASE, self.epoch, seq, staged)), Refused)
+        self.staged[seq] = dict.fromkeys(chosen, verdict)
+
+    @precondition(lambda self: self.outstanding)
+    @rule(data=st.data())
+    def lease_commits(self, data: st.DataObject) -> None:
+        seq = data.draw(st.sampled_from(sorted(self.outstanding)))
+        self.run(CommitLease(LEASE, self.epoch, seq))
+        for number in [n for n in sorted(self.outstanding) if n <= seq]:
+            for offset in self.outstanding.pop(number):
+                deliveries = self.cells[offset].leased
+                assert deliveries is not None
+                if self.mine(offset, deliveries):
+                    # an unlocked record is settled on the delivery that its owner had of it
+                    self.settle(offset, self.staged.get(number, {}).get(offset, Verdict.ACCEPT))
+                self.cells[offset].leased = None
+            self.staged.pop(number, None)
+        assert isinstance(self.run(CommitLease(LEASE, self.epoch, seq)), object)
+
+    @rule()
+    def driver_restarts(self) -> None:
+        stale = self.epoch
+        self.epoch = self.run(OpenLease(LEASE, ("topic",), True)).epoch
+        assert isinstance(self.run(RenewLease(LEASE, stale)), Refused)
+        self.reclaim()
+
+    @rule()
+    def crash(self) -> None:
+        self.live, self.codec = self._replayed()
+        self.run(Recovered())
+        for cell in self.cells.values():
+            if cell.state == "acquired":
+                cell.state, cell.holder = "available", None
+                cell.deliveries = cell.stored
+        self.reclaim()
+
+    def _replayed(self) -> tuple[ShareShard, ShareJournal]:
+        shard, codec = self._machine()
+        for key, value in self.journal_records:
+            for event in codec.events(key, value):
+                shard.apply(event)
+        return shard, codec
+
+    # ---- what must always hold
+
+    @invariant()
+    def machine_and_model_agree(self) -> None:
+        if KEY not in self.live.partitions:
+            return
+        assert self.partition.start == self.start()
+        seen = {
+            offset: (run.state.name.lower(), run.deliveries, run.holder)
+            for run in self.partition.runs
+            for offset in run.span
+        }
+        expected = {
+            offset: (cell.state, cell.deliveries, cell.holder)
+            for offset, cell in self.cells.items()
+            if offset >= self.start()
+        }
+        # After a crash the tail that nobody settled is not in flight any more.
+        for offset in range(self.partition.end, self.end):
+            assert expected.pop(offset)[:2] == ("available", 0)
+        assert seen == expected
+
+    @invariant()
+    def invariants_hold(self) -> None:
+        if KEY not in self.live.partitions:
+            return
+        assert self.partition.start >= self.highest_start
+        self.highest_start = self.partition.start
+        assert all(run.deliveries <= LIMIT for run in self.partition.runs)
+        runs = list(self.partition.runs)
+        assert all(a.span.last + 1 == b.span.first for a, b in pairwise(runs))
+        assert not any(a.alike(b) for a, b in pairwise(runs))
+
+    @invariant()
+    def journal_rebuilds_the_state_without_locks(self) -> None:
+        if KEY not in self.live.partitions:
+            return
+        rebuilt, _ = self._replayed()
+        assert _durable(rebuilt.partitions[KEY]) == _durable(self.partition)
+        assert rebuilt.partitions[KEY].start == self.partition.start
+        ours, theirs = self.live.leases.get(LEASE), rebuilt.leases.get(LEASE)
+        assert ours == theirs
+
+
+def _durable(partition: SharePartition) -> dict[int, tuple[State, int, str | None]]:
+    """Offset by offset what a restart must find: locks forgotten, untouched records left out."""
+    found = {}
+    for run in partition.runs:
+        acquired = run.state is State.ACQUIRED
+        state = State.AVAILABLE if acquired else run.state
+        deliveries = run.stored if acquired else run.deliveries
+        if state is not State.AVAILABLE or deliveries:
+            found |= dict.fromkeys(run.span, (state, deliveries, run.reason))
+    return found
+
+
+Deliveries.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestDeliveries = Deliveries.TestCase
