@@ -1,0 +1,125 @@
+"""What the floors above need of a log, a disk and a clock."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.core.types import MonoMs, Now, WallMs
+from headrace.wire.batches import BatchHeader
+
+
+class Clock(Protocol):
+    """Both times; real in the server, virtual in tests."""
+
+    def mono(self) -> MonoMs: ...
+    def wall(self) -> WallMs: ...
+    def now(self) -> Now: ...
+
+
+class File(Protocol):
+    """An open file of a disk. Raises: OSError from every method, as the operating system does."""
+
+    def append(self, data: bytes | bytearray | memoryview) -> None:
+        """Add all of `data` at the end, or raise with the end unknown to the caller."""
+
+    def pread(self, count: int, position: int) -> bytes:
+        """Up to `count` bytes at `position`; fewer at the end of the file."""
+
+    def size(self) -> int: ...
+    def truncate(self, size: int) -> None: ...
+    def sync(self) -> None:
+        """Return once all data is on stable storage (fdatasync)."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """The few things a log asks of a file system; paths are relative, with `/`."""
+
+    def open(self, path: str) -> File:
+        """Open for reading and appending; created, with its folders, when absent."""
+
+    def exists(self, path: str) -> bool: ...
+    def list(self, folder: str) -> list[str]:
+        """Names in a folder, sorted; none when it does not exist."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all it holds; nothing when absent."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic replacement of `new` by `old`."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Replace a small file whole: written aside, synced, renamed."""
+
+    def read(self, path: str) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Whole record batches as stored, the first of which holds or follows the asked offset."""
+
+    data: bytes
+    headers: Sequence[BatchHeader]
+
+
+class JournalLog(Protocol):
+    """What a journal needs of a log; the methods are those of `Log`."""
+
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    def append(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int: ...
+    def read(self, offset: int, max_bytes: int, *, end: int | None = None) -> Slice: ...
+    def sync(self) -> None: ...
+
+
+class Log(Protocol):
+    """One partition: an ordered sequence of record batches.
+
+    Raises: `log.api.OffsetOutOfRange` from `read` outside [start_offset, end_offset];
+    OSError when the disk does.
+    """
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that is kept."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record will get (also the high watermark: one replica)."""
+
+    def append(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int:
+        """Give the batches their offsets in place, write them; returns the first offset."""
+
+    def read(self, offset: int, max_bytes: int, *, end: int | None = None) -> Slice:
+        """Batches from the one that holds `offset`, up to `max_bytes` but at least one batch.
+
+        Empty at the end of the log. With `end`, batches that begin at `end` or later are left out.
+        """
+
+    def offset_for_time(self, timestamp: WallMs) -> tuple[int, WallMs] | None:
+        """First offset whose record timestamp is >= `timestamp`, with that timestamp."""
+
+    def offset_of_max_time(self) -> tuple[int, WallMs] | None:
+        """Offset of a record with the highest timestamp, with that timestamp; None without any."""
+
+    def sync(self) -> None:
+        """Return once all that was appended is on stable storage."""
+
+    def close(self) -> None: ...
+    def delete(self) -> None:
+        """Close, and remove the folder with all it holds."""
+
+
+class OffsetOutOfRange(Exception):
+    """An offset below the log start or above the log end."""
+
+    def __init__(self, offset: int, start: int, end: int) -> None:
+        super().__init__(f"offset {offset} is outside [{start}, {end}]")
+        self.offset, self.start, self.end = offset, start, end
+
+
+class CorruptLog(Exception):
+    """Stored batches are damaged where a crash cannot have done it; a human has to decide."""

@@ -1,0 +1,176 @@
+"""A disk and a clock in memory: the same interface, for tests and simulation, with faults on order.
+
+The disk knows how much of each file was synced. `crash` forgets or tears the rest, as a power cut
+does, and makes every open file useless; the disk itself can then be used by the next process.
+Names (create, rename, remove) and truncation take effect at once, like data that `write` replaced.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+
+from headrace.core.types import MonoMs, Now, WallMs
+
+Survives = Callable[[str, bytes], bytes]
+"""Given a path and its unsynced bytes, what stands in their place after a crash."""
+
+
+class VirtualClock:
+    """`log.api.Clock` that moves only when told to."""
+
+    def __init__(self, *, mono_ms: int = 0, wall_ms: int = 1_700_000_000_000) -> None:
+        self._mono_ms = mono_ms
+        self._wall_ms = wall_ms
+
+    def mono(self) -> MonoMs:
+        return MonoMs(self._mono_ms)
+
+    def wall(self) -> WallMs:
+        return WallMs(self._wall_ms)
+
+    def now(self) -> Now:
+        return Now(self.mono(), self.wall())
+
+    def advance(self, duration_ms: int) -> None:
+        """Let `duration_ms` pass on both clocks."""
+        assert duration_ms >= 0, "a clock does not go back"
+        self._mono_ms += duration_ms
+        self._wall_ms += duration_ms
+
+
+class _Content:
+    """What the disk holds of one file; the first `synced` bytes survive anything."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.synced = 0
+
+
+class MemoryFile:
+    """`log.api.File` over a file of a `MemoryDisk`."""
+
+    def __init__(self, disk: "MemoryDisk", content: _Content) -> None:
+        self._disk = disk
+        self._content = content
+        self._crashes = disk.crashes
+        self._is_open = True
+
+    def append(self, data: bytes | bytearray | memoryview) -> None:
+        self._check("append")
+        granted = self._disk.grant(len(data))
+        self._content.data += data[:granted]
+        if granted < len(data):
+            raise _fault(errno.ENOSPC)
+
+    def pread(self, count: int, position: int) -> bytes:
+        self._check("pread")
+        return bytes(self._content.data[position : position + count])
+
+    def size(self) -> int:
+        self._check("size")
+        return len(self._content.data)
+
+    def truncate(self, size: int) -> None:
+        self._check("truncate")
+        del self._content.data[size:]
+        self._content.synced = min(self._content.synced, size)
+
+    def sync(self) -> None:
+        self._check("sync")
+        self._content.synced = len(self._content.data)
+
+    def close(self) -> None:
+        self._is_open = False
+
+    def _check(self, operation: str) -> None:
+        if not self._is_open or self._crashes != self._disk.crashes:
+            raise _fault(errno.EBADF)
+        self._disk.check(operation)
+
+
+class MemoryDisk:
+    """`log.api.Disk` in memory.
+
+    Operations of files and of the disk whose name is in `failing` raise EIO.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[str, _Content] = {}
+        self._bytes_left: int | None = None
+        self.failing: set[str] = set()
+        self.crashes = 0
+
+    def fail_after(self, count: int | None) -> None:
+        """Have space for `count` more bytes, then ENOSPC amid the write; None for no bound."""
+        self._bytes_left = count
+
+    def crash(self, keep: float | Survives = 0.0) -> None:
+        """Cut the power: of each file's unsynced bytes, `keep` says which part or what survives."""
+        self.crashes += 1
+        for path, content in self._files.items():
+            unsynced = bytes(content.data[content.synced :])
+            if callable(keep):
+                survived = keep(path, unsynced)
+            else:
+                survived = unsynced[: int(len(unsynced) * keep)]
+            content.data[content.synced :] = survived
+            content.synced = len(content.data)
+
+    def open(self, path: str) -> MemoryFile:
+        self.check("open")
+        return MemoryFile(self, self._files.setdefault(path, _Content()))
+
+    def exists(self, path: str) -> bool:
+        return path in self._files or any(self._below(path))
+
+    def list(self, folder: str) -> list[str]:
+        prefix = f"{folder}/" if folder else ""
+        return sorted({path[len(prefix) :].split("/")[0] for path in self._below(folder)})
+
+    def remove(self, path: str) -> None:
+        self.check("remove")
+        for one in [path, *self._below(path)]:
+            self._files.pop(one, None)
+
+    def rename(self, old: str, new: str) -> None:
+        self.check("rename")
+        moved = [*(path for path in self._files if path == old), *self._below(old)]
+        if not moved:
+            raise _fault(errno.ENOENT)
+        for path in moved:
+            self._files[new + path[len(old) :]] = self._files.pop(path)
+
+    def write(self, path: str, data: bytes) -> None:
+        self.check("write")
+        if self.grant(len(data)) < len(data):
+            raise _fault(errno.ENOSPC)
+        content = self._files[path] = _Content()
+        content.data += data
+        content.synced = len(data)
+
+    def read(self, path: str) -> bytes:
+        self.check("read")
+        if path not in self._files:
+            raise _fault(errno.ENOENT)
+        return bytes(self._files[path].data)
+
+    def grant(self, count: int) -> int:
+        """How many of `count` bytes there is space for; they are taken."""
+        if self._bytes_left is None:
+            return count
+        granted = min(count, self._bytes_left)
+        self._bytes_left -= granted
+        return granted
+
+    def check(self, operation: str) -> None:
+        """Raises: OSError when the operation is to fail."""
+        if operation in self.failing:
+            raise _fault(errno.EIO)
+
+    def _below(self, folder: str) -> tuple[str, ...]:
+        prefix = f"{folder}/" if folder else ""
+        return tuple(path for path in self._files if path.startswith(prefix))
+
+
+def _fault(code: int) -> OSError:
+    return OSError(code, os.strerror(code))

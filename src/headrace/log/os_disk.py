@@ -1,0 +1,165 @@
+"""The real disk and the real clocks: the only place below the broker that meets them.
+
+Folder entries are synced with what they name, so that a file whose data is on stable storage can
+also be found there after a power cut.
+"""
+
+import fcntl
+import os
+import shutil
+import time
+from pathlib import Path
+
+from headrace.core.types import MonoMs, Now, WallMs
+
+_NS_PER_MS = 1_000_000
+_CLOSED = -1
+_LOCK = ".lock"
+
+
+class SystemClock:
+    """`log.api.Clock` of the operating system."""
+
+    def mono(self) -> MonoMs:
+        return MonoMs(time.monotonic_ns() // _NS_PER_MS)
+
+    def wall(self) -> WallMs:
+        return WallMs(time.time_ns() // _NS_PER_MS)
+
+    def now(self) -> Now:
+        return Now(self.mono(), self.wall())
+
+
+class DiskInUse(OSError):
+    """Another process has locked the folder."""
+
+
+class OsFile:
+    """`log.api.File` over a file descriptor."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def append(self, data: bytes | bytearray | memoryview) -> None:
+        written = os.write(self._fd, data)
+        if written < len(data):
+            rest = memoryview(data)
+            while written < len(rest):
+                written += os.write(self._fd, rest[written:])
+
+    def pread(self, count: int, position: int) -> bytes:
+        data = os.pread(self._fd, count, position)
+        # One call returns at most 2 GiB less a page, and less on some file systems.
+        while 0 < len(data) < count:
+            more = os.pread(self._fd, count - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        # The number may soon be another file's: it must not be used a second time.
+        fd, self._fd = self._fd, _CLOSED
+        if fd != _CLOSED:
+            os.close(fd)
+
+
+class OsDisk:
+    """`log.api.Disk` over the folder `root`, which is made when absent."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._lock_fd = _CLOSED
+        self._make_folder(root)
+
+    def lock(self) -> None:
+        """Keep other processes out of the folder until `unlock` or the end of this process.
+
+        Raises: `DiskInUse` when another one has it.
+        """
+        path = self._root / _LOCK
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(fd)
+            raise DiskInUse(error.errno, f"{self._root} is in use by another broker") from error
+        self._lock_fd = fd
+
+    def unlock(self) -> None:
+        fd, self._lock_fd = self._lock_fd, _CLOSED
+        if fd != _CLOSED:
+            os.close(fd)
+
+    def open(self, path: str) -> OsFile:
+        target = self._root / path
+        is_new = not target.exists()
+        if is_new:
+            self._make_folder(target.parent)
+        file = OsFile(target)
+        if is_new:
+            _sync_folder(target.parent)
+        return file
+
+    def exists(self, path: str) -> bool:
+        return (self._root / path).exists()
+
+    def list(self, folder: str) -> list[str]:
+        try:
+            return sorted(entry.name for entry in (self._root / folder).iterdir())
+        except FileNotFoundError:
+            return []
+
+    def remove(self, path: str) -> None:
+        target = self._root / path
+        try:
+            if target.is_dir():
+                shutil.rmtree(target)
+            else:
+                target.unlink()
+        except FileNotFoundError:
+            return
+        _sync_folder(target.parent)
+
+    def rename(self, old: str, new: str) -> None:
+        source, target = self._root / old, self._root / new
+        source.replace(target)
+        for folder in {source.parent, target.parent}:
+            _sync_folder(folder)
+
+    def write(self, path: str, data: bytes) -> None:
+        target = self._root / path
+        self._make_folder(target.parent)
+        aside = target.with_name(f"{target.name}.new")
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(target)
+        _sync_folder(target.parent)
+
+    def read(self, path: str) -> bytes:
+        return (self._root / path).read_bytes()
+
+    def _make_folder(self, folder: Path) -> None:
+        if not folder.is_dir():
+            self._make_folder(folder.parent)
+            folder.mkdir(exist_ok=True)
+            _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
