@@ -1,0 +1,1 @@
+"""The server: frames in, handlers, shards and logs behind them."""

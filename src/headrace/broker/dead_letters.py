@@ -1,0 +1,241 @@
+"""Dead letters: copies of rejected and exhausted records, written once, whatever crashes.
+
+A record to be copied is ARCHIVING in the journal before its copy is appended, and ARCHIVED after.
+A process that dies in between finds it ARCHIVING again at its start and looks in the dead-letter
+topic whether the copy is there. Headers are those of Kafka 4.4 (KIP-1191), values are UTF-8 text;
+the copy goes to the partition of the source's number, modulo their count, as Kafka does.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.broker.partitions import Partition
+from headrace.broker.runtime import StorageFault
+from headrace.core.catalog import CreateTopic, Topic
+from headrace.core.errors import Refused
+from headrace.core.runs import Run, State
+from headrace.core.shard_words import Event, On
+from headrace.core.share_words import DeadLettered, Settled, ShareKey
+from headrace.core.types import Span
+from headrace.log.api import OffsetOutOfRange, Slice
+from headrace.wire import batches
+
+if TYPE_CHECKING:
+    from headrace.broker.services import Services
+    from headrace.broker.shares import Shard, Shares
+
+log = logging.getLogger("headrace.broker")
+
+PREFIX = "__dlq.errors."
+_READ_BYTES = 256 * 1024
+_BATCH_RECORDS_MAX = 500
+_BATCH_BYTES_MAX = 512 * 1024
+_RETRY_SECONDS_MAX = 30.0
+
+_Origin = tuple[str, str, int, int]  # group, topic, partition, offset
+
+
+class DeadLetters:
+    """Writes what waits in the shards, in the background; tries again when the disk fails."""
+
+    def __init__(self, services: "Services", shares: "Shares") -> None:
+        self._services = services
+        self._shares = shares
+        self._wanted = asyncio.Event()
+        self._shards: set[Shard] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._written_before: set[_Origin] | None = set()
+        self._without_topic: set[str] = set()
+
+    def start(self, unfinished: Sequence["Shard"]) -> None:
+        """Begin to write; `unfinished` shards have copies that a crash may have interrupted."""
+        if unfinished:
+            self._written_before = None
+            self._shards.update(unfinished)
+            self._wanted.set()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop; what is not yet copied stays ARCHIVING and is copied after the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def look(self, events: Sequence[Event]) -> None:
+        """Take notice of records that became ARCHIVING."""
+        for event in events:
+            if isinstance(event, Settled) and event.state is State.ARCHIVING:
+                self._shards.add(self._shares.shard(event.key.group))
+                self._wanted.set()
+                return
+
+    async def _run(self) -> None:
+        pause = 0.5
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            shards, self._shards = self._shards, set()
+            try:
+                for shard in shards:
+                    # What is copied must be rejected for good: not before the journal says so.
+                    await shard.durable()
+                    for key in sorted(self._shares.machine_of(shard).archiving):
+                        await self._write_all(key)
+                self._written_before = set()
+                pause = 0.5
+            except (OSError, StorageFault) as error:
+                log.error(
+                    "dead letters cannot be written: %s; trying again in %.0f s, the records wait",
+                    error,
+                    pause,
+                )
+                self._shards |= shards
+                self._wanted.set()
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _RETRY_SECONDS_MAX)
+
+    async def _write_all(self, key: ShareKey) -> None:
+        """Copy every ARCHIVING record of a share-partition, piece by piece."""
+        share = self._shares.machine(key.group).partitions.get(key)
+        source = self._services.partitions.get(key.topic_id, key.partition)
+        if share is None or source is None:
+            return
+        runs = [run for run in share.runs if run.state is State.ARCHIVING]
+        target = await self._target(key, source)
+        if target is None:
+            await self._done(key, [run.span for run in runs])
+            return
+        payload = self._shares.settings(key.group).dead_letter_copy
+        known = await self._known(target)
+        left, copies, size = deque(runs), list[batches.Record](), 0
+        for run, record in _wanted(source, runs):
+            if (key.group, source.topic.name, key.partition, record.offset) not in known:
+                copies.append(_copy(record, key, source.topic.name, run, payload))
+                size += len(record.value or b"") + len(record.key or b"")
+            if len(copies) >= _BATCH_RECORDS_MAX or size >= _BATCH_BYTES_MAX:
+                await self._append(target, copies)
+                await self._done(key, _passed(left, record.offset))
+                copies, size = [], 0
+        await self._append(target, copies)
+        await self._done(key, [run.span for run in left])
+
+    @staticmethod
+    async def _append(target: Partition, copies: list[batches.Record]) -> None:
+        if copies:
+            target.append_records(copies)
+            await target.durable()
+
+    async def _done(self, key: ShareKey, spans: list[Span]) -> None:
+        await self._shares.ask(key.group, On(key, DeadLettered(spans)))
+
+    async def _target(self, key: ShareKey, source: Partition) -> Partition | None:
+        """The partition that copies go to; None, and said so once, where there can be none."""
+        name = self._shares.settings(key.group).dead_letter_topic
+        if not name:
+            return None
+        catalog = self._services.catalog
+        topic: Topic | Refused | None = catalog.topics.get(name)
+        if topic is None and self._services.config.dead_letter_auto_create:
+            topic = await self._services.create_topic(
+                CreateTopic(name, self._services.new_id(), source.topic.partitions, {})
+            )
+        if topic is None or isinstance(topic, Refused) or topic.internal:
+            if name not in self._without_topic:
+                self._without_topic.add(name)
+                log.error(
+                    "group %s: dead-letter topic %r does not exist and was not created%s; rejected "
+                    "records are archived without a copy. Create the topic, or set "
+                    "errors.deadletterqueue.auto.create.topics.enable=true.",
+                    key.group,
+                    name,
+                    f" ({topic.message})" if isinstance(topic, Refused) else "",
+                )
+            return None
+        return self._services.partitions.get(topic.id, key.partition % topic.partitions)
+
+    async def _known(self, target: Partition) -> set[_Origin]:
+        """Origins of the copies that are there already; read once, after a crash."""
+        if self._written_before is not None:
+            return self._written_before
+        found: set[_Origin] = set()
+        for index in range(target.topic.partitions):
+            partition = self._services.partitions.get(target.key.topic_id, index)
+            assert partition is not None
+            offset, end = partition.log.start_offset, partition.log.end_offset
+            while (piece := _piece(partition, offset, end)) is not None:
+                origins = (_origin(record) for record in batches.records(piece.data))
+                found.update(origin for origin in origins if origin is not None)
+                offset = piece.headers[-1].last_offset + 1
+                await asyncio.sleep(0)
+        return found
+
+
+def _passed(left: deque[Run], offset: int) -> list[Span]:
+    """Take the spans up to `offset` off the front of `left`."""
+    spans: list[Span] = []
+    while left and left[0].span.last <= offset:
+        spans.append(left.popleft().span)
+    if left and left[0].span.first <= offset:
+        run = left[0]
+        spans.append(Span(run.span.first, offset))
+        left[0] = replace(run, span=Span(offset + 1, run.span.last))
+    return spans
+
+
+def _wanted(source: Partition, runs: list[Run]) -> Iterator[tuple[Run, batches.Record]]:
+    """The records of the runs, each with its run; those that retention removed are missing."""
+    index = 0
+    offset, end = runs[0].span.first, runs[-1].span.last + 1
+    while index < len(runs):
+        piece = _piece(source, max(offset, runs[index].span.first), end)
+        if piece is None:
+            return
+        for record in batches.records(piece.data):
+            while index < len(runs) and runs[index].span.last < record.offset:
+                index += 1
+            if index < len(runs) and record.offset >= runs[index].span.first:
+                yield runs[index], record
+        offset = piece.headers[-1].last_offset + 1
+        while index < len(runs) and runs[index].span.last < offset:
+            index += 1
+
+
+def _piece(partition: Partition, offset: int, end: int) -> Slice | None:
+    try:
+        piece = partition.log.read(max(offset, partition.log.start_offset), _READ_BYTES, end=end)
+    except OffsetOutOfRange:
+        return None
+    return piece if piece.headers else None
+
+
+def _copy(
+    record: batches.Record, key: ShareKey, topic: str, run: Run, copy_payload: bool
+) -> batches.Record:
+    told = {
+        "topic": topic,
+        "partition": str(key.partition),
+        "offset": str(record.offset),
+        "group": key.group,
+        "delivery.count": str(run.deliveries),
+        "message": run.reason or "",
+    }
+    headers = tuple((PREFIX + name, value.encode()) for name, value in told.items())
+    if not copy_payload:
+        return batches.Record(0, record.timestamp, None, None, headers)
+    return batches.Record(0, record.timestamp, record.key, record.value, record.headers + headers)
+
+
+def _origin(record: batches.Record) -> _Origin | None:
+    told = {
+        name.removeprefix(PREFIX): (value or b"").decode(errors="replace")
+        for name, value in record.headers
+        if name.startswith(PREFIX)
+    }
+    try:
+        return told["group"], told["topic"], int(told["partition"]), int(told["offset"])
+    except (KeyError, ValueError):
+        return None  # somebody else's record in the dead-letter topic

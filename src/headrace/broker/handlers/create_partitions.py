@@ -1,0 +1,40 @@
+"""CreatePartitions (37): more partitions for a topic."""
+
+from collections import Counter
+from typing import Any
+
+from headrace.broker.errors import Code, error_code
+from headrace.broker.request import Answer, Api, Request
+from headrace.broker.services import Services
+from headrace.core.catalog import AddPartitions
+from headrace.core.errors import Refused
+
+APIS = (Api(37, "CreatePartitions", range(4)),)
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    message = request.message()
+    names = Counter(topic.name for topic in message.topics)
+    unique = {topic.name: topic for topic in message.topics}
+    results = []
+    for name, topic in unique.items():
+        if names[name] > 1:
+            results.append(_result(name, Code.INVALID_REQUEST, "named twice in the request"))
+            continue
+        results.append(await _add(topic, services, message.validate_only))
+    return {"results": results}
+
+
+async def _add(asked: Any, services: Services, validate_only: bool) -> dict[str, Any]:
+    here = (services.config.node_id,)
+    if any(one.broker_ids != here for one in asked.assignments or ()):
+        message = f"broker {here[0]} is the only one that can hold a replica"
+        return _result(asked.name, Code.INVALID_REPLICA_ASSIGNMENT, message)
+    answer = await services.add_partitions(AddPartitions(asked.name, asked.count, validate_only))
+    if isinstance(answer, Refused):
+        return _result(asked.name, error_code(answer), answer.message)
+    return _result(asked.name, Code.NONE, None)
+
+
+def _result(name: str, code: Code, message: str | None) -> dict[str, Any]:
+    return {"name": name, "error_code": code, "error_message": message}

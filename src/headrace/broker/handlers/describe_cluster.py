@@ -1,0 +1,36 @@
+"""DescribeCluster (60)."""
+
+from headrace.broker.errors import Code
+from headrace.broker.request import Answer, Api, Request
+from headrace.broker.services import Services
+
+APIS = (Api(60, "DescribeCluster", range(3)),)
+_BROKERS, _CONTROLLERS = 1, 2
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    message = request.message()
+    endpoint = getattr(message, "endpoint_type", _BROKERS)
+    if endpoint != _BROKERS:
+        return {
+            "error_code": Code.MISMATCHED_ENDPOINT_TYPE
+            if endpoint == _CONTROLLERS
+            else Code.UNSUPPORTED_ENDPOINT_TYPE,
+            "error_message": f"endpoint type {endpoint} is not served here",
+            "cluster_id": services.cluster_id,
+            "brokers": [],
+        }
+    node_id = services.config.node_id
+    return {
+        "error_code": Code.NONE,
+        "cluster_id": services.cluster_id,
+        "controller_id": node_id,
+        "brokers": [
+            {
+                "broker_id": node_id,
+                "host": services.host,
+                "port": services.port,
+                "is_fenced": False,
+            }
+        ],
+    }

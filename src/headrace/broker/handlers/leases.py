@@ -1,0 +1,185 @@
+"""The lease API (20900 to 20905): ranges of a share group for readers like a Spark query.
+
+Messages are those of `wire/leases.py`; decisions are `core/leases.py` and `core/shard.py`.
+"""
+
+from typing import Any, TypeVar
+
+from headrace.broker.errors import Code, error_code
+from headrace.broker.request import Answer, Api, Raw, Request
+from headrace.broker.runtime import StorageFault
+from headrace.broker.services import Services
+from headrace.broker.shares import wait_key
+from headrace.core.errors import Refused
+from headrace.core.leases import Held, LeaseKey, Staged
+from headrace.core.shard_words import (
+    AcquireLease,
+    Command,
+    CommitLease,
+    OpenLease,
+    RenewLease,
+    StageLease,
+)
+from headrace.core.share_words import ShareKey, Verdict
+from headrace.core.types import Span, TopicPartition, after, elapsed_ms
+from headrace.wire import leases as wire
+from headrace.wire.leases import LeaseApi, Message
+from headrace.wire.primitives import Reader, Writer
+
+_BODY_BYTES_MAX = 64 * 1024 * 1024  # a batch of a million records may stage many dispositions
+
+APIS = tuple(
+    Api(api, f"Lease{api.name.title()}", range(1), flexible=True, body_bytes_max=_BODY_BYTES_MAX)
+    for api in LeaseApi
+)
+_STARTS = ("latest", "earliest")
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    source = Reader(request.body)
+    match LeaseApi(request.api_key):
+        case LeaseApi.OPEN:
+            answer: Message = await _open(wire.OpenRequest.read(source), services)
+        case LeaseApi.ACQUIRE:
+            answer = await _acquire(wire.AcquireRequest.read(source), services)
+        case LeaseApi.RENEW:
+            answer = await _renew(wire.RenewRequest.read(source), services)
+        case LeaseApi.STAGE:
+            answer = await _stage(wire.StageRequest.read(source), services)
+        case LeaseApi.COMMIT:
+            answer = await _commit(wire.CommitRequest.read(source), services)
+        case LeaseApi.DESCRIBE:
+            answer = await _describe(wire.DescribeRequest.read(source), services)
+    out = Writer()
+    answer.write(out)
+    return Raw([out.data])
+
+
+async def _ask(services: Services, group: str, command: Command) -> tuple[Any, int, str | None]:
+    """The reply, or none with the code and message of what stood against it."""
+    try:
+        answer = await services.shares.ask(group, command)
+    except StorageFault as fault:
+        return None, Code.STORAGE_ERROR, str(fault)
+    if isinstance(answer, Refused):
+        return None, error_code(answer), answer.message
+    return answer, Code.NONE, None
+
+
+def _lease(call: wire.Call) -> LeaseKey:
+    return call.group, call.session
+
+
+async def _open(call: wire.OpenRequest, services: Services) -> wire.OpenResponse:
+    if not call.group or not call.session or call.start not in _STARTS or not call.topics:
+        return wire.OpenResponse(
+            Code.INVALID_REQUEST,
+            "a lease needs a group, a session, topics, and 'latest' or 'earliest' as its start",
+        )
+    command = OpenLease(_lease(call), call.topics, call.start == "earliest")
+    opened, code, message = await _ask(services, call.group, command)
+    if opened is None:
+        return wire.OpenResponse(code, message)
+    return wire.OpenResponse(
+        code, message, opened.epoch, opened.committed, opened.lock_ms, opened.outstanding
+    )
+
+
+async def _acquire(call: wire.AcquireRequest, services: Services) -> wire.AcquireResponse:
+    if call.seq < 1 or call.max_records < 1:
+        return wire.AcquireResponse(Code.INVALID_REQUEST, "seq and max_records begin at 1")
+    command = AcquireLease(_lease(call), call.epoch, call.seq, call.max_records)
+    deadline = after(services.clock.mono(), call.max_wait_ms)
+    while True:
+        held, code, message = await _ask(services, call.group, command)
+        if held is None:
+            return wire.AcquireResponse(code, message)
+        left_ms = elapsed_ms(services.clock.mono(), deadline)
+        if held or not await services.waits.wait(_keys(services, call), left_ms):
+            return wire.AcquireResponse(code, message, _ranges(services, held))
+
+
+def _keys(services: Services, call: wire.Call) -> list[Any]:
+    """What could make records available to a lease: appends, and releases in its group."""
+    machine = services.shares.machine(call.group)
+    return [
+        wait_key(call.group),
+        *(TopicPartition(key.topic_id, key.partition) for key in machine.partitions_of(call.group)),
+    ]
+
+
+def _ranges(services: Services, held: tuple[Held, ...]) -> tuple[wire.Range, ...]:
+    topics = services.catalog.topics_by_id
+    return tuple(
+        wire.Range(
+            topics[one.key.topic_id].name,
+            one.key.partition,
+            one.span.first,
+            one.span.last,
+            one.deliveries,
+        )
+        for one in held
+        if one.key.topic_id in topics
+    )
+
+
+async def _renew(call: wire.RenewRequest, services: Services) -> wire.RenewResponse:
+    renewed, code, message = await _ask(services, call.group, RenewLease(_lease(call), call.epoch))
+    if renewed is None:
+        return wire.RenewResponse(code, message)
+    return wire.RenewResponse(code, message, renewed.held, renewed.lost)
+
+
+async def _stage(call: wire.StageRequest, services: Services) -> wire.StageResponse:
+    staged: list[Staged] = []
+    for one in call.dispositions:
+        topic = services.catalog.topics.get(one.topic)
+        if topic is None or not 0 <= one.first <= one.last:
+            return wire.StageResponse(
+                Code.INVALID_REQUEST,
+                f"{one.topic}-{one.partition} {one.first} to {one.last} is no range of records",
+            )
+        key = ShareKey(call.group, topic.id, one.partition)
+        staged.append(Staged(key, Span(one.first, one.last), Verdict(one.verdict), one.reason))
+    command = StageLease(_lease(call), call.epoch, call.seq, tuple(staged))
+    _, code, message = await _ask(services, call.group, command)
+    return wire.StageResponse(code, message)
+
+
+async def _commit(call: wire.CommitRequest, services: Services) -> wire.CommitResponse:
+    done, code, message = await _ask(
+        services, call.group, CommitLease(_lease(call), call.epoch, call.seq)
+    )
+    if done is None:
+        return wire.CommitResponse(code, message)
+    return wire.CommitResponse(
+        code, message, done.accepted, done.released, done.rejected, done.refused
+    )
+
+
+async def _describe(call: wire.DescribeRequest, services: Services) -> wire.DescribeResponse:
+    try:
+        await services.shares.shard(call.group).durable()
+    except StorageFault as fault:
+        return wire.DescribeResponse(Code.STORAGE_ERROR, str(fault))
+    found = []
+    for key, share in services.shares.machine(call.group).partitions_of(call.group).items():
+        topic = services.catalog.topics_by_id.get(key.topic_id)
+        partition = services.partitions.get(key.topic_id, key.partition)
+        if topic is None or partition is None:
+            continue
+        runs = tuple(
+            wire.InFlight(
+                run.span.first, run.span.last, run.state, run.deliveries, run.holder or ""
+            )
+            for run in share.runs
+        )
+        found.append(
+            wire.SharePartition(
+                topic.name, key.partition, share.start, share.end, partition.high_watermark, runs
+            )
+        )
+    found.sort(key=lambda one: (one.topic, one.partition))
+    return wire.DescribeResponse(Code.NONE, None, tuple(found))

@@ -1,0 +1,88 @@
+"""ShareGroupHeartbeat (76): join, stay in, and leave a share group; the assignment. KIP-932."""
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from headrace.broker.errors import Code, error_code
+from headrace.broker.request import Answer, Api, Request
+from headrace.broker.runtime import StorageFault
+from headrace.broker.services import Services
+from headrace.core.errors import Refused, Why
+from headrace.core.share_group import LEAVE, Heartbeat, Seen
+from headrace.core.types import MemberId, TopicPartition
+
+APIS = (Api(76, "ShareGroupHeartbeat", range(1, 2)),)
+MEMBER_ID_CHARS_MAX = 36
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    message = request.message()
+    refused = _malformed(message, services)
+    if refused is not None:
+        return _refusal(error_code(refused), refused.message)
+    topics = message.subscribed_topic_names
+    command = Heartbeat(
+        message.group_id,
+        MemberId(message.member_id),
+        message.member_epoch,
+        None if topics is None else frozenset(topics),
+        request.client_id or "",
+        request.host,
+        message.rack_id,
+    )
+    try:
+        answer = await services.shares.ask(command.group, command)
+    except StorageFault as fault:
+        return _refusal(Code.COORDINATOR_NOT_AVAILABLE, str(fault))
+    if isinstance(answer, Refused):
+        return _refusal(error_code(answer), answer.message)
+    assert isinstance(answer, Seen)
+    return {
+        "error_code": Code.NONE,
+        "member_id": command.member,
+        "member_epoch": answer.epoch,
+        "heartbeat_interval": answer.interval_ms,
+        "assignment": None if answer.assignment is None else _assignment(answer.assignment),
+    }
+
+
+def _malformed(message: Any, services: Services) -> Refused | None:
+    if not message.group_id:
+        return Refused(Why.INVALID_REQUEST, "GroupId can't be empty.")
+    if not 1 <= len(message.member_id) <= MEMBER_ID_CHARS_MAX:
+        return Refused(
+            Why.INVALID_REQUEST, f"MemberId must have 1 to {MEMBER_ID_CHARS_MAX} characters."
+        )
+    if message.rack_id == "":
+        return Refused(Why.INVALID_REQUEST, "RackId can't be empty.")
+    if message.member_epoch < LEAVE:
+        return Refused(Why.INVALID_REQUEST, f"MemberEpoch is {message.member_epoch}.")
+    if services.shares.settings(message.group_id).group_type == "consumer":
+        return Refused(
+            Why.UNKNOWN_GROUP,
+            f"Group {message.group_id} is not a share group (its group.type is consumer).",
+        )
+    return None
+
+
+def _refusal(code: Code, message: str) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "error_message": message,
+        "member_id": None,
+        "member_epoch": 0,
+        "heartbeat_interval": 0,
+        "assignment": None,
+    }
+
+
+def _assignment(partitions: Iterable[TopicPartition]) -> dict[str, Any]:
+    by_topic: dict[UUID, list[int]] = {}
+    for one in sorted(partitions):
+        by_topic.setdefault(one.topic_id, []).append(one.partition)
+    return {
+        "topic_partitions": [
+            {"topic_id": topic_id, "partitions": found} for topic_id, found in by_topic.items()
+        ]
+    }

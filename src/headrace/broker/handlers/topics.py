@@ -1,0 +1,125 @@
+"""CreateTopics (19) and DeleteTopics (20)."""
+
+from collections import Counter
+from typing import Any
+
+from headrace.broker.config import ConfigError, TopicSettings, spelled
+from headrace.broker.errors import Code, error_code
+from headrace.broker.handlers.configs import topic_configs
+from headrace.broker.request import Answer, Api, Request
+from headrace.broker.services import Services
+from headrace.core.catalog import CreateTopic, DeleteTopic
+from headrace.core.errors import Refused
+
+CREATE, DELETE = 19, 20
+APIS = (Api(CREATE, "CreateTopics", range(2, 8)), Api(DELETE, "DeleteTopics", range(1, 7)))
+_DEFAULT = -1
+
+
+class _Wrong(Exception):
+    """A topic that cannot be created as asked."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    message = request.message()
+    if request.api_key == CREATE:
+        names = Counter(topic.name for topic in message.topics)
+        unique = {topic.name: topic for topic in message.topics}
+        results = []
+        for name, topic in unique.items():
+            if names[name] > 1:
+                results.append(_refused(name, Code.INVALID_REQUEST, "named twice in the request"))
+            else:
+                results.append(await _create(topic, services, message.validate_only))
+        return {"topics": results}
+    if request.version >= 6:
+        asked = [(topic.name, topic.topic_id) for topic in message.topics]
+    else:
+        asked = [(name, None) for name in message.topic_names]
+    return {"responses": [await _delete(name, topic_id, services) for name, topic_id in asked]}
+
+
+async def _create(asked: Any, services: Services, validate_only: bool) -> dict[str, Any]:
+    try:
+        partitions = _partitions(asked, services)
+        configs = {
+            config.name: config.value for config in asked.configs if config.value is not None
+        }
+        configs = _canonical(configs)
+    except _Wrong as wrong:
+        return _refused(asked.name, wrong.code, str(wrong))
+    except ConfigError as error:
+        return _refused(asked.name, Code.INVALID_CONFIG, str(error))
+    answer = await services.create_topic(
+        CreateTopic(asked.name, services.new_id(), partitions, configs, validate_only)
+    )
+    if isinstance(answer, Refused):
+        return _refused(asked.name, error_code(answer), answer.message)
+    return {
+        "name": answer.name,
+        "topic_id": None if validate_only else answer.id,
+        "error_code": Code.NONE,
+        "error_message": None,
+        "num_partitions": answer.partitions,
+        "replication_factor": 1,
+        "configs": topic_configs(services.config, configs),
+    }
+
+
+def _partitions(asked: Any, services: Services) -> int:
+    """How many partitions; one replica each, on this broker. Raises: _Wrong."""
+    if asked.assignments:
+        if asked.num_partitions != _DEFAULT or asked.replication_factor != _DEFAULT:
+            raise _Wrong(Code.INVALID_REQUEST, "an assignment and a number of partitions exclude")
+        indexes = sorted(one.partition_index for one in asked.assignments)
+        here = (services.config.node_id,)
+        if indexes != list(range(len(indexes))) or any(
+            one.broker_ids != here for one in asked.assignments
+        ):
+            message = f"partitions must count from 0, with broker {here[0]} as only replica"
+            raise _Wrong(Code.INVALID_REPLICA_ASSIGNMENT, message)
+        return len(indexes)
+    if asked.replication_factor not in {_DEFAULT, 1}:
+        message = f"replication factor {asked.replication_factor}; there is one broker"
+        raise _Wrong(Code.INVALID_REPLICATION_FACTOR, message)
+    if asked.num_partitions == _DEFAULT:
+        return services.config.num_partitions
+    return int(asked.num_partitions)
+
+
+def _canonical(configs: dict[str, str]) -> dict[str, str]:
+    """Configuration with names and values as this broker spells them. Raises: ConfigError."""
+    found = {}
+    for name, text in configs.items():
+        _, setting = TopicSettings.find(name)
+        found[setting.name] = spelled(setting.parse(text))
+    return found
+
+
+def _refused(name: str, code: Code, message: str) -> dict[str, Any]:
+    failed = {"name": name, "topic_id": None, "error_code": code, "error_message": message}
+    return failed | {"configs": None}
+
+
+async def _delete(name: str | None, topic_id: Any, services: Services) -> dict[str, Any]:
+    catalog = services.catalog
+    if topic_id is not None and name is not None:
+        return _deleted(name, topic_id, Code.INVALID_REQUEST, "named by both name and id")
+    if topic_id is not None:
+        topic, unknown = catalog.topics_by_id.get(topic_id), Code.UNKNOWN_TOPIC_ID
+    else:
+        topic, unknown = catalog.topics.get(name or ""), Code.UNKNOWN_TOPIC_OR_PARTITION
+    if topic is None:
+        return _deleted(name, topic_id, unknown, "the topic does not exist")
+    answer = await services.delete_topic(DeleteTopic(topic.id))
+    if isinstance(answer, Refused):
+        return _deleted(topic.name, topic.id, error_code(answer), answer.message)
+    return _deleted(topic.name, topic.id, Code.NONE, None)
+
+
+def _deleted(name: str | None, topic_id: Any, code: Code, message: str | None) -> dict[str, Any]:
+    return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}

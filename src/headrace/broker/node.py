@@ -1,0 +1,114 @@
+"""One broker process: everything it consists of, brought up and down in order.
+
+`headrace serve` and the embedded `headrace.Broker` are both a thin skin over it.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from headrace.broker.config import Config, ConfigError
+from headrace.broker.dispatch import Dispatcher
+from headrace.broker.runtime import JournalDamaged
+from headrace.broker.server import Server
+from headrace.broker.services import FolderLock, Services, StartError, open_services
+from headrace.log.api import Clock
+
+log = logging.getLogger("headrace.broker")
+_WILDCARDS = {"", "0.0.0.0", "::"}  # noqa: S104  # recognised here, not bound
+
+
+@dataclass(slots=True)
+class Node:
+    """A running broker; made by `start_node`."""
+
+    services: Services
+    server: Server
+    lock: FolderLock
+    host: str
+    port: int
+
+    async def stop(self) -> None:
+        """Finish what is under way, sync, close, and let the folder go. Raises: OSError."""
+        await self.server.stop()
+        try:
+            await self.services.close()
+        finally:
+            self.lock.release()
+
+
+async def start_node(
+    config: Config,
+    folder: Path,
+    host: str,
+    port: int,
+    *,
+    clock: Clock | None = None,
+    new_id: Callable[[], UUID] = uuid4,
+) -> Node:
+    """Start a broker on the running event loop; port 0 lets the system choose.
+
+    Raises: StartError, whose message is one line that says what to do.
+    """
+    lock = FolderLock(folder)
+    try:
+        return await _start(config, folder, host, port, lock, clock, new_id)
+    except BaseException:
+        lock.release()
+        raise
+
+
+async def _start(
+    config: Config,
+    folder: Path,
+    host: str,
+    port: int,
+    lock: FolderLock,
+    clock: Clock | None,
+    new_id: Callable[[], UUID],
+) -> Node:
+    try:
+        services = open_services(config, folder, clock=clock, new_id=new_id)
+    except JournalDamaged as error:
+        raise StartError(f"{error}; restore the data folder or start with another one") from error
+    except (OSError, ConfigError) as error:
+        raise StartError(f"cannot read the data folder {folder}: {error}") from error
+    try:
+        await services.start()
+    except (OSError, JournalDamaged) as error:
+        await services.close()
+        raise StartError(f"{error}; restore the data folder or start with another one") from error
+    # Before the first connection can ask: host and port are what Metadata answers.
+    services.host = config.advertised_host or (socket.gethostname() if host in _WILDCARDS else host)
+    services.port = port
+    server = Server(services, Dispatcher(services))
+    try:
+        services.port = await server.start(host, port)
+    except OSError as error:
+        await services.close()
+        raise StartError(_cannot_listen(host, port, error)) from error
+    return Node(services, server, lock, host, services.port)
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is in use; choose another --port or stop what uses it"
+    if error.errno == errno.EACCES:
+        return f"port {port} needs more rights; choose a --port above 1023"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}; check --host and --port"
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's event loop where it is installed, asyncio's otherwise."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop = uvloop.new_event_loop()
+    assert isinstance(loop, asyncio.AbstractEventLoop)
+    return loop

@@ -1,0 +1,289 @@
+"""The shell around a state machine: submit, append, sync, release answers, keep time (design §3).
+
+Events are applied when they are decided, so the next command sees them; answers, reads included,
+leave once the journal holds everything decided before them, as durably as configured: `os` after
+the write, `fsync` after one fdatasync for all that wait (group commit). There is no undo: if
+an append fails, the machine is dropped and rebuilt from its journal, and the callers are told so.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from headrace.core.errors import Refused
+from headrace.core.machine import Journal, Machine
+from headrace.core.types import MonoMs, elapsed_ms
+from headrace.log.api import Clock, JournalLog
+from headrace.wire import batches
+from headrace.wire.primitives import Malformed
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 20
+_PROGRESS_MS = 1_000
+
+CommandT = TypeVar("CommandT")
+EventT = TypeVar("EventT")
+Listener = Callable[[Sequence[EventT]], None]
+Bytes = bytes | None
+
+
+class StorageFault(Exception):
+    """The journal could not be written; the command may or may not have taken effect."""
+
+
+class JournalDamaged(Exception):
+    """A journal holds a record that this version cannot replay; starting would lose state."""
+
+
+@dataclass(slots=True)
+class _Parked:
+    """A caller whose answer waits for the journal."""
+
+    future: asyncio.Future[Any]
+    reply: Any
+
+
+class ShardRuntime(Generic[CommandT, EventT]):
+    """Drives one machine with one journal on one event loop.
+
+    Args:
+        build: makes the machine, empty, and its journal codec.
+        fsync: answers wait for fdatasync, not only for the write.
+        recovered: a command to run once the journal is replayed.
+        sync: makes what was appended durable; fdatasync in a thread when not given.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[], tuple[Machine[CommandT, EventT], Journal[EventT]]],
+        journal: JournalLog,
+        clock: Clock,
+        *,
+        fsync: bool = False,
+        recovered: CommandT | None = None,
+        sync: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.name = name
+        self.listeners: list[Listener[EventT]] = []
+        self._build = build
+        self._log = journal
+        self._clock = clock
+        self._fsync = fsync
+        self._recovered = recovered
+        self._sync_journal = sync or self._sync_in_thread
+        self._unwritten: list[tuple[Bytes, Bytes]] = []
+        self._parked: list[_Parked] = []
+        self._unsynced: list[_Parked] = []
+        self._syncing: asyncio.Task[None] | None = None
+        self._flush_due: asyncio.Handle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at: MonoMs | None = None
+        self._fault: OSError | None = None
+        self.machine, self._codec = build()
+
+    def load(self) -> None:
+        """Replay the journal into a new machine.
+
+        Raises: JournalDamaged for a record that is not known; OSError.
+        """
+        self.machine, self._codec = self._build()
+        offset, started = self._log.start_offset, self._clock.mono()
+        told, replayed = started, 0
+        while offset < self._log.end_offset:
+            piece = self._log.read(offset, _READ_BYTES)
+            for record in batches.records(piece.data):
+                self._replay(record)
+                replayed += 1
+            offset = piece.headers[-1].last_offset + 1
+            if elapsed_ms(told, self._clock.mono()) >= _PROGRESS_MS:
+                told = self._clock.mono()
+                log.info("%s: replayed %d of %d records", self.name, offset, self._log.end_offset)
+        if replayed:
+            took = elapsed_ms(started, self._clock.mono())
+            log.info("%s: recovered from %d records in %d ms", self.name, replayed, took)
+
+    def start(self) -> None:
+        """Begin to keep time, on the running event loop, and run the recovery command."""
+        if self._recovered is not None:
+            self._submit(self._recovered)
+        self._arm()
+
+    async def ask(self, command: CommandT) -> Any:
+        """Decide a command; its reply, or the Refused, once all it rests on is durable.
+
+        Raises: StorageFault when the journal cannot be written.
+        """
+        return await self._submit(command)
+
+    def tell(self, command: CommandT) -> None:
+        """Decide a command whose caller does not wait; it cannot be refused."""
+        self._submit(command)
+
+    async def durable(self) -> None:
+        """Return once everything decided so far is durable. Raises: StorageFault."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._parked.append(_Parked(future, None))
+        self._schedule()
+        await future
+
+    async def close(self) -> None:
+        """Write and sync what is decided, then stop keeping time."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._flush()
+        while self._syncing is not None:
+            await self._syncing
+        self._log.sync()
+
+    def _submit(self, command: CommandT) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._fault is not None and not self._rebuilt():
+            future.set_exception(StorageFault(f"{self.name}: {self._fault}"))
+            return future
+        answer = self.machine.decide(command, self._clock.now())
+        if not isinstance(answer, Refused):
+            self._take(answer.events)
+        self._parked.append(
+            _Parked(future, answer if isinstance(answer, Refused) else answer.reply)
+        )
+        self._schedule()
+        return future
+
+    def _take(self, events: Sequence[EventT]) -> None:
+        for event in events:
+            self.machine.apply(event)
+        self._unwritten += self._codec.records(events, self._clock.wall())
+        for listener in self.listeners:
+            listener(events)
+        self._arm()
+
+    def _schedule(self) -> None:
+        if self._flush_due is None:
+            self._flush_due = asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Append everything decided since the last flush as one batch; let the answers out."""
+        if self._flush_due is not None:
+            self._flush_due.cancel()
+            self._flush_due = None
+        parked, self._parked = self._parked, []
+        records, self._unwritten = self._unwritten, []
+        if records:
+            try:
+                self._append(records)
+            except OSError as error:
+                self._drop(error, parked)
+                return
+        if self._fsync and (records or self._syncing is not None):
+            self._unsynced += parked
+            if self._syncing is None:
+                self._syncing = _in_background(self._sync())
+        else:
+            _release(parked)
+
+    def _append(self, records: list[tuple[Bytes, Bytes]]) -> None:
+        now = self._clock.wall()
+        data = bytearray(
+            batches.build(batches.Record(0, now, key, value) for key, value in records)
+        )
+        self._log.append(data, batches.headers(data))
+
+    async def _sync(self) -> None:
+        try:
+            while self._unsynced:
+                waiting, self._unsynced = self._unsynced, []
+                try:
+                    await self._sync_journal()
+                except OSError as error:
+                    self._drop(error, waiting + self._unsynced)
+                    self._unsynced = []
+                    return
+                _release(waiting)
+        finally:
+            self._syncing = None
+
+    async def _sync_in_thread(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self._log.sync)
+
+    def _drop(self, error: OSError, parked: list[_Parked]) -> None:
+        log.error(
+            "%s: journal write failed: %s. %d callers are told; state is rebuilt from the journal "
+            "with the next call. Check space and permissions of the data folder.",
+            self.name,
+            error,
+            len(parked),
+        )
+        self._fault = error
+        self._unwritten = []
+        for one in parked + self._parked:
+            if not one.future.done():
+                one.future.set_exception(StorageFault(f"{self.name}: {error}"))
+                one.future.exception()  # a tick has no caller to fetch it
+        self._parked = []
+
+    def _rebuilt(self) -> bool:
+        """Rebuild the machine after a fault; False while the disk still fails."""
+        try:
+            self.load()
+        except OSError as error:
+            self._fault = error
+            return False
+        log.warning("%s: state was rebuilt from the journal after: %s", self.name, self._fault)
+        self._fault = None
+        if self._recovered is not None:
+            self._submit(self._recovered)
+        return True
+
+    def _replay(self, record: batches.Record) -> None:
+        try:
+            for event in self._codec.events(record.key, record.value):
+                self.machine.apply(event)
+        except Malformed as error:
+            raise JournalDamaged(
+                f"{self.name}: record {record.offset} cannot be replayed: {error}"
+            ) from error
+
+    def _arm(self) -> None:
+        deadline = self.machine.next_deadline()
+        if deadline == self._alarm_at and self._alarm is not None:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._alarm_at = deadline
+        if deadline is not None:
+            delay_ms = max(0, elapsed_ms(self._clock.mono(), deadline))
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(delay_ms / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._alarm = self._alarm_at = None
+        if self._fault is not None and not self._rebuilt():
+            return
+        events = self.machine.tick(self._clock.now())
+        if events:
+            self._take(events)
+            self._schedule()
+        else:
+            self._arm()
+
+
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def _in_background(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Run `work` as a task that the loop cannot forget (it keeps only weak references)."""
+    task = asyncio.get_running_loop().create_task(work)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return task
+
+
+def _release(parked: list[_Parked]) -> None:
+    for one in parked:
+        if not one.future.done():
+            one.future.set_result(one.reply)

@@ -1,0 +1,249 @@
+"""Share groups in the broker: their shards, settings, sessions, and who is woken when.
+
+A group belongs to the shard that its name hashes to, as Kafka maps groups to partitions of an
+internal topic; the shard's journal is that partition of `__share_group_state`, which any client can
+fetch. The number of shards is fixed when the topic is created.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from headrace.broker.config import GroupSettings
+from headrace.broker.dead_letters import DeadLetters
+from headrace.broker.partitions import Partition
+from headrace.broker.runtime import ShardRuntime
+from headrace.core.catalog import ConfigSet, CreateTopic, Resource
+from headrace.core.catalog import Event as CatalogEvent
+from headrace.core.errors import Refused
+from headrace.core.shard import ShareShard
+from headrace.core.shard_words import Command, Event, ForgetTopic, Recovered, ReleaseMember
+from headrace.core.share_group import Timing, TopicView
+from headrace.core.share_session import Continue, SessionEnded, SessionEvent, ShareSessions
+from headrace.core.share_words import Policy, Settled, Started
+from headrace.log.api import Slice
+from headrace.log.record_codec import ShareJournal
+from headrace.wire.batches import BatchHeader
+
+if TYPE_CHECKING:
+    from headrace.broker.services import Services
+
+log = logging.getLogger("headrace.broker")
+STATE_TOPIC = "__share_group_state"
+
+Shard = ShardRuntime[Command, Event]
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolved:
+    """A group's settings in the forms that decisions want."""
+
+    settings: GroupSettings
+    policy: Policy
+    timing: Timing
+
+
+class _PartitionJournal:
+    """A partition as the log of a shard: appends wake its readers, replay sees all of it."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+
+    @property
+    def start_offset(self) -> int:
+        return self._partition.log.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._partition.log.end_offset
+
+    def append(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int:
+        return self._partition.append(batches, list(headers))
+
+    def read(self, offset: int, max_bytes: int, *, end: int | None = None) -> Slice:
+        return self._partition.log.read(offset, max_bytes, end=end)
+
+    def sync(self) -> None:
+        self._partition.log.sync()
+
+
+class Shares:
+    """All share groups of a broker; made and opened by `Services`."""
+
+    def __init__(self, services: "Services") -> None:
+        self._services = services
+        self._resolved: dict[str, _Resolved] = {}
+        self._shards: list[Shard] = []
+        self.sessions = ShareSessions(services.config.share_sessions_max)
+        self.dead_letters = DeadLetters(services, self)
+
+    async def open(self) -> None:
+        """Create the internal topic when it is new, replay every shard, begin to keep time.
+
+        Raises: OSError; JournalDamaged.
+        """
+        services = self._services
+        if STATE_TOPIC not in services.catalog.topics:
+            count = services.config.share_state_partitions
+            created = await services.create_topic(
+                CreateTopic(STATE_TOPIC, services.new_id(), count, {"cleanup.policy": "delete"})
+            )
+            assert not isinstance(created, Refused), created
+        topic = services.catalog.topics[STATE_TOPIC]
+        for index in range(topic.partitions):
+            partition = services.partitions.get(topic.id, index)
+            assert partition is not None
+            shard = self._shard(partition)
+            shard.load()
+            shard.listeners.append(self._wake)
+            shard.listeners.append(self.dead_letters.look)
+            self._shards.append(shard)
+        services.catalog_listeners.append(self._configured)
+        services.on_disconnect.append(self._disconnected)
+        for shard in self._shards:
+            shard.start()
+        self.dead_letters.start(
+            [shard for shard in self._shards if self.machine_of(shard).archiving]
+        )
+
+    async def close(self) -> None:
+        """Write what is decided and stop keeping time."""
+        await self.dead_letters.close()
+        for shard in self._shards:
+            await shard.close()
+
+    def shard(self, group: str) -> Shard:
+        """The shard that a group belongs to."""
+        return self._shards[_java_hash(group) % len(self._shards)]
+
+    def machine(self, group: str) -> ShareShard:
+        """The state of the shard of a group; changed through `ask` alone."""
+        return self.machine_of(self.shard(group))
+
+    @staticmethod
+    def machine_of(shard: Shard) -> ShareShard:
+        machine = shard.machine
+        assert isinstance(machine, ShareShard)
+        return machine
+
+    async def ask(self, group: str, command: Command) -> Any:
+        """A command to the shard of a group; its reply, or Refused. Raises: StorageFault."""
+        return await self.shard(group).ask(command)
+
+    def move(self, command: Continue) -> Sequence[SessionEvent] | Refused:
+        """Move a share session by one request."""
+        answer = self.sessions.decide(command)
+        if not isinstance(answer, Refused):
+            for event in answer:
+                self.sessions.apply(event)
+        return answer
+
+    async def forget_topic(self, topic_id: UUID) -> None:
+        """Forget the share-partitions of a deleted topic. Raises: StorageFault."""
+        for shard in self._shards:
+            await shard.ask(ForgetTopic(topic_id))
+
+    def settings(self, group: str) -> GroupSettings:
+        """The settings of a group as they are now."""
+        return self._resolve(group).settings
+
+    # ---- what decisions may read of the outside (core.shard_words.Outside)
+
+    def policy(self, group: str) -> Policy:
+        return self._resolve(group).policy
+
+    def timing(self, group: str) -> Timing:
+        return self._resolve(group).timing
+
+    def starts_earliest(self, group: str) -> bool:
+        return self.settings(group).auto_offset_reset == "earliest"
+
+    def topic(self, name: str) -> TopicView | None:
+        topic = self._services.catalog.topics.get(name)
+        if topic is None or topic.internal:
+            return None
+        logs = [self._services.partitions.get(topic.id, index) for index in range(topic.partitions)]
+        if None in logs:
+            return None
+        return TopicView(
+            topic.id,
+            tuple(log.start_offset for log in logs if log is not None),
+            tuple(log.high_watermark for log in logs if log is not None),
+        )
+
+    def _resolve(self, group: str) -> _Resolved:
+        known = self._resolved.get(group)
+        if known is None:
+            known = self._resolved[group] = self._resolved_now(group)
+        return known
+
+    def _resolved_now(self, group: str) -> _Resolved:
+        config = self._services.config
+        overrides = self._services.catalog.configs_of(Resource.GROUP, group)
+        settings = GroupSettings.resolve(config, overrides)
+        policy = Policy(
+            delivery_limit=settings.share_delivery_count_limit,
+            lock_ms=settings.share_lock_ms,
+            window=settings.share_record_locks,
+            lease_window=config.lease_record_locks,
+            dead_letters=bool(settings.dead_letter_topic),
+        )
+        timing = Timing(
+            settings.share_session_timeout_ms,
+            settings.share_heartbeat_ms,
+            config.share_group_size_max,
+        )
+        return _Resolved(settings, policy, timing)
+
+    # ---- wiring
+
+    def _shard(self, partition: Partition) -> Shard:
+        snapshot_every = self._services.config.share_updates_per_snapshot
+
+        def build() -> tuple[ShareShard, ShareJournal]:
+            machine = ShareShard(self)
+            return machine, ShareJournal(machine, snapshot_every)
+
+        return ShardRuntime(
+            f"{STATE_TOPIC}-{partition.index}",
+            build,
+            _PartitionJournal(partition),
+            self._services.clock,
+            fsync=self._services.config.durability == "fsync",
+            recovered=Recovered(),
+            sync=partition.durable,
+        )
+
+    def _wake(self, events: Sequence[Event]) -> None:
+        """Wake polls of a group whose records became available, or whose window has room."""
+        for group in {event.key.group for event in events if isinstance(event, Settled | Started)}:
+            self._services.waits.notify(wait_key(group))
+
+    def _configured(self, events: Sequence[CatalogEvent]) -> None:
+        for event in events:
+            if isinstance(event, ConfigSet) and event.resource is Resource.GROUP:
+                self._resolved.pop(event.name, None)
+
+    def _disconnected(self, connection_id: int) -> None:
+        """End the sessions of a connection that is gone; their records are available again."""
+        for event in self.sessions.disconnected(connection_id):
+            self.sessions.apply(event)
+            assert isinstance(event, SessionEnded)
+            group, member = event.key
+            self.shard(group).tell(ReleaseMember(group, member))
+
+
+def wait_key(group: str) -> tuple[str, str]:
+    """What a poll waits for besides appends."""
+    return ("share group", group)
+
+
+def _java_hash(text: str) -> int:
+    """Kafka's mapping of a group to a number: String.hashCode without its sign (Utils.abs)."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(data[::2], data[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value if value < 1 << 31 else (1 << 32) - value & 0x7FFFFFFF

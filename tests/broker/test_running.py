@@ -1,0 +1,146 @@
+"""A broker as a whole: embedded, from the command line, twice on one folder, and after a crash."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+import headrace
+from headrace.broker.config import ConfigError
+from headrace.broker.services import StartError
+
+TIMEOUT = 10
+
+
+def serve(*arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "headrace", "serve", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> "Iterator[tuple[subprocess.Popen[str], str]]":
+    """A broker in a process of its own, and the line it printed when it was ready."""
+    process = serve("--port", "0", "--data-dir", str(tmp_path))
+    assert process.stdout is not None
+    with process:
+        yield process, process.stdout.readline()
+        process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_says_where_it_listens_and_stops_cleanly(
+    served: "tuple[subprocess.Popen[str], str]", tmp_path: Path, number: signal.Signals
+) -> None:
+    process, line = served
+    told = re.fullmatch(
+        r"headrace 0\.1\.0 listening on 127\.0\.0\.1:(\d+), data in (.+),"
+        r" 0 topics, durability os\n",
+        line,
+    )
+    assert told
+    assert told[2] == str(tmp_path)
+    with socket.create_connection(("127.0.0.1", int(told[1])), timeout=TIMEOUT):
+        process.send_signal(number)
+        assert process.communicate(timeout=TIMEOUT) == ("", "")
+    assert process.returncode == 0
+
+
+def test_a_second_signal_ends_it_at_once(served: "tuple[subprocess.Popen[str], str]") -> None:
+    process, _ = served
+    # Both signals are delivered together when the process may run again.
+    process.send_signal(signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(TIMEOUT) in {0, 128 + signal.SIGTERM, 128 + signal.SIGINT}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--set", "num.partition=3"], "did you mean num.partitions?"),
+        (["--set", "num.partitions=0"], "0 is below the minimum of 1"),
+        (["--set", "num.partitions"], "write it as NAME=VALUE"),
+        (["--log-level", "loud"], "'loud' is none of debug"),
+        (["--data-dir", "/dev/null/x"], "choose another --data-dir"),
+        (["--host", "203.0.113.1"], "check --host and --port"),
+    ],
+)
+def test_serve_tells_in_one_line_what_is_wrong(
+    tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    process = serve("--port", "0", "--data-dir", str(tmp_path), *arguments)
+    out, error = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, out) == (1, "")
+    assert told in error
+    assert re.fullmatch(r"headrace: .+\n", error)
+
+
+def test_a_folder_in_use_and_a_port_in_use(tmp_path: Path) -> None:
+    with headrace.Broker(tmp_path / "a") as running:
+        with pytest.raises(StartError, match="in use by another broker"):
+            headrace.Broker(tmp_path / "a").start()
+        port = int(running.bootstrap_servers.rsplit(":", 1)[1])
+        with pytest.raises(StartError, match=rf"port {port} on 127\.0\.0\.1 is in use"):
+            headrace.Broker(tmp_path / "b", port=port).start()
+    with headrace.Broker(tmp_path / "a"):
+        assert (tmp_path / "a" / "meta.properties").exists()
+
+
+def test_the_folder_of_another_node_is_refused(tmp_path: Path) -> None:
+    with headrace.Broker(tmp_path):
+        pass
+    with pytest.raises(StartError, match="belongs to node 1, not 2"):
+        headrace.Broker(tmp_path, settings={"node.id": 2}).start()
+
+
+def test_a_temporary_folder_is_removed_and_a_given_one_is_kept(tmp_path: Path) -> None:
+    with headrace.Broker() as running:
+        folder = running.data_dir
+        assert folder.is_dir()
+    assert not folder.exists()
+    with headrace.Broker(tmp_path / "kept") as running:
+        assert running.data_dir == tmp_path / "kept"
+    assert (tmp_path / "kept").is_dir()
+
+
+def test_settings_that_make_no_sense_are_told_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match="'x' is not a whole number"):
+        headrace.Broker(settings={"num.partitions": "x"})
+
+
+def test_strays_are_set_aside_and_half_deleted_partitions_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stray, deleted, other = tmp_path / "gone-0", tmp_path / "x-0.1-delete", tmp_path / "notes"
+    for folder in (stray, deleted, other):
+        folder.mkdir(parents=True)
+    topic_id = UUID(int=5)
+    (stray / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
+    with headrace.Broker(tmp_path):
+        assert "gone-0 belongs to no topic" in caplog.text
+    assert (tmp_path / f"gone-0.{topic_id}-stray" / "partition.metadata").exists()
+    assert not stray.exists()
+    assert not deleted.exists()
+    assert other.exists()
+
+
+def test_the_package_says_the_version_that_it_is_built_as() -> None:
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    assert f'version = "{headrace.__version__}"' in project.read_text()
+    answer = subprocess.run(
+        [sys.executable, "-m", "headrace", "--version"],
+        capture_output=True, text=True, check=True, timeout=TIMEOUT, env=os.environ,
+    )  # fmt: skip
+    assert answer.stdout == f"headrace {headrace.__version__}\n"
