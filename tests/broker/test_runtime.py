@@ -1,0 +1,246 @@
+"""The runtime: what an answer promises, what a failing disk and a power cut leave, and timers."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace.broker.runtime import JournalDamaged, ShardRuntime, StorageFault
+from headrace.core.errors import Refused
+from headrace.core.runs import State
+from headrace.core.shard import ShareShard
+from headrace.core.shard_words import Command, Event, On, Recovered
+from headrace.core.share_group import Heartbeat, Timing, TopicView
+from headrace.core.share_words import (
+    Acknowledge,
+    Acknowledged,
+    Acquire,
+    Policy,
+    ShareKey,
+    Verdict,
+)
+from headrace.core.types import MemberId, Span
+from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.log.os_disk import SystemClock
+from headrace.log.record_codec import ShareJournal
+from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
+
+TOPIC = UUID(int=3)
+KEY = ShareKey("group", TOPIC, 0)
+MEMBER = MemberId("member")
+FOLDER = "__share_group_state-0"
+
+
+@dataclass
+class World:
+    """The outside of the shard, with locks as long as a test wants them."""
+
+    lock_ms: int = 30_000
+
+    def policy(self, group: str) -> Policy:
+        return Policy(lock_ms=self.lock_ms, window=100_000)
+
+    def timing(self, group: str) -> Timing:
+        return Timing()
+
+    def starts_earliest(self, group: str) -> bool:
+        return True
+
+    def topic(self, name: str) -> TopicView | None:
+        return TopicView(TOPIC, (0,), (10_000,))
+
+
+Shard = ShardRuntime[Command, Event]
+
+
+def shard_on(
+    disk: MemoryDisk, *, fsync: bool = False, world: World | None = None, clock: Any = None
+) -> Shard:
+    """A process: opens the journal, replays it, and begins."""
+
+    def build() -> tuple[ShareShard, ShareJournal]:
+        machine = ShareShard(world or World())
+        return machine, ShareJournal(machine, updates_per_snapshot=7)
+
+    journal = SegmentedLog(disk, FOLDER)
+    runtime: Shard = ShardRuntime(
+        "shard", build, journal, clock or VirtualClock(), fsync=fsync, recovered=Recovered()
+    )
+    runtime.load()
+    runtime.start()
+    return runtime
+
+
+def runs(shard: Shard) -> list[tuple[str, str, int]]:
+    machine = shard.machine
+    assert isinstance(machine, ShareShard)
+    return [(str(r.span), r.state.name, r.deliveries) for r in machine.partitions[KEY].runs]
+
+
+async def joined(shard: Shard) -> None:
+    await shard.ask(Heartbeat("group", MEMBER, 0, frozenset({"topic"})))
+
+
+async def acquired(shard: Shard, first: int, last: int) -> None:
+    command = Acquire(MEMBER, [Span(first, last)], 10_000, 100_000, exact=True)
+    await shard.ask(On(KEY, command))
+
+
+async def said(shard: Shard, verdict: Verdict, first: int, last: int) -> Any:
+    batch = Acknowledged(Span(first, last), [verdict])
+    return await shard.ask(On(KEY, Acknowledge(MEMBER, [batch])))
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(work())
+
+
+def test_replay_finds_what_was_answered() -> None:
+    async def work() -> None:
+        disk = MemoryDisk()
+        shard = shard_on(disk)
+        await joined(shard)
+        await acquired(shard, 0, 9)
+        await said(shard, Verdict.ACCEPT, 2, 3)
+        await said(shard, Verdict.RELEASE, 5, 5)
+        again = shard_on(disk)
+        assert runs(again) == [
+            ("0-1", "AVAILABLE", 0),
+            ("2-3", "ACKNOWLEDGED", 1),
+            ("4", "AVAILABLE", 0),
+            ("5", "AVAILABLE", 1),
+        ]
+
+    run(work)
+
+
+def test_commands_of_one_turn_are_one_batch() -> None:
+    async def work() -> None:
+        disk = MemoryDisk()
+        shard = shard_on(disk)
+        await joined(shard)
+        await acquired(shard, 0, 99)
+        log = SegmentedLog(disk, FOLDER)
+        before = len(log.read(0, 1 << 20).headers)
+        await asyncio.gather(*(said(shard, Verdict.ACCEPT, n, n) for n in range(100)))
+        log = SegmentedLog(disk, FOLDER)
+        assert len(log.read(0, 1 << 20).headers) == before + 1
+
+    run(work)
+
+
+def test_failing_disk_is_told_and_nothing_unwritten_stays() -> None:
+    async def work() -> None:
+        disk = MemoryDisk()
+        shard = shard_on(disk)
+        await joined(shard)
+        await acquired(shard, 0, 9)
+        await said(shard, Verdict.ACCEPT, 1, 1)
+        disk.fail_after(20)
+        with pytest.raises(StorageFault, match="space"):
+            await said(shard, Verdict.ACCEPT, 2, 2)
+        disk.fail_after(None)
+        await joined(shard)  # membership went with the machine; the client rejoins
+        assert runs(shard) == [("0", "AVAILABLE", 0), ("1", "ACKNOWLEDGED", 1)]
+        await acquired(shard, 0, 0)
+        await said(shard, Verdict.ACCEPT, 0, 0)
+        assert runs(shard_on(disk)) == []
+
+    run(work)
+
+
+def test_disk_that_still_fails_keeps_being_told() -> None:
+    async def work() -> None:
+        disk = MemoryDisk()
+        shard = shard_on(disk)
+        await joined(shard)
+        disk.fail_after(0)
+        for _ in range(2):
+            with pytest.raises(StorageFault):
+                await shard.ask(Heartbeat("other", MEMBER, 0, frozenset({"topic"})))
+
+    run(work)
+
+
+def test_lock_ends_without_any_request() -> None:
+    async def work() -> None:
+        shard = shard_on(MemoryDisk(), world=World(lock_ms=30), clock=SystemClock())
+        await joined(shard)
+        await acquired(shard, 0, 9)
+        assert runs(shard) == [("0-9", "ACQUIRED", 1)]
+        released = asyncio.Event()
+        shard.listeners.append(lambda events: released.set())
+        await asyncio.wait_for(released.wait(), 5)
+        assert runs(shard) == [("0-9", "AVAILABLE", 1)]
+        await shard.close()
+
+    run(work)
+
+
+def test_record_from_the_future_stops_the_start() -> None:
+    async def work() -> None:
+        disk = MemoryDisk()
+        data = bytearray(batches.build([batches.Record(0, 0, b"\x7f\xff", b"")]))
+        SegmentedLog(disk, FOLDER).append(data, batches.headers(data))
+        with pytest.raises(JournalDamaged, match="from the future"):
+            shard_on(disk)
+
+    run(work)
+
+
+@pytest.mark.parametrize("fsync", [True, False])
+@pytest.mark.parametrize("seed", range(40))
+def test_what_a_caller_was_told_stays_true(seed: int, fsync: bool) -> None:
+    """Acceptances that were answered survive a power cut with `fsync`, a killed process without."""
+    rng = random.Random(seed)
+
+    async def work() -> None:
+        disk = MemoryDisk()
+        told: set[int] = set()
+
+        async def accept(shard: Shard, first: int, last: int) -> None:
+            answer = await said(shard, Verdict.ACCEPT, first, last)
+            if not isinstance(answer, Refused):
+                told.update(range(first, last + 1))
+
+        for _ in range(3):
+            shard = shard_on(disk, fsync=fsync)
+            await joined(shard)
+            await acquired(shard, 0, 199)
+            waiting = [
+                asyncio.ensure_future(accept(shard, n, n + rng.randrange(3)))
+                for n in rng.sample(range(190), 30)
+            ]
+            await _some_turns(rng)
+            if not fsync:
+                disk.crash(keep=1.0)
+            else:
+                disk.crash(keep=lambda _, lost: lost[: rng.randrange(len(lost) + 1)])
+            for one in waiting:
+                one.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            finished = _finished(shard_on(disk, fsync=fsync))
+            assert told <= finished, f"answered and lost: {sorted(told - finished)}"
+
+    run(work)
+
+
+async def _some_turns(rng: random.Random) -> None:
+    for _ in range(rng.randrange(6)):
+        await asyncio.sleep(rng.choice([0, 0, 0.002]))
+
+
+def _finished(shard: Shard) -> set[int]:
+    machine = shard.machine
+    assert isinstance(machine, ShareShard)
+    partition = machine.partitions[KEY]
+    done = set(range(partition.start))
+    for one in partition.runs:
+        if one.state is State.ACKNOWLEDGED:
+            done |= set(one.span)
+    return done
