@@ -144,3 +144,17 @@ def test_the_package_says_the_version_that_it_is_built_as() -> None:
         capture_output=True, text=True, check=True, timeout=TIMEOUT, env=os.environ,
     )  # fmt: skip
     assert answer.stdout == f"headrace {headrace.__version__}\n"
+
+
+def test_damage_that_no_crash_leaves_stops_the_start_with_one_line(tmp_path: Path) -> None:
+    with headrace.Broker(tmp_path):
+        pass
+    journal = tmp_path / "__cluster_metadata-0" / "00000000000000000000.log"
+    later = journal.with_name("00000000000000001000.log")
+    later.write_bytes(b"")
+    with journal.open("r+b") as file:
+        file.truncate(journal.stat().st_size - 1)
+    process = serve("--port", "0", "--data-dir", str(tmp_path))
+    _, error = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 1
+    assert re.fullmatch(r"headrace: .+ is damaged at byte .+\n", error)

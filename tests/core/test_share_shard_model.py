@@ -1,8 +1,8 @@
-"""A share-partition and a lease against a model with one entry an offset; crash and replay included.
+"""A share-partition and a lease against a model with one entry an offset; crashes included.
 
 The model is written from the seed's state diagram and the lease protocol of docs/spark.md and
-shares no code with the machine. After every step both must agree, the invariants of design section 4 must
-hold, and the journal alone must rebuild the state with its locks forgotten.
+shares no code with the machine. After every step both agree, the invariants of the design hold, and
+the journal alone rebuilds the state with its locks forgotten.
 """
 
 from dataclasses import dataclass
@@ -98,8 +98,6 @@ class Deliveries(RuleBasedStateMachine):
         self.highest_start = 0
         self.accepted: set[int] = set()
 
-    # ---- the machine
-
     def _machine(self) -> tuple[ShareShard, ShareJournal]:
         shard = ShareShard(World())
         return shard, ShareJournal(shard, updates_per_snapshot=3)
@@ -127,9 +125,7 @@ class Deliveries(RuleBasedStateMachine):
 
     @property
     def holder(self) -> str:
-        return str(self.live.leases[LEASE].holder)
-
-    # ---- the model
+        return self.live.leases[LEASE].holder
 
     def start(self) -> int:
         at = 0
@@ -212,8 +208,9 @@ class Deliveries(RuleBasedStateMachine):
             return
         command = Acquire(member, [Span(first, last)], budget, WINDOW, exact=True)
         events = self.run(On(KEY, command))
-        got = [offset for event in events for offset in event.span]
-        assert got == self.expect_acquire(first, last, budget, member)
+        assert [offset for event in events for offset in event.span] == self.expect_acquire(
+            first, last, budget, member
+        )
 
     @rule(
         data=st.data(),
@@ -269,7 +266,8 @@ class Deliveries(RuleBasedStateMachine):
     def lease_acquires(self, budget: int) -> None:
         self.seq += 1
         held = self.run(AcquireLease(LEASE, self.epoch, self.seq, budget))
-        first = self.expected_fetch()
+        free = (o for o in range(self.start(), self.end) if self.cells[o].state == "available")
+        first = next(free, self.end)
         taken = self.expect_acquire(first, LOG_END - 1, budget, self.holder)
         assert [offset for one in held for offset in one.span] == taken
         if not taken:
@@ -277,16 +275,9 @@ class Deliveries(RuleBasedStateMachine):
             return
         for offset in taken:
             self.cells[offset].leased = self.cells[offset].deliveries
-        # a record may be acquired again after its lock ran out: only the newest number owns it
         for offsets in self.outstanding.values():
-            offsets[:] = [o for o in offsets if o not in taken]
+            offsets[:] = [o for o in offsets if o not in taken]  # the newest number owns it
         self.outstanding[self.seq] = taken
-
-    def expected_fetch(self) -> int:
-        for offset in range(self.start(), self.end):
-            if self.cells[offset].state == "available":
-                return offset
-        return self.end
 
     @precondition(lambda self: self.outstanding)
     @rule(data=st.data())
@@ -321,11 +312,9 @@ class Deliveries(RuleBasedStateMachine):
                 deliveries = self.cells[offset].leased
                 assert deliveries is not None
                 if self.mine(offset, deliveries):
-                    # an unlocked record is settled on the delivery that its owner had of it
                     self.settle(offset, self.staged.get(number, {}).get(offset, Verdict.ACCEPT))
                 self.cells[offset].leased = None
             self.staged.pop(number, None)
-        assert isinstance(self.run(CommitLease(LEASE, self.epoch, seq)), object)
 
     @rule()
     def driver_restarts(self) -> None:
@@ -397,7 +386,7 @@ class Deliveries(RuleBasedStateMachine):
 
 def _durable(partition: SharePartition) -> dict[int, tuple[State, int, str | None]]:
     """Offset by offset what a restart must find: locks forgotten, untouched records left out."""
-    found = {}
+    found: dict[int, tuple[State, int, str | None]] = {}
     for run in partition.runs:
         acquired = run.state is State.ACQUIRED
         state = State.AVAILABLE if acquired else run.state

@@ -17,7 +17,7 @@ from headrace.broker.dispatch import Dispatcher
 from headrace.broker.runtime import JournalDamaged
 from headrace.broker.server import Server
 from headrace.broker.services import FolderLock, Services, StartError, open_services
-from headrace.log.api import Clock
+from headrace.log.api import Clock, CorruptLog
 
 log = logging.getLogger("headrace.broker")
 _WILDCARDS = {"", "0.0.0.0", "::"}  # noqa: S104  # recognised here, not bound
@@ -74,7 +74,7 @@ async def _start(
 ) -> Node:
     try:
         services = open_services(config, folder, clock=clock, new_id=new_id)
-    except JournalDamaged as error:
+    except (JournalDamaged, CorruptLog) as error:
         raise StartError(f"{error}; restore the data folder or start with another one") from error
     except (OSError, ConfigError) as error:
         raise StartError(f"cannot read the data folder {folder}: {error}") from error

@@ -69,7 +69,7 @@ def decode(data: Buffer, *, first: int, last: int, headers: bool) -> pa.RecordBa
     if not len(rows.offset):
         return pa.RecordBatch.from_pylist([], schema=SCHEMA)
     keys, values = _pairs(source, rows.key_start, rows.key_size, rows.value_start, rows.value_size)
-    too_far = np.abs(rows.timestamp) > _MS_MAX
+    too_far = (rows.timestamp > _MS_MAX) | (rows.timestamp < -_MS_MAX)
     micros = np.where(too_far, 0, rows.timestamp) * _US_PER_MS
     columns = [
         keys,

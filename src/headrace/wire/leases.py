@@ -6,9 +6,9 @@ same holder. Acquisitions are numbered and idempotent, dispositions are staged u
 take effect with its commit. Keys stand far outside Kafka's own; stock clients ignore keys they do
 not know. All messages are flexible (compact types, request header 2, response header 1), version 0.
 
-Every response begins with an error code of Kafka's and a message for people:
-110 FENCED_MEMBER_EPOCH when a newer driver opened the session, 25 UNKNOWN_MEMBER_ID when the session
-was never opened, 42 INVALID_REQUEST for a number out of order, 3 for an unknown topic.
+Every response begins with an error code of Kafka's and a message for people: 110
+FENCED_MEMBER_EPOCH when a newer driver opened the session, 25 UNKNOWN_MEMBER_ID when it was never
+opened, 42 INVALID_REQUEST for a number out of order, 3 for an unknown topic.
 """
 
 from dataclasses import dataclass
@@ -118,13 +118,14 @@ class Call:
     session: str
     epoch: int
 
-    def _write_head(self, out: Writer) -> None:
+    def write_head(self, out: Writer) -> None:
         out.compact_string(self.group)
         out.compact_string(self.session)
         out.int32(self.epoch)
 
 
-def _head(source: Reader) -> tuple[str, str, int]:
+def head(source: Reader) -> tuple[str, str, int]:
+    """What every request begins with: group, session, epoch."""
     return source.compact_string(), source.compact_string(), source.int32()
 
 
@@ -141,16 +142,16 @@ class OpenRequest(Call):
     start: str
 
     def write(self, out: Writer) -> None:
-        self._write_head(out)
+        self.write_head(out)
         out.compact_array(self.topics, Writer.compact_string)
         out.compact_string(self.start)
         out.tags()
 
     @classmethod
     def read(cls, source: Reader) -> Self:
-        head = _head(source)
+        group, session, epoch = head(source)
         topics = tuple(source.compact_array(Reader.compact_string))
-        found = cls(*head, topics, source.compact_string())
+        found = cls(group, session, epoch, topics, source.compact_string())
         source.tags()
         return found
 
@@ -207,7 +208,7 @@ class AcquireRequest(Call):
     max_wait_ms: int
 
     def write(self, out: Writer) -> None:
-        self._write_head(out)
+        self.write_head(out)
         out.int64(self.seq)
         out.int64(self.max_records)
         out.int32(self.max_wait_ms)
@@ -215,7 +216,7 @@ class AcquireRequest(Call):
 
     @classmethod
     def read(cls, source: Reader) -> Self:
-        found = cls(*_head(source), source.int64(), source.int64(), source.int32())
+        found = cls(*head(source), source.int64(), source.int64(), source.int32())
         source.tags()
         return found
 
@@ -252,12 +253,12 @@ class RenewRequest(Call):
     KEY: ClassVar[LeaseApi] = LeaseApi.RENEW
 
     def write(self, out: Writer) -> None:
-        self._write_head(out)
+        self.write_head(out)
         out.tags()
 
     @classmethod
     def read(cls, source: Reader) -> Self:
-        found = cls(*_head(source))
+        found = cls(*head(source))
         source.tags()
         return found
 
@@ -297,15 +298,17 @@ class StageRequest(Call):
     dispositions: tuple[Disposition, ...]
 
     def write(self, out: Writer) -> None:
-        self._write_head(out)
+        self.write_head(out)
         out.int64(self.seq)
         out.compact_array(self.dispositions, lambda sink, one: one.write(sink))
         out.tags()
 
     @classmethod
     def read(cls, source: Reader) -> Self:
-        head = _head(source)
-        found = cls(*head, source.int64(), tuple(source.compact_array(Disposition.read)))
+        group, session, epoch = head(source)
+        found = cls(
+            group, session, epoch, source.int64(), tuple(source.compact_array(Disposition.read))
+        )
         source.tags()
         return found
 
@@ -338,13 +341,13 @@ class CommitRequest(Call):
     seq: int
 
     def write(self, out: Writer) -> None:
-        self._write_head(out)
+        self.write_head(out)
         out.int64(self.seq)
         out.tags()
 
     @classmethod
     def read(cls, source: Reader) -> Self:
-        found = cls(*_head(source), source.int64())
+        found = cls(*head(source), source.int64())
         source.tags()
         return found
 
@@ -371,112 +374,5 @@ class CommitResponse:
     def read(cls, source: Reader) -> Self:
         code, message = source.int16(), source.compact_nullable_string()
         found = cls(code, message, source.int64(), source.int64(), source.int64(), source.int64())
-        source.tags()
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeRequest(Call):
-    """Look at the in-flight records of the group; session "" and epoch -1. Changes nothing."""
-
-    KEY: ClassVar[LeaseApi] = LeaseApi.DESCRIBE
-
-    def write(self, out: Writer) -> None:
-        self._write_head(out)
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        found = cls(*_head(source))
-        source.tags()
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """A run of in-flight records: Kafka's state number, deliveries, the holder ("" for none)."""
-
-    first: int
-    last: int
-    state: int
-    delivery_count: int
-    holder: str
-
-    def write(self, out: Writer) -> None:
-        out.int64(self.first)
-        out.int64(self.last)
-        out.int8(self.state)
-        out.int16(self.delivery_count)
-        out.compact_string(self.holder)
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        found = cls(
-            source.int64(),
-            source.int64(),
-            source.int8(),
-            source.int16(),
-            source.compact_string(),
-        )
-        source.tags()
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class SharePartition:
-    """One share-partition: SPSO `start`, SPEO `end` (exclusive), the log's end, and its runs."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-    log_end: int
-    in_flight: tuple[InFlight, ...]
-
-    def write(self, out: Writer) -> None:
-        out.compact_string(self.topic)
-        out.int32(self.partition)
-        out.int64(self.start)
-        out.int64(self.end)
-        out.int64(self.log_end)
-        out.compact_array(self.in_flight, lambda sink, run: run.write(sink))
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        found = cls(
-            source.compact_string(),
-            source.int32(),
-            source.int64(),
-            source.int64(),
-            source.int64(),
-            tuple(source.compact_array(InFlight.read)),
-        )
-        source.tags()
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeResponse:
-    """Every share-partition of the group, by topic and partition."""
-
-    error_code: int
-    error_message: str | None
-    partitions: tuple[SharePartition, ...] = ()
-
-    def write(self, out: Writer) -> None:
-        out.int16(self.error_code)
-        out.compact_nullable_string(self.error_message)
-        out.compact_array(self.partitions, lambda sink, one: one.write(sink))
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        found = cls(
-            source.int16(),
-            source.compact_nullable_string(),
-            tuple(source.compact_array(SharePartition.read)),
-        )
         source.tags()
         return found

@@ -23,6 +23,7 @@ from headrace.core.shard_words import (
 from headrace.core.share_words import ShareKey, Verdict
 from headrace.core.types import Span, TopicPartition, after, elapsed_ms
 from headrace.wire import leases as wire
+from headrace.wire import share_state
 from headrace.wire.leases import LeaseApi, Message
 from headrace.wire.primitives import Reader, Writer
 
@@ -51,7 +52,7 @@ async def handle(request: Request, services: Services) -> Answer:
         case LeaseApi.COMMIT:
             answer = await _commit(wire.CommitRequest.read(source), services)
         case LeaseApi.DESCRIBE:
-            answer = await _describe(wire.DescribeRequest.read(source), services)
+            answer = await _describe(share_state.DescribeRequest.read(source), services)
     out = Writer()
     answer.write(out)
     return Raw([out.data])
@@ -159,11 +160,13 @@ async def _commit(call: wire.CommitRequest, services: Services) -> wire.CommitRe
     )
 
 
-async def _describe(call: wire.DescribeRequest, services: Services) -> wire.DescribeResponse:
+async def _describe(
+    call: share_state.DescribeRequest, services: Services
+) -> share_state.DescribeResponse:
     try:
         await services.shares.shard(call.group).durable()
     except StorageFault as fault:
-        return wire.DescribeResponse(Code.STORAGE_ERROR, str(fault))
+        return share_state.DescribeResponse(Code.STORAGE_ERROR, str(fault))
     found = []
     for key, share in services.shares.machine(call.group).partitions_of(call.group).items():
         topic = services.catalog.topics_by_id.get(key.topic_id)
@@ -171,15 +174,15 @@ async def _describe(call: wire.DescribeRequest, services: Services) -> wire.Desc
         if topic is None or partition is None:
             continue
         runs = tuple(
-            wire.InFlight(
+            share_state.InFlight(
                 run.span.first, run.span.last, run.state, run.deliveries, run.holder or ""
             )
             for run in share.runs
         )
         found.append(
-            wire.SharePartition(
+            share_state.SharePartition(
                 topic.name, key.partition, share.start, share.end, partition.high_watermark, runs
             )
         )
     found.sort(key=lambda one: (one.topic, one.partition))
-    return wire.DescribeResponse(Code.NONE, None, tuple(found))
+    return share_state.DescribeResponse(Code.NONE, None, tuple(found))

@@ -1,0 +1,141 @@
+"""Offset ranges of a topic partition as Arrow record batches, by ordinary Fetch from any broker.
+
+Ranges that lie close together are fetched as one stretch and the records between them dropped,
+because a request costs more than skipping a few thousand records: after a release, a share group
+hands out thousands of ranges of one record each.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.client.admin import LogEnd, log_end
+from headrace.client.connection import Cluster
+from headrace.client.errors import BrokerError, DataLost
+from headrace.client.fetch import fetch
+from headrace.wire.batches import headers as batch_headers
+from headrace.wire.columns import decode
+
+Bounds = tuple[int, int]
+
+_OFFSET_OUT_OF_RANGE = 1
+ROWS_MIN, ROWS_MAX = 10_000, 50_000
+_GAP_MAX = 2_000
+_FETCH_BYTES_MIN, _FETCH_BYTES_MAX = 64 * 1024, 8 * 1024 * 1024
+_BYTES_A_RECORD = 1024
+_BEYOND_END_S = 10.0
+
+
+def read_range(
+    cluster: Cluster, topic: str, partition: int, first: int, last: int, *, headers: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The records from offset `first` to `last`, both included, as `wire.columns.SCHEMA`.
+
+    Raises: `DataLost` when offsets of the range are below the log's start or beyond its end (gaps
+    that compaction or transactions leave are none); `CorruptBatch`; as `Cluster`.
+    """
+    return read_ranges(cluster, topic, partition, [(first, last)], headers=headers)
+
+
+def read_ranges(
+    cluster: Cluster, topic: str, partition: int, ranges: Sequence[Bounds], *, headers: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The records of ascending, disjoint ranges, in batches of 10,000 to 50,000 rows where so many
+    are there. Raises: as `read_range`.
+    """
+    found = (
+        batch
+        for stretch in _stretches(ranges)
+        for batch in _read_stretch(cluster, topic, partition, stretch, headers)
+    )
+    return _resized(found)
+
+
+def _stretches(ranges: Sequence[Bounds]) -> Iterator[list[Bounds]]:
+    stretch: list[Bounds] = []
+    for bounds in ranges:
+        if stretch and bounds[0] - stretch[-1][1] > _GAP_MAX:
+            yield stretch
+            stretch = []
+        stretch.append(bounds)
+    if stretch:
+        yield stretch
+
+
+def _read_stretch(
+    cluster: Cluster, topic: str, partition: int, stretch: list[Bounds], headers: bool
+) -> Iterator[pa.RecordBatch]:
+    position, last = stretch[0][0], stretch[-1][1]
+    patient_until: float | None = None
+    while position <= last:
+        wanted = (last - position + 1) * _BYTES_A_RECORD
+        bytes_max = min(max(wanted, _FETCH_BYTES_MIN), _FETCH_BYTES_MAX)
+        try:
+            fetched = fetch(cluster, topic, partition, position, bytes_max=bytes_max)
+        except BrokerError as error:
+            if error.code != _OFFSET_OUT_OF_RANGE:
+                raise
+            start = log_end(cluster, topic, partition, LogEnd.EARLIEST)
+            end = log_end(cluster, topic, partition, LogEnd.LATEST)
+            raise _lost(topic, partition, (position, last), start, end) from error
+        found = batch_headers(fetched.records)
+        if not found:
+            # A leader just elected may not know the high watermark yet.
+            patient_until = patient_until or time.monotonic() + _BEYOND_END_S
+            if time.monotonic() > patient_until:
+                start = log_end(cluster, topic, partition, LogEnd.EARLIEST)
+                raise _lost(topic, partition, (position, last), start, fetched.high_watermark)
+            continue
+        patient_until = None
+        batch = decode(fetched.records, first=position, last=last, headers=headers)
+        yield batch if len(stretch) == 1 else batch.filter(_inside(batch, stretch))
+        position = _next_wanted(found[-1].last_offset + 1, stretch)
+
+
+def _next_wanted(position: int, stretch: list[Bounds]) -> int:
+    """What stands between the ranges need not be there any more."""
+    for first, last in stretch:
+        if position <= last:
+            return max(position, first)
+    return position
+
+
+def _inside(batch: pa.RecordBatch, stretch: list[Bounds]) -> pa.Array:
+    firsts, lasts = np.array(stretch, dtype=np.int64).T
+    offsets = batch.column("offset").to_numpy()
+    nearest = np.searchsorted(firsts, offsets, side="right") - 1
+    return pa.array((nearest >= 0) & (offsets <= lasts[nearest]))
+
+
+def _resized(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows: small batches put together, large ones sliced, none empty."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= ROWS_MIN:
+            yield from _joined(waiting)
+            waiting, rows = [], 0
+    if rows:
+        yield from _joined(waiting)
+
+
+def _joined(waiting: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    whole = waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+    for start in range(0, whole.num_rows, ROWS_MAX):
+        yield whole.slice(start, ROWS_MAX)
+
+
+def _lost(topic: str, partition: int, asked: Bounds, start: int, end: int) -> DataLost:
+    first, last = asked
+    if first < start:
+        gone = f"{first} to {min(last, start - 1)} were removed (retention or deletion)"
+    else:
+        gone = f"{max(first, end)} to {last} are beyond the end of the log"
+    return DataLost(
+        f"{topic}-{partition}: of offsets {first} to {last}, {gone}; the log now has {start} to "
+        f"{end - 1}. Nothing was skipped: the batch fails until the group's position is reset"
+    )

@@ -1,0 +1,310 @@
+"""Blocking connections to a Kafka cluster, and asking again while a broker is away.
+
+`Connection` is one socket with one request in flight. `Cluster` knows the brokers, finds leaders
+and repeats a request across reconnects until its patience ends: a broker that is killed and comes
+back in the middle of a query costs time, not the query. Only requests that may be repeated are
+sent through `Cluster.retrying`; all the requests of this package may.
+
+A cluster is not safe for use by several threads: each thread makes its own, it is cheap.
+Source: Kafka protocol guide, "Requests" and "Network".
+"""
+
+import logging
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from headrace.client.errors import BrokerError, Unreachable, Unsupported, check
+from headrace.wire.codec import decode_response, encode_request, is_flexible
+from headrace.wire.leases import LeaseApi
+from headrace.wire.primitives import Malformed, Reader, Writer
+
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_API_VERSIONS = 18
+_METADATA, _METADATA_VERSION = 3, 9
+_SIZE = struct.Struct(">i")
+FRAME_BYTES_MAX = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def addresses(bootstrap_servers: str) -> tuple[Address, ...]:
+    """The addresses in `host:port,host:port`.
+
+    Raises: ValueError when there is none, or one without a port.
+    """
+    found = []
+    for part in filter(None, (part.strip() for part in bootstrap_servers.split(","))):
+        host, colon, port = part.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ValueError(f"{part!r} is not host:port, e.g. 127.0.0.1:9092")
+        found.append(Address(host.strip("[]"), int(port)))
+    if not found:
+        raise ValueError("no bootstrap server given, e.g. 127.0.0.1:9092")
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to ask again (`total_s`), with pauses that double from `first_s` to `most_s`."""
+
+    total_s: float = 120.0
+    first_s: float = 0.05
+    most_s: float = 1.0
+    warn_every_s: float = 5.0
+
+
+class Connection:
+    """One socket to one broker.
+
+    Raises: OSError (TimeoutError among them) from every method when the peer is away or slow;
+    the connection is of no use afterwards and must be closed.
+    """
+
+    def __init__(self, address: Address, *, client_id: str, timeout_s: float) -> None:
+        self.address = address
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._correlation = 0
+        self._socket = socket.create_connection((address.host, address.port), timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self.versions = self._api_versions()
+        except BaseException:
+            self.close()
+            raise
+
+    def exchange(
+        self, key: int, version: int, body: bytes | bytearray, *, flexible: bool, wait_s: float = 0
+    ) -> Reader:
+        """Send one request, return a reader at the start of the response body.
+
+        `wait_s` is how long the broker was asked to wait, on top of the connection's timeout.
+        """
+        self._correlation = (self._correlation + 1) & 0x7FFFFFFF
+        head = Writer()
+        head.int16(key)
+        head.int16(version)
+        head.int32(self._correlation)
+        head.nullable_string(self._client_id)
+        if flexible:
+            head.tags()
+        self._socket.settimeout(self._timeout_s + wait_s)
+        self._socket.sendall(_SIZE.pack(len(head.data) + len(body)) + head.data + body)
+        answer = Reader(self._frame())
+        if (got := answer.int32()) != self._correlation:
+            raise ConnectionError(f"answer {got} to request {self._correlation}")
+        if flexible:
+            answer.tags()
+        return answer
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _frame(self) -> memoryview:
+        size = _SIZE.unpack(self._receive(_SIZE.size))[0]
+        if not 4 <= size <= FRAME_BYTES_MAX:
+            raise ConnectionError(
+                f"a frame of {size} bytes from {self.address}: not a Kafka broker?"
+            )
+        return self._receive(size)
+
+    def _receive(self, size: int) -> memoryview:
+        view = memoryview(bytearray(size))
+        done = 0
+        while done < size:
+            count = self._socket.recv_into(view[done:])
+            if not count:
+                raise ConnectionError(f"{self.address} closed the connection")
+            done += count
+        return view
+
+    def _api_versions(self) -> dict[int, range]:
+        """Version 0: every broker knows it, and it carries all that is needed."""
+        answer = self.exchange(_API_VERSIONS, 0, b"", flexible=False)
+        check(answer.int16(), f"asking {self.address} for its APIs")
+        return {
+            answer.int16(): range(answer.int16(), answer.int16() + 1) for _ in range(answer.int32())
+        }
+
+
+class Cluster:
+    """The brokers behind `bootstrap_servers`.
+
+    Raises: `Unreachable` when no broker answered within `patience`, `BrokerError` for a refusal,
+    `Unsupported` when the broker does not speak what is needed, from every method that asks.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "headrace",
+        patience: Patience | None = None,
+        request_timeout_s: float = 30.0,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._bootstrap = addresses(bootstrap_servers)
+        self._client_id = client_id
+        self._patience = patience or Patience()
+        self._request_timeout_s = request_timeout_s
+        self._sleep = sleep
+        self._connections: dict[Address, Connection] = {}
+        self._leaders: dict[tuple[str, int], Address] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; the next request opens new ones."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._leaders.clear()
+
+    def retrying(self, what: str, attempt: Callable[[], T]) -> T:
+        """What `attempt` returns; it is repeated while the broker is away or asks for patience."""
+        patience = self._patience
+        began = time.monotonic()
+        warn_at, pause = began + 1.0, patience.first_s
+        while True:
+            try:
+                return attempt()
+            except (OSError, Malformed, BrokerError) as error:
+                if isinstance(error, BrokerError) and not error.retriable:
+                    raise
+                self.close()
+                now = time.monotonic()
+                left = began + patience.total_s - now
+                if left <= 0:
+                    raise Unreachable(
+                        f"{what}: gave up after {patience.total_s:g} s at {self.bootstrap_servers}"
+                        f" ({error}); is the broker running there?"
+                    ) from error
+                if now >= warn_at:
+                    warn_at = now + patience.warn_every_s
+                    LOG.warning(
+                        "%s: no answer from %s for %.0f s (%s); trying for %.0f s more",
+                        what,
+                        self.bootstrap_servers,
+                        now - began,
+                        error,
+                        left,
+                    )
+            # Jitter spreads the readers of one broker; it decides nothing.
+            self._sleep(min(pause * random.uniform(0.5, 1.0), left))  # noqa: S311 -- not a secret
+            pause = min(2 * pause, patience.most_s)
+
+    def exchange(
+        self,
+        address: Address | None,
+        key: int,
+        version: int,
+        body: bytes | bytearray,
+        *,
+        flexible: bool,
+        wait_s: float = 0,
+    ) -> Reader:
+        """One request to one broker, any broker when `address` is None; not repeated."""
+        connection = self._any() if address is None else self._to(address)
+        _must_offer(connection, key, version)
+        return connection.exchange(key, version, body, flexible=flexible, wait_s=wait_s)
+
+    def ask(
+        self, key: int, version: int, values: Mapping[str, Any], *, address: Address | None = None
+    ) -> Any:
+        """Send the request with these fields, return kio's response; not repeated."""
+        flexible = is_flexible(key, version)
+        body = encode_request(key, version, values)
+        reader = self.exchange(address, key, version, body, flexible=flexible)
+        return decode_response(key, version, reader.take(reader.remaining))
+
+    def partitions(self, topic: str) -> tuple[int, ...]:
+        """The partitions of a topic, ascending."""
+        return self.retrying(f"looking up {topic}", lambda: self._look_up(topic))
+
+    def leader(self, topic: str, partition: int) -> Address:
+        """The leader of a partition; not repeated, for use inside `retrying`."""
+        if (topic, partition) not in self._leaders and partition not in self._look_up(topic):
+            raise BrokerError(
+                ErrorCode.unknown_topic_or_partition, f"finding the leader of {topic}-{partition}"
+            )
+        found = self._leaders.get((topic, partition))
+        if found is None:
+            raise BrokerError(
+                ErrorCode.leader_not_available, f"finding the leader of {topic}-{partition}"
+            )
+        return found
+
+    def _look_up(self, topic: str) -> tuple[int, ...]:
+        answer = self.ask(
+            _METADATA,
+            _METADATA_VERSION,
+            {
+                "topics": [{"name": topic}],
+                "allow_auto_topic_creation": False,
+                "include_cluster_authorized_operations": False,
+                "include_topic_authorized_operations": False,
+            },
+        )
+        brokers = {one.node_id: Address(one.host, one.port) for one in answer.brokers}
+        found = answer.topics[0]
+        check(found.error_code, f"looking up topic {topic!r}")
+        for one in found.partitions:
+            self._leaders.pop((topic, one.partition_index), None)
+            if one.leader_id in brokers:
+                self._leaders[topic, one.partition_index] = brokers[one.leader_id]
+        return tuple(sorted(int(one.partition_index) for one in found.partitions))
+
+    def _to(self, address: Address) -> Connection:
+        if address not in self._connections:
+            self._connections[address] = Connection(
+                address, client_id=self._client_id, timeout_s=self._request_timeout_s
+            )
+        return self._connections[address]
+
+    def _any(self) -> Connection:
+        for address in self._bootstrap:
+            if address in self._connections:
+                return self._connections[address]
+        for address in self._bootstrap[:-1]:
+            try:
+                return self._to(address)
+            except OSError as error:
+                LOG.debug("%s: %s; trying the next bootstrap server", address, error)
+        return self._to(self._bootstrap[-1])
+
+
+def _must_offer(connection: Connection, key: int, version: int) -> None:
+    if version in connection.versions.get(key, range(0)):
+        return
+    if key in set(LeaseApi):
+        raise Unsupported(
+            f"{connection.address} is not a Headrace broker (it lacks the lease API); "
+            "share.group.id needs one"
+        )
+    raise Unsupported(
+        f"{connection.address} does not offer API {key} in version {version}, only "
+        f"{connection.versions.get(key, 'none')}; a newer or older broker is needed"
+    )

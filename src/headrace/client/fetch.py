@@ -1,0 +1,81 @@
+"""Fetch by hand: the record bytes of a response are looked at where the socket left them.
+
+Version 4 is the oldest that knows record batches and the one that every broker offers, from Kafka
+0.11 to 4.x, so one layout serves all. Uncommitted records of transactions are read too, as Kafka's
+consumers do by default.
+Source: FetchRequest.json, FetchResponse.json.
+"""
+
+from dataclasses import dataclass
+
+from headrace.client.connection import Cluster
+from headrace.client.errors import check
+from headrace.wire.primitives import Malformed, Reader, Writer
+
+_FETCH, _VERSION = 1, 4
+_MAX_WAIT_MS = 500
+_NO_REPLICA = -1
+_READ_UNCOMMITTED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Record batches as stored; the first may begin below the offset, the last may be cut off."""
+
+    records: memoryview
+    high_watermark: int
+
+
+def fetch(cluster: Cluster, topic: str, partition: int, offset: int, *, bytes_max: int) -> Fetched:
+    """Batches from the one that holds `offset`, about `bytes_max` bytes, but at least one.
+
+    Waits up to half a second at the end of the log. Raises: `BrokerError` 1 for an offset outside
+    the log, 3 for a partition that does not exist; otherwise as `Cluster`.
+    """
+    what = f"fetching {topic}-{partition} from offset {offset}"
+    body = _request(topic, partition, offset, bytes_max)
+
+    def attempt() -> Fetched:
+        source = cluster.exchange(
+            cluster.leader(topic, partition),
+            _FETCH,
+            _VERSION,
+            body,
+            flexible=False,
+            wait_s=_MAX_WAIT_MS / 1000,
+        )
+        return _answer(source, what)
+
+    return cluster.retrying(what, attempt)
+
+
+def _request(topic: str, partition: int, offset: int, bytes_max: int) -> bytearray:
+    out = Writer()
+    out.int32(_NO_REPLICA)
+    out.int32(_MAX_WAIT_MS)
+    out.int32(1)  # bytes to wait for
+    out.int32(bytes_max)
+    out.int8(_READ_UNCOMMITTED)
+    out.int32(1)
+    out.nullable_string(topic)
+    out.int32(1)
+    out.int32(partition)
+    out.int64(offset)
+    out.int32(bytes_max)
+    return out.data
+
+
+def _answer(source: Reader, what: str) -> Fetched:
+    source.int32()  # throttle time
+    if source.int32() != 1:
+        raise Malformed(f"{what}: not one topic in the answer")
+    source.nullable_string()
+    if source.int32() != 1:
+        raise Malformed(f"{what}: not one partition in the answer")
+    source.int32()
+    code, high_watermark = source.int16(), source.int64()
+    check(code, what)
+    source.int64()  # last stable offset
+    for _ in range(source.int32()):
+        source.take(16)  # an aborted transaction: producer id and first offset
+    return Fetched(source.take(max(0, source.int32())), high_watermark)

@@ -1,0 +1,112 @@
+"""The lease API from the reader's side: acquire ranges, stage dispositions, commit.
+
+Every call is idempotent on the broker (see `wire/leases.py`), so each is repeated across
+reconnects. `open` gives a new epoch each time; the last answer counts and fences the others.
+"""
+
+from typing import TypeVar
+
+from headrace.client.connection import Cluster
+from headrace.client.errors import check
+from headrace.wire.leases import (
+    AcquireRequest,
+    AcquireResponse,
+    CommitRequest,
+    CommitResponse,
+    Disposition,
+    OpenRequest,
+    OpenResponse,
+    Range,
+    RenewRequest,
+    RenewResponse,
+    StageRequest,
+    StageResponse,
+)
+from headrace.wire.primitives import Writer
+from headrace.wire.share_state import DescribeRequest, DescribeResponse, SharePartition
+
+_VERSION = 0
+Answer = TypeVar(
+    "Answer",
+    OpenResponse,
+    AcquireResponse,
+    RenewResponse,
+    StageResponse,
+    CommitResponse,
+    DescribeResponse,
+)
+Request = (
+    OpenRequest | AcquireRequest | RenewRequest | StageRequest | CommitRequest | DescribeRequest
+)
+
+
+class Lease:
+    """What one session holds of a share group; not safe for use by several threads.
+
+    Raises: `BrokerError` 110 when a newer driver opened the session, 25 when the broker does not
+    know it, 42 for a number out of order; otherwise as `Cluster`, from every method.
+    """
+
+    def __init__(self, cluster: Cluster, group: str, session: str, epoch: int = -1) -> None:
+        self.cluster = cluster
+        self.group = group
+        self.session = session
+        self.epoch = epoch
+
+    def open(self, topics: tuple[str, ...], start: str) -> OpenResponse:
+        """Open the session on `topics`; one that is new to the group starts "earliest"/"latest"."""
+        request = OpenRequest(self.group, self.session, -1, topics, start)
+        answer = _asked(self.cluster, request, OpenResponse, "opening the session")
+        self.epoch = answer.epoch
+        return answer
+
+    def acquire(self, seq: int, max_records: int, max_wait_ms: int) -> tuple[Range, ...]:
+        """The ranges held under `seq`; none when nothing became available within `max_wait_ms`."""
+        request = AcquireRequest(
+            self.group, self.session, self.epoch, seq, max_records, max_wait_ms
+        )
+        wait_s = max_wait_ms / 1000
+        what = f"acquiring number {seq}"
+        return _asked(self.cluster, request, AcquireResponse, what, wait_s=wait_s).ranges
+
+    def renew(self) -> RenewResponse:
+        """Restart the locks of everything outstanding."""
+        request = RenewRequest(self.group, self.session, self.epoch)
+        return _asked(self.cluster, request, RenewResponse, "renewing locks")
+
+    def stage(self, seq: int, dispositions: tuple[Disposition, ...]) -> None:
+        """Replace what is staged under `seq`; returns once it is durable."""
+        request = StageRequest(self.group, self.session, self.epoch, seq, dispositions)
+        _asked(self.cluster, request, StageResponse, f"staging for number {seq}")
+
+    def commit(self, seq: int) -> CommitResponse:
+        """Settle every number up to `seq`: as staged, the rest accepted."""
+        request = CommitRequest(self.group, self.session, self.epoch, seq)
+        return _asked(self.cluster, request, CommitResponse, f"committing number {seq}")
+
+
+def describe(cluster: Cluster, group: str) -> tuple[SharePartition, ...]:
+    """Every share-partition of the group with its in-flight runs. Raises: as `Lease`."""
+    request = DescribeRequest(group, "", -1)
+    return _asked(cluster, request, DescribeResponse, "describing the state").partitions
+
+
+def _asked(
+    cluster: Cluster, request: Request, answer: type[Answer], doing: str, *, wait_s: float = 0
+) -> Answer:
+    what = f"share group {request.group!r}: {doing}"
+    body = _body(request)
+
+    def attempt() -> Answer:
+        source = cluster.exchange(None, request.KEY, _VERSION, body, flexible=True, wait_s=wait_s)
+        found = answer.read(source)
+        check(found.error_code, what, found.error_message)
+        return found
+
+    return cluster.retrying(what, attempt)
+
+
+def _body(request: Request) -> bytearray:
+    out = Writer()
+    request.write(out)
+    return out.data

@@ -1,0 +1,179 @@
+"""A scripted broker behind a real socket: it answers what a test tells it to."""
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from headrace.client.connection import Cluster, Patience
+from headrace.wire.batches import Record, build
+from headrace.wire.codec import decode_request, encode_response, is_flexible
+from headrace.wire.leases import LeaseApi
+from headrace.wire.primitives import Reader, Writer
+
+METADATA, LIST_OFFSETS, FETCH, API_VERSIONS = 3, 2, 1, 18
+Answer = Callable[[Reader], bytes | None]
+
+
+class ScriptedBroker:
+    """One node with the topic `t` of one partition; `answers` maps an API key to a function of the
+    request body, whose result is the response body, or None to hang up.
+    """
+
+    def __init__(self) -> None:
+        self.answers: dict[int, Answer] = {
+            METADATA: self._metadata,
+            LIST_OFFSETS: self._list_offsets,
+            FETCH: self._fetch,
+        }
+        self.offers_leases = True
+        self.asked: list[int] = []
+        self.batches: list[bytes] = []
+        self.log_start = 0
+        self.log_end = 0
+        self.port = 0
+        self._listener: socket.socket | None = None
+        self._open: list[socket.socket] = []
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self.port), reuse_port=False)
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def stop(self) -> None:
+        if self._listener is not None:
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._listener = None
+        for connection in self._open:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+        self._open.clear()
+
+    def append(self, *values: bytes, size: int = 10) -> None:
+        """Append records in batches of `size`."""
+        for start in range(0, len(values), size):
+            part = values[start : start + size]
+            records = [
+                Record(0, 1000 + self.log_end + at, None, one) for at, one in enumerate(part)
+            ]
+            self.batches.append(build(records, base_offset=self.log_end))
+            self.log_end += len(part)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError, struct.error):
+            stream = connection.makefile("rb")
+            while True:
+                (size,) = struct.unpack(">i", stream.read(4))
+                source = Reader(stream.read(size))
+                key, version = source.int16(), source.int16()
+                correlation = source.int32()
+                source.nullable_string()
+                self.asked.append(key)
+                flexible = key in set(LeaseApi) or is_flexible(key, version)
+                if flexible:
+                    source.tags()
+                body = self._versions() if key == API_VERSIONS else self.answers[key](source)
+                if body is None:
+                    break
+                head = struct.pack(">i", correlation) + (b"\0" if flexible else b"")
+                connection.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def _versions(self) -> bytes:
+        keys = [*self.answers, 19, 44, *(LeaseApi if self.offers_leases else ())]
+        out = Writer()
+        out.int16(0)
+        out.int32(len(keys))
+        for key in keys:
+            out.int16(key)
+            out.int16(0)
+            out.int16(20)
+        return bytes(out.data)
+
+    def _metadata(self, source: Reader) -> bytes:
+        asked = decode_request(METADATA, 9, source.take(source.remaining))
+        topics = [
+            {
+                "error_code": 0 if one.name == "t" else 3,
+                "name": one.name,
+                "partitions": [{"error_code": 0, "partition_index": 0, "leader_id": 1}]
+                if one.name == "t"
+                else [],
+            }
+            for one in asked.topics
+        ]
+        brokers = [{"node_id": 1, "host": "127.0.0.1", "port": self.port}]
+        return bytes(encode_response(METADATA, 9, {"brokers": brokers, "topics": topics}))
+
+    def _list_offsets(self, source: Reader) -> bytes:
+        asked = decode_request(LIST_OFFSETS, 1, source.take(source.remaining))
+        which = asked.topics[0].partitions[0].timestamp
+        offset = self.log_end if which == -1 else self.log_start
+        one = {"partition_index": 0, "error_code": 0, "offset": offset}
+        return bytes(
+            encode_response(LIST_OFFSETS, 1, {"topics": [{"name": "t", "partitions": [one]}]})
+        )
+
+    def _fetch(self, source: Reader) -> bytes:
+        partition = decode_request(FETCH, 4, source.take(source.remaining)).topics[0].partitions[0]
+        offset = partition.fetch_offset
+        inside = self.log_start <= offset <= self.log_end
+        data = b""
+        for batch in self.batches if inside else ():
+            (base,) = struct.unpack_from(">q", batch)
+            (delta,) = struct.unpack_from(">i", batch, 23)
+            if base + delta >= offset and len(data) < partition.partition_max_bytes:
+                data += batch
+        # As brokers do, cut the last batch where the size is reached, but leave the first whole.
+        data = data[: max(partition.partition_max_bytes, _first_size(data))]
+        out = Writer()
+        out.int32(0)
+        out.int32(1)
+        out.nullable_string("t")
+        out.int32(1)
+        out.int32(0)
+        out.int16(0 if inside else 1)
+        out.int64(self.log_end)
+        out.int64(self.log_end)
+        out.int32(-1)
+        out.int32(len(data))
+        out.raw(data)
+        return bytes(out.data)
+
+
+def _first_size(data: bytes) -> int:
+    return struct.unpack_from(">i", data, 8)[0] + 12 if data else 0
+
+
+@pytest.fixture
+def broker() -> Iterator[ScriptedBroker]:
+    scripted = ScriptedBroker()
+    scripted.start()
+    yield scripted
+    scripted.stop()
+
+
+@pytest.fixture
+def cluster(broker: ScriptedBroker) -> Iterator[Cluster]:
+    with Cluster(broker.address, patience=Patience(total_s=3, first_s=0.01, most_s=0.05)) as found:
+        yield found

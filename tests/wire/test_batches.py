@@ -1,0 +1,172 @@
+"""Record batches: headers, what a producer may send, and records there and back."""
+
+import struct
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.wire import batches
+from headrace.wire.batches import CorruptBatch, InvalidRecord, Record
+from headrace.wire.compression import Codec
+
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+contents = st.none() | st.binary(max_size=300)
+times = st.integers(-1, 1 << 45)
+plain = st.builds(
+    Record,
+    st.just(0),
+    times,
+    contents,
+    contents,
+    st.lists(st.tuples(names, contents), max_size=3).map(tuple),
+)
+
+
+def record(value: bytes = b"v", timestamp: int = 1000) -> Record:
+    return Record(0, timestamp, b"k", value, (("h", b"x"), ("n", None)))
+
+
+def patched(
+    batch: bytes | bytearray, position: int, layout: str, value: int, *, crc: bool = True
+) -> bytearray:
+    """The batch with one header field replaced and, unless told otherwise, a right checksum."""
+    data = bytearray(batch)
+    struct.pack_into(layout, data, position, value)
+    if crc:
+        struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
+    return data
+
+
+@given(st.lists(plain, min_size=1, max_size=8), st.sampled_from(Codec), st.integers(0, 1 << 40))
+def test_records_come_back_as_built(given: list[Record], codec: Codec, base: int) -> None:
+    found = list(batches.records(batches.build(given, base_offset=base, compression=codec)))
+    assert [one.offset for one in found] == list(range(base, base + len(given)))
+    told = [(one.timestamp, one.key, one.value, one.headers) for one in found]
+    assert told == [(one.timestamp, one.key, one.value, one.headers) for one in given]
+
+
+def test_the_bytes_are_those_of_another_implementation() -> None:
+    builder: Any = DefaultRecordBatchBuilder(
+        magic=2, compression_type=0, is_transactional=False,
+        producer_id=7, producer_epoch=1, base_sequence=3, batch_size=100_000,
+    )  # fmt: skip
+    given = [
+        record(),
+        Record(1, 900, None, b"x" * 5000),
+        Record(2, 1 << 44, b"", None, (("é", b""),)),
+    ]
+    for one in given:
+        builder.append(one.offset, one.timestamp, one.key, one.value, list(one.headers))
+    theirs = bytes(builder.build())
+    ours = batches.build(given, leader_epoch=0, producer_id=7, producer_epoch=1, base_sequence=3)
+    assert bytes(patched(theirs, 12, ">i", 0, crc=False)) == ours
+    read: Any = DefaultRecordBatch(ours)
+    assert read.validate_crc()
+    assert [
+        (one.offset, one.timestamp, one.key, one.value, tuple(one.headers)) for one in read
+    ] == [(one.offset, one.timestamp, one.key, one.value, one.headers) for one in given]
+
+
+def test_a_header_says_what_the_batch_was_built_with() -> None:
+    data = batches.build(
+        [record(timestamp=5), record(timestamp=9), record(timestamp=7)],
+        base_offset=40, leader_epoch=2, producer_id=7, producer_epoch=1, base_sequence=3,
+        compression=Codec.ZSTD, attributes=batches.LOG_APPEND_TIME,
+    )  # fmt: skip
+    header = batches.read_header(b"skipped" + data, 7)
+    assert header == batches.check(memoryview(patched(data, 0, ">q", 0, crc=False)))._replace(
+        base_offset=40
+    )
+    assert (header.size, header.last_offset, header.record_count) == (len(data), 42, 3)
+    assert (header.base_timestamp, header.max_timestamp, header.timestamp_type) == (5, 9, 1)
+    assert (header.codec, header.is_control, header.leader_epoch) == (Codec.ZSTD, False, 2)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 1, 3)
+
+
+def test_a_stamp_changes_place_and_nothing_else() -> None:
+    data = bytearray(b"??" + batches.build([record(), record()]))
+    batches.stamp(data, 2, 1234, 5)
+    header = batches.read_header(data, 2)
+    assert (header.base_offset, header.leader_epoch) == (1234, 5)
+    assert [one.offset for one in batches.records(data[2:])] == [1234, 1235]
+
+
+def test_headers_walks_whole_batches_and_leaves_a_partial_one() -> None:
+    first, second = batches.build([record()]), batches.build([record(b"longer")], base_offset=1)
+    both = first + second
+    for size in range(len(both) + 1):
+        whole = (size >= len(first)) + (size >= len(both))
+        assert len(batches.headers(both[:size])) == whole
+        assert len(list(batches.records(both[:size]))) == whole
+
+
+def test_headers_refuses_what_is_no_batch() -> None:
+    good = batches.build([record()])
+    for junk in (bytes(100), patched(good, 16, ">b", 1), patched(good, 8, ">i", 48)):
+        with pytest.raises(CorruptBatch):
+            batches.headers(good + junk)
+
+
+GOOD = batches.build([record(), record()])
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        pytest.param(b"", "no record batch", id="nothing"),
+        pytest.param(GOOD + GOOD, "one whole batch", id="two batches"),
+        pytest.param(GOOD + b"\0", "one whole batch", id="trailing byte"),
+        pytest.param(GOOD[:-1], "one whole batch", id="byte missing"),
+        pytest.param(patched(GOOD, 16, ">b", 1), "magic 1", id="magic 1"),
+        pytest.param(patched(GOOD, 0, ">q", 5), "base offset 5", id="base offset"),
+        pytest.param(patched(GOOD, 57, ">i", 3), "3 records", id="count above deltas"),
+        pytest.param(
+            patched(patched(GOOD, 23, ">i", -1), 57, ">i", 0), "0 records", id="no records"
+        ),
+        pytest.param(patched(GOOD, 21, ">h", 5), "codec 5", id="unknown codec"),
+        pytest.param(patched(GOOD, 21, ">h", 0x20), "control", id="control batch"),
+        pytest.param(patched(GOOD, 43, ">q", 9), "without epoch", id="producer without sequence"),
+    ],
+)
+def test_nobody_may_produce(data: bytes | bytearray, why: str) -> None:
+    with pytest.raises(InvalidRecord, match=why):
+        batches.check(memoryview(data))
+
+
+@pytest.mark.parametrize("position", [*range(17, 30), len(GOOD) - 1])
+def test_a_flipped_bit_is_corrupt(position: int) -> None:
+    data = bytearray(GOOD)
+    data[position] ^= 1
+    with pytest.raises(CorruptBatch, match="checksum"):
+        batches.check(memoryview(data))
+
+
+def test_a_length_without_room_for_a_header_is_corrupt() -> None:
+    with pytest.raises(CorruptBatch, match="no room"):
+        batches.check(memoryview(patched(GOOD, 8, ">i", 48)))
+
+
+def test_control_batches_are_no_records() -> None:
+    control = batches.build([record()], attributes=batches.CONTROL)
+    data = control + batches.build([record(b"user")], base_offset=1)
+    assert [one.value for one in batches.records(data)] == [b"user"]
+
+
+def test_log_append_time_is_the_same_for_all_records() -> None:
+    given = [record(timestamp=5), record(timestamp=9)]
+    data = batches.build(given, attributes=batches.LOG_APPEND_TIME)
+    assert [one.timestamp for one in batches.records(data)] == [9, 9]
+
+
+def test_a_header_name_that_is_not_utf8_is_replaced(odd_header_batch: bytes) -> None:
+    found = list(batches.records(odd_header_batch))
+    assert found[0].headers == (("\ufffd", None),)
+
+
+def test_broken_records_are_corrupt(broken_batch: bytes) -> None:
+    with pytest.raises(CorruptBatch):
+        list(batches.records(broken_batch))
