@@ -1,0 +1,200 @@
+"""The driver's side of one query: its session, and the thread that keeps its locks.
+
+Spark calls from one thread; the keeper has its own connection and shares only the fields that a
+lock guards. Records stay locked for the session when the query stops: the next start commits or
+replays them, and without one the locks expire.
+"""
+
+import logging
+import threading
+
+from headrace.client.admin import log_ends
+from headrace.client.errors import BrokerError, ClientError
+from headrace.client.leases import Lease, describe
+from headrace.spark.options import Options, connect
+from headrace.spark.plan import Batch
+from headrace.wire.leases import CommitResponse, Range
+
+LOG = logging.getLogger(__name__)
+
+_AVAILABLE = 0
+_RENEWALS_A_LOCK = 3
+
+
+class Driver:
+    """An opened session. Raises: as `Lease`, from every method; at once when it was fenced."""
+
+    def __init__(self, options: Options, session: str) -> None:
+        _log_as(options.log_level)
+        self.session = session
+        self._options = options
+        self._cluster = connect(options)
+        self._lease = Lease(self._cluster, options.group, session)
+        opened = self._lease.open(options.topics, options.start)
+        self._committed = opened.committed
+        self._held = max(opened.outstanding, default=opened.committed)
+        self._keeper = _Keeper(options, self._lease, opened.lock_ms)
+        if opened.outstanding:
+            self._keeper.hold()
+        LOG.info(
+            "group %s session %s: opened with epoch %d, committed %d, outstanding %s, locks %d ms",
+            options.group,
+            session,
+            opened.epoch,
+            opened.committed,
+            list(opened.outstanding),
+            opened.lock_ms,
+        )
+
+    def handle(self, seq: int) -> str:
+        """The lease as a short text for the `lease` column; `acknowledge` reads it back."""
+        return f"{self.session}/{self._lease.epoch}/{seq}"
+
+    def follows(self, seq: int) -> None:
+        """Raises: ClientError when a checkpoint that ends at `seq` is older than the session."""
+        if seq < self._committed:
+            raise ClientError(
+                f"the checkpoint ends at number {seq} of session {self.session}, but share group "
+                f"{self._options.group!r} has settled number {self._committed}: it is an old copy; "
+                "start with a new checkpoint to read on from the group's position"
+            )
+
+    def commit(self, seq: int) -> None:
+        """Settle everything up to `seq`, once."""
+        self._keeper.check()
+        if seq <= self._committed:
+            return
+        settled = self._lease.commit(seq)
+        self._committed = seq
+        if self._held <= seq:
+            self._keeper.rest()
+        self._report(seq, settled)
+
+    def acquire(self, seq: int, most: int) -> tuple[Range, ...]:
+        """Up to `most` records under the number `seq`; the same ones when asked again."""
+        ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms)
+        if ranges:
+            self._held = seq
+            self._keeper.hold()
+        return ranges
+
+    def reading(self, batch: Batch) -> None:
+        """Note that a batch is about to be read, also one replayed from the checkpoint."""
+        self._keeper.check()
+        redelivered = sum(1 for held in batch.ranges if held.delivery_count > 1)
+        LOG.info(
+            "group %s session %s: batch number %d, %d records in %d ranges, %d of them redelivered",
+            self._options.group,
+            self.session,
+            batch.seq,
+            batch.records,
+            len(batch.ranges),
+            redelivered,
+        )
+        LOG.debug("number %d holds %s", batch.seq, batch.ranges)
+
+    def has_reached(self, until: dict[tuple[str, int], int]) -> bool:
+        """Whether nothing below `until` is left for this session to acquire."""
+        found = describe(self._cluster, self._options.group)
+        state = {(one.topic, one.partition): one for one in found}
+        for place, target in until.items():
+            if place not in state or state[place].end < target:
+                return False
+            runs = state[place].in_flight
+            if any(run.state == _AVAILABLE and run.first < target for run in runs):
+                return False
+        return True
+
+    def close(self) -> None:
+        """Stop the keeper and close connections; nothing is released."""
+        self._keeper.stop()
+        self._cluster.close()
+
+    def _report(self, seq: int, settled: CommitResponse) -> None:
+        LOG.log(
+            logging.WARNING if settled.refused else logging.INFO,
+            "group %s session %s: committed number %d: %d accepted, %d released, %d rejected, "
+            "%d refused%s",
+            self._options.group,
+            self.session,
+            seq,
+            settled.accepted,
+            settled.released,
+            settled.rejected,
+            settled.refused,
+            " (their locks had ended; others may have read them too)" if settled.refused else "",
+        )
+
+
+def ends_now(options: Options) -> dict[tuple[str, int], int]:
+    """The ends of all subscribed logs. Raises: as `Cluster`."""
+    with connect(options) as cluster:
+        return {
+            (topic, partition): end
+            for topic in options.topics
+            for partition, end in log_ends(cluster, topic).items()
+        }
+
+
+class _Keeper:
+    """Renews the locks of a session at a third of their duration while something is held."""
+
+    def __init__(self, options: Options, lease: Lease, lock_ms: int) -> None:
+        self._options = options
+        self._lease = lease
+        self._every_s = max(lock_ms, 1) / 1000 / _RENEWALS_A_LOCK
+        self._holding = threading.Event()
+        self._stopped = threading.Event()
+        self._error: BrokerError | None = None
+        self._thread = threading.Thread(target=self._run, name="headrace-renew", daemon=True)
+        self._thread.start()
+
+    def hold(self) -> None:
+        self._holding.set()
+
+    def rest(self) -> None:
+        self._holding.clear()
+
+    def check(self) -> None:
+        """Raise what ended the renewals, e.g. that a newer driver opened the session."""
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """A renewal that waits for a broker is not waited for: the thread is a daemon."""
+        self._stopped.set()
+        self._thread.join(timeout=1)
+
+    def _run(self) -> None:
+        with connect(self._options) as cluster:
+            lease = Lease(cluster, self._lease.group, self._lease.session, self._lease.epoch)
+            while not self._stopped.wait(self._every_s):
+                if not self._holding.is_set():
+                    continue
+                try:
+                    renewed = lease.renew()
+                except BrokerError as error:
+                    LOG.error("%s", error)
+                    self._error = error
+                    return
+                except ClientError as error:
+                    LOG.warning("locks were not renewed: %s", error)
+                    continue
+                if renewed.lost:
+                    LOG.warning(
+                        "group %s session %s: the locks of %d records ended, %d are held",
+                        lease.group,
+                        lease.session,
+                        renewed.lost,
+                        renewed.held,
+                    )
+
+
+def _log_as(level: str) -> None:
+    """Show our log lines in the driver's stderr: Spark's Python processes set up no logging."""
+    ours = logging.getLogger("headrace")
+    ours.setLevel(level)
+    if not ours.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        ours.addHandler(handler)

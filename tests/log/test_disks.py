@@ -1,0 +1,130 @@
+"""Both disks keep the same promises; each has faults or a lock of its own."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.log.api import Disk
+from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.log.os_disk import DiskInUse, OsDisk, SystemClock
+
+
+def test_a_file_grows_at_its_end(disk: Disk) -> None:
+    file = disk.open("a/b.log")
+    assert file.size() == 0
+    for data in (b"one", bytearray(b"two"), memoryview(b"three")):
+        file.append(data)
+    assert (file.size(), file.pread(3, 3), file.pread(99, 6), file.pread(5, 11)) == (
+        11, b"two", b"three", b"",
+    )  # fmt: skip
+    file.truncate(4)
+    file.append(b"!")
+    file.sync()
+    assert disk.read("a/b.log") == b"onet!"
+    again = disk.open("a/b.log")
+    again.append(b"?")
+    assert file.pread(9, 0) == b"onet!?"
+    for one in (file, again):
+        one.close()
+        one.close()
+    with pytest.raises(OSError, match="Bad file"):
+        file.size()
+
+
+def test_names_of_files_and_folders(disk: Disk) -> None:
+    disk.write("t-0/z", b"1")
+    disk.write("t-0/a", b"2")
+    disk.write("top", b"3")
+    assert (disk.list(""), disk.list("t-0"), disk.list("none")) == (["t-0", "top"], ["a", "z"], [])
+    assert [disk.exists(path) for path in ("t-0", "t-0/a", "t-", "t-0/b")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    disk.rename("t-0/a", "t-0/z")
+    disk.rename("t-0", "t-1")
+    assert (disk.list(""), disk.list("t-1"), disk.read("t-1/z")) == (["t-1", "top"], ["z"], b"2")
+    for path in ("t-1", "top", "none", "none/at all"):
+        disk.remove(path)
+    assert disk.list("") == []
+    with pytest.raises(FileNotFoundError):
+        disk.read("top")
+    with pytest.raises(FileNotFoundError):
+        disk.rename("top", "other")
+
+
+def test_a_write_replaces_the_whole_file(disk: Disk) -> None:
+    disk.write("f/x", b"longer before")
+    disk.write("f/x", b"short")
+    assert (disk.read("f/x"), disk.list("f")) == (b"short", ["x"])
+
+
+def test_a_crash_keeps_what_was_synced_and_some_of_the_rest() -> None:
+    for keep, survived in ((0.0, b"safe"), (0.5, b"saferi"), (1.0, b"saferisk")):
+        disk = MemoryDisk()
+        file = disk.open("a")
+        file.append(b"safe")
+        file.sync()
+        file.append(b"risk")
+        disk.crash(keep)
+        assert disk.read("a") == survived
+        with pytest.raises(OSError, match="Bad file"):
+            file.append(b"from the dead")
+
+
+def test_a_crash_can_tear_as_told() -> None:
+    disk = MemoryDisk()
+    disk.open("a").append(b"unsynced")
+    disk.crash(lambda path, data: f"{path}:".encode() + bytes(len(data)))
+    assert disk.read("a") == b"a:" + bytes(8)
+
+
+def test_space_ends_amid_a_write() -> None:
+    disk = MemoryDisk()
+    file = disk.open("a")
+    disk.fail_after(5)
+    file.append(b"abc")
+    with pytest.raises(OSError, match="No space"):
+        file.append(b"defgh")
+    assert file.pread(9, 0) == b"abcde"
+    with pytest.raises(OSError, match="No space"):
+        disk.write("b", b"x")
+    assert not disk.exists("b")
+    disk.fail_after(None)
+    file.append(b"f")
+    assert disk.read("a") == b"abcdef"
+
+
+def test_named_operations_fail() -> None:
+    disk = MemoryDisk()
+    file = disk.open("a")
+    disk.failing.add("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        file.sync()
+    disk.failing.clear()
+    file.sync()
+
+
+def test_a_folder_has_one_broker(tmp_path: Path) -> None:
+    first, second = OsDisk(tmp_path / "data"), OsDisk(tmp_path / "data")
+    first.lock()
+    with pytest.raises(DiskInUse, match="data is in use by another broker"):
+        second.lock()
+    first.unlock()
+    second.lock()
+    second.unlock()
+
+
+def test_a_virtual_clock_moves_when_told() -> None:
+    clock = VirtualClock(wall_ms=50)
+    clock.advance(7)
+    assert (clock.mono(), clock.wall()) == (clock.now().mono, clock.now().wall) == (7, 57)
+
+
+def test_the_system_clock_has_both_times() -> None:
+    clock = SystemClock()
+    before = clock.now()
+    after = clock.now()
+    assert before.mono <= after.mono
+    assert before.wall > 1_700_000_000_000

@@ -1,0 +1,66 @@
+"""Idempotent producers: the table of what a partition answers (reference: Apache Kafka 4.3.1)."""
+
+import pytest
+
+from headrace.log.producers import Duplicate, Fenced, OutOfOrder, Producers
+from headrace.wire import batches
+from headrace.wire.batches import BatchHeader, Record
+
+HEADER = batches.read_header(batches.build([Record(0, 0, None, None)]))
+SEQUENCES = 1 << 31
+
+
+def batch(sequence: int, count: int = 1, *, epoch: int = 3, producer: int = 7) -> BatchHeader:
+    return HEADER._replace(
+        producer_id=producer, producer_epoch=epoch, base_sequence=sequence,
+        record_count=count, last_offset_delta=count - 1,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def known() -> Producers:
+    """Producer 7 in epoch 3 has written seven batches of two; the last has sequences 12 and 13."""
+    producers = Producers()
+    for n in range(7):
+        producers.record(batch(2 * n, 2)._replace(base_offset=100 + 2 * n))
+    return producers
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        pytest.param(batch(14), None, id="the next"),
+        pytest.param(batch(12, 2), Duplicate, id="the last again"),
+        pytest.param(batch(4, 2), Duplicate, id="the fifth last again"),
+        pytest.param(batch(2, 2), OutOfOrder, id="the sixth last again"),
+        pytest.param(batch(15), OutOfOrder, id="a gap"),
+        pytest.param(batch(12, 3), OutOfOrder, id="the last again, longer"),
+        pytest.param(batch(0, epoch=4), None, id="a new epoch from 0"),
+        pytest.param(batch(14, epoch=4), OutOfOrder, id="a new epoch from elsewhere"),
+        pytest.param(batch(14, epoch=2), Fenced, id="an old epoch"),
+        pytest.param(batch(55, producer=8), None, id="an unknown producer, anywhere"),
+        pytest.param(batch(-1, producer=-1), None, id="no producer"),
+    ],
+)
+def test_the_table(known: Producers, asked: BatchHeader, answer: type | None) -> None:
+    found = known.check(asked)
+    assert found is None if answer is None else isinstance(found, answer)
+
+
+def test_a_duplicate_names_the_first_offset_it_got(known: Producers) -> None:
+    assert known.check(batch(6, 2)) == Duplicate(106)
+
+
+def test_a_new_epoch_forgets_the_batches_of_the_old(known: Producers) -> None:
+    known.record(batch(0, 2, epoch=4))
+    assert isinstance(known.check(batch(12, 2, epoch=3)), Fenced)
+    assert isinstance(known.check(batch(12, 2, epoch=4)), OutOfOrder)
+    assert known.check(batch(2, epoch=4)) is None
+
+
+def test_sequences_wrap() -> None:
+    producers = Producers()
+    producers.record(batch(SEQUENCES - 2, 4))
+    assert producers.check(batch(2)) is None
+    assert isinstance(producers.check(batch(SEQUENCES - 2, 4)), Duplicate)
+    assert isinstance(producers.check(batch(SEQUENCES - 1)), OutOfOrder)

@@ -1,0 +1,198 @@
+"""What the sink does decides what is staged: nothing more, nothing less, and nothing hangs."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from headrace.spark import IncomingRecord, Reject, Release, acknowledge, each_record
+from headrace.spark.acknowledge import coalesced
+from headrace.wire.leases import Disposition, Verdict
+
+pytestmark = pytest.mark.spark
+Staged = list[tuple[str, int, int, tuple[Disposition, ...]]]
+
+
+def judged(offset: int, disposition: str | None, reason: str | None = None) -> Row:
+    return Row(
+        topic="t", partition=0, offset=offset, lease="s/1/7", disposition=disposition, reason=reason
+    )
+
+
+def test_neighbours_with_one_verdict_and_reason_are_one_disposition() -> None:
+    rows = [judged(offset, "reject", "bad") for offset in (3, 1, 2, 2, 7)]
+    rows += [judged(4, "reject", "worse"), judged(5, "release"), judged(7, "release")]
+    assert coalesced(rows) == [
+        Disposition("t", 0, 1, 3, Verdict.REJECT, "bad"),
+        Disposition("t", 0, 4, 4, Verdict.REJECT, "worse"),
+        Disposition("t", 0, 5, 5, Verdict.RELEASE, None),
+        Disposition("t", 0, 7, 7, Verdict.REJECT, "bad"),
+    ]
+
+
+def test_a_disposition_that_is_none_is_an_error() -> None:
+    with pytest.raises(ValueError, match="disposition 'drop' of t-0 offset 1 is not 'accept'"):
+        coalesced([judged(1, "drop")])
+
+
+@pytest.fixture
+def staged(monkeypatch: pytest.MonkeyPatch) -> Staged:
+    """What would be staged, without a broker."""
+    found: Staged = []
+
+    class Recorder:
+        def __init__(self, cluster: object, group: str, session: str, epoch: int) -> None:
+            self.session, self.epoch = session, epoch
+
+        def stage(self, seq: int, dispositions: tuple[Disposition, ...]) -> None:
+            found.append((self.session, self.epoch, seq, dispositions))
+
+    # The package exports a function of the module's name, which hides the module as an attribute.
+    monkeypatch.setattr(import_module("headrace.spark.acknowledge"), "Lease", Recorder)
+    return found
+
+
+@pytest.fixture
+def rows(spark: SparkSession) -> DataFrame:
+    """A hundred records in four tasks; every tenth is rejected, offsets 55 and 56 are released."""
+    return spark.range(0, 100, 1, 4).selectExpr(
+        "id * 2 as doubled",
+        "'t' as topic",
+        "0 as partition",
+        "id as offset",
+        "1 as delivery_count",
+        "'s/1/7' as lease",
+        "case when id % 10 = 0 then 'reject' when id in (55, 56) then 'release' end as disposition",
+        "case when id % 10 = 0 then 'tenth' end as reason",
+    )
+
+
+WANTED = (
+    *(Disposition("t", 0, at, at, Verdict.REJECT, "tenth") for at in range(0, 60, 10)),
+    Disposition("t", 0, 55, 56, Verdict.RELEASE, None),
+    *(Disposition("t", 0, at, at, Verdict.REJECT, "tenth") for at in range(60, 100, 10)),
+)
+
+
+def look_then_write(rows: DataFrame) -> None:
+    if not rows.isEmpty():
+        assert len(rows.head(3)) == 3
+        rows.write.format("noop").mode("overwrite").save()
+
+
+def nothing(rows: DataFrame) -> None:
+    assert rows.columns == ["doubled"]
+
+
+def exhaust(rows: Iterator[Row]) -> None:
+    assert all(row.doubled % 2 == 0 for row in rows)
+
+
+SINKS: list[Callable[[DataFrame], object]] = [
+    lambda rows: rows.collect(),
+    lambda rows: rows.count(),
+    lambda rows: rows.orderBy("doubled").write.format("noop").mode("overwrite").save(),
+    lambda rows: rows.repartition(2).cache().count(),
+    lambda rows: rows.foreachPartition(exhaust),
+    lambda rows: rows.limit(1).collect(),
+    lambda rows: rows.isEmpty(),
+    lambda rows: next(iter(rows.toLocalIterator())),
+    look_then_write,
+    nothing,
+]
+
+
+@pytest.mark.parametrize(
+    ("number", "persist"),
+    [(number, False) for number in range(len(SINKS))] + [(0, True), (4, True), (9, True)],
+)
+def test_whatever_the_sink_does_all_verdicts_are_staged(
+    rows: DataFrame, staged: Staged, number: int, persist: bool
+) -> None:
+    sink = acknowledge(
+        lambda good, _: SINKS[number](good),
+        bootstrap_servers="127.0.0.1:1",
+        group="g",
+        persist=persist,
+    )
+    sink(rows, 0)
+    assert [(session, epoch, seq) for session, epoch, seq, _ in staged] == [("s", 1, 7)]
+    assert sorted(staged[0][3], key=lambda one: one.first) == sorted(
+        WANTED, key=lambda one: one.first
+    )
+
+
+def test_no_listener_stays_behind(rows: DataFrame, staged: Staged) -> None:
+    sink = acknowledge(lambda good, _: good.count(), bootstrap_servers="127.0.0.1:1", group="g")
+    sink(rows, 0)
+    assert staged
+    assert len(rows.sparkSession._jsparkSession.listenerManager().listListeners()) == 0
+
+
+def test_a_sink_that_raises_stages_nothing(rows: DataFrame, staged: Staged) -> None:
+    def full(good: DataFrame, batch_id: int) -> None:
+        good.count()
+        raise OSError("disk full")
+
+    for persist in (False, True):
+        sink = acknowledge(full, bootstrap_servers="127.0.0.1:1", group="g", persist=persist)
+        with pytest.raises(OSError, match="disk full"):
+            sink(rows, 0)
+    assert staged == []
+
+
+def test_a_batch_without_faults_replaces_what_an_earlier_attempt_staged(
+    rows: DataFrame, staged: Staged
+) -> None:
+    sink = acknowledge(lambda good, _: good.count(), bootstrap_servers="127.0.0.1:1", group="g")
+    sink(rows.filter("disposition is null"), 0)
+    assert staged == [("s", 1, 7, ())]
+
+
+def test_rows_without_bookkeeping_are_refused(rows: DataFrame) -> None:
+    sink = acknowledge(lambda good, _: None, bootstrap_servers="127.0.0.1:1", group="g")
+    with pytest.raises(ValueError, match="needs the columns lease: set option includeDelivery"):
+        sink(rows.drop("lease"), 0)
+
+
+def judge(record: IncomingRecord) -> dict[str, Any]:
+    number = json.loads(record.value or b"")
+    if number % 10 == 1 and record.delivery_count == 1:
+        raise Release("not yet")
+    if number % 10 == 2:
+        raise Reject("never")
+    return {"number": number, "deliveries": record.delivery_count}
+
+
+def test_through_a_query_each_record_ends_as_judged(flow: Any) -> None:
+    flow.set_group(errors_deadletterqueue_topic_name="dlq.t")
+    flow.produce(200, value="{}")
+    flow.produce(4, value="{{{}")
+    found: list[Row] = []
+    failures = iter([True])
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        batch = rows.collect()
+        if next(failures, False):
+            raise RuntimeError("the first attempt fails")
+        found.extend(batch)
+
+    rows = each_record(flow.rows(includeDelivery="true"), judge, "number int, deliveries int")
+    sink = acknowledge(write, bootstrap_servers=flow.servers, group="g")
+    with pytest.raises(StreamingQueryException, match="the first attempt fails"):
+        flow.run(rows, sink)
+    flow.run(rows, sink)
+    numbers = Counter(row.number for row in found)
+    assert numbers == Counter(number for number in range(200) if number % 10 != 2)
+    assert {row.deliveries for row in found if row.number % 10 == 1} == {2}
+    assert {row.deliveries for row in found if row.number % 10 != 1} == {1}
+    assert flow.finished()
+    flow.until(lambda: len(flow.dead_letters()) == 24)
+    reasons = Counter(dict(one.headers)["__dlq.errors.message"] for one in flow.dead_letters())
+    assert reasons[b"never"] == 20
+    assert sum(reasons.values()) == 24

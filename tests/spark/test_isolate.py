@@ -1,0 +1,149 @@
+"""One record that raises is set aside with its reason; its neighbours come through."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from headrace.spark import IncomingRecord, Reject, Release, each_record, isolate
+
+pytestmark = pytest.mark.spark
+Records = Callable[..., DataFrame]
+
+
+@pytest.fixture(scope="module")
+def records(spark: SparkSession) -> Records:
+    """Rows as the source makes them, with the values given."""
+
+    def of(*values: bytes | None) -> DataFrame:
+        rows = [(b"k", value, "t", 0, at, at + 1, "s/1/1") for at, value in enumerate(values)]
+        columns = "key binary, value binary, topic string, partition int, offset bigint, "
+        made = spark.createDataFrame(rows, columns + "delivery_count int, lease string")
+        return made.selectExpr("*", "timestamp_micros(offset * 1000) as timestamp").coalesce(1)
+
+    return of
+
+
+def by_offset(found: DataFrame) -> list[Row]:
+    return sorted(found.collect(), key=lambda row: row.offset)
+
+
+def verdicts(found: DataFrame) -> list[tuple[str | None, str | None]]:
+    return [(row.disposition, row.reason) for row in by_offset(found)]
+
+
+def test_a_record_that_raises_is_rejected_with_its_reason(records: Records) -> None:
+    def parse(record: IncomingRecord) -> dict[str, Any]:
+        found = json.loads(record.value or b"")
+        return {"a": found["a"], "b": record.timestamp_ms, "more": 1}
+
+    rows = records(b'{"a": 1}', b"{", b'{"a": null}', b"[]", None, b'{"a": 6}')
+    found = by_offset(each_record(rows, parse, "a int, b bigint"))
+    assert [(row.a, row.b) for row in found] == [
+        (1, 0),
+        (None, None),
+        (None, 2),
+        (None, None),
+        (None, None),
+        (6, 5),
+    ]
+    assert [row.disposition for row in found] == [None, "reject", None, "reject", "reject", None]
+    assert found[3].reason == "TypeError: list indices must be integers or slices, not str"
+    assert found[1].reason.startswith("JSONDecodeError: Expecting property name")
+    assert (found[1].topic, found[1].partition, found[1].offset) == ("t", 0, 1)
+    assert (found[1].delivery_count, found[1].lease) == (2, "s/1/1")
+
+
+def test_a_function_may_choose_and_some_exceptions_release(records: Records) -> None:
+    def judge(record: IncomingRecord) -> dict[str, Any]:
+        match record.offset:
+            case 0:
+                raise Release("later")
+            case 1:
+                raise Reject("never")
+            case 2:
+                raise ConnectionRefusedError("away")
+            case 3:
+                raise ValueError("x" * 2000)
+        return {"a": 1}
+
+    found = each_record(records(*[b""] * 5), judge, "a int", release_on=(ConnectionError,))
+    told = verdicts(found)
+    assert told[:3] == [
+        ("release", "later"),
+        ("reject", "never"),
+        ("release", "ConnectionRefusedError: away"),
+    ]
+    assert told[3][1] is not None
+    assert len(told[3][1]) == 500
+    assert told[4] == (None, None)
+
+
+def test_a_value_that_does_not_fit_the_schema_is_its_record_s_own_fault(records: Records) -> None:
+    def parse(record: IncomingRecord) -> Any:
+        return {0: {"a": 1, "b": "x"}, 1: {"a": "one"}, 2: {"a": 2**40}, 3: None}[record.offset]
+
+    found = each_record(records(*[b""] * 4), parse, "a int, b string")
+    assert [(row.a, row.b) for row in by_offset(found)] == [(1, "x"), *[(None, None)] * 3]
+    assert verdicts(found) == [
+        (None, None),
+        ("reject", "ValueError: a: 'one' is no int32"),
+        ("reject", "ValueError: a: 1099511627776 is no int32"),
+        ("reject", "TypeError: NoneType returned"),
+    ]
+
+
+def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    numbers = [int(value) for value in batch.column("value").to_pylist()]
+    return pa.record_batch({"a": pa.array([2 * one for one in numbers], pa.int64())})
+
+
+def test_a_batch_that_raises_is_halved_down_to_the_record(records: Records) -> None:
+    values = [b"x" if at in (3, 17) else b"%d" % at for at in range(20)]
+    found = isolate(records(*values), doubled, "a bigint")
+    assert [row.a for row in by_offset(found)] == [
+        None if at in (3, 17) else 2 * at for at in range(20)
+    ]
+    set_aside = [row for row in by_offset(found) if row.disposition == "reject"]
+    assert [row.offset for row in set_aside] == [3, 17]
+    assert set_aside[0].reason == "ValueError: invalid literal for int() with base 10: b'x'"
+
+
+def test_pandas_functions_are_isolated_too(records: Records) -> None:
+    def tripled(frame: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"a": frame["value"].map(int) * 3})
+
+    found = isolate(records(b"1", b"x", b"3"), tripled, "a int", pandas=True)
+    assert [(row.a, row.disposition) for row in by_offset(found)] == [
+        (3, None),
+        (None, "reject"),
+        (9, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda batch: doubled(batch).slice(1), "made 2 rows of 3: return one for each"),
+        (lambda batch: doubled(batch).rename_columns(["b"]), "returned no column a"),
+        (lambda batch: None, "returned NoneType, not a pyarrow.RecordBatch"),
+    ],
+)
+def test_a_function_that_breaks_its_contract_fails_the_query(
+    records: Records, function: Any, told: str
+) -> None:
+    with pytest.raises(PythonException, match=told):
+        isolate(records(b"1", b"2", b"3"), function, "a bigint").collect()
+
+
+def test_misuse_is_told_before_anything_runs(records: Records) -> None:
+    rows = records(b"1")
+    with pytest.raises(ValueError, match="names offset, which the records bring along"):
+        isolate(rows, doubled, "offset int")
+    with pytest.raises(ValueError, match=r"lack lease: .*includeDelivery set to true"):
+        isolate(rows.drop("lease"), doubled, "a int")
