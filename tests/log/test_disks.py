@@ -1,12 +1,10 @@
-"""Both disks keep the same promises; each has faults or a lock of its own."""
-
-from pathlib import Path
+"""Both disks keep the same promises; one has faults on order."""
 
 import pytest
 
 from headrace.log.api import Disk
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
-from headrace.log.os_disk import DiskInUse, OsDisk, SystemClock
+from headrace.log.os_disk import SystemClock
 
 
 def test_a_file_grows_at_its_end(disk: Disk) -> None:
@@ -104,16 +102,6 @@ def test_named_operations_fail() -> None:
         file.sync()
     disk.failing.clear()
     file.sync()
-
-
-def test_a_folder_has_one_broker(tmp_path: Path) -> None:
-    first, second = OsDisk(tmp_path / "data"), OsDisk(tmp_path / "data")
-    first.lock()
-    with pytest.raises(DiskInUse, match="data is in use by another broker"):
-        second.lock()
-    first.unlock()
-    second.lock()
-    second.unlock()
 
 
 def test_a_virtual_clock_moves_when_told() -> None:

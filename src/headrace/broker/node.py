@@ -80,7 +80,7 @@ async def _start(
         raise StartError(f"cannot read the data folder {folder}: {error}") from error
     try:
         await services.start()
-    except (OSError, JournalDamaged) as error:
+    except (OSError, JournalDamaged, CorruptLog) as error:
         await services.close()
         raise StartError(f"{error}; restore the data folder or start with another one") from error
     # Before the first connection can ask: host and port are what Metadata answers.

@@ -6,6 +6,7 @@ Deletion renames the folder first, so that a crash leaves nothing that looks lik
 """
 
 import asyncio
+import base64
 import logging
 from collections.abc import Iterator
 from uuid import UUID
@@ -186,7 +187,7 @@ class Partitions:
         folder = f"{topic.name}-{index}"
         metadata = f"{folder}/{_METADATA}"
         if not self._disk.exists(metadata):
-            self._disk.write(metadata, f"version: 0\ntopic_id: {topic.id}\n".encode())
+            self._disk.write(metadata, f"version: 0\ntopic_id: {uuid_text(topic.id)}\n".encode())
         settings = self._settings(topic, catalog)
         opened = SegmentedLog(self._disk, folder, segment_bytes=settings.segment_bytes)
         fsync = self._config.durability == "fsync"
@@ -201,7 +202,7 @@ class Partitions:
 
     def _set_strays_aside(self, catalog: Catalog) -> None:
         expected = {
-            f"{topic.name}-{index}": str(topic.id)
+            f"{topic.name}-{index}": uuid_text(topic.id)
             for topic in catalog.topics.values()
             for index in range(topic.partitions)
         }
@@ -217,3 +218,8 @@ class Partitions:
                 aside = f"{folder}.{topic_id}-stray"
                 log.warning("%s belongs to no topic; it was renamed to %s", folder, aside)
                 self._disk.rename(folder, aside)
+
+
+def uuid_text(value: UUID) -> str:
+    """An id as Kafka's files and tools spell it: base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()

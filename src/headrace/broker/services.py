@@ -4,7 +4,6 @@ Up: lock the data folder, replay the catalogue, open the logs of all partitions,
 groups; `server.py` then listens. Down: the server first, then the journals, the logs and the lock.
 """
 
-import base64
 import fcntl
 import logging
 import os
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from headrace.broker.config import Config
-from headrace.broker.partitions import Partition, Partitions
+from headrace.broker.partitions import Partition, Partitions, uuid_text
 from headrace.broker.runtime import ShardRuntime
 from headrace.broker.shares import Shares
 from headrace.broker.waits import Waits
@@ -214,7 +213,7 @@ class FolderLock:
 def _cluster_id(disk: Disk, node_id: int, new_id: Callable[[], UUID]) -> str:
     """The cluster's id from `meta.properties`, which is written when the folder is new."""
     if not disk.exists(_PROPERTIES):
-        cluster_id = base64.urlsafe_b64encode(new_id().bytes).rstrip(b"=").decode()
+        cluster_id = uuid_text(new_id())
         text = f"#\nversion=1\ncluster.id={cluster_id}\nnode.id={node_id}\n"
         disk.write(_PROPERTIES, text.encode())
         return cluster_id

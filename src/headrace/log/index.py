@@ -6,11 +6,14 @@ missing or damaged index file costs nothing but the rewrite.
 Source: OffsetIndex, TimeIndex, LogSegment.append (4.3).
 """
 
+import logging
 import struct
 from bisect import bisect_left, bisect_right
 
 from headrace.log.api import Disk, File
 from headrace.wire.batches import BatchHeader
+
+log = logging.getLogger("headrace.log")
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -32,7 +35,7 @@ class SegmentIndex:
         self._files: tuple[File, File] | None = None
 
     def add(self, header: BatchHeader, position: int) -> None:
-        """Take notice of a batch at `position`. Raises: OSError once files are attached."""
+        """Take notice of a batch at `position`."""
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = header.last_offset
@@ -44,10 +47,7 @@ class SegmentIndex:
             if later:
                 self._timestamps.append(self.max_timestamp)
                 self._timestamp_offsets.append(self.max_timestamp_offset)
-            if self._files is not None:
-                self._files[0].append(self._offset_entry(-1))
-                if later:
-                    self._files[1].append(self._time_entry(-1))
+            self._write_entry(later)
         self._bytes_since_entry += header.size
 
     def position_of(self, offset: int) -> int:
@@ -79,6 +79,18 @@ class SegmentIndex:
         for file in self._files or ():
             file.close()
         self._files = None
+
+    def _write_entry(self, later: bool) -> None:
+        if self._files is None:
+            return
+        try:
+            self._files[0].append(self._offset_entry(-1))
+            if later:
+                self._files[1].append(self._time_entry(-1))
+        except OSError as error:
+            # The batch is in the log already and must count; the next opening writes the index.
+            log.warning("an index is no longer kept up until the log is reopened: %s", error)
+            self.detach()
 
     def _offset_entry(self, index: int) -> bytes:
         return _OFFSET_ENTRY.pack(self._offsets[index] - self._base_offset, self._positions[index])

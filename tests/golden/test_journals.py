@@ -1,0 +1,122 @@
+"""Journal bytes that Apache Kafka's own tool has read: ours reads the same, and writes the same."""
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from headrace.core.catalog import Catalog
+from headrace.core.runs import State
+from headrace.core.shard import ShareShard
+from headrace.core.share_group import Timing, TopicView
+from headrace.core.share_words import Policy
+from headrace.core.types import WallMs
+from headrace.log.metadata_records import MetadataRecords
+from headrace.log.record_codec import LEASE, ShareJournal, read_share_record
+from headrace.wire import batches
+from headrace.wire.primitives import Reader
+
+HERE = Path(__file__).parent
+
+
+def records(name: str) -> list[batches.Record]:
+    return list(batches.records((HERE / f"{name}.log").read_bytes()))
+
+
+def printed(name: str) -> list[str]:
+    return (HERE / f"{name}.txt").read_text().splitlines()
+
+
+class Outside:
+    def policy(self, group: str) -> Policy:
+        return Policy()
+
+    def timing(self, group: str) -> Timing:
+        return Timing()
+
+    def starts_earliest(self, group: str) -> bool:
+        return True
+
+    def topic(self, name: str) -> TopicView | None:
+        return None
+
+
+def uuid_text(value: Any) -> str:
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def test_share_state_reads_as_kafka_read_it() -> None:
+    found = zip(records("share_group_state"), printed("share_group_state"), strict=True)
+    for record, line in found:
+        assert record.key is not None
+        if Reader(record.key).int16() == LEASE:
+            assert "Unknown record type 20900" in line
+            continue
+        decoded = read_share_record(record.key, record.value)
+        assert decoded is not None
+        match = re.fullmatch(r"key: (\{.*\}) payload: (\{.*\})", line)
+        assert match is not None
+        key, value = (json.loads(part)["data"] for part in match.groups())
+        assert key == {
+            "groupId": decoded.key.group,
+            "topicId": uuid_text(decoded.key.topic_id),
+            "partition": decoded.key.partition,
+        }
+        assert value["startOffset"] == decoded.start
+        assert value["snapshotEpoch"] == decoded.snapshot_epoch
+        assert value.get("stateEpoch") == decoded.state_epoch
+        assert [tuple(batch.values()) for batch in value["stateBatches"]] == [
+            (one.span.first, one.span.last, one.state, one.deliveries) for one in decoded.batches
+        ]
+
+
+def test_reasons_stand_where_kafka_passes_over_them() -> None:
+    reasons = {
+        batch.span.first: batch.reason
+        for record in records("share_group_state")
+        if (decoded := read_share_record(record.key, record.value)) is not None
+        for batch in decoded.batches
+        if batch.state is State.ARCHIVED
+    }
+    assert reasons == {
+        7: "rejected by the consumer",
+        57: "rejected by the consumer",
+        101: "not JSON",
+    }
+
+
+def test_share_state_is_written_as_kafka_read_it() -> None:
+    """What is replayed and journaled again gives the same bytes."""
+    shard = ShareShard(Outside())
+    journal = ShareJournal(shard)
+    rewriting = ShareJournal(shard)
+    for record in records("share_group_state"):
+        events = journal.events(record.key, record.value)
+        for event in events:
+            shard.apply(event)
+        assert record.key is not None
+        if Reader(record.key).int16() != LEASE:
+            again = rewriting.records(events, WallMs(record.timestamp))
+            assert again == [(record.key, record.value)]
+
+
+def test_catalogue_reads_and_writes_as_kafka_read_it() -> None:
+    catalog, journal = Catalog(), MetadataRecords(node_id=1)
+    for record, line in zip(records("cluster_metadata"), printed("cluster_metadata"), strict=True):
+        told = json.loads(line.removeprefix("payload: "))
+        (event,) = journal.events(record.key, record.value)
+        catalog.apply(event)
+        assert told["type"].replace("_", "").startswith(_KAFKA_NAMES[type(event).__name__])
+        assert journal.records([event], WallMs(0)) == [(record.key, record.value)]
+    assert set(catalog.topics) == {"__share_group_state", "jobs", "jobs.dlq"}
+    assert catalog.next_producer_id == 1000
+
+
+_KAFKA_NAMES = {
+    "TopicCreated": "TOPICRECORD",
+    "PartitionAdded": "PARTITIONRECORD",
+    "ConfigSet": "CONFIGRECORD",
+    "TopicDeleted": "REMOVETOPICRECORD",
+    "ProducerIdsAllocated": "PRODUCERIDSRECORD",
+}

@@ -1,0 +1,83 @@
+"""Faults of the log that cost records: failing writes of the index, power cuts over segments."""
+
+import pytest
+
+from headrace.log.api import CorruptLog
+from headrace.log.memory_disk import MemoryDisk
+from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
+from headrace.wire.batches import Record
+
+FOLDER = "orders-0"
+
+
+def append(log: SegmentedLog, value: bytes) -> int:
+    data = bytearray(batches.build([Record(0, 1000, None, value)]))
+    return log.append(data, batches.headers(data))
+
+
+def values(log: SegmentedLog) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    offset = 0
+    while offset < log.end_offset:
+        piece = log.read(offset, 1)
+        found += [one.value for one in batches.records(piece.data)]
+        offset = piece.headers[-1].last_offset + 1
+    return found
+
+
+def test_no_space_for_the_index_loses_no_later_record() -> None:
+    size = len(batches.build([Record(0, 1000, None, b"0")]))
+    for spare in range(20):
+        disk = MemoryDisk()
+        log = SegmentedLog(disk, FOLDER, index_interval_bytes=1)
+        written = [b"0"]
+        append(log, b"0")
+        disk.fail_after(size + spare)
+        try:
+            append(log, b"1")
+            written.append(b"1")
+        except OSError:
+            pass
+        disk.fail_after(None)
+        append(log, b"2")
+        written.append(b"2")
+        assert values(log) == written, spare
+        log.close()
+        assert values(SegmentedLog(disk, FOLDER, index_interval_bytes=1)) == written, spare
+
+
+def test_a_power_cut_after_a_roll_drops_nothing_silently() -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=150)
+    for n in range(5):
+        append(log, b"%d" % n)
+    disk.crash(0.0)
+    again = SegmentedLog(disk, FOLDER, segment_bytes=150)
+    assert values(again) == [b"%d" % n for n in range(again.end_offset)]
+
+
+def test_a_missing_segment_is_refused() -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=150)
+    for n in range(5):
+        append(log, b"%d" % n)
+    log.close()
+    logs = [name for name in disk.list(FOLDER) if name.endswith(".log")]
+    disk.remove(f"{FOLDER}/{logs[1]}")
+    with pytest.raises(CorruptLog):
+        SegmentedLog(disk, FOLDER, segment_bytes=150)
+
+
+def test_a_log_whose_sync_failed_promises_nothing_more() -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER)
+    append(log, b"0")
+    disk.failing.add("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        log.sync()
+    disk.failing.clear()
+    with pytest.raises(OSError, match="earlier sync failed"):
+        log.sync()
+    with pytest.raises(OSError, match="earlier sync failed"):
+        append(log, b"1")
