@@ -12,6 +12,8 @@ from headrace.wire.leases import (
     AcquireResponse,
     CommitRequest,
     CommitResponse,
+    DescribeRequest,
+    DescribeResponse,
     Disposition,
     LeaseApi,
     OpenRequest,
@@ -19,12 +21,12 @@ from headrace.wire.leases import (
     Range,
     RenewRequest,
     RenewResponse,
+    SharePartition,
     StageRequest,
     StageResponse,
     Verdict,
 )
 from headrace.wire.primitives import Writer
-from headrace.wire.share_state import DescribeRequest, DescribeResponse, SharePartition
 
 
 def script(broker: Any, key: LeaseApi, request: Any, *responses: Any) -> list[Any]:

@@ -20,7 +20,7 @@ from headrace.demo.plan import Plan
 from headrace.demo.producing import Produced
 from headrace.demo.report import show
 from headrace.demo.run import Outcome, PipelineFailed, finished, run, settled
-from headrace.wire.share_state import InFlight, SharePartition
+from headrace.wire.leases import InFlight, SharePartition
 
 WINDOW = (
     InFlight(10, 14, State.ACQUIRED, 1, "one"),

@@ -17,7 +17,7 @@ from headrace.client.leases import describe
 from headrace.client.records import read_records
 from headrace.spark import local_session, register
 from headrace.wire.batches import Record
-from headrace.wire.share_state import SharePartition
+from headrace.wire.leases import SharePartition
 
 GROUP = "g"
 Batches = dict[int, list[tuple[int, int]]]

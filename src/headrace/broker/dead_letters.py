@@ -11,10 +11,12 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from headrace.broker.config import Config
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import StorageFault
+from headrace.broker.shares import Shard, Shares
+from headrace.broker.topics import Topics
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
 from headrace.core.runs import Run, State
@@ -23,10 +25,7 @@ from headrace.core.share_words import DeadLettered, Settled, ShareKey
 from headrace.core.types import Span
 from headrace.log.api import OffsetOutOfRange, Slice
 from headrace.wire import batches
-
-if TYPE_CHECKING:
-    from headrace.broker.services import Services
-    from headrace.broker.shares import Shard, Shares
+from headrace.wire.primitives import Malformed
 
 log = logging.getLogger("headrace.broker")
 
@@ -42,22 +41,25 @@ _Origin = tuple[str, str, int, int]  # group, topic, partition, offset
 class DeadLetters:
     """Writes what waits in the shards, in the background; tries again when the disk fails."""
 
-    def __init__(self, services: "Services", shares: "Shares") -> None:
-        self._services = services
+    def __init__(self, config: Config, topics: Topics, shares: Shares) -> None:
+        self._config = config
+        self._topics = topics
         self._shares = shares
         self._wanted = asyncio.Event()
-        self._shards: set[Shard] = set()
+        self._waiting: set[Shard] = set()
         self._task: asyncio.Task[None] | None = None
-        self._written_before: set[_Origin] | None = set()
-        self._without_topic: set[str] = set()
+        self._written_before: set[_Origin] | None = None
+        self._complained: set[str] = set()
 
-    def start(self, unfinished: Sequence["Shard"]) -> None:
-        """Begin to write; `unfinished` shards have copies that a crash may have interrupted."""
-        if unfinished:
-            self._written_before = None
-            self._shards.update(unfinished)
-            self._wanted.set()
+    def start(self) -> None:
+        """Begin to write, first what a crash may have interrupted."""
+        for shard in self._shares.shards:
+            shard.listeners.append(self._look)
+            if self._shares.machine_of(shard).archiving:
+                self._waiting.add(shard)
+                self._wanted.set()
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(_tell_bug)
 
     async def close(self) -> None:
         """Stop; what is not yet copied stays ARCHIVING and is copied after the next start."""
@@ -65,11 +67,11 @@ class DeadLetters:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    def look(self, events: Sequence[Event]) -> None:
+    def _look(self, events: Sequence[Event]) -> None:
         """Take notice of records that became ARCHIVING."""
         for event in events:
             if isinstance(event, Settled) and event.state is State.ARCHIVING:
-                self._shards.add(self._shares.shard(event.key.group))
+                self._waiting.add(self._shares.shard(event.key.group))
                 self._wanted.set()
                 return
 
@@ -78,7 +80,7 @@ class DeadLetters:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            shards, self._shards = self._shards, set()
+            shards, self._waiting = self._waiting, set()
             try:
                 for shard in shards:
                     # What is copied must be rejected for good: not before the journal says so.
@@ -93,7 +95,8 @@ class DeadLetters:
                     error,
                     pause,
                 )
-                self._shards |= shards
+                self._waiting |= shards
+                self._written_before = None  # whether the last copy was written is not known
                 self._wanted.set()
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _RETRY_SECONDS_MAX)
@@ -101,7 +104,7 @@ class DeadLetters:
     async def _write_all(self, key: ShareKey) -> None:
         """Copy every ARCHIVING record of a share-partition, piece by piece."""
         share = self._shares.machine(key.group).partitions.get(key)
-        source = self._services.partitions.get(key.topic_id, key.partition)
+        source = self._topics.partitions.get(key.topic_id, key.partition)
         if share is None or source is None:
             return
         runs = [run for run in share.runs if run.state is State.ARCHIVING]
@@ -112,14 +115,16 @@ class DeadLetters:
         payload = self._shares.settings(key.group).dead_letter_copy
         known = await self._known(target)
         left, copies, size = deque(runs), list[batches.Record](), 0
-        for run, record in _wanted(source, runs):
-            if (key.group, source.topic.name, key.partition, record.offset) not in known:
-                copies.append(_copy(record, key, source.topic.name, run, payload))
-                size += len(record.value or b"") + len(record.key or b"")
-            if len(copies) >= _BATCH_RECORDS_MAX or size >= _BATCH_BYTES_MAX:
-                await self._append(target, copies)
-                await self._done(key, _passed(left, record.offset))
-                copies, size = [], 0
+        for piece in _wanted(source, runs):
+            for run, record in piece:
+                if (key.group, source.topic.name, key.partition, record.offset) not in known:
+                    copies.append(_copy(record, key, source.topic.name, run, payload))
+                    size += len(record.value or b"") + len(record.key or b"")
+                if len(copies) >= _BATCH_RECORDS_MAX or size >= _BATCH_BYTES_MAX:
+                    await self._append(target, copies)
+                    await self._done(key, _passed(left, record.offset))
+                    copies, size = [], 0
+            await asyncio.sleep(0)
         await self._append(target, copies)
         await self._done(key, [run.span for run in left])
 
@@ -137,25 +142,23 @@ class DeadLetters:
         name = self._shares.settings(key.group).dead_letter_topic
         if not name:
             return None
-        catalog = self._services.catalog
-        topic: Topic | Refused | None = catalog.topics.get(name)
-        if topic is None and self._services.config.dead_letter_auto_create:
-            topic = await self._services.create_topic(
-                CreateTopic(name, self._services.new_id(), source.topic.partitions, {})
+        topic: Topic | Refused | None = self._topics.catalog.topics.get(name)
+        if topic is None and self._config.dead_letter_auto_create:
+            count = source.topic.partitions
+            topic = await self._topics.create(CreateTopic(name, self._topics.new_id(), count, {}))
+        trouble = _trouble(topic, source)
+        if trouble is None:
+            assert isinstance(topic, Topic)
+            return self._topics.partitions.get(topic.id, key.partition % topic.partitions)
+        if name not in self._complained:
+            self._complained.add(name)
+            log.error(
+                "group %s: dead-letter topic %r %s; rejected records are archived without a copy",
+                key.group,
+                name,
+                trouble,
             )
-        if topic is None or isinstance(topic, Refused) or topic.internal:
-            if name not in self._without_topic:
-                self._without_topic.add(name)
-                log.error(
-                    "group %s: dead-letter topic %r does not exist and was not created%s; rejected "
-                    "records are archived without a copy. Create the topic, or set "
-                    "errors.deadletterqueue.auto.create.topics.enable=true.",
-                    key.group,
-                    name,
-                    f" ({topic.message})" if isinstance(topic, Refused) else "",
-                )
-            return None
-        return self._services.partitions.get(topic.id, key.partition % topic.partitions)
+        return None
 
     async def _known(self, target: Partition) -> set[_Origin]:
         """Origins of the copies that are there already; read once, after a crash."""
@@ -163,11 +166,11 @@ class DeadLetters:
             return self._written_before
         found: set[_Origin] = set()
         for index in range(target.topic.partitions):
-            partition = self._services.partitions.get(target.key.topic_id, index)
+            partition = self._topics.partitions.get(target.key.topic_id, index)
             assert partition is not None
             offset, end = partition.log.start_offset, partition.log.end_offset
             while (piece := _piece(partition, offset, end)) is not None:
-                origins = (_origin(record) for record in batches.records(piece.data))
+                origins = (_origin(record) for record in _decoded(partition, piece))
                 found.update(origin for origin in origins if origin is not None)
                 offset = piece.headers[-1].last_offset + 1
                 await asyncio.sleep(0)
@@ -186,22 +189,65 @@ def _passed(left: deque[Run], offset: int) -> list[Span]:
     return spans
 
 
-def _wanted(source: Partition, runs: list[Run]) -> Iterator[tuple[Run, batches.Record]]:
-    """The records of the runs, each with its run; those that retention removed are missing."""
+def _trouble(topic: Topic | Refused | None, source: Partition) -> str | None:
+    """Why a topic cannot take dead letters; None when it can."""
+    if topic is None:
+        return (
+            "does not exist: create it, or set "
+            "errors.deadletterqueue.auto.create.topics.enable=true"
+        )
+    if isinstance(topic, Refused):
+        return f"cannot be created: {topic.message}"
+    if topic.internal:
+        return "is internal: name another one"
+    if topic.id == source.topic.id:
+        return "is the very topic that the records come from: name another one"
+    return None
+
+
+def _wanted(source: Partition, runs: list[Run]) -> Iterator[list[tuple[Run, batches.Record]]]:
+    """The records of the runs, each with its run, a piece of the log at a time.
+
+    Records that retention removed, or that no reader could decode, are missing.
+    """
     index = 0
     offset, end = runs[0].span.first, runs[-1].span.last + 1
     while index < len(runs):
         piece = _piece(source, max(offset, runs[index].span.first), end)
         if piece is None:
             return
-        for record in batches.records(piece.data):
+        found: list[tuple[Run, batches.Record]] = []
+        for record in _decoded(source, piece):
             while index < len(runs) and runs[index].span.last < record.offset:
                 index += 1
             if index < len(runs) and record.offset >= runs[index].span.first:
-                yield runs[index], record
+                found.append((runs[index], record))
+        yield found
         offset = piece.headers[-1].last_offset + 1
         while index < len(runs) and runs[index].span.last < offset:
             index += 1
+
+
+def _decoded(partition: Partition, piece: Slice) -> Iterator[batches.Record]:
+    """The records of a piece; a batch whose inside is damaged is passed over and told.
+
+    The broker checks the checksum of a batch and not what a producer put inside.
+    """
+    start = 0
+    for header in piece.headers:
+        data = piece.data[start : start + header.size]
+        start += header.size
+        try:
+            yield from list(batches.records(data))
+        except Malformed as error:
+            log.error(
+                "%s-%d: the records %d to %d cannot be decoded (%s); they get no dead letter",
+                partition.topic.name,
+                partition.index,
+                header.base_offset,
+                header.last_offset,
+                error,
+            )
 
 
 def _piece(partition: Partition, offset: int, end: int) -> Slice | None:
@@ -239,3 +285,9 @@ def _origin(record: batches.Record) -> _Origin | None:
         return told["group"], told["topic"], int(told["partition"]), int(told["offset"])
     except (KeyError, ValueError):
         return None  # somebody else's record in the dead-letter topic
+
+
+def _tell_bug(task: asyncio.Task[None]) -> None:
+    """A bug ends the task; nobody awaits it, so it is told here."""
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("dead letters are no longer written", exc_info=task.exception())

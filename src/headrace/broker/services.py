@@ -5,43 +5,24 @@ groups; `server.py` then listens. Down: the server first, then the journals, the
 """
 
 import fcntl
-import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from headrace.broker.config import Config
+from headrace.broker.dead_letters import DeadLetters
 from headrace.broker.partitions import Partition, Partitions, uuid_text
-from headrace.broker.runtime import ShardRuntime
+from headrace.broker.request import Api
 from headrace.broker.shares import Shares
+from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
-from headrace.core.catalog import (
-    AddPartitions,
-    AllocateProducerIds,
-    Catalog,
-    CreateTopic,
-    DeleteTopic,
-    Resource,
-    SetConfigs,
-    Topic,
-)
-from headrace.core.catalog import Command as CatalogCommand
-from headrace.core.catalog import Event as CatalogEvent
-from headrace.core.errors import Refused
+from headrace.core.catalog import Catalog
 from headrace.log.api import Clock, Disk
-from headrace.log.metadata_records import MetadataRecords
 from headrace.log.os_disk import OsDisk, SystemClock
-from headrace.log.segments import SegmentedLog
 
-if TYPE_CHECKING:
-    from headrace.broker.request import Api
-
-log = logging.getLogger("headrace.broker")
-_JOURNAL = "__cluster_metadata-0"
 _PROPERTIES = "meta.properties"
-_PRODUCER_IDS_PER_BLOCK = 1000
 
 
 class StartError(Exception):
@@ -51,122 +32,55 @@ class StartError(Exception):
 class Services:
     """Everything a handler may use. Made by `open_services`.
 
-    `new_id` makes topic ids; `host` and `port` are what clients are told to connect to.
+    `host` and `port` are what clients are told to connect to.
     """
 
     def __init__(
-        self,
-        config: Config,
-        disk: Disk,
-        clock: Clock,
-        new_id: Callable[[], UUID],
-        *,
-        fsync: bool,
+        self, config: Config, disk: Disk, clock: Clock, new_id: Callable[[], UUID]
     ) -> None:
         self.config = config
-        self.disk = disk
         self.clock = clock
-        self.new_id = new_id
         self.host = ""
         self.port = 0
         self.cluster_id = ""
         self.apis: tuple[Api, ...] = ()
-        self.on_disconnect: list[Callable[[int], None]] = []
         self.waits = Waits(config.waits_max)
-        self.partitions = Partitions(disk, config, clock, self.waits)
-        self._journal = SegmentedLog(disk, _JOURNAL)
-        self._catalog: ShardRuntime[CatalogCommand, CatalogEvent] = ShardRuntime(
-            "catalogue",
-            lambda: (Catalog(), MetadataRecords(config.node_id)),
-            self._journal,
-            clock,
-            fsync=fsync,
-        )
-        self._producer_ids = iter(range(0))
-        self.catalog_listeners = self._catalog.listeners
-        self.shares = Shares(self)
+        self.topics = Topics(config, disk, clock, self.waits, new_id)
+        self.shares = Shares(config, clock, self.topics, self.waits)
+        self.dead_letters = DeadLetters(config, self.topics, self.shares)
 
     @property
     def catalog(self) -> Catalog:
-        """The catalogue as it is now; changed through the methods below alone."""
-        machine = self._catalog.machine
-        assert isinstance(machine, Catalog)
-        return machine
+        """The catalogue as it is now; changed through `topics` alone."""
+        return self.topics.catalog
+
+    @property
+    def partitions(self) -> Partitions:
+        """The open partitions of all topics."""
+        return self.topics.partitions
 
     def partition(self, topic: str, index: int) -> Partition | None:
         """A partition by the name of its topic."""
-        found = self.catalog.topics.get(topic)
-        return None if found is None else self.partitions.get(found.id, index)
-
-    async def create_topic(self, command: CreateTopic) -> Topic | Refused:
-        """Create a topic and open its logs."""
-        reply = await self._catalog.ask(command)
-        topic = self.catalog.topics_by_id.get(command.topic_id)
-        if topic is not None:
-            self.partitions.open_topic(topic, self.catalog)
-        assert isinstance(reply, Topic | Refused)
-        return reply
-
-    async def delete_topic(self, command: DeleteTopic) -> Topic | Refused:
-        """Delete a topic and its records."""
-        reply = await self._catalog.ask(command)
-        assert isinstance(reply, Topic | Refused)
-        if isinstance(reply, Topic):
-            self.partitions.delete_topic(reply)
-            await self.shares.forget_topic(reply.id)
-        return reply
-
-    async def add_partitions(self, command: AddPartitions) -> Topic | Refused:
-        """Add partitions to a topic and open their logs."""
-        reply = await self._catalog.ask(command)
-        assert isinstance(reply, Topic | Refused)
-        if isinstance(reply, Topic):
-            self.partitions.open_topic(reply, self.catalog)
-        return reply
-
-    async def set_configs(self, command: SetConfigs) -> Refused | None:
-        """Set configuration values that were found to make sense."""
-        reply = await self._catalog.ask(command)
-        assert reply is None or isinstance(reply, Refused)
-        topic = self.catalog.topics.get(command.name)
-        if command.resource is Resource.TOPIC and topic is not None:
-            self.partitions.configure(topic, self.catalog)
-        return reply
-
-    async def next_producer_id(self) -> int:
-        """A producer id that was never given out, also not before a restart."""
-        while (producer_id := next(self._producer_ids, None)) is None:
-            block = await self._catalog.ask(AllocateProducerIds(_PRODUCER_IDS_PER_BLOCK))
-            self._producer_ids = iter(block)
-        return producer_id
+        return self.topics.partition(topic, index)
 
     def disconnected(self, connection_id: int) -> None:
         """A connection is gone, and no request of it runs any more."""
-        for hook in self.on_disconnect:
-            hook(connection_id)
-
-    def load(self) -> None:
-        """Replay the catalogue and open all partitions.
-
-        Raises: OSError; JournalDamaged.
-        """
-        self._catalog.load()
-        self.partitions.open_all(self.catalog)
+        self.shares.disconnected(connection_id)
 
     async def start(self) -> None:
         """Begin to keep time, on the running event loop, and bring the share groups up.
 
-        Raises: OSError; JournalDamaged.
+        Raises: OSError; JournalDamaged; CorruptLog.
         """
-        self._catalog.start()
+        self.topics.start()
         await self.shares.open()
+        self.dead_letters.start()
 
     async def close(self) -> None:
         """Write, sync and close everything. Raises: OSError."""
+        await self.dead_letters.close()
         await self.shares.close()
-        await self._catalog.close()
-        self.partitions.close()
-        self._journal.close()
+        await self.topics.close()
 
 
 def open_services(
@@ -177,11 +91,9 @@ def open_services(
     Raises: StartError when the folder belongs to another broker; OSError; JournalDamaged.
     """
     disk = OsDisk(folder)
-    services = Services(
-        config, disk, clock or SystemClock(), new_id, fsync=config.durability == "fsync"
-    )
+    services = Services(config, disk, clock or SystemClock(), new_id)
     services.cluster_id = _cluster_id(disk, config.node_id, new_id)
-    services.load()
+    services.topics.load()
     return services
 
 

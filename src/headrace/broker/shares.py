@@ -8,14 +8,14 @@ fetch. The number of shards is fixed when the topic is created.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from typing import Any
 
-from headrace.broker.config import GroupSettings
-from headrace.broker.dead_letters import DeadLetters
+from headrace.broker.config import Config, GroupSettings
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import ShardRuntime
-from headrace.core.catalog import ConfigSet, CreateTopic, Resource
+from headrace.broker.topics import Topics
+from headrace.broker.waits import Waits
+from headrace.core.catalog import ConfigSet, CreateTopic, Resource, TopicDeleted
 from headrace.core.catalog import Event as CatalogEvent
 from headrace.core.errors import Refused
 from headrace.core.shard import ShareShard
@@ -23,12 +23,9 @@ from headrace.core.shard_words import Command, Event, ForgetTopic, Recovered, Re
 from headrace.core.share_group import Timing, TopicView
 from headrace.core.share_session import Continue, SessionEnded, SessionEvent, ShareSessions
 from headrace.core.share_words import Policy, Settled, Started
-from headrace.log.api import Slice
+from headrace.log.api import Clock, Slice
 from headrace.log.record_codec import ShareJournal
 from headrace.wire.batches import BatchHeader
-
-if TYPE_CHECKING:
-    from headrace.broker.services import Services
 
 log = logging.getLogger("headrace.broker")
 STATE_TOPIC = "__share_group_state"
@@ -70,53 +67,52 @@ class _PartitionJournal:
 
 
 class Shares:
-    """All share groups of a broker; made and opened by `Services`."""
+    """All share groups of a broker; made by `Services`."""
 
-    def __init__(self, services: "Services") -> None:
-        self._services = services
+    def __init__(self, config: Config, clock: Clock, topics: Topics, waits: Waits) -> None:
+        self.shards: list[Shard] = []
+        self.sessions = ShareSessions(config.share_sessions_max)
+        self._config = config
+        self._clock = clock
+        self._topics = topics
+        self._waits = waits
         self._resolved: dict[str, _Resolved] = {}
-        self._shards: list[Shard] = []
-        self.sessions = ShareSessions(services.config.share_sessions_max)
-        self.dead_letters = DeadLetters(services, self)
 
     async def open(self) -> None:
         """Create the internal topic when it is new, replay every shard, begin to keep time.
 
         Raises: OSError; JournalDamaged.
         """
-        services = self._services
-        if STATE_TOPIC not in services.catalog.topics:
-            count = services.config.share_state_partitions
-            created = await services.create_topic(
-                CreateTopic(STATE_TOPIC, services.new_id(), count, {"cleanup.policy": "delete"})
+        topics = self._topics
+        if STATE_TOPIC not in topics.catalog.topics:
+            count = self._config.share_state_partitions
+            created = await topics.create(
+                CreateTopic(STATE_TOPIC, topics.new_id(), count, {"cleanup.policy": "delete"})
             )
             assert not isinstance(created, Refused), created
-        topic = services.catalog.topics[STATE_TOPIC]
+        topic = topics.catalog.topics[STATE_TOPIC]
         for index in range(topic.partitions):
-            partition = services.partitions.get(topic.id, index)
+            partition = topics.partitions.get(topic.id, index)
             assert partition is not None
             shard = self._shard(partition)
             shard.load()
             shard.listeners.append(self._wake)
-            shard.listeners.append(self.dead_letters.look)
-            self._shards.append(shard)
-        services.catalog_listeners.append(self._configured)
-        services.on_disconnect.append(self._disconnected)
-        for shard in self._shards:
+            self.shards.append(shard)
+        topics.listeners.append(self._topics_changed)
+        for shard in self.shards:
             shard.start()
-        self.dead_letters.start(
-            [shard for shard in self._shards if self.machine_of(shard).archiving]
-        )
+            known = {key.topic_id for key in self.machine_of(shard).partitions}
+            for deleted in known - topics.catalog.topics_by_id.keys():
+                shard.tell(ForgetTopic(deleted))  # the process died between the two journals
 
     async def close(self) -> None:
         """Write what is decided and stop keeping time."""
-        await self.dead_letters.close()
-        for shard in self._shards:
+        for shard in self.shards:
             await shard.close()
 
     def shard(self, group: str) -> Shard:
         """The shard that a group belongs to."""
-        return self._shards[_java_hash(group) % len(self._shards)]
+        return self.shards[_java_hash(group) % len(self.shards)]
 
     def machine(self, group: str) -> ShareShard:
         """The state of the shard of a group; changed through `ask` alone."""
@@ -140,10 +136,13 @@ class Shares:
                 self.sessions.apply(event)
         return answer
 
-    async def forget_topic(self, topic_id: UUID) -> None:
-        """Forget the share-partitions of a deleted topic. Raises: StorageFault."""
-        for shard in self._shards:
-            await shard.ask(ForgetTopic(topic_id))
+    def disconnected(self, connection_id: int) -> None:
+        """End the sessions of a connection that is gone; their records are available again."""
+        for event in self.sessions.disconnected(connection_id):
+            self.sessions.apply(event)
+            assert isinstance(event, SessionEnded)
+            group, member = event.key
+            self.shard(group).tell(ReleaseMember(group, member))
 
     def settings(self, group: str) -> GroupSettings:
         """The settings of a group as they are now."""
@@ -161,10 +160,10 @@ class Shares:
         return self.settings(group).auto_offset_reset == "earliest"
 
     def topic(self, name: str) -> TopicView | None:
-        topic = self._services.catalog.topics.get(name)
+        topic = self._topics.catalog.topics.get(name)
         if topic is None or topic.internal:
             return None
-        logs = [self._services.partitions.get(topic.id, index) for index in range(topic.partitions)]
+        logs = [self._topics.partitions.get(topic.id, index) for index in range(topic.partitions)]
         if None in logs:
             return None
         return TopicView(
@@ -180,8 +179,8 @@ class Shares:
         return known
 
     def _resolved_now(self, group: str) -> _Resolved:
-        config = self._services.config
-        overrides = self._services.catalog.configs_of(Resource.GROUP, group)
+        config = self._config
+        overrides = self._topics.catalog.configs_of(Resource.GROUP, group)
         settings = GroupSettings.resolve(config, overrides)
         policy = Policy(
             delivery_limit=settings.share_delivery_count_limit,
@@ -200,7 +199,7 @@ class Shares:
     # ---- wiring
 
     def _shard(self, partition: Partition) -> Shard:
-        snapshot_every = self._services.config.share_updates_per_snapshot
+        snapshot_every = self._config.share_updates_per_snapshot
 
         def build() -> tuple[ShareShard, ShareJournal]:
             machine = ShareShard(self)
@@ -210,8 +209,8 @@ class Shares:
             f"{STATE_TOPIC}-{partition.index}",
             build,
             _PartitionJournal(partition),
-            self._services.clock,
-            fsync=self._services.config.durability == "fsync",
+            self._clock,
+            fsync=self._config.durability == "fsync",
             recovered=Recovered(),
             sync=partition.durable,
         )
@@ -219,20 +218,15 @@ class Shares:
     def _wake(self, events: Sequence[Event]) -> None:
         """Wake polls of a group whose records became available, or whose window has room."""
         for group in {event.key.group for event in events if isinstance(event, Settled | Started)}:
-            self._services.waits.notify(wait_key(group))
+            self._waits.notify(wait_key(group))
 
-    def _configured(self, events: Sequence[CatalogEvent]) -> None:
+    def _topics_changed(self, events: Sequence[CatalogEvent]) -> None:
         for event in events:
             if isinstance(event, ConfigSet) and event.resource is Resource.GROUP:
                 self._resolved.pop(event.name, None)
-
-    def _disconnected(self, connection_id: int) -> None:
-        """End the sessions of a connection that is gone; their records are available again."""
-        for event in self.sessions.disconnected(connection_id):
-            self.sessions.apply(event)
-            assert isinstance(event, SessionEnded)
-            group, member = event.key
-            self.shard(group).tell(ReleaseMember(group, member))
+            elif isinstance(event, TopicDeleted):
+                for shard in self.shards:
+                    shard.tell(ForgetTopic(event.topic_id))
 
 
 def wait_key(group: str) -> tuple[str, str]:

@@ -13,17 +13,19 @@ from headrace.wire.leases import (
     AcquireResponse,
     CommitRequest,
     CommitResponse,
+    DescribeRequest,
+    DescribeResponse,
     Disposition,
     OpenRequest,
     OpenResponse,
     Range,
     RenewRequest,
     RenewResponse,
+    SharePartition,
     StageRequest,
     StageResponse,
 )
 from headrace.wire.primitives import Writer
-from headrace.wire.share_state import DescribeRequest, DescribeResponse, SharePartition
 
 _VERSION = 0
 Answer = TypeVar(

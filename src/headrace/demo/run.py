@@ -25,7 +25,7 @@ from headrace.demo.plan import Kill, Killer, Plan, Stage
 from headrace.demo.producing import Produced, create_topic, produce
 from headrace.demo.server import Server
 from headrace.spark import local_session
-from headrace.wire.share_state import SharePartition
+from headrace.wire.leases import SharePartition
 
 TOPIC, DEAD_LETTERS, GROUP = "flights", "flights.dlq", "delays"
 LOOK_EVERY_S = 0.25

@@ -13,9 +13,10 @@ opened, 42 INVALID_REQUEST for a number out of order, 3 for an unknown topic.
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar, Protocol, Self
+from typing import Annotated, ClassVar
 
 from headrace.wire.primitives import Malformed, Reader, Writer
+from headrace.wire.structs import Int8, Int16, Int32, Int64, Kind, MaybeText, Struct, Text
 
 
 class LeaseApi(IntEnum):
@@ -37,96 +38,45 @@ class Verdict(IntEnum):
     REJECT = 3
 
 
-class Message(Protocol):
-    """A message of the family: it can write and read itself."""
-
-    def write(self, out: Writer) -> None: ...
-
-    @classmethod
-    def read(cls, source: Reader) -> Self: ...
+def _read_verdict(source: Reader) -> Verdict:
+    code = source.int8()
+    if code not in set(Verdict):
+        raise Malformed(f"verdict {code} is not one of 1 accept, 2 release, 3 reject")
+    return Verdict(code)
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct):
     """Records `first` to `last` (both included) of a partition, on their n-th delivery."""
 
-    topic: str
-    partition: int
-    first: int
-    last: int
-    delivery_count: int
-
-    def write(self, out: Writer) -> None:
-        out.compact_string(self.topic)
-        out.int32(self.partition)
-        out.int64(self.first)
-        out.int64(self.last)
-        out.int16(self.delivery_count)
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        found = cls(
-            source.compact_string(),
-            source.int32(),
-            source.int64(),
-            source.int64(),
-            source.int16(),
-        )
-        source.tags()
-        return found
+    topic: Text
+    partition: Int32
+    first: Int64
+    last: Int64
+    delivery_count: Int16
 
 
 @dataclass(frozen=True, slots=True)
-class Disposition:
+class Disposition(Struct):
     """What shall become of records `first` to `last` at the commit of their acquisition."""
 
-    topic: str
-    partition: int
-    first: int
-    last: int
-    verdict: Verdict
-    reason: str | None = None
-
-    def write(self, out: Writer) -> None:
-        out.compact_string(self.topic)
-        out.int32(self.partition)
-        out.int64(self.first)
-        out.int64(self.last)
-        out.int8(self.verdict)
-        out.compact_nullable_string(self.reason)
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        topic, partition = source.compact_string(), source.int32()
-        first, last, code = source.int64(), source.int64(), source.int8()
-        reason = source.compact_nullable_string()
-        source.tags()
-        if code not in set(Verdict):
-            raise Malformed(f"verdict {code} is not one of 1 accept, 2 release, 3 reject")
-        return cls(topic, partition, first, last, Verdict(code), reason)
+    topic: Text
+    partition: Int32
+    first: Int64
+    last: Int64
+    verdict: Annotated[Verdict, Kind(_read_verdict, Writer.int8)]
+    reason: MaybeText = None
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct):
     """The head of every request of the family."""
 
     KEY: ClassVar[LeaseApi]
 
-    group: str
-    session: str
-    epoch: int
-
-    def write_head(self, out: Writer) -> None:
-        out.compact_string(self.group)
-        out.compact_string(self.session)
-        out.int32(self.epoch)
-
-
-def head(source: Reader) -> tuple[str, str, int]:
-    """What every request begins with: group, session, epoch."""
-    return source.compact_string(), source.compact_string(), source.int32()
+    group: Text
+    session: Text
+    epoch: Int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,60 +88,24 @@ class OpenRequest(Call):
 
     KEY: ClassVar[LeaseApi] = LeaseApi.OPEN
 
-    topics: tuple[str, ...]
-    start: str
-
-    def write(self, out: Writer) -> None:
-        self.write_head(out)
-        out.compact_array(self.topics, Writer.compact_string)
-        out.compact_string(self.start)
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        group, session, epoch = head(source)
-        topics = tuple(source.compact_array(Reader.compact_string))
-        found = cls(group, session, epoch, topics, source.compact_string())
-        source.tags()
-        return found
+    topics: tuple[Text, ...]
+    start: Text
 
 
 @dataclass(frozen=True, slots=True)
-class OpenResponse:
+class OpenResponse(Struct):
     """The epoch to use from now on, and what the session still holds.
 
     `committed` is the last committed number (0 before the first), `lock_ms` how long locks last
     without a renewal, `outstanding` the numbers acquired and not committed.
     """
 
-    error_code: int
-    error_message: str | None
-    epoch: int = -1
-    committed: int = 0
-    lock_ms: int = 0
-    outstanding: tuple[int, ...] = ()
-
-    def write(self, out: Writer) -> None:
-        out.int16(self.error_code)
-        out.compact_nullable_string(self.error_message)
-        out.int32(self.epoch)
-        out.int64(self.committed)
-        out.int32(self.lock_ms)
-        out.compact_array(self.outstanding, Writer.int64)
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        found = cls(
-            source.int16(),
-            source.compact_nullable_string(),
-            source.int32(),
-            source.int64(),
-            source.int32(),
-            tuple(source.compact_array(Reader.int64)),
-        )
-        source.tags()
-        return found
+    error_code: Int16
+    error_message: MaybeText
+    epoch: Int32 = -1
+    committed: Int64 = 0
+    lock_ms: Int32 = 0
+    outstanding: tuple[Int64, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,47 +117,18 @@ class AcquireRequest(Call):
 
     KEY: ClassVar[LeaseApi] = LeaseApi.ACQUIRE
 
-    seq: int
-    max_records: int
-    max_wait_ms: int
-
-    def write(self, out: Writer) -> None:
-        self.write_head(out)
-        out.int64(self.seq)
-        out.int64(self.max_records)
-        out.int32(self.max_wait_ms)
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        found = cls(*head(source), source.int64(), source.int64(), source.int32())
-        source.tags()
-        return found
+    seq: Int64
+    max_records: Int64
+    max_wait_ms: Int32
 
 
 @dataclass(frozen=True, slots=True)
-class AcquireResponse:
+class AcquireResponse(Struct):
     """The ranges held under the number, ascending; none when nothing was available in time."""
 
-    error_code: int
-    error_message: str | None
+    error_code: Int16
+    error_message: MaybeText
     ranges: tuple[Range, ...] = ()
-
-    def write(self, out: Writer) -> None:
-        out.int16(self.error_code)
-        out.compact_nullable_string(self.error_message)
-        out.compact_array(self.ranges, lambda sink, held: held.write(sink))
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        found = cls(
-            source.int16(),
-            source.compact_nullable_string(),
-            tuple(source.compact_array(Range.read)),
-        )
-        source.tags()
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,40 +137,15 @@ class RenewRequest(Call):
 
     KEY: ClassVar[LeaseApi] = LeaseApi.RENEW
 
-    def write(self, out: Writer) -> None:
-        self.write_head(out)
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        found = cls(*head(source))
-        source.tags()
-        return found
-
 
 @dataclass(frozen=True, slots=True)
-class RenewResponse:
+class RenewResponse(Struct):
     """How many outstanding records are still held, and how many went to others or expired."""
 
-    error_code: int
-    error_message: str | None
-    held: int = 0
-    lost: int = 0
-
-    def write(self, out: Writer) -> None:
-        out.int16(self.error_code)
-        out.compact_nullable_string(self.error_message)
-        out.int64(self.held)
-        out.int64(self.lost)
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        found = cls(
-            source.int16(), source.compact_nullable_string(), source.int64(), source.int64()
-        )
-        source.tags()
-        return found
+    error_code: Int16
+    error_message: MaybeText
+    held: Int64 = 0
+    lost: Int64 = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,42 +154,16 @@ class StageRequest(Call):
 
     KEY: ClassVar[LeaseApi] = LeaseApi.STAGE
 
-    seq: int
+    seq: Int64
     dispositions: tuple[Disposition, ...]
-
-    def write(self, out: Writer) -> None:
-        self.write_head(out)
-        out.int64(self.seq)
-        out.compact_array(self.dispositions, lambda sink, one: one.write(sink))
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        group, session, epoch = head(source)
-        found = cls(
-            group, session, epoch, source.int64(), tuple(source.compact_array(Disposition.read))
-        )
-        source.tags()
-        return found
 
 
 @dataclass(frozen=True, slots=True)
-class StageResponse:
+class StageResponse(Struct):
     """An error code, 0 when the dispositions are durable."""
 
-    error_code: int
-    error_message: str | None
-
-    def write(self, out: Writer) -> None:
-        out.int16(self.error_code)
-        out.compact_nullable_string(self.error_message)
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        found = cls(source.int16(), source.compact_nullable_string())
-        source.tags()
-        return found
+    error_code: Int16
+    error_message: MaybeText
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,41 +172,55 @@ class CommitRequest(Call):
 
     KEY: ClassVar[LeaseApi] = LeaseApi.COMMIT
 
-    seq: int
-
-    def write(self, out: Writer) -> None:
-        self.write_head(out)
-        out.int64(self.seq)
-        out.tags()
-
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        found = cls(*head(source), source.int64())
-        source.tags()
-        return found
+    seq: Int64
 
 
 @dataclass(frozen=True, slots=True)
-class CommitResponse:
+class CommitResponse(Struct):
     """Records settled by this call; `refused` were no longer held, their verdict had no effect."""
 
-    error_code: int
-    error_message: str | None
-    accepted: int = 0
-    released: int = 0
-    rejected: int = 0
-    refused: int = 0
+    error_code: Int16
+    error_message: MaybeText
+    accepted: Int64 = 0
+    released: Int64 = 0
+    rejected: Int64 = 0
+    refused: Int64 = 0
 
-    def write(self, out: Writer) -> None:
-        out.int16(self.error_code)
-        out.compact_nullable_string(self.error_message)
-        for count in (self.accepted, self.released, self.rejected, self.refused):
-            out.int64(count)
-        out.tags()
 
-    @classmethod
-    def read(cls, source: Reader) -> Self:
-        code, message = source.int16(), source.compact_nullable_string()
-        found = cls(code, message, source.int64(), source.int64(), source.int64(), source.int64())
-        source.tags()
-        return found
+@dataclass(frozen=True, slots=True)
+class DescribeRequest(Call):
+    """Look at the in-flight records of the group; session "" and epoch -1. Changes nothing."""
+
+    KEY: ClassVar[LeaseApi] = LeaseApi.DESCRIBE
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight(Struct):
+    """A run of in-flight records: Kafka's state number, deliveries, the holder ("" for none)."""
+
+    first: Int64
+    last: Int64
+    state: Int8
+    delivery_count: Int16
+    holder: Text
+
+
+@dataclass(frozen=True, slots=True)
+class SharePartition(Struct):
+    """One share-partition: SPSO `start`, SPEO `end` (exclusive), the log's end, and its runs."""
+
+    topic: Text
+    partition: Int32
+    start: Int64
+    end: Int64
+    log_end: Int64
+    in_flight: tuple[InFlight, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeResponse(Struct):
+    """Every share-partition of the group, by topic and partition."""
+
+    error_code: Int16
+    error_message: MaybeText
+    partitions: tuple[SharePartition, ...] = ()

@@ -143,7 +143,7 @@ async def _altered(asked: Any, services: Services, validate_only: bool) -> dict[
         return result | {"error_code": Code.INVALID_CONFIG, "error_message": str(error)}
     if values and not validate_only:
         command = SetConfigs(Resource(asked.resource_type), asked.resource_name, values)
-        refused = await services.set_configs(command)
+        refused = await services.topics.set_configs(command)
         if refused is not None:
             return result | {"error_code": error_code(refused), "error_message": refused.message}
     return result

@@ -30,7 +30,9 @@ async def _add(asked: Any, services: Services, validate_only: bool) -> dict[str,
     if any(one.broker_ids != here for one in asked.assignments or ()):
         message = f"broker {here[0]} is the only one that can hold a replica"
         return _result(asked.name, Code.INVALID_REPLICA_ASSIGNMENT, message)
-    answer = await services.add_partitions(AddPartitions(asked.name, asked.count, validate_only))
+    answer = await services.topics.add_partitions(
+        AddPartitions(asked.name, asked.count, validate_only)
+    )
     if isinstance(answer, Refused):
         return _result(asked.name, error_code(answer), answer.message)
     return _result(asked.name, Code.NONE, None)

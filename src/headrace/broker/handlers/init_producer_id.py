@@ -14,6 +14,6 @@ async def handle(request: Request, services: Services) -> Answer:
         return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
     return {
         "error_code": Code.NONE,
-        "producer_id": await services.next_producer_id(),
+        "producer_id": await services.topics.next_producer_id(),
         "producer_epoch": 0,
     }

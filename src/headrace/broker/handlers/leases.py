@@ -3,7 +3,7 @@
 Messages are those of `wire/leases.py`; decisions are `core/leases.py` and `core/shard.py`.
 """
 
-from typing import Any, TypeVar
+from typing import Any
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Api, Raw, Request
@@ -23,9 +23,9 @@ from headrace.core.shard_words import (
 from headrace.core.share_words import ShareKey, Verdict
 from headrace.core.types import Span, TopicPartition, after, elapsed_ms
 from headrace.wire import leases as wire
-from headrace.wire import share_state
-from headrace.wire.leases import LeaseApi, Message
+from headrace.wire.leases import LeaseApi
 from headrace.wire.primitives import Reader, Writer
+from headrace.wire.structs import Struct
 
 _BODY_BYTES_MAX = 64 * 1024 * 1024  # a batch of a million records may stage many dispositions
 
@@ -35,14 +35,12 @@ APIS = tuple(
 )
 _STARTS = ("latest", "earliest")
 
-MessageT = TypeVar("MessageT", bound=Message)
-
 
 async def handle(request: Request, services: Services) -> Answer:
     source = Reader(request.body)
     match LeaseApi(request.api_key):
         case LeaseApi.OPEN:
-            answer: Message = await _open(wire.OpenRequest.read(source), services)
+            answer: Struct = await _open(wire.OpenRequest.read(source), services)
         case LeaseApi.ACQUIRE:
             answer = await _acquire(wire.AcquireRequest.read(source), services)
         case LeaseApi.RENEW:
@@ -52,7 +50,7 @@ async def handle(request: Request, services: Services) -> Answer:
         case LeaseApi.COMMIT:
             answer = await _commit(wire.CommitRequest.read(source), services)
         case LeaseApi.DESCRIBE:
-            answer = await _describe(share_state.DescribeRequest.read(source), services)
+            answer = await _describe(wire.DescribeRequest.read(source), services)
     out = Writer()
     answer.write(out)
     return Raw([out.data])
@@ -160,13 +158,11 @@ async def _commit(call: wire.CommitRequest, services: Services) -> wire.CommitRe
     )
 
 
-async def _describe(
-    call: share_state.DescribeRequest, services: Services
-) -> share_state.DescribeResponse:
+async def _describe(call: wire.DescribeRequest, services: Services) -> wire.DescribeResponse:
     try:
         await services.shares.shard(call.group).durable()
     except StorageFault as fault:
-        return share_state.DescribeResponse(Code.STORAGE_ERROR, str(fault))
+        return wire.DescribeResponse(Code.STORAGE_ERROR, str(fault))
     found = []
     for key, share in services.shares.machine(call.group).partitions_of(call.group).items():
         topic = services.catalog.topics_by_id.get(key.topic_id)
@@ -174,15 +170,15 @@ async def _describe(
         if topic is None or partition is None:
             continue
         runs = tuple(
-            share_state.InFlight(
+            wire.InFlight(
                 run.span.first, run.span.last, run.state, run.deliveries, run.holder or ""
             )
             for run in share.runs
         )
         found.append(
-            share_state.SharePartition(
+            wire.SharePartition(
                 topic.name, key.partition, share.start, share.end, partition.high_watermark, runs
             )
         )
     found.sort(key=lambda one: (one.topic, one.partition))
-    return share_state.DescribeResponse(Code.NONE, None, tuple(found))
+    return wire.DescribeResponse(Code.NONE, None, tuple(found))

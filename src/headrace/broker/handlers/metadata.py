@@ -48,8 +48,8 @@ async def _topic(asked: Any, services: Services, may_create: bool) -> dict[str, 
         return _missing(None, None, Code.UNKNOWN_TOPIC_ID)
     topic = services.catalog.topics.get(asked.name)
     if topic is None and may_create:
-        answer = await services.create_topic(
-            CreateTopic(asked.name, services.new_id(), services.config.num_partitions, {})
+        answer = await services.topics.create(
+            CreateTopic(asked.name, services.topics.new_id(), services.config.num_partitions, {})
         )
         topic = services.catalog.topics.get(asked.name)
         if topic is None and isinstance(answer, Refused):

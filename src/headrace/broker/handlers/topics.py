@@ -54,8 +54,8 @@ async def _create(asked: Any, services: Services, validate_only: bool) -> dict[s
         return _refused(asked.name, wrong.code, str(wrong))
     except ConfigError as error:
         return _refused(asked.name, Code.INVALID_CONFIG, str(error))
-    answer = await services.create_topic(
-        CreateTopic(asked.name, services.new_id(), partitions, configs, validate_only)
+    answer = await services.topics.create(
+        CreateTopic(asked.name, services.topics.new_id(), partitions, configs, validate_only)
     )
     if isinstance(answer, Refused):
         return _refused(asked.name, error_code(answer), answer.message)
@@ -115,7 +115,7 @@ async def _delete(name: str | None, topic_id: Any, services: Services) -> dict[s
         topic, unknown = catalog.topics.get(name or ""), Code.UNKNOWN_TOPIC_OR_PARTITION
     if topic is None:
         return _deleted(name, topic_id, unknown, "the topic does not exist")
-    answer = await services.delete_topic(DeleteTopic(topic.id))
+    answer = await services.topics.delete(DeleteTopic(topic.id))
     if isinstance(answer, Refused):
         return _deleted(topic.name, topic.id, error_code(answer), answer.message)
     return _deleted(topic.name, topic.id, Code.NONE, None)
