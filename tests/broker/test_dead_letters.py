@@ -1,0 +1,200 @@
+"""Dead letters across crashes: each rejected record has one copy, wherever the process died."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from crc32c import crc32c
+
+from headrace.broker.config import Config
+from headrace.broker.services import Services, open_services
+from headrace.core.catalog import CreateTopic, DeleteTopic, Resource, SetConfigs
+from headrace.core.shard_words import On
+from headrace.core.share_group import Heartbeat
+from headrace.core.share_words import Acknowledge, Acknowledged, Acquire, ShareKey, Verdict
+from headrace.core.types import MemberId, Span
+from headrace.wire import batches
+
+GROUP, MEMBER = "work", MemberId("member")
+REJECTED = [2, 3, 5, 8]
+
+
+async def process(folder: Path) -> Services:
+    """A broker's inside, as after a start; whoever had the folder before has died."""
+    services = open_services(Config.parse({}), folder, new_id=uuid4)
+    await services.start()
+    return services
+
+
+async def prepared(folder: Path, dead_letter_topic: str = "dlq") -> Services:
+    """A broker with ten records acquired by one member."""
+    services = await process(folder)
+    await services.topics.create(CreateTopic("jobs", uuid4(), 1, {}))
+    settings = {
+        "share.auto.offset.reset": "earliest",
+        "errors.deadletterqueue.topic.name": dead_letter_topic,
+    }
+    await services.topics.set_configs(SetConfigs(Resource.GROUP, GROUP, settings))
+    jobs = services.partition("jobs", 0)
+    assert jobs is not None
+    jobs.append_records([batches.Record(0, 5, b"k", b"%d" % n) for n in range(10)])
+    await services.shares.ask(GROUP, Heartbeat(GROUP, MEMBER, 0, frozenset({"jobs"})))
+    acquire = Acquire(MEMBER, [Span(0, 9)], 10, 10, exact=True)
+    await services.shares.ask(GROUP, On(key(services), acquire))
+    return services
+
+
+def key(services: Services) -> ShareKey:
+    return ShareKey(GROUP, services.catalog.topics["jobs"].id, 0)
+
+
+async def reject(services: Services, offsets: Iterable[int] = REJECTED) -> None:
+    said = [Acknowledged(Span(n, n), [Verdict.REJECT], f"reason {n}") for n in offsets]
+    await services.shares.ask(GROUP, On(key(services), Acknowledge(MEMBER, said)))
+
+
+async def settled(services: Services) -> None:
+    """Until no dead letter waits."""
+    async with asyncio.timeout(10):
+        while services.shares.machine(GROUP).archiving:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(0.01, waiting.set_result, None)
+            await waiting
+
+
+def letters(services: Services, topic: str = "dlq") -> list[tuple[bytes | None, str, str]]:
+    """Value, offset and reason of every dead letter."""
+    partition = services.partition(topic, 0)
+    found = []
+    if partition is not None:
+        data = partition.log.read(0, 1 << 20).data
+        for record in batches.records(data):
+            told = {name: (value or b"").decode() for name, value in record.headers}
+            found.append((record.value, told["__dlq.errors.offset"], told["__dlq.errors.message"]))
+    return found
+
+
+EXPECTED = [(b"%d" % n, str(n), f"reason {n}") for n in REJECTED]
+
+
+def test_copies_carry_the_record_and_its_reason(tmp_path: Path) -> None:
+    async def work() -> None:
+        services = await prepared(tmp_path)
+        await reject(services)
+        await settled(services)
+        assert letters(services) == EXPECTED
+        await services.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("dies_at", ["_append", "_done"])
+def test_process_dies_around_the_copy(tmp_path: Path, dies_at: str) -> None:
+    """Before the copy is written, and after it but before the journal knows."""
+
+    async def work() -> None:
+        services = await prepared(tmp_path)
+        died = asyncio.Event()
+
+        async def die(*_: Any) -> None:
+            died.set()
+            await asyncio.Future()
+
+        setattr(services.dead_letters, dies_at, die)
+        await reject(services)
+        await asyncio.wait_for(died.wait(), 10)
+        assert letters(services) == (EXPECTED if dies_at == "_done" else [])
+
+        again = await process(tmp_path)
+        await settled(again)
+        assert letters(again) == EXPECTED
+        assert again.shares.machine(GROUP).partitions[key(again)].start == 0
+        await again.close()
+
+    asyncio.run(work())
+
+
+def test_failed_write_is_repeated_and_copies_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        services = await prepared(tmp_path)
+        real, failures = services.dead_letters._done, iter([OSError(28, "no space left")])
+
+        async def failing(*arguments: Any) -> None:
+            for failure in failures:
+                raise failure
+            await real(*arguments)
+
+        monkeypatch.setattr(services.dead_letters, "_done", failing)
+        await reject(services)
+        await settled(services)
+        assert letters(services) == EXPECTED
+        await services.close()
+
+    asyncio.run(work())
+    assert "no space left" in caplog.text
+
+
+def test_topic_of_origin_gets_no_copies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Copies there would be delivered, rejected and copied again, for ever."""
+
+    async def work() -> None:
+        services = await prepared(tmp_path, dead_letter_topic="jobs")
+        await reject(services)
+        await settled(services)
+        jobs = services.partition("jobs", 0)
+        assert jobs is not None
+        assert jobs.log.end_offset == 10
+        await services.close()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(work())
+    assert "is the very topic that the records come from" in caplog.text
+
+
+def test_batch_that_nobody_can_decode_holds_nothing_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        services = await prepared(tmp_path)
+        jobs = services.partition("jobs", 0)
+        assert jobs is not None
+        good = batches.build([batches.Record(0, 5, None, b"x" * 40)])
+        header = batches.headers(good)[0]
+        garbage = bytearray(good)
+        garbage[61:] = b"\xff" * (len(garbage) - 61)
+        garbage[17:21] = _crc(garbage)
+        jobs.append(garbage, [header])
+        acquire = Acquire(MEMBER, [Span(10, 10)], 10, 100, exact=True)
+        await services.shares.ask(GROUP, On(key(services), acquire))
+        await reject(services, [9, 10])
+        await settled(services)
+        assert [offset for _, offset, _ in letters(services)] == ["9"]
+        await services.close()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(work())
+    assert "the records 10 to 10 cannot be decoded" in caplog.text
+
+
+def _crc(batch: bytearray) -> bytes:
+    return crc32c(bytes(batch[21:])).to_bytes(4, "big")
+
+
+def test_topic_deleted_by_a_process_that_died_is_forgotten(tmp_path: Path) -> None:
+    async def work() -> None:
+        services = await prepared(tmp_path)
+        topic = services.catalog.topics["jobs"]
+        services.topics.listeners.clear()  # dies before the share groups hear of it
+        await services.topics.delete(DeleteTopic(topic.id))
+        again = await process(tmp_path)
+        await again.shares.shard(GROUP).durable()
+        assert not again.shares.machine(GROUP).partitions
+        await again.close()
+
+    asyncio.run(work())
