@@ -1,5 +1,6 @@
 """A broker and a bare connection to it, for what no stock client would send."""
 
+import contextlib
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -68,15 +69,29 @@ def broker() -> Iterator[headrace.Broker]:
         yield running
 
 
-@pytest.fixture
-def connect(broker: headrace.Broker) -> Iterator[Connect]:
-    """Opens connections to `broker`; closes them after the test."""
+@contextlib.contextmanager
+def _connecting(broker: headrace.Broker) -> Iterator[Connect]:
     opened: list[Wire] = []
 
     def open_one() -> Wire:
         opened.append(Wire(int(broker.bootstrap_servers.rsplit(":", 1)[1])))
         return opened[-1]
 
-    yield open_one
-    for wire in opened:
-        wire.close()
+    try:
+        yield open_one
+    finally:
+        for wire in opened:
+            wire.close()
+
+
+@pytest.fixture
+def connecting() -> Callable[[headrace.Broker], contextlib.AbstractContextManager[Connect]]:
+    """Opens connections to any broker; closes them at the end of a `with`."""
+    return _connecting
+
+
+@pytest.fixture
+def connect(broker: headrace.Broker) -> Iterator[Connect]:
+    """Opens connections to `broker`; closes them after the test."""
+    with _connecting(broker) as opening:
+        yield opening

@@ -13,6 +13,7 @@ from crc32c import crc32c
 from headrace.broker.config import Config
 from headrace.broker.services import Services, open_services
 from headrace.core.catalog import CreateTopic, DeleteTopic, Resource, SetConfigs
+from headrace.core.runs import State
 from headrace.core.shard_words import On
 from headrace.core.share_group import Heartbeat
 from headrace.core.share_words import Acknowledge, Acknowledged, Acquire, ShareKey, Verdict
@@ -184,6 +185,32 @@ def test_batch_that_nobody_can_decode_holds_nothing_up(
 
 def _crc(batch: bytearray) -> bytes:
     return crc32c(bytes(batch[21:])).to_bytes(4, "big")
+
+
+def test_journal_that_failed_amid_a_copy_is_not_believed(tmp_path: Path) -> None:
+    """The rejection is rebuilt from the journal, and its one copy is found again."""
+
+    async def work() -> None:
+        services = await prepared(tmp_path)
+        shard = services.shares.shard(GROUP)
+        real, left = shard._append, iter([1])
+
+        def failing(records: Any) -> None:
+            # the second write is the one that says ARCHIVED
+            if services.partition("dlq", 0) is not None and next(left, None):
+                raise OSError(28, "no space left")
+            real(records)
+
+        shard._append = failing  # type: ignore[method-assign]  # a disk that fails once, late
+        await reject(services)
+        await settled(services)
+        assert letters(services) == EXPECTED
+        partition = services.shares.machine(GROUP).partitions[key(services)]
+        archived = [run for run in partition.runs if run.state is State.ARCHIVED]
+        assert sum(len(run.span) for run in archived) == len(REJECTED)
+        await services.close()
+
+    asyncio.run(work())
 
 
 def test_topic_deleted_by_a_process_that_died_is_forgotten(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_strays_are_set_aside_and_half_deleted_partitions_removed(
     (stray / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
     with headrace.Broker(tmp_path):
         assert "gone-0 belongs to no topic" in caplog.text
-    assert (tmp_path / f"gone-0.{topic_id}-stray" / "partition.metadata").exists()
+    assert (tmp_path / f"gone.{topic_id}-0-stray" / "partition.metadata").exists()
     assert not stray.exists()
     assert not deleted.exists()
     assert other.exists()

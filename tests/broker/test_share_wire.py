@@ -144,6 +144,7 @@ def member(broker: headrace.Broker, connect: Callable[[], Any]) -> Member:
     ("fields", "code"),
     [
         ({"group_id": ""}, 42),
+        ({"group_id": "x" * 32_768}, 42),
         ({"member_id": ""}, 42),
         ({"member_id": "x" * 37}, 42),
         ({"rack_id": ""}, 42),

@@ -14,6 +14,7 @@ from headrace.core.shard_words import (
     Command,
     CommitLease,
     Committed,
+    ForgetTopic,
     On,
     OpenLease,
     Recovered,
@@ -21,7 +22,7 @@ from headrace.core.shard_words import (
     RenewLease,
     StageLease,
 )
-from headrace.core.share_group import Timing, TopicView
+from headrace.core.share_group import Heartbeat, Timing, TopicView
 from headrace.core.share_words import Acquire, Policy, ShareKey, Verdict
 from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
 from headrace.log.record_codec import ShareJournal
@@ -252,3 +253,43 @@ def test_partitions_added_later_start_at_zero(broker: Broker) -> None:
 def test_topic_new_to_the_group_starts_at_the_end_when_asked(broker: Broker) -> None:
     broker.ask(OpenLease(LEASE, ("flights",), False))
     assert broker.state() == "SPSO=100"
+
+
+def test_partitions_added_later_start_at_zero_for_members_too(broker: Broker) -> None:
+    member = MemberId("member")
+    broker.ask(Heartbeat("delays", member, 0, frozenset({"flights"})))
+    assert broker.state() == "SPSO=100"  # latest
+    broker.ends = (100, 100, 7)
+    broker.ask(Heartbeat("delays", member, 1))
+    assert broker.state(ShareKey("delays", TOPIC, 2)) == "SPSO=0"
+
+
+def test_restart_gives_a_record_to_the_lease_that_had_it_last(broker: Broker) -> None:
+    older, newer = LEASE, ("delays", "another checkpoint")
+    for first, second in ((older, newer), (newer, older)):
+        broker.records.clear()
+        broker._new_process()
+        for lease in (first, second):
+            broker.ask(OpenLease(lease, ("flights",), True))
+        broker.ask(AcquireLease(older, 1, 1, 20))
+        broker.elapse(LOCK_MS)
+        broker.ask(AcquireLease(newer, 1, 1, 20))
+        broker.restart()
+        assert broker.ask(CommitLease(newer, 1, 1)) == Committed(20, 0, 0, 0)
+        assert broker.ask(CommitLease(older, 1, 1)) == Committed(0, 0, 0, 20)
+
+
+def test_two_dispositions_of_one_record_are_refused(broker: Broker) -> None:
+    epoch = broker.open()
+    broker.ask(AcquireLease(LEASE, epoch, 1, 20))
+    staged = (Staged(P0, Span(0, 5), Verdict.RELEASE), Staged(P0, Span(5, 5), Verdict.REJECT))
+    assert broker.ask(StageLease(LEASE, epoch, 1, staged)).why is Why.INVALID_REQUEST
+
+
+def test_forgotten_topic_leaves_no_timer(broker: Broker) -> None:
+    broker.ask(AcquireLease(LEASE, broker.open(), 1, 20))
+    assert broker.shard.next_deadline() == LOCK_MS
+    broker.ask(ForgetTopic(TOPIC))
+    assert broker.shard.next_deadline() is None
+    broker.restart()
+    assert not broker.shard.partitions

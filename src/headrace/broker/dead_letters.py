@@ -35,7 +35,7 @@ _BATCH_RECORDS_MAX = 500
 _BATCH_BYTES_MAX = 512 * 1024
 _RETRY_SECONDS_MAX = 30.0
 
-_Origin = tuple[str, str, int, int]  # group, topic, partition, offset
+_Origin = tuple[str, str, int, int, int]  # group, topic, partition, offset, timestamp
 
 
 class DeadLetters:
@@ -83,8 +83,6 @@ class DeadLetters:
             shards, self._waiting = self._waiting, set()
             try:
                 for shard in shards:
-                    # What is copied must be rejected for good: not before the journal says so.
-                    await shard.durable()
                     for key in sorted(self._shares.machine_of(shard).archiving):
                         await self._write_all(key)
                 self._written_before = set()
@@ -108,6 +106,10 @@ class DeadLetters:
         if share is None or source is None:
             return
         runs = [run for run in share.runs if run.state is State.ARCHIVING]
+        # What is copied must be rejected for good: not before the journal says so.
+        await self._shares.shard(key.group).durable()
+        if not runs or self._shares.machine(key.group).partitions.get(key) is not share:
+            return  # the journal failed meanwhile and the shard was rebuilt without them
         target = await self._target(key, source)
         if target is None:
             await self._done(key, [run.span for run in runs])
@@ -115,9 +117,10 @@ class DeadLetters:
         payload = self._shares.settings(key.group).dead_letter_copy
         known = await self._known(target)
         left, copies, size = deque(runs), list[batches.Record](), 0
+        where = (key.group, source.topic.name, key.partition)
         for piece in _wanted(source, runs):
             for run, record in piece:
-                if (key.group, source.topic.name, key.partition, record.offset) not in known:
+                if (*where, record.offset, record.timestamp) not in known:
                     copies.append(_copy(record, key, source.topic.name, run, payload))
                     size += len(record.value or b"") + len(record.key or b"")
                 if len(copies) >= _BATCH_RECORDS_MAX or size >= _BATCH_BYTES_MAX:
@@ -149,7 +152,10 @@ class DeadLetters:
         trouble = _trouble(topic, source)
         if trouble is None:
             assert isinstance(topic, Topic)
-            return self._topics.partitions.get(topic.id, key.partition % topic.partitions)
+            target = self._topics.partitions.get(topic.id, key.partition % topic.partitions)
+            if target is None:
+                raise StorageFault(f"dead-letter topic {name} is not open yet")
+            return target
         if name not in self._complained:
             self._complained.add(name)
             log.error(
@@ -282,9 +288,10 @@ def _origin(record: batches.Record) -> _Origin | None:
         if name.startswith(PREFIX)
     }
     try:
-        return told["group"], told["topic"], int(told["partition"]), int(told["offset"])
+        place = told["group"], told["topic"], int(told["partition"]), int(told["offset"])
     except (KeyError, ValueError):
         return None  # somebody else's record in the dead-letter topic
+    return (*place, record.timestamp)
 
 
 def _tell_bug(task: asyncio.Task[None]) -> None:

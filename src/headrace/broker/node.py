@@ -6,6 +6,7 @@
 import asyncio
 import errno
 import logging
+import resource
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ async def start_node(
 
     Raises: StartError, whose message is one line that says what to do.
     """
+    _raise_open_files_limit()
     lock = FolderLock(folder)
     try:
         return await _start(config, folder, host, port, lock, clock, new_id)
@@ -93,6 +95,13 @@ async def _start(
         await services.close()
         raise StartError(_cannot_listen(host, port, error)) from error
     return Node(services, server, lock, host, services.port)
+
+
+def _raise_open_files_limit() -> None:
+    """Every partition keeps files open, and the usual soft limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> str:

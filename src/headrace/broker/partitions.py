@@ -8,12 +8,14 @@ Deletion renames the folder first, so that a crash leaves nothing that looks lik
 import asyncio
 import base64
 import logging
+import resource
 from collections.abc import Iterator
 from uuid import UUID
 
 from headrace.broker.config import Config, TopicSettings
 from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog, Resource, Topic
+from headrace.core.errors import Refused, Why
 from headrace.core.types import TopicPartition, elapsed_ms
 from headrace.log.api import Clock, Disk, Slice
 from headrace.log.segments import SegmentedLog
@@ -24,6 +26,9 @@ log = logging.getLogger("headrace.broker")
 LEADER_EPOCH = 0
 _METADATA = "partition.metadata"
 _PROGRESS_MS = 1000
+_NAME_KEPT = 150  # characters of a topic's name in the name of a folder set aside
+_FILES_PER_PARTITION = 3
+_FILES_SPARE = 128  # for connections, the journal and the interpreter
 
 
 class Partition:
@@ -152,6 +157,18 @@ class Partitions:
         if took > _PROGRESS_MS:
             log.info("opened %d partitions in %d ms", wanted, took)
 
+    def no_room_for(self, count: int) -> Refused | None:
+        """Refuse `count` further partitions where the system lets no process open so many files."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = (len(self._by_key) + count) * _FILES_PER_PARTITION + _FILES_SPARE
+        if limit == resource.RLIM_INFINITY or wanted <= limit:
+            return None
+        return Refused(
+            Why.INVALID_PARTITIONS,
+            f"{count} further partitions need about {wanted} open files, {limit} are allowed; "
+            "raise the limit (ulimit -n) and restart the broker",
+        )
+
     def open_topic(self, topic: Topic, catalog: Catalog) -> None:
         """Open those partitions of a topic that are not open: it is new, or has new ones."""
         for index in range(topic.partitions):
@@ -171,8 +188,9 @@ class Partitions:
             if partition is None:
                 continue
             partition.log.close()
-            gone = f"{topic.name}-{index}.{topic.id.hex}-delete"
-            self._disk.rename(f"{topic.name}-{index}", gone)
+            folder = f"{topic.name}-{index}"
+            gone = _aside(folder, topic.id.hex, "delete")
+            self._disk.rename(folder, gone)
             self._disk.remove(gone)
             self._waits.notify(partition.key)
 
@@ -186,6 +204,8 @@ class Partitions:
     def _open(self, topic: Topic, index: int, catalog: Catalog) -> None:
         folder = f"{topic.name}-{index}"
         metadata = f"{folder}/{_METADATA}"
+        if self._disk.exists(metadata) and self._topic_id(metadata) != uuid_text(topic.id):
+            self._set_aside(folder, self._topic_id(metadata))
         if not self._disk.exists(metadata):
             self._disk.write(metadata, f"version: 0\ntopic_id: {uuid_text(topic.id)}\n".encode())
         settings = self._settings(topic, catalog)
@@ -195,6 +215,9 @@ class Partitions:
             opened.sync()
         partition = Partition(topic, index, opened, settings, self._waits, fsync=fsync)
         self._by_key[topic.id, index] = partition
+
+    def _topic_id(self, metadata: str) -> str:
+        return self._disk.read(metadata).decode(errors="replace").split()[-1]
 
     def _settings(self, topic: Topic, catalog: Catalog) -> TopicSettings:
         overrides = catalog.configs_of(Resource.TOPIC, topic.name)
@@ -213,11 +236,20 @@ class Partitions:
             metadata = f"{folder}/{_METADATA}"
             if folder.endswith("-stray") or not self._disk.exists(metadata):
                 continue
-            topic_id = self._disk.read(metadata).decode(errors="replace").split()[-1]
+            topic_id = self._topic_id(metadata)
             if expected.get(folder) != topic_id:
-                aside = f"{folder}.{topic_id}-stray"
-                log.warning("%s belongs to no topic; it was renamed to %s", folder, aside)
-                self._disk.rename(folder, aside)
+                self._set_aside(folder, topic_id)
+
+    def _set_aside(self, folder: str, topic_id: str) -> None:
+        aside = _aside(folder, topic_id, "stray")
+        log.warning("%s belongs to no topic; it was renamed to %s", folder, aside)
+        self._disk.rename(folder, aside)
+
+
+def _aside(folder: str, topic_id: str, why: str) -> str:
+    """A name for the folder of a topic that is no more, short enough for every file system."""
+    name, number = folder.rsplit("-", 1)
+    return f"{name[:_NAME_KEPT]}.{topic_id}-{number}-{why}"
 
 
 def uuid_text(value: UUID) -> str:

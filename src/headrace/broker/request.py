@@ -14,7 +14,7 @@ from typing import Any
 from headrace.wire import codec
 from headrace.wire.primitives import Buffer
 
-_BODY_BYTES_MAX = 8 * 1024 * 1024
+_BODY_BYTES_MAX = 1024 * 1024
 
 
 class HangUp(Exception):

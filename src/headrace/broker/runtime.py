@@ -125,6 +125,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
     async def durable(self) -> None:
         """Return once everything decided so far is durable. Raises: StorageFault."""
+        if not self._rebuilt():
+            raise StorageFault(f"{self.name}: {self._fault}")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._parked.append(_Parked(future, None))
         self._schedule()
@@ -141,7 +143,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
     def _submit(self, command: CommandT) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        if self._fault is not None and not self._rebuilt():
+        if not self._rebuilt():
             future.set_exception(StorageFault(f"{self.name}: {self._fault}"))
             return future
         answer = self.machine.decide(command, self._clock.now())
@@ -211,8 +213,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
     def _drop(self, error: OSError, parked: list[_Parked]) -> None:
         log.error(
-            "%s: journal write failed: %s. %d callers are told; state is rebuilt from the journal "
-            "with the next call. Check space and permissions of the data folder.",
+            "%s: journal write failed: %s. %d callers are told; state is rebuilt from the journal. "
+            "Check space and permissions of the data folder.",
             self.name,
             error,
             len(parked),
@@ -224,9 +226,12 @@ class ShardRuntime(Generic[CommandT, EventT]):
                 one.future.set_exception(StorageFault(f"{self.name}: {error}"))
                 one.future.exception()  # a tick has no caller to fetch it
         self._parked = []
+        asyncio.get_running_loop().call_soon(self._rebuilt)
 
     def _rebuilt(self) -> bool:
-        """Rebuild the machine after a fault; False while the disk still fails."""
+        """Rebuild the machine after a fault, if there was one; False while the disk still fails."""
+        if self._fault is None:
+            return True
         try:
             self.load()
         except OSError as error:
@@ -262,7 +267,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
     def _tick(self) -> None:
         self._alarm = self._alarm_at = None
-        if self._fault is not None and not self._rebuilt():
+        if not self._rebuilt():
             return
         events = self.machine.tick(self._clock.now())
         if events:

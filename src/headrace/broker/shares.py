@@ -6,16 +6,17 @@ fetch. The number of shards is fixed when the topic is created.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from headrace.broker.config import Config, GroupSettings
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import ShardRuntime
 from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
-from headrace.core.catalog import ConfigSet, CreateTopic, Resource, TopicDeleted
+from headrace.core.catalog import ConfigSet, CreateTopic, Resource
 from headrace.core.catalog import Event as CatalogEvent
 from headrace.core.errors import Refused
 from headrace.core.shard import ShareShard
@@ -77,6 +78,7 @@ class Shares:
         self._topics = topics
         self._waits = waits
         self._resolved: dict[str, _Resolved] = {}
+        self._defaults = self._resolved_from({})
 
     async def open(self) -> None:
         """Create the internal topic when it is new, replay every shard, begin to keep time.
@@ -99,6 +101,7 @@ class Shares:
             shard.listeners.append(self._wake)
             self.shards.append(shard)
         topics.listeners.append(self._topics_changed)
+        topics.on_deleted.append(self._forget)
         for shard in self.shards:
             shard.start()
             known = {key.topic_id for key in self.machine_of(shard).partitions}
@@ -173,14 +176,16 @@ class Shares:
         )
 
     def _resolve(self, group: str) -> _Resolved:
+        if not self._topics.catalog.configs_of(Resource.GROUP, group):
+            return self._defaults  # names that only strangers ask for are not kept
         known = self._resolved.get(group)
         if known is None:
-            known = self._resolved[group] = self._resolved_now(group)
+            overrides = self._topics.catalog.configs_of(Resource.GROUP, group)
+            known = self._resolved[group] = self._resolved_from(overrides)
         return known
 
-    def _resolved_now(self, group: str) -> _Resolved:
+    def _resolved_from(self, overrides: Mapping[str, str]) -> _Resolved:
         config = self._config
-        overrides = self._topics.catalog.configs_of(Resource.GROUP, group)
         settings = GroupSettings.resolve(config, overrides)
         policy = Policy(
             delivery_limit=settings.share_delivery_count_limit,
@@ -220,13 +225,14 @@ class Shares:
         for group in {event.key.group for event in events if isinstance(event, Settled | Started)}:
             self._waits.notify(wait_key(group))
 
+    def _forget(self, topic_id: UUID) -> None:
+        for shard in self.shards:
+            shard.tell(ForgetTopic(topic_id))
+
     def _topics_changed(self, events: Sequence[CatalogEvent]) -> None:
         for event in events:
             if isinstance(event, ConfigSet) and event.resource is Resource.GROUP:
                 self._resolved.pop(event.name, None)
-            elif isinstance(event, TopicDeleted):
-                for shard in self.shards:
-                    shard.tell(ForgetTopic(event.topic_id))
 
 
 def wait_key(group: str) -> tuple[str, str]:

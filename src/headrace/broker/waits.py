@@ -7,6 +7,10 @@ of it runs on the event loop, so nothing can happen between looking and waiting.
 import asyncio
 from collections.abc import Hashable, Iterable
 
+_WAIT_MS_MAX = (
+    300_000  # a peer that died behind queued requests is noticed after this at the latest
+)
+
 
 class Waits:
     """Waiters by key, at most `limit` at a time; beyond that a poll returns at once."""
@@ -30,6 +34,7 @@ class Waits:
 
     async def wait(self, keys: Iterable[Hashable], timeout_ms: float) -> bool:
         """Wait for one of `keys`; whether one was notified before `timeout_ms` had passed."""
+        timeout_ms = min(timeout_ms, _WAIT_MS_MAX)
         if timeout_ms <= 0 or self._closed or self._waiting >= self._limit:
             return False
         loop = asyncio.get_running_loop()

@@ -55,7 +55,6 @@ def serve(
         config = Config.parse(_pairs(settings or []))
     except ConfigError as error:
         _fail(f"--set: {error}")
-    _raise_open_files_limit()
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_serve(config, data_dir, host, port))
@@ -102,12 +101,3 @@ def _pairs(settings: list[str]) -> dict[str, str]:
 def _fail(message: str) -> NoReturn:
     print(f"headrace: {message}", file=sys.stderr)
     raise typer.Exit(1)
-
-
-def _raise_open_files_limit() -> None:
-    """Every partition keeps files open, and the usual soft limit is 1024."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

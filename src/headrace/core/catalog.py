@@ -17,7 +17,8 @@ from headrace.core.errors import Refused, Why
 from headrace.core.machine import Decided
 from headrace.core.types import MonoMs, Now
 
-INTERNAL_TOPICS = frozenset({"__share_group_state", "__cluster_metadata", "__consumer_offsets"})
+METADATA_TOPIC = "__cluster_metadata"
+INTERNAL_TOPICS = frozenset({"__share_group_state", METADATA_TOPIC, "__consumer_offsets"})
 PARTITIONS_MAX = 10_000
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -181,6 +182,8 @@ class Catalog:
         return Decided([] if command.validate_only else events, topic)
 
     def _refused_name(self, name: str) -> Refused | None:
+        if name == METADATA_TOPIC:
+            return Refused(Why.INVALID_TOPIC, f"{name!r} is the catalogue's own journal")
         if name in self.topics:
             return Refused(Why.TOPIC_EXISTS, f"topic {name!r} already exists")
         if not _NAME.fullmatch(name) or name in {".", ".."}:

@@ -11,6 +11,7 @@ docs/spark.md, whose failure matrix says what each crash point leaves behind.
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeVar, assert_never
 
 from headrace.core.errors import Refused, Why
@@ -141,6 +142,12 @@ class Lease:
         if acquisition is None:
             return Refused(Why.INVALID_REQUEST, f"Acquisition {seq} is not outstanding.")
         held = _by_key(acquisition.held)
+        for ranges in _by_key(staged).values():
+            for one, following in pairwise(ranges):
+                if following.span.first <= one.span.last:
+                    return Refused(
+                        Why.INVALID_REQUEST, f"Records {following.span} have two dispositions."
+                    )
         for one in staged:
             covered = sum(len(part) for _, part in _overlaps(held.get(one.key, ()), one.span))
             if covered != len(one.span):

@@ -23,7 +23,7 @@ from headrace.core.leases import (
     verdicts,
 )
 from headrace.core.machine import Decided
-from headrace.core.runs import State
+from headrace.core.runs import Runs, State
 from headrace.core.shard_words import (
     AcquireLease,
     Command,
@@ -110,9 +110,11 @@ class ShareShard:
             case ForgetTopic(topic_id):
                 return Decided([Forgotten(k) for k in self.partitions if k.topic_id == topic_id])
             case Recovered():
-                return Decided(
-                    [e for lease in self.leases.values() for e in self._reclaimed(lease, now)]
-                )
+                # Where a lock lapsed two leases may know of a record: the later delivery, applied
+                # last, is the one that holds it.
+                taken = [e for lease in self.leases.values() for e in self._reclaimed(lease, now)]
+                taken.sort(key=lambda event: event.deliveries)
+                return Decided(taken)
             case _:
                 assert_never(command)
 
@@ -159,7 +161,9 @@ class ShareShard:
             case LeaseRestored():
                 self._apply_to_lease(event)
             case Forgotten(key):
-                self.partitions.pop(key, None)
+                gone = self.partitions.pop(key, None)
+                if gone is not None:
+                    gone.runs = Runs(gone.start)  # its deadlines must not wake anybody any more
                 self._of_group.get(key.group, {}).pop(key, None)
                 self.archiving.discard(key)
             case _:

@@ -12,6 +12,7 @@ from headrace.core.errors import Refused, Why
 from headrace.core.types import MemberId, TopicPartition
 
 OPEN, FINAL = 0, -1
+PARTITIONS_MAX = 10_000
 _EPOCH_MAX = 2**31 - 1
 
 SessionKey = tuple[str, MemberId]
@@ -78,6 +79,8 @@ class ShareSessions:
         if command.epoch == OPEN:
             if not command.may_open:
                 return Refused(Why.SESSION_EPOCH, "an acknowledgement cannot open a session")
+            if len(command.added) > PARTITIONS_MAX:
+                return Refused(Why.INVALID_REQUEST, f"a session holds {PARTITIONS_MAX} partitions")
             if known is None and len(self._sessions) >= self._sessions_max:
                 return Refused(
                     Why.SESSION_LIMIT, f"{self._sessions_max} share sessions are open already"
@@ -87,6 +90,8 @@ class ShareSessions:
             return Refused(Why.SESSION_NOT_FOUND, "no share session of this member is open")
         if command.epoch == FINAL:
             return [SessionEnded(command.key)]
+        if len(known.partitions) + len(command.added) > PARTITIONS_MAX:
+            return Refused(Why.INVALID_REQUEST, f"a session holds {PARTITIONS_MAX} partitions")
         if command.epoch != known.next_epoch:
             return Refused(
                 Why.SESSION_EPOCH, f"epoch {known.next_epoch} was expected, not {command.epoch}"

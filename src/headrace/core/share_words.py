@@ -8,6 +8,8 @@ from uuid import UUID
 from headrace.core.runs import State
 from headrace.core.types import MemberId, MonoMs, Span
 
+NAME_BYTES_MAX = 32_767  # of a group or session: what the journal's keys, and Kafka's, can hold
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class ShareKey:

@@ -133,7 +133,7 @@ class ShareJournal:
             self._updates[key] = 0
             return [Started(key, record.start, record.state_epoch), *settled]
         if record.snapshot_epoch != self._snapshot_epochs.get(key):
-            return []  # an update of a snapshot that a newer one has replaced
+            raise Malformed(f"an update of snapshot {record.snapshot_epoch} of {key} without it")
         self._updates[key] += 1
         return [*settled, Advanced(key, record.start)] if record.start != _UNCHANGED else settled
 

@@ -20,14 +20,14 @@ from headrace.core.shard_words import (
     RenewLease,
     StageLease,
 )
-from headrace.core.share_words import ShareKey, Verdict
+from headrace.core.share_words import NAME_BYTES_MAX, ShareKey, Verdict
 from headrace.core.types import Span, TopicPartition, after, elapsed_ms
 from headrace.wire import leases as wire
 from headrace.wire.leases import LeaseApi
 from headrace.wire.primitives import Reader, Writer
 from headrace.wire.structs import Struct
 
-_BODY_BYTES_MAX = 64 * 1024 * 1024  # a batch of a million records may stage many dispositions
+_BODY_BYTES_MAX = 16 * 1024 * 1024  # some 100,000 dispositions with their reasons
 
 APIS = tuple(
     Api(api, f"Lease{api.name.title()}", range(1), flexible=True, body_bytes_max=_BODY_BYTES_MAX)
@@ -72,10 +72,12 @@ def _lease(call: wire.Call) -> LeaseKey:
 
 
 async def _open(call: wire.OpenRequest, services: Services) -> wire.OpenResponse:
-    if not call.group or not call.session or call.start not in _STARTS or not call.topics:
+    named = all(1 <= len(name.encode()) <= NAME_BYTES_MAX for name in (call.group, call.session))
+    if not named or call.start not in _STARTS or not call.topics:
         return wire.OpenResponse(
             Code.INVALID_REQUEST,
-            "a lease needs a group, a session, topics, and 'latest' or 'earliest' as its start",
+            f"a lease needs a group and a session of 1 to {NAME_BYTES_MAX} bytes, topics, and "
+            "'latest' or 'earliest' as its start",
         )
     command = OpenLease(_lease(call), call.topics, call.start == "earliest")
     opened, code, message = await _ask(services, call.group, command)

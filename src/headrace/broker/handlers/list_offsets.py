@@ -7,6 +7,7 @@ from headrace.broker.partitions import LEADER_EPOCH, Partition
 from headrace.broker.request import Answer, Api, Request
 from headrace.broker.services import Services
 from headrace.core.types import WallMs
+from headrace.wire.batches import CorruptBatch
 
 APIS = (Api(2, "ListOffsets", range(1, 12)),)
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL = -1, -2, -3, -4
@@ -41,7 +42,10 @@ def _partition(partition: Partition | None, asked: Any, request: Request) -> dic
     elif asked.timestamp < 0 and request.version < _SINCE.get(asked.timestamp, 1 << 15):
         code = Code.UNSUPPORTED_VERSION
     else:
-        offset, timestamp = _find(partition, asked.timestamp)
+        try:
+            offset, timestamp = _find(partition, asked.timestamp)
+        except CorruptBatch:  # its checksum is right; a producer made it so
+            code = Code.CORRUPT_MESSAGE
     return {
         "partition_index": asked.partition_index,
         "error_code": code,

@@ -19,7 +19,7 @@ from headrace.broker.services import Services
 from headrace.core.errors import Refused, Why
 from headrace.core.shard_words import On, ReleaseMember
 from headrace.core.share_session import FINAL, Continue
-from headrace.core.share_words import Acknowledge, Acknowledged, ShareKey, Verdict
+from headrace.core.share_words import NAME_BYTES_MAX, Acknowledge, Acknowledged, ShareKey, Verdict
 from headrace.core.types import MemberId, Span, TopicPartition
 
 APIS = (Api(79, "ShareAcknowledge", range(1, 3)),)
@@ -58,8 +58,8 @@ async def handle(request: Request, services: Services) -> Answer:
 
 def malformed(message: Any) -> Refused | None:
     """What is wrong with the group or member of a ShareFetch or ShareAcknowledge."""
-    if message.group_id is None:
-        return Refused(Why.INVALID_REQUEST, "GroupId is missing.")
+    if message.group_id is None or len(message.group_id.encode()) > NAME_BYTES_MAX:
+        return Refused(Why.INVALID_REQUEST, f"GroupId must be a name of {NAME_BYTES_MAX} bytes.")
     if not 1 <= len(message.member_id or "") <= MEMBER_ID_CHARS_MAX:
         return Refused(
             Why.INVALID_REQUEST, f"MemberId must have 1 to {MEMBER_ID_CHARS_MAX} characters."

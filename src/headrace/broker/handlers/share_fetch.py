@@ -128,7 +128,8 @@ async def _acquire_all(
     services: Services, message: Any, order: Sequence[TopicPartition], response: _Response
 ) -> bool:
     """One look at every partition, in order, while the request's limits last."""
-    bytes_left, records_left = message.max_bytes, message.max_records
+    bytes_left = min(message.max_bytes, services.config.fetch_max_bytes)
+    records_left = message.max_records
     something = False
     for partition in order:
         if bytes_left <= 0 or records_left <= 0:

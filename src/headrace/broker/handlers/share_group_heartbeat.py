@@ -10,6 +10,7 @@ from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.core.errors import Refused, Why
 from headrace.core.share_group import LEAVE, Heartbeat, Seen
+from headrace.core.share_words import NAME_BYTES_MAX
 from headrace.core.types import MemberId, TopicPartition
 
 APIS = (Api(76, "ShareGroupHeartbeat", range(1, 2)),)
@@ -50,6 +51,8 @@ async def handle(request: Request, services: Services) -> Answer:
 def _malformed(message: Any, services: Services) -> Refused | None:
     if not message.group_id:
         return Refused(Why.INVALID_REQUEST, "GroupId can't be empty.")
+    if len(message.group_id.encode()) > NAME_BYTES_MAX:
+        return Refused(Why.INVALID_REQUEST, f"GroupId has more than {NAME_BYTES_MAX} bytes.")
     if not 1 <= len(message.member_id) <= MEMBER_ID_CHARS_MAX:
         return Refused(
             Why.INVALID_REQUEST, f"MemberId must have 1 to {MEMBER_ID_CHARS_MAX} characters."

@@ -1,0 +1,124 @@
+"""Changes of topics that are cut off in the middle, and names and numbers at their limits."""
+
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+import headrace
+from headrace.wire import batches, codec
+
+CREATE, DELETE, PRODUCE, FETCH, LIST_OFFSETS = 19, 20, 0, 1, 2
+
+
+def creation(name: str, partitions: int = 1) -> dict[str, Any]:
+    topic = {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": 1,
+        "assignments": (),
+        "configs": (),
+    }
+    return {"topics": (topic,), "timeout": 1000, "validate_only": False}
+
+
+def create(wire: Any, name: str, partitions: int = 1) -> int:
+    return int(wire.call(CREATE, 5, **creation(name, partitions)).topics[0].error_code)
+
+
+def produce(wire: Any, name: str, data: bytes | None = None) -> tuple[int, int]:
+    """Code and base offset."""
+    data = data or batches.build([batches.Record(0, 5, b"k", b"v")])
+    topic = {"name": name, "partition_data": ({"index": 0, "records": data},)}
+    answer = wire.call(PRODUCE, 9, transactional_id=None, acks=1, timeout=1000, topic_data=(topic,))
+    (response,) = answer.responses[0].partition_responses
+    return int(response.error_code), int(response.base_offset)
+
+
+def end_offset(wire: Any, name: str, timestamp: int = -1) -> tuple[int, int]:
+    """Code and offset."""
+    partition = {"partition_index": 0, "timestamp": timestamp}
+    topic = {"name": name, "partitions": (partition,)}
+    answer = wire.call(LIST_OFFSETS, 1, replica_id=-1, topics=(topic,))
+    (found,) = answer.topics[0].partitions
+    return int(found.error_code), int(found.offset)
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_deletion_whose_caller_went_away_is_whole(
+    tmp_path: Path, durability: str, connecting: Any
+) -> None:
+    """A topic of the same name gets files of its own, and keeps its records over a restart."""
+    settings = {"headrace.durability": durability}
+    names = [f"orders-{number}" for number in range(5)]
+    with headrace.Broker(tmp_path, settings=settings) as broker, connecting(broker) as connect:
+        for name in names:
+            assert create(connect(), name) == 0
+            assert [produce(connect(), name)[1] for _ in range(3)] == [0, 1, 2]
+            leaving = connect()
+            leaving.send(DELETE, 1, bytes(codec.encode_request(DELETE, 1, deletion(name))))
+            leaving.close()
+            until = time.monotonic() + 5
+            while (code := create(connect(), name)) == 36 and time.monotonic() < until:
+                pass
+            assert code == 0
+            assert produce(connect(), name) == (0, 0)
+    with headrace.Broker(tmp_path, settings=settings) as broker, connecting(broker) as connect:
+        assert [end_offset(connect(), name) for name in names] == [(0, 1)] * len(names)
+
+
+def deletion(name: str) -> dict[str, Any]:
+    return {"topic_names": (name,), "timeout": 1000}
+
+
+def test_creation_whose_caller_went_away_is_whole(connect: Callable[[], Any]) -> None:
+    for number in range(5):
+        leaving = connect()
+        leaving.send(CREATE, 4, bytes(codec.encode_request(CREATE, 4, creation(f"t{number}"))))
+        leaving.close()
+        until = time.monotonic() + 5
+        while (code := create(connect(), f"t{number}")) not in {0, 36} and time.monotonic() < until:
+            pass
+        assert code in {0, 36}
+        assert produce(connect(), f"t{number}") == (0, 0)
+
+
+def test_longest_legal_name_can_be_deleted_and_the_broker_starts(
+    tmp_path: Path, connecting: Any
+) -> None:
+    name = "n" * 249
+    with headrace.Broker(tmp_path) as broker, connecting(broker) as connect:
+        assert create(connect(), name) == 0
+        assert produce(connect(), name) == (0, 0)
+        answer = connect().call(DELETE, 1, **deletion(name))
+        assert answer.responses[0].error_code == 0
+    with headrace.Broker(tmp_path) as broker, connecting(broker) as connect:
+        assert create(connect(), name) == 0
+        assert end_offset(connect(), name) == (0, 0)
+
+
+def test_more_partitions_than_files_are_refused_before_anything_is_made(
+    connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 1024))
+    assert create(connect(), "wide", 400) == 37
+    assert create(connect(), "narrow", 4) == 0
+
+
+def test_journal_of_the_catalogue_is_no_topic(connect: Callable[[], Any]) -> None:
+    assert create(connect(), "__cluster_metadata") == 17
+
+
+def test_batch_that_nobody_can_decode_fails_the_look_up_alone(connect: Callable[[], Any]) -> None:
+    wire = connect()
+    assert create(wire, "poison") == 0
+    batch = bytearray(batches.build([batches.Record(0, 5, None, b"x" * 40)]))
+    batch[61:] = b"\xff" * (len(batch) - 61)
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    assert produce(wire, "poison", bytes(batch)) == (0, 0)
+    assert end_offset(wire, "poison", timestamp=1) == (2, -1)
+    assert end_offset(wire, "poison") == (0, 1)
