@@ -293,3 +293,15 @@ def test_forgotten_topic_leaves_no_timer(broker: Broker) -> None:
     assert broker.shard.next_deadline() is None
     broker.restart()
     assert not broker.shard.partitions
+
+
+def test_staging_for_a_settled_number_changes_nothing(broker: Broker) -> None:
+    """Spark runs a batch again when its commit log lost the entry; the query must not stop."""
+    epoch = broker.open()
+    broker.ask(AcquireLease(LEASE, epoch, 1, 20))
+    broker.ask(CommitLease(LEASE, epoch, 1))
+    before = broker.state()
+    staged = (Staged(P0, Span(0, 3), Verdict.REJECT),)
+    assert not isinstance(broker.ask(StageLease(LEASE, epoch, 1, staged)), Refused)
+    assert broker.state() == before
+    assert broker.ask(CommitLease(LEASE, epoch, 1)) == Committed(0, 0, 0, 0)

@@ -62,14 +62,16 @@ class Flow:
 
     def rows(self, **options: str) -> DataFrame:
         reader = self.spark.readStream.format("headrace")
-        given = {
+        return reader.options(**{**self.options, **options}).load()
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {
             "kafka.bootstrap.servers": self.servers,
             "subscribe": "t",
             "share.group.id": GROUP,
             "startingOffsets": "earliest",
-            **options,
         }
-        return reader.options(**given).load()
 
     def start(
         self, rows: DataFrame, sink: Callable[[DataFrame, int], None], **trigger: Any

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
 
 from headrace.spark import IncomingRecord, Reject, Release, acknowledge, each_record
 from headrace.spark.acknowledge import coalesced
@@ -158,6 +159,27 @@ def test_rows_without_bookkeeping_are_refused(rows: DataFrame) -> None:
     sink = acknowledge(lambda good, _: None, bootstrap_servers="127.0.0.1:1", group="g")
     with pytest.raises(ValueError, match="needs the columns lease: set option includeDelivery"):
         sink(rows.drop("lease"), 0)
+
+
+@pytest.mark.parametrize("persist", [False, True])
+def test_rows_that_lost_their_lease_fail_the_batch(
+    rows: DataFrame, staged: Staged, persist: bool
+) -> None:
+    broken = rows.withColumn("lease", f.when(f.col("offset") < 50, f.col("lease")))
+    sink = acknowledge(
+        lambda good, _: good.count(),
+        bootstrap_servers="127.0.0.1:1",
+        group="g",
+        persist=persist,
+    )
+    with pytest.raises(ValueError, match="rows set aside have no lease"):
+        sink(broken, 0)
+    assert staged == []
+
+
+def test_an_address_that_is_none_is_told_at_once() -> None:
+    with pytest.raises(ValueError, match="'localhost' is not host:port"):
+        acknowledge(lambda good, _: None, bootstrap_servers="localhost", group="g")
 
 
 def judge(record: IncomingRecord) -> dict[str, Any]:

@@ -126,6 +126,33 @@ def test_pandas_functions_are_isolated_too(records: Records) -> None:
     ]
 
 
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Reject("half a \ud83d smile"), "half a \\ud83d smile"),
+        (ValueError("\udcff"), "ValueError: \\udcff"),
+        (Speechless(), "Speechless: "),
+    ],
+)
+def test_a_reason_that_is_no_text_sets_its_record_aside_all_the_same(
+    records: Records, error: Exception, reason: str
+) -> None:
+    def fail(record: IncomingRecord) -> dict[str, Any]:
+        raise error
+
+    assert verdicts(each_record(records(b"1"), fail, "a int")) == [("reject", reason)]
+
+
+def test_a_pandas_function_that_returns_no_frame_fails_the_query(records: Records) -> None:
+    with pytest.raises(PythonException, match=r"returned NoneType, not a pandas.DataFrame"):
+        isolate(records(b"1", b"2"), lambda frame: None, "a bigint", pandas=True).collect()
+
+
 @pytest.mark.parametrize(
     ("function", "told"),
     [
@@ -145,5 +172,7 @@ def test_misuse_is_told_before_anything_runs(records: Records) -> None:
     rows = records(b"1")
     with pytest.raises(ValueError, match="names offset, which the records bring along"):
         isolate(rows, doubled, "offset int")
+    with pytest.raises(ValueError, match="names Offset, which the records bring along"):
+        isolate(rows, doubled, "Offset int")
     with pytest.raises(ValueError, match=r"lack lease: .*includeDelivery set to true"):
         isolate(rows.drop("lease"), doubled, "a int")

@@ -40,6 +40,9 @@ def test_the_group_may_be_spelled_as_a_client_setting() -> None:
     ("name", "value", "told"),
     [
         ("maxOffsetPerTrigger", "1", "unknown option .*; did you mean 'maxOffsetsPerTrigger'"),
+        ("failOnDataLoss", "false", "removed records always fail the batch"),
+        ("kafka.security.protocol", "SSL", "its client is not librdkafka's"),
+        ("zzz", "1", "unknown option 'zzz'; there are kafka.bootstrap.servers, subscribe"),
         ("kafka.group.id", "g", "a share group is named by 'share.group.id'"),
         ("subscribePattern", "a.*", "name the topics with 'subscribe'"),
         ("path", "somewhere", "load\\(\\) takes no path"),

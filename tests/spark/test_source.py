@@ -201,6 +201,25 @@ def test_a_checkpoint_that_is_an_old_copy_is_refused(flow: Any, reader: ShareRea
         reader.latestOffset(ends[1], ReadMaxRows(20))
 
 
+def test_a_checkpoint_of_another_broker_is_refused(flow: Any, reader: ShareReader) -> None:
+    """Going on would begin at `startingOffsets` of a group that knows nothing, and skip records."""
+    flow.produce(50)
+    strange = {**reader.initialOffset(), "seq": 4}
+    with pytest.raises(ClientError, match="it is of another broker or group"):
+        reader.latestOffset(strange, ReadMaxRows(20))
+    with pytest.raises(ClientError, match="start with a new checkpoint"):
+        reader.partitions(reader.initialOffset(), strange)
+
+
+def test_what_is_no_stream_is_told(flow: Any) -> None:
+    reader = flow.spark.read.format("headrace").options(**flow.options)
+    with pytest.raises(Exception, match=r"is a stream: use spark.readStream"):
+        reader.load().count()
+    writer = flow.spark.range(1).write.format("headrace").mode("append").options(**flow.options)
+    with pytest.raises(Exception, match="is a source: write with any Kafka client"):
+        writer.save()
+
+
 def test_wrong_options_are_told_in_one_line(flow: Any) -> None:
     with pytest.raises(Exception, match="did you mean 'maxOffsetsPerTrigger'"):
         flow.rows(maxOffsetPerTrigger="1")

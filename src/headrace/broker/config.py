@@ -89,7 +89,7 @@ class _Table:
         known = [n for s in cls.settings().values() for n in (s.name, *s.aliases)]
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"{cls.__name__} has no setting {name!r}{hint}")
+        raise ConfigError(f"there is no setting {name!r}{hint}")
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:

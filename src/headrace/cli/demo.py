@@ -20,7 +20,7 @@ def demo(
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Empty folder for everything that is written; kept.  [default: a new one]"
+            help="Empty folder for everything that is written; kept. A new one by default."
         ),
     ] = None,
     flights: Annotated[

@@ -200,8 +200,8 @@ class Cluster:
                 if left <= 0:
                     raise Unreachable(
                         f"{what}: gave up after {patience.total_s:g} s at {self.bootstrap_servers}"
-                        f" ({error}); is the broker running there?"
-                    ) from error
+                        f" ({error}); is a broker running there?"
+                    ) from None
                 if now >= warn_at:
                     warn_at = now + patience.warn_every_s
                     LOG.warning(

@@ -233,9 +233,7 @@ class ShareShard:
         views = self._views(command.topics)
         missing = [topic for topic in command.topics if topic not in views]
         if missing:
-            return Refused(
-                Why.UNKNOWN_TOPIC, f"Topic {missing[0]} does not exist; create it first."
-            )
+            return Refused(Why.UNKNOWN_TOPIC, f"Topic {missing[0]} does not exist.")
         lease = self.leases.get(command.lease) or Lease(command.lease)
         opened = LeaseOpened(command.lease, lease.epoch + 1, command.topics)
         reply = Opened(
@@ -270,6 +268,8 @@ class ShareShard:
                 )
                 kept = sum(len(event.span) for event in events)
                 return Decided(events, Renewed(kept, wanted - kept))
+            case StageLease(_, _, seq) if seq <= lease.committed:
+                return Decided([])  # a batch that is replayed although it is settled
             case StageLease(_, _, seq, staged):
                 refused = lease.check_staged(seq, staged)
                 if refused is not None:

@@ -17,7 +17,7 @@ from typing import Protocol
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 
-from headrace.client.connection import Cluster
+from headrace.client.connection import Cluster, addresses
 from headrace.client.leases import Lease
 from headrace.spark.executions import Executions
 from headrace.wire.leases import Disposition, Verdict
@@ -62,6 +62,8 @@ def acknowledge(
     Raises, in the query: ValueError for missing columns or an unknown disposition; as `Lease`.
     """
 
+    addresses(bootstrap_servers)
+
     def on_batch(rows: DataFrame, batch_id: int) -> None:
         missing = [name for name in _NEEDED if name not in rows.columns]
         if missing:
@@ -71,6 +73,11 @@ def acknowledge(
             )
         judge = _by_persisting if persist else _by_observing
         found = judge(rows, lambda good: write(_stripped(good, keep_bookkeeping), batch_id))
+        if any(one.lease not in found.leases for one in found.set_aside):
+            raise ValueError(
+                "rows set aside have no lease: keep the column as the source gave it (an outer "
+                "join after each_record loses it; join in the sink)"
+            )
         with Cluster(bootstrap_servers, client_id=f"headrace-spark-{group}") as cluster:
             for handle in found.leases:
                 session, epoch, seq = handle.split("/")
@@ -135,7 +142,8 @@ def _by_persisting(rows: DataFrame, write: Callable[[DataFrame], object]) -> Jud
     kept = rows.persist()
     try:
         write(kept.filter(_accepted()))
-        leases = [row.lease for row in kept.select("lease").distinct().collect()]
+        held = kept.select("lease").where("lease is not null").distinct()
+        leases = [row.lease for row in held.collect()]
         return Judged(leases, kept.filter(~_accepted()).select(*_NEEDED).collect())
     finally:
         kept.unpersist()

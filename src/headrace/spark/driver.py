@@ -59,6 +59,16 @@ class Driver:
                 "start with a new checkpoint to read on from the group's position"
             )
 
+    def knows(self, seq: int) -> None:
+        """Raises: ClientError when a checkpoint that ends at `seq` is of another broker."""
+        if seq > self._held:
+            raise ClientError(
+                f"the checkpoint ends at number {seq} of session {self.session}, but share group "
+                f"{self._options.group!r} knows it only up to {self._held}: it is of another "
+                "broker or group, or the broker's data folder was replaced; start with a new "
+                "checkpoint"
+            )
+
     def commit(self, seq: int) -> None:
         """Settle everything up to `seq`, once."""
         self._keeper.check()
@@ -145,7 +155,7 @@ class _Keeper:
         self._every_s = max(lock_ms, 1) / 1000 / _RENEWALS_A_LOCK
         self._holding = threading.Event()
         self._stopped = threading.Event()
-        self._error: BrokerError | None = None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="headrace-renew", daemon=True)
         self._thread.start()
 
@@ -180,6 +190,9 @@ class _Keeper:
                 except ClientError as error:
                     LOG.warning("locks were not renewed: %s", error)
                     continue
+                except Exception as error:
+                    self._error = error  # a bug: the query must not go on without renewals
+                    raise
                 if renewed.lost:
                     LOG.warning(
                         "group %s session %s: the locks of %d records ended, %d are held",

@@ -150,7 +150,7 @@ class _Target:
 
 def _target(rows: DataFrame, schema: StructType | str) -> _Target:
     user = StructType(_fields(schema)) if isinstance(schema, str) else schema
-    taken = sorted(set(user.names) & set(BOOKKEEPING))
+    taken = sorted(name for name in user.names if name.lower() in BOOKKEEPING)
     if taken:
         raise ValueError(
             f"the schema names {', '.join(taken)}, which the records bring along; rename there"
@@ -239,12 +239,20 @@ def _verdict(
         return None, None
     if isinstance(outcome, Release | Reject):
         verdict = "release" if isinstance(outcome, Release) else "reject"
-        return verdict, _short(str(outcome)) or None
-    reason = _short(f"{type(outcome).__name__}: {outcome}")
+        return verdict, _short(_told(outcome)) or None
+    reason = _short(f"{type(outcome).__name__}: {_told(outcome)}")
     return ("release" if isinstance(outcome, release_on) else "reject"), reason
 
 
+def _told(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # an exception that cannot say what it is concerns its record alone
+        return ""
+
+
 def _short(text: str) -> str:
+    text = text.encode(errors="backslashreplace").decode()  # quoted input may be no text at all
     return text if len(text) <= REASON_LENGTH_MAX else text[: REASON_LENGTH_MAX - 3] + "..."
 
 
@@ -273,6 +281,8 @@ def _called(
     function: Callable[[Any], Any], batch: pa.RecordBatch, schema: pa.Schema, pandas: bool
 ) -> pa.RecordBatch:
     made = function(batch.to_pandas() if pandas else batch)
+    if pandas and not hasattr(made, "columns"):
+        raise Misuse(f"the function returned {type(made).__name__}, not a pandas.DataFrame")
     if pandas:
         made = pa.Table.from_pandas(made, preserve_index=False)
     if not isinstance(made, pa.RecordBatch | pa.Table):

@@ -135,6 +135,7 @@ _OF_KAFKA_SOURCE = {
     "assign": "a share group assigns ranges itself; name the topics with 'subscribe'",
     "kafka.group.id": "a share group is named by 'share.group.id'",
     "endingoffsets": "it is for batch queries; this source streams",
+    "failondataloss": "removed records always fail the batch, with their offsets",
 }
 assert {field for field, _, _ in _SPELLINGS} == {field.name for field in fields(Options)}
 
@@ -142,5 +143,10 @@ assert {field for field, _, _ in _SPELLINGS} == {field.name for field in fields(
 def _unknown(name: str) -> str:
     if (remedy := _OF_KAFKA_SOURCE.get(name.lower())) is not None:
         return f"option {name!r} is not for format 'headrace': {remedy}"
-    near = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=0.0)
-    return f"unknown option {name!r}; did you mean {_KNOWN[near[0]][1]!r}?"
+    near = difflib.get_close_matches(name.lower(), _KNOWN, n=1)
+    if near:
+        return f"unknown option {name!r}; did you mean {_KNOWN[near[0]][1]!r}?"
+    if name.lower().startswith("kafka."):
+        return f"option {name!r} is not for format 'headrace': its client is not librdkafka's"
+    spellings = ", ".join(spelling for _, spelling, _ in _SPELLINGS)
+    return f"unknown option {name!r}; there are {spellings}"

@@ -18,12 +18,18 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from headrace.spark.driver import Driver, ends_now
-from headrace.spark.options import Options
+from headrace.spark.options import OptionError, Options
 from headrace.spark.plan import Batch, split
 from headrace.spark.read import read_task, schema_of
 from headrace.wire.leases import Range
@@ -52,6 +58,12 @@ class HeadraceDataSource(DataSource):
 
     def schema(self) -> str:
         return schema_of(self._options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        raise OptionError("format 'headrace' is a stream: use spark.readStream")
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise OptionError("format 'headrace' is a source: write with any Kafka client or sink")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return ShareReader(self._options, schema)
@@ -83,6 +95,7 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = Batch.from_json(start)
         driver = self._opened(before.session)
         driver.follows(before.seq)
+        driver.knows(before.seq)
         driver.commit(before.seq)
         if self._until is not None and driver.has_reached(self._until):
             return start
@@ -96,6 +109,7 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         batch = Batch.from_json(end)
         driver = self._opened(batch.session)
+        driver.knows(batch.seq)
         driver.reading(batch)
         lease = driver.handle(batch.seq)
         return [Task(ranges, lease) for ranges in split(batch.ranges, self._options)]
