@@ -39,6 +39,7 @@ class Broker:
 
     ends: tuple[int, ...] = (100, 100)
     mono: int = 0
+    exists: bool = True
     records: list[tuple[bytes | None, bytes | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -54,7 +55,9 @@ class Broker:
         return False
 
     def topic(self, name: str) -> TopicView | None:
-        return TopicView(TOPIC, (0,) * len(self.ends), self.ends) if name == "flights" else None
+        if name != "flights" or not self.exists:
+            return None
+        return TopicView(TOPIC, (0,) * len(self.ends), self.ends)
 
     @property
     def now(self) -> Now:
@@ -262,6 +265,15 @@ def test_partitions_added_later_start_at_zero_for_members_too(broker: Broker) ->
     broker.ends = (100, 100, 7)
     broker.ask(Heartbeat("delays", member, 1))
     assert broker.state(ShareKey("delays", TOPIC, 2)) == "SPSO=0"
+
+
+def test_topic_that_appears_after_the_subscription_is_read_from_its_start(broker: Broker) -> None:
+    member = MemberId("member")
+    broker.exists = False
+    broker.ask(Heartbeat("delays", member, 0, frozenset({"flights"})))
+    broker.exists = True  # and a hundred records are in it before the next heartbeat
+    broker.ask(Heartbeat("delays", member, 1))
+    assert broker.state() == "SPSO=0"
 
 
 def test_restart_gives_a_record_to_the_lease_that_had_it_last(broker: Broker) -> None:

@@ -198,14 +198,22 @@ class ShareShard:
 
     def _heartbeat(self, command: Heartbeat, now: Now) -> Decided[Event] | Refused:
         group = self.groups.get(command.group) or ShareGroup(command.group)
-        views = self._views(group.topics() | (command.topics or frozenset()))
+        waited_for = group.topics()
+        views = self._views(waited_for | (command.topics or frozenset()))
         timing = self._outside.timing(command.group)
         answer = group.heartbeat(command, now, timing, views)
         if isinstance(answer, Refused):
             return answer
         events, seen = answer
+        # A topic that was subscribed to before it existed is read from its first record: "latest"
+        # is where it was when the subscription was added, and it was nowhere.
+        appeared = [view for name, view in views.items() if name in waited_for]
+        added = [view for name, view in views.items() if name not in waited_for]
         earliest = self._outside.starts_earliest(command.group)
-        started = self._started(command.group, views.values(), earliest=earliest)
+        started = [
+            *self._started(command.group, appeared, earliest=True),
+            *self._started(command.group, added, earliest=earliest),
+        ]
         return Decided([*started, *events], seen)
 
     def _started(self, group: str, views: Iterable[TopicView], *, earliest: bool) -> list[Event]:
