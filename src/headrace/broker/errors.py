@@ -52,6 +52,14 @@ class Code(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
+class Faulty(Exception):
+    """A part of a request that cannot be carried out, with the code that tells the client so."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def error_code(refused: Refused | None) -> Code:
     """The code of a refusal; none without one."""
     return Code.NONE if refused is None else _code(refused.why)

@@ -15,7 +15,7 @@ from headrace.broker.config import (
     TopicSettings,
     spelled,
 )
-from headrace.broker.errors import Code, error_code
+from headrace.broker.errors import Code, Faulty, error_code
 from headrace.broker.request import Answer, Api, Request
 from headrace.broker.services import Services
 from headrace.core.catalog import Resource, SetConfigs
@@ -31,14 +31,6 @@ _FROM_TOPIC, _FROM_START, _FROM_DEFAULT, _FROM_GROUP = 1, 4, 5, 8
 _BOOLEAN, _STRING, _INT, _LONG = 1, 2, 3, 5
 _SET, _DELETE = 0, 1
 _INT_MAX = 2**31 - 1
-
-
-class _Wrong(Exception):
-    """A resource that cannot be described or altered."""
-
-    def __init__(self, code: Code, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 async def handle(request: Request, services: Services) -> Answer:
@@ -67,8 +59,8 @@ def _described(asked: Any, services: Services) -> dict[str, Any]:
     }
     try:
         shown = _configs(asked.resource_type, asked.resource_name, services)
-    except _Wrong as wrong:
-        return result | {"error_code": wrong.code, "error_message": str(wrong)}
+    except Faulty as fault:
+        return result | {"error_code": fault.code, "error_message": str(fault)}
     keys = set(asked.configuration_keys or ())
     return result | {"configs": [one for one in shown if not keys or one["name"] in keys]}
 
@@ -77,7 +69,7 @@ def _configs(kind: int, name: str, services: Services) -> list[dict[str, Any]]:
     config, catalog = services.config, services.catalog
     if kind == Resource.TOPIC:
         if name not in catalog.topics:
-            raise _Wrong(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+            raise Faulty(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
         return topic_configs(config, catalog.configs_of(Resource.TOPIC, name))
     if kind == Resource.GROUP:
         _require_group(name)
@@ -86,7 +78,7 @@ def _configs(kind: int, name: str, services: Services) -> list[dict[str, Any]]:
         return _shown(GroupSettings.settings(), resolved, overrides, _FROM_GROUP)
     if kind == _BROKER:
         if name not in {"", str(config.node_id)}:
-            raise _Wrong(Code.INVALID_REQUEST, f"this is broker {config.node_id}, not {name!r}")
+            raise Faulty(Code.INVALID_REQUEST, f"this is broker {config.node_id}, not {name!r}")
         settings = Config.settings()
         started_with = {
             setting.name: ""
@@ -94,7 +86,7 @@ def _configs(kind: int, name: str, services: Services) -> list[dict[str, Any]]:
             if getattr(config, field) != setting.default
         }
         return _shown(settings, config, started_with, _FROM_START, read_only=True)
-    raise _Wrong(Code.INVALID_REQUEST, f"resources of type {kind} have no configuration here")
+    raise Faulty(Code.INVALID_REQUEST, f"resources of type {kind} have no configuration here")
 
 
 def _shown(
@@ -137,8 +129,8 @@ async def _altered(asked: Any, services: Services, validate_only: bool) -> dict[
     }
     try:
         values = _new_values(asked, services)
-    except _Wrong as wrong:
-        return result | {"error_code": wrong.code, "error_message": str(wrong)}
+    except Faulty as fault:
+        return result | {"error_code": fault.code, "error_message": str(fault)}
     except ConfigError as error:
         return result | {"error_code": Code.INVALID_CONFIG, "error_message": str(error)}
     if values and not validate_only:
@@ -150,15 +142,15 @@ async def _altered(asked: Any, services: Services, validate_only: bool) -> dict[
 
 
 def _new_values(asked: Any, services: Services) -> dict[str, str | None]:
-    """Checked values by setting name. Raises: _Wrong, ConfigError."""
+    """Checked values by setting name. Raises: Faulty, ConfigError."""
     kind, name = asked.resource_type, asked.resource_name
     if kind == _BROKER:
         message = "the settings of a broker are those it was started with (serve --set)"
-        raise _Wrong(Code.INVALID_REQUEST, message)
+        raise Faulty(Code.INVALID_REQUEST, message)
     if kind not in set(Resource):
-        raise _Wrong(Code.INVALID_REQUEST, f"resources of type {kind} have no configuration here")
+        raise Faulty(Code.INVALID_REQUEST, f"resources of type {kind} have no configuration here")
     if kind == Resource.TOPIC and name not in services.catalog.topics:
-        raise _Wrong(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+        raise Faulty(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
     if kind == Resource.GROUP:
         _require_group(name)
     table = TopicSettings if kind == Resource.TOPIC else GroupSettings
@@ -166,7 +158,7 @@ def _new_values(asked: Any, services: Services) -> dict[str, str | None]:
     for change in asked.configs:
         _, setting = table.find(change.name)
         if setting.name in values:
-            raise _Wrong(Code.INVALID_REQUEST, f"{setting.name} is named twice")
+            raise Faulty(Code.INVALID_REQUEST, f"{setting.name} is named twice")
         if change.config_operation == _DELETE:
             values[setting.name] = None
         elif change.config_operation == _SET and change.value is not None:
@@ -181,4 +173,4 @@ def _new_values(asked: Any, services: Services) -> dict[str, str | None]:
 
 def _require_group(name: str) -> None:
     if not name:
-        raise _Wrong(Code.INVALID_REQUEST, "the name of a group may not be empty")
+        raise Faulty(Code.INVALID_REQUEST, "the name of a group may not be empty")

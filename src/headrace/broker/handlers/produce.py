@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from uuid import UUID
 
-from headrace.broker.errors import Code
+from headrace.broker.errors import Code, Faulty
 from headrace.broker.partitions import Partition
 from headrace.broker.request import Answer, Api, HangUp, Raw, Request
 from headrace.broker.services import Services
@@ -23,14 +23,6 @@ log = logging.getLogger("headrace.broker")
 APIS = (Api(0, "Produce", range(3, 14), advertised_from=0, body_bytes_max=2**31 - 1),)
 _FLEXIBLE_SINCE = 9
 _IDS_SINCE = 13
-
-
-class Faulty(Exception):
-    """Records that cannot be appended, with the code that says so."""
-
-    def __init__(self, code: Code, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 @dataclass(slots=True)

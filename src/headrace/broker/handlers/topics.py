@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from headrace.broker.config import ConfigError, TopicSettings, spelled
-from headrace.broker.errors import Code, error_code
+from headrace.broker.errors import Code, Faulty, error_code
 from headrace.broker.handlers.configs import topic_configs
 from headrace.broker.request import Answer, Api, Request
 from headrace.broker.services import Services
@@ -14,14 +14,6 @@ from headrace.core.errors import Refused
 CREATE, DELETE = 19, 20
 APIS = (Api(CREATE, "CreateTopics", range(2, 8)), Api(DELETE, "DeleteTopics", range(1, 7)))
 _DEFAULT = -1
-
-
-class _Wrong(Exception):
-    """A topic that cannot be created as asked."""
-
-    def __init__(self, code: Code, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 async def handle(request: Request, services: Services) -> Answer:
@@ -50,8 +42,8 @@ async def _create(asked: Any, services: Services, validate_only: bool) -> dict[s
             config.name: config.value for config in asked.configs if config.value is not None
         }
         configs = _canonical(configs)
-    except _Wrong as wrong:
-        return _refused(asked.name, wrong.code, str(wrong))
+    except Faulty as fault:
+        return _refused(asked.name, fault.code, str(fault))
     except ConfigError as error:
         return _refused(asked.name, Code.INVALID_CONFIG, str(error))
     answer = await services.topics.create(
@@ -71,21 +63,21 @@ async def _create(asked: Any, services: Services, validate_only: bool) -> dict[s
 
 
 def _partitions(asked: Any, services: Services) -> int:
-    """How many partitions; one replica each, on this broker. Raises: _Wrong."""
+    """How many partitions; one replica each, on this broker. Raises: Faulty."""
     if asked.assignments:
         if asked.num_partitions != _DEFAULT or asked.replication_factor != _DEFAULT:
-            raise _Wrong(Code.INVALID_REQUEST, "an assignment and a number of partitions exclude")
+            raise Faulty(Code.INVALID_REQUEST, "an assignment and a number of partitions exclude")
         indexes = sorted(one.partition_index for one in asked.assignments)
         here = (services.config.node_id,)
         if indexes != list(range(len(indexes))) or any(
             one.broker_ids != here for one in asked.assignments
         ):
             message = f"partitions must count from 0, with broker {here[0]} as only replica"
-            raise _Wrong(Code.INVALID_REPLICA_ASSIGNMENT, message)
+            raise Faulty(Code.INVALID_REPLICA_ASSIGNMENT, message)
         return len(indexes)
     if asked.replication_factor not in {_DEFAULT, 1}:
         message = f"replication factor {asked.replication_factor}; there is one broker"
-        raise _Wrong(Code.INVALID_REPLICATION_FACTOR, message)
+        raise Faulty(Code.INVALID_REPLICATION_FACTOR, message)
     if asked.num_partitions == _DEFAULT:
         return services.config.num_partitions
     return int(asked.num_partitions)
