@@ -94,7 +94,7 @@ def test_values_of_a_group_that_the_broker_no_longer_allows_are_clamped() -> Non
         ("share.record.lock.duration.ms", "60001", "60001 is outside 1000 to 60000"),
         ("share.delivery.count.limit", "11", "11 is outside 2 to 10"),
         ("share.auto.offset.reset", "middle", "none of latest, earliest"),
-        ("retention.ms", "1", "GroupSettings has no setting 'retention.ms'"),
+        ("retention.ms", "1", "there is no setting 'retention.ms'"),
     ],
 )
 def test_values_that_a_group_may_not_set(name: str, value: str, message: str) -> None:
