@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from uuid import UUID
 
 from headrace.broker.config import Config
 from headrace.broker.partitions import Partition
@@ -48,7 +49,8 @@ class DeadLetters:
         self._wanted = asyncio.Event()
         self._waiting: set[Shard] = set()
         self._task: asyncio.Task[None] | None = None
-        self._written_before: set[_Origin] | None = None
+        self._in_doubt = False  # whether copies may be there that the journal does not know of
+        self._found: dict[UUID, set[_Origin]] = {}
         self._complained: set[str] = set()
 
     def start(self) -> None:
@@ -58,6 +60,7 @@ class DeadLetters:
             if self._shares.machine_of(shard).archiving:
                 self._waiting.add(shard)
                 self._wanted.set()
+                self._in_doubt = True
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(_tell_bug)
 
@@ -81,11 +84,12 @@ class DeadLetters:
             await self._wanted.wait()
             self._wanted.clear()
             shards, self._waiting = self._waiting, set()
+            self._found.clear()
             try:
                 for shard in shards:
                     for key in sorted(self._shares.machine_of(shard).archiving):
                         await self._write_all(key)
-                self._written_before = set()
+                self._in_doubt = False
                 pause = 0.5
             except (OSError, StorageFault) as error:
                 log.error(
@@ -94,7 +98,7 @@ class DeadLetters:
                     pause,
                 )
                 self._waiting |= shards
-                self._written_before = None  # whether the last copy was written is not known
+                self._in_doubt = True
                 self._wanted.set()
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _RETRY_SECONDS_MAX)
@@ -167,20 +171,28 @@ class DeadLetters:
         return None
 
     async def _known(self, target: Partition) -> set[_Origin]:
-        """Origins of the copies that are there already; read once, after a crash."""
-        if self._written_before is not None:
-            return self._written_before
-        found: set[_Origin] = set()
-        for index in range(target.topic.partitions):
-            partition = self._topics.partitions.get(target.key.topic_id, index)
-            assert partition is not None
-            offset, end = partition.log.start_offset, partition.log.end_offset
-            while (piece := _piece(partition, offset, end)) is not None:
-                origins = (_origin(record) for record in _decoded(partition, piece))
-                found.update(origin for origin in origins if origin is not None)
-                offset = piece.headers[-1].last_offset + 1
-                await asyncio.sleep(0)
-        return found
+        """Origins of the copies that are there already, read once a topic, where it is in doubt."""
+        if not self._in_doubt:
+            return set()
+        topic_id = target.key.topic_id
+        if topic_id not in self._found:
+            found = self._found[topic_id] = set()
+            for index in range(target.topic.partitions):
+                partition = self._topics.partitions.get(topic_id, index)
+                assert partition is not None
+                found |= await _origins(partition)
+        return self._found[topic_id]
+
+
+async def _origins(partition: Partition) -> set[_Origin]:
+    found: set[_Origin] = set()
+    offset, end = partition.log.start_offset, partition.log.end_offset
+    while (piece := _piece(partition, offset, end)) is not None:
+        origins = (_origin(record) for record in _decoded(partition, piece))
+        found.update(origin for origin in origins if origin is not None)
+        offset = piece.headers[-1].last_offset + 1
+        await asyncio.sleep(0)
+    return found
 
 
 def _passed(left: deque[Run], offset: int) -> list[Span]:
