@@ -9,7 +9,7 @@ import heapq
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 from headrace.core.types import MemberId, MonoMs, Span
@@ -52,7 +52,19 @@ class Run:
         first, last = max(self.span.first, span.first), min(self.span.last, span.last)
         if first == self.span.first and last == self.span.last:
             return self
-        return replace(self, span=Span(first, last))
+        return self.at(Span(first, last))
+
+    def at(self, span: Span) -> "Run":
+        """The same state over another span (several times as fast as `dataclasses.replace`)."""
+        return Run(
+            span,
+            self.state,
+            self.deliveries,
+            self.holder,
+            self.deadline,
+            self.stored,
+            self.reason,
+        )
 
     def alike(self, other: "Run") -> bool:
         """Equal in everything but the span."""
@@ -171,7 +183,7 @@ def _merged(runs: list[Run]) -> list[Run]:
     for run in runs[1:]:
         last = merged[-1]
         if run.alike(last):
-            merged[-1] = replace(last, span=Span(last.span.first, run.span.last))
+            merged[-1] = last.at(Span(last.span.first, run.span.last))
         else:
             merged.append(run)
     return merged
