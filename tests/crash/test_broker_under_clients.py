@@ -50,14 +50,15 @@ def test_no_record_is_lost_and_no_accepted_one_comes_again(tmp_path: Path) -> No
 
 def work_off(consumer: confluent_kafka.ShareConsumer, settled: set[bytes]) -> set[bytes]:
     """Accept what one poll brings; the values whose acceptance the broker has confirmed."""
-    waiting: dict[tuple[str, int, int], bytes] = {}
+    waiting: list[tuple[str | None, int | None, bytes]] = []
     for message in consumer.poll(0.05):
         if message.error() is not None:
             continue
         value = message.value()
+        assert value is not None
         assert value not in settled, f"{value!r} was accepted, and came again"
         consumer.acknowledge(message, AcknowledgeType.ACCEPT)
-        waiting[message.topic(), message.partition(), message.offset()] = value
+        waiting.append((message.topic(), message.partition(), value))
     if not waiting:
         return set()
     outcome = consumer.commit_sync(timeout=20.0)
@@ -66,4 +67,4 @@ def work_off(consumer: confluent_kafka.ShareConsumer, settled: set[bytes]) -> se
         for place, error in (outcome or {}).items()
         if error is not None
     }
-    return {value for (topic, part, _), value in waiting.items() if (topic, part) not in failed}
+    return {value for topic, partition, value in waiting if (topic, partition) not in failed}
