@@ -245,7 +245,8 @@ def _read_batch(source: Reader) -> StateBatch:
     reason = source.tags().get(_REASON)
     if state not in set(State) or state == State.ACQUIRED:
         raise Malformed(f"delivery state {state} cannot be durable")
-    return StateBatch(span, State(state), deliveries, str(reason, "utf-8") if reason else None)
+    told = bytes(reason).decode(errors="replace") if reason else None
+    return StateBatch(span, State(state), deliveries, told)
 
 
 def _read_span(source: Reader) -> Span:
