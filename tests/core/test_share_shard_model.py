@@ -396,5 +396,5 @@ def _durable(partition: SharePartition) -> dict[int, tuple[State, int, str | Non
     return found
 
 
-Deliveries.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+Deliveries.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
 TestDeliveries = Deliveries.TestCase

@@ -81,7 +81,6 @@ def rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return found
 
 
-@settings(deadline=None)
 @given(fetches, st.integers(0, 40), st.integers(0, 40), st.booleans())
 def test_columns_are_the_records(fetch: Any, first: int, last: int, headers: bool) -> None:
     data = built(fetch)
@@ -167,7 +166,7 @@ mutations = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.lists(plain, min_size=1, max_size=5), st.sampled_from(Codec), mutations, st.data())
 def test_hostile_bytes_are_judged_as_the_other_decoder_judges(
     records: list[Record], codec: Codec, changes: list[tuple[int, int]], data: st.DataObject
@@ -189,7 +188,7 @@ def test_hostile_bytes_are_judged_as_the_other_decoder_judges(
     assert wanted is None or without == [{**row, "headers": None} for row in wanted]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(fetches, mutations, st.booleans())
 def test_no_change_of_any_byte_escapes_as_another_exception(
     fetch: Any, changes: list[tuple[int, int]], headers: bool
