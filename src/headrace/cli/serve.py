@@ -46,7 +46,7 @@ def serve(
     from headrace.broker.node import new_event_loop
     from headrace.broker.services import StartError
 
-    if log_level not in _LEVELS:
+    if log_level.lower() not in _LEVELS:
         _fail(f"--log-level: {log_level!r} is none of {', '.join(_LEVELS)}")
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
