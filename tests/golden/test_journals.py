@@ -9,8 +9,7 @@ from typing import Any
 from headrace.core.catalog import Catalog
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
-from headrace.core.share_group import Timing, TopicView
-from headrace.core.share_words import Policy
+from headrace.core.shard_words import Outside
 from headrace.core.types import WallMs
 from headrace.log.metadata_records import MetadataRecords
 from headrace.log.record_codec import LEASE, ShareJournal, read_share_record
@@ -26,20 +25,6 @@ def records(name: str) -> list[batches.Record]:
 
 def printed(name: str) -> list[str]:
     return (HERE / f"{name}.txt").read_text().splitlines()
-
-
-class Outside:
-    def policy(self, group: str) -> Policy:
-        return Policy()
-
-    def timing(self, group: str) -> Timing:
-        return Timing()
-
-    def starts_earliest(self, group: str) -> bool:
-        return True
-
-    def topic(self, name: str) -> TopicView | None:
-        return None
 
 
 def uuid_text(value: Any) -> str:
@@ -86,9 +71,9 @@ def test_reasons_stand_where_kafka_passes_over_them() -> None:
     }
 
 
-def test_share_state_is_written_as_kafka_read_it() -> None:
+def test_share_state_is_written_as_kafka_read_it(nowhere: Outside) -> None:
     """What is replayed and journaled again gives the same bytes."""
-    shard = ShareShard(Outside())
+    shard = ShareShard(nowhere)
     journal = ShareJournal(shard)
     rewriting = ShareJournal(shard)
     for record in records("share_group_state"):

@@ -112,8 +112,10 @@ class DeadLetters:
         runs = [run for run in share.runs if run.state is State.ARCHIVING]
         # What is copied must be rejected for good: not before the journal says so.
         await self._shares.shard(key.group).durable()
-        if not runs or self._shares.machine(key.group).partitions.get(key) is not share:
-            return  # the journal failed meanwhile and the shard was rebuilt without them
+        if self._shares.machine(key.group).partitions.get(key) is not share:
+            raise StorageFault(f"{key}: the shard was rebuilt meanwhile")
+        if not runs:
+            return
         target = await self._target(key, source)
         if target is None:
             await self._done(key, [run.span for run in runs])
