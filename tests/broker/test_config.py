@@ -2,7 +2,10 @@
 
 import pytest
 
-from headrace.broker.config import Config, ConfigError, GroupSettings, TopicSettings, spelled
+from headrace.broker.config import Config
+from headrace.broker.group_settings import GroupSettings
+from headrace.broker.settings import ConfigError, spelled
+from headrace.broker.topic_settings import TopicSettings
 
 
 def test_defaults_are_kafkas_and_ours() -> None:
@@ -44,6 +47,8 @@ def test_names_and_aliases(alias: str, text: str, field: str, value: object) -> 
         ),
         ({"share.group.enable": "1"}, "'1' is neither true nor false"),
         ({"headrace.durability": "maybe"}, "'maybe' is none of os, fsync"),
+        ({"log.cleanup.policy": "delete,burn"}, "'burn' is none of delete, compact"),
+        ({"log.cleaner.min.cleanable.ratio": "nan"}, "nan is below the minimum of 0"),
         (
             {"share.delivery.count.limit": "5", "group.share.delivery.count.limit": "5"},
             "is set twice",
@@ -113,5 +118,16 @@ def test_every_default_can_be_spelled_and_read_back(table: type[Config]) -> None
     names = [name for s in table.settings().values() for name in (s.name, *s.aliases)]
     assert len(names) == len(set(names))
     for setting in table.settings().values():
-        assert setting.parse(spelled(setting.default)) == setting.default
+        if setting.default is not None:
+            assert setting.parse(spelled(setting.default)) == setting.default
         assert setting.doc.endswith(".")
+
+
+def test_a_topic_takes_its_own_values_then_the_brokers_as_kafka_ranks_them() -> None:
+    config = Config.parse(
+        {"log.retention.hours": "1", "log.retention.minutes": "30", "log.cleanup.policy": "compact"}
+    )
+    topic = TopicSettings.resolve(config, {"cleanup.policy": "compact, delete"})
+    assert topic.retention_ms == 30 * 60_000
+    assert topic.cleanup_policy == ("compact", "delete")
+    assert TopicSettings.resolve(Config.parse({"log.retention.hours": "-1"}), {}).retention_ms == -1

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from headrace.broker.config import TopicSettings
 from headrace.broker.partitions import Partition
+from headrace.broker.topic_settings import TopicSettings
 from headrace.broker.waits import Waits
 from headrace.core.catalog import Topic
 from headrace.wire.batches import Record

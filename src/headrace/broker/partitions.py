@@ -12,7 +12,8 @@ import resource
 from collections.abc import Iterator
 from uuid import UUID
 
-from headrace.broker.config import Config, TopicSettings
+from headrace.broker.config import Config
+from headrace.broker.topic_settings import TopicSettings
 from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog, Resource, Topic
 from headrace.core.errors import Refused, Why

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from headrace.broker.config import Config, GroupSettings
+from headrace.broker.config import Config
+from headrace.broker.group_settings import GroupSettings
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import ShardRuntime
 from headrace.broker.topics import Topics

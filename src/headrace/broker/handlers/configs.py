@@ -7,17 +7,13 @@ was started with and cannot be changed while it runs. A group may be configured 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headrace.broker.config import (
-    Config,
-    ConfigError,
-    GroupSettings,
-    Setting,
-    TopicSettings,
-    spelled,
-)
+from headrace.broker.config import Config
 from headrace.broker.errors import Code, Faulty, error_code
+from headrace.broker.group_settings import GroupSettings
 from headrace.broker.request import Answer, Api, Request
 from headrace.broker.services import Services
+from headrace.broker.settings import INT_MAX, ConfigError, Setting, spelled
+from headrace.broker.topic_settings import TopicSettings
 from headrace.core.catalog import Resource, SetConfigs
 
 DESCRIBE, ALTER = 32, 44
@@ -28,9 +24,8 @@ APIS = (
 _BROKER = 4
 # ConfigResponse's sources and types, as numbered by Kafka.
 _FROM_TOPIC, _FROM_START, _FROM_DEFAULT, _FROM_GROUP = 1, 4, 5, 8
-_BOOLEAN, _STRING, _INT, _LONG = 1, 2, 3, 5
+_BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
 _SET, _DELETE = 0, 1
-_INT_MAX = 2**31 - 1
 
 
 async def handle(request: Request, services: Services) -> Answer:
@@ -100,7 +95,7 @@ def _shown(
     return [
         {
             "name": setting.name,
-            "value": spelled(getattr(resolved, field)),
+            "value": _spelled(getattr(resolved, field)),
             "read_only": read_only,
             "config_source": source if setting.name in overridden else _FROM_DEFAULT,
             "is_sensitive": False,
@@ -112,12 +107,14 @@ def _shown(
     ]
 
 
+def _spelled(value: Any) -> str | None:
+    return None if value is None else spelled(value)
+
+
 def _type(setting: Setting) -> int:
-    if isinstance(setting.default, bool):
-        return _BOOLEAN
-    if isinstance(setting.default, int):
-        return _INT if setting.high is not None and setting.high <= _INT_MAX else _LONG
-    return _STRING
+    if setting.type is int:
+        return _INT if setting.high is not None and setting.high <= INT_MAX else _LONG
+    return {bool: _BOOLEAN, float: _DOUBLE, tuple: _LIST}.get(setting.type, _STRING)
 
 
 async def _altered(asked: Any, services: Services, validate_only: bool) -> dict[str, Any]:

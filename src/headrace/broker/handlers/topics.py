@@ -3,11 +3,12 @@
 from collections import Counter
 from typing import Any
 
-from headrace.broker.config import ConfigError, TopicSettings, spelled
 from headrace.broker.errors import Code, Faulty, error_code
 from headrace.broker.handlers.configs import topic_configs
 from headrace.broker.request import Answer, Api, Request
 from headrace.broker.services import Services
+from headrace.broker.settings import ConfigError, spelled
+from headrace.broker.topic_settings import TopicSettings
 from headrace.core.catalog import CreateTopic, DeleteTopic
 from headrace.core.errors import Refused
 

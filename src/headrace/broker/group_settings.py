@@ -1,0 +1,85 @@
+"""The settings of one group: Kafka's names, defaults and bounds.
+
+Source: Kafka 4.3 group configuration (KIP-932, KIP-1103); the aliases are those of KIP-932 as
+proposed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from headrace.broker.config import RANGED, Config
+from headrace.broker.settings import ConfigError, Table, setting
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings(Table):
+    """The settings of one group: those set for it (resource type GROUP), then the broker's."""
+
+    group_type: str = setting(
+        "group.type", "", "Fixes the type of a group before its first member; empty: either.",
+        choices=("", "consumer", "share"),
+    )  # fmt: skip
+    auto_offset_reset: str = setting(
+        "share.auto.offset.reset", "latest", "Where a new subscription starts.",
+        choices=("latest", "earliest"),
+    )  # fmt: skip
+    isolation_level: str = setting(
+        "share.isolation.level", "read_uncommitted", "Whether aborted records are delivered.",
+        choices=("read_uncommitted", "read_committed"),
+    )  # fmt: skip
+    renew_enable: bool = setting(
+        "share.renew.acknowledge.enable", True, "Allow members to renew acquisition locks."
+    )
+    share_delivery_count_limit: int = setting(
+        "share.delivery.count.limit", 5, "Deliveries of a record before it is archived.",
+        low=2, aliases=("share.delivery.attempt.limit",),
+    )  # fmt: skip
+    share_lock_ms: int = setting(
+        "share.record.lock.duration.ms", 30_000, "Duration of an acquisition lock.",
+        low=1000, aliases=("record.lock.duration.ms",),
+    )  # fmt: skip
+    share_record_locks: int = setting(
+        "share.partition.max.record.locks", 2000, "Records in flight per share-partition.", low=100
+    )
+    share_session_timeout_ms: int = setting(
+        "share.session.timeout.ms", 45_000, "Silence after which a member is removed.", low=1
+    )
+    share_heartbeat_ms: int = setting(
+        "share.heartbeat.interval.ms", 5000, "Pause between heartbeats of a member.", low=1
+    )
+    dead_letter_topic: str = setting(
+        "errors.deadletterqueue.topic.name", "",
+        "Topic that rejected and exhausted records are written to; empty: none.",
+    )  # fmt: skip
+    dead_letter_copy: bool = setting(
+        "errors.deadletterqueue.copy.record.enable", True,
+        "Copy key, value and headers of the record into the dead letter.",
+    )  # fmt: skip
+
+    @classmethod
+    def resolve(cls, config: Config, overrides: Mapping[str, str]) -> Self:
+        """The settings of a group; values outside the broker's bounds are clamped to them.
+
+        Raises: ConfigError on an override that `check` would have refused.
+        """
+        values: dict[str, Any] = {name: getattr(config, name) for name in RANGED}
+        for name, text in overrides.items():
+            field, setting = cls.find(name)
+            values[field] = setting.parse(text)
+        for name in RANGED:
+            low, high = getattr(config, f"{name}_min"), getattr(config, f"{name}_max")
+            values[name] = min(max(values[name], low), high)
+        return cls(**values)
+
+    @classmethod
+    def check(cls, config: Config, overrides: Mapping[str, str]) -> None:
+        """Raises: ConfigError when a value is unknown or outside the broker's bounds."""
+        for name, text in overrides.items():
+            field, setting = cls.find(name)
+            value = setting.parse(text)
+            if field not in RANGED:
+                continue
+            low, high = getattr(config, f"{field}_min"), getattr(config, f"{field}_max")
+            if not low <= value <= high:
+                raise ConfigError(f"{setting.name}: {value} is outside {low} to {high}")
