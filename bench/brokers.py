@@ -18,16 +18,10 @@ from pathlib import Path
 
 KAFKA = "4.3.1"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "headrace-bench"
+_POM = Path(__file__).with_name("pom.xml")
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 _START_SECONDS_MAX = 120
 _STOP_SECONDS_MAX = 60
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>bench</groupId><artifactId>kafka</artifactId><version>1</version><dependencies>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
-<version>{KAFKA}</version></dependency>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId>
-<version>{KAFKA}</version></dependency>
-</dependencies></project>"""
 # What kafka-server-start and kafka-run-class pass to Java.
 _JVM = (
     "-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
@@ -190,9 +184,8 @@ def _libraries() -> Path:
         sys.exit("Apache Kafka, the peer, needs java (17+) and mvn on the PATH")
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-        (Path(scratch) / "pom.xml").write_text(_POM)
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={scratch}/jars"]
-        subprocess.run(["mvn", "-q", "-B", *goal], cwd=scratch, check=True)
+        subprocess.run(["mvn", "-q", "-B", "-f", str(_POM), *goal], check=True)
         shutil.rmtree(target, ignore_errors=True)
         (Path(scratch) / "jars").replace(target)
     return target

@@ -75,20 +75,21 @@ def _measure(broker: Broker, work: Work) -> dict[str, float]:
     try:
         time.sleep(_IDLE_SECONDS)
         figures["idle_memory"] = broker.resident_mb()
-        _create(broker, "small", "large", "latency")
+        create(broker, "small", "large", "latency")
         used = broker.cpu_seconds()
         figures["produce_100B"] = _produce(broker, "small", work.small_records, 100)
         figures["produce_1KB"] = _produce(broker, "large", work.large_records, 1000)
         figures["consume"] = _consume(broker, "small", work.small_records)
         figures["consume_confluent"] = _consume_confluent(broker, "small", work.small_records)
-        figures["latency_p99"] = _latency_p99_ms(broker, work.latency_seconds)
+        figures["latency_p99"] = latency_p99_ms(broker, work.latency_seconds)
         figures["cpu_seconds"] = broker.cpu_seconds() - used
     finally:
         broker.stop()
     return figures
 
 
-def _create(broker: Broker, *topics: str) -> None:
+def create(broker: Broker, *topics: str) -> None:
+    """Create topics of four partitions."""
     admin = AdminClient({"bootstrap.servers": broker.servers})
     for created in admin.create_topics([NewTopic(one, _PARTITIONS) for one in topics]).values():
         created.result()
@@ -152,11 +153,12 @@ def _consume_confluent(broker: Broker, topic: str, records: int) -> float:
     return count / took
 
 
-def _latency_p99_ms(broker: Broker, seconds: int) -> float:
-    """From produce() to poll() at a steady pace, 99th percentile in ms."""
+def latency_p99_ms(broker: Broker, seconds: int, *, warm_up_seconds: int = 1) -> float:
+    """From produce() to poll() at 1,000 records/s on topic `latency`, 99th percentile in ms."""
     consumer = _consumer(broker, "latency", confluent_kafka.OFFSET_BEGINNING)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.servers, "linger.ms": 0})
-    warm_up, count = _LATENCY_PER_SECOND, _LATENCY_PER_SECOND * (seconds + 1)
+    warm_up = _LATENCY_PER_SECOND * warm_up_seconds
+    count = warm_up + _LATENCY_PER_SECOND * seconds
     took: list[float] = []
 
     def receive() -> None:
