@@ -65,8 +65,9 @@ def test_guided_by_coverage(name: str, tmp_path: Path) -> None:
         (tmp_path / str(number)).write_bytes(seed)
     done = subprocess.run(
         [
-            sys.executable, "-m", "tests.fuzz.coverage_guided", name, str(tmp_path), f"-max_total_time={_SECONDS}",
-            "-timeout=5", "-rss_limit_mb=1024", "-max_len=4096", f"-artifact_prefix={tmp_path}/",
+            sys.executable, "-m", "tests.fuzz.coverage_guided", name, str(tmp_path),
+            f"-max_total_time={_SECONDS}", "-timeout=5", "-rss_limit_mb=1024", "-max_len=4096",
+            f"-artifact_prefix={tmp_path}/",
         ],
         capture_output=True, text=True, timeout=120, check=False, cwd=_ROOT,
     )  # fmt: skip
