@@ -1,0 +1,43 @@
+"""A broker for real clients, and Apache Kafka's Java programs to run against it.
+
+Java 17+ and Maven (which fetches Kafka's jars once) are looked for; CI installs them and sets
+HEADRACE_EXPECT_JAVA, which turns the skip of a machine without them into a failure.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import headrace
+from brokers import java
+
+_SECONDS_MAX = 120
+
+RunJava = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def broker() -> Iterator[headrace.Broker]:
+    """A broker of its own for one test, with a temporary folder."""
+    with headrace.Broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def run_java() -> RunJava:
+    """Runs a Java class with Kafka's jars on its path: `run_java(class, *arguments, stdin="")`."""
+    missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
+    if missing and not os.environ.get("HEADRACE_EXPECT_JAVA"):
+        pytest.skip(f"needs {' and '.join(missing)} (Debian: apt install default-jdk maven)")
+    assert not missing, f"{missing} should have been installed"
+
+    def run(name: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            java(name, *arguments, options=("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")),
+            input=stdin, capture_output=True, text=True, timeout=_SECONDS_MAX, check=False,
+        )  # fmt: skip
+
+    return run
