@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.core.types import MonoMs, Now, WallMs
 from headrace.wire.batches import BatchHeader
@@ -53,6 +53,21 @@ class Disk(Protocol):
         """Replace a small file whole: written aside, synced, renamed."""
 
     def read(self, path: str) -> bytes: ...
+
+
+class SegmentInfo(NamedTuple):
+    """One segment of a log: offsets [base_offset, end_offset), `size` bytes of batches.
+
+    `path` is that of its files without suffix, relative to the disk; `max_timestamp` is -1 without
+    any. Only the last segment is not `sealed`: appends go there.
+    """
+
+    base_offset: int
+    end_offset: int
+    size: int
+    max_timestamp: int
+    path: str
+    sealed: bool
 
 
 @dataclass(frozen=True, slots=True)
