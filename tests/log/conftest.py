@@ -8,7 +8,8 @@ import pytest
 
 from headrace.core.types import WallMs
 from headrace.log.api import Disk
-from headrace.log.compaction import Compaction, Rules, Tally, find_dirty
+from headrace.log.compaction import Compaction, Tally
+from headrace.log.dirty import Rules, find_dirty
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.os_disk import OsDisk
 from headrace.log.segments import SegmentedLog

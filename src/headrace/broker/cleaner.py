@@ -15,16 +15,8 @@ from headrace.broker.topic_settings import TopicSettings
 from headrace.core.types import MonoMs, after, elapsed_ms
 from headrace.log.api import Clock, Disk
 from headrace.log.cleaner_checkpoint import read_checkpoint, write_checkpoint
-from headrace.log.compaction import (
-    Compaction,
-    Dirty,
-    Group,
-    Rules,
-    Steps,
-    Tally,
-    find_dirty,
-    is_overdue,
-)
+from headrace.log.compaction import Compaction, Group, Steps, Tally
+from headrace.log.dirty import Dirty, Rules, find_dirty, is_overdue
 from headrace.log.segments import SegmentedLog
 from headrace.wire.batches import CorruptBatch
 

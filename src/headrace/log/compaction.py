@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 
 from headrace.core.types import WallMs
 from headrace.log.api import Disk, File, SegmentInfo
-from headrace.log.rewriting import Found, scan, with_records, without_records
+from headrace.log.dirty import Dirty, Rules
+from headrace.log.rewriting import Found, moved, scan, with_records, without_records
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
@@ -38,79 +39,6 @@ _RECORDS_PER_STEP = 256
 _KEY_OVERHEAD_BYTES = 160  # of a dict entry with its bytes and int objects, besides the key
 _OFFSETS_PER_SEGMENT_MAX = (1 << 31) - 1
 _HORIZON_MAX = 1 << 62  # a timestamp's distance to it must fit 64 bits
-_NEVER = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The settings of a topic, and of the cleaner, that compaction obeys; Kafka's names.
-
-    `min_ratio` min.cleanable.dirty.ratio; `min_lag_ms`, `max_lag_ms` {min,max}.compaction.lag.ms;
-    `delete_retention_ms`; `segment_bytes`; `map_bytes` log.cleaner.dedupe.buffer.size.
-    """
-
-    min_ratio: float = 0.5
-    min_lag_ms: int = 0
-    max_lag_ms: int = _NEVER
-    delete_retention_ms: int = 86_400_000
-    segment_bytes: int = 1 << 30
-    map_bytes: int = 128 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Dirty:
-    """What there is to clean of a log: the offsets `start` to `end`, and sizes in bytes.
-
-    `overdue`: its oldest record is older than max.compaction.lag.ms.
-    """
-
-    start: int
-    end: int
-    clean_bytes: int
-    dirty_bytes: int
-    overdue: bool
-
-    @property
-    def ratio(self) -> float:
-        """The dirty part of all that could be cleaned."""
-        return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
-
-    def is_due(self, rules: Rules) -> bool:
-        """Whether it is worth a cleaning now."""
-        return self.dirty_bytes > 0 and (self.overdue or self.ratio > rules.min_ratio)
-
-
-def find_dirty(kept: SegmentedLog, cleaned_to: int | None, rules: Rules, now: WallMs) -> Dirty:
-    """Where a cleaning would begin and end.
-
-    Args:
-        cleaned_to: what the checkpoint says; None when the log was never cleaned.
-
-    Raises: OSError.
-    """
-    sealed = [one for one in kept.segments() if one.sealed]
-    start, end = kept.start_offset, sealed[-1].end_offset if sealed else kept.start_offset
-    if cleaned_to is not None and start <= cleaned_to <= end:
-        start = cleaned_to
-    for one in sealed:
-        fresh = rules.min_lag_ms and one.max_timestamp > now - rules.min_lag_ms
-        if fresh and one.end_offset > start:
-            end = max(one.base_offset, start)
-            break
-    clean = sum(one.size for one in sealed if one.end_offset <= start)
-    dirty = sum(one.size for one in sealed if start < one.end_offset <= end)
-    return Dirty(start, end, clean, dirty, dirty > 0 and is_overdue(kept, start, rules, now))
-
-
-def is_overdue(kept: SegmentedLog, offset: int, rules: Rules, now: WallMs) -> bool:
-    """Whether the batch that holds or follows `offset` is older than the longest lag allowed.
-
-    Raises: OSError.
-    """
-    if rules.max_lag_ms >= _NEVER or offset >= kept.end_offset:
-        return False
-    headers = kept.read(max(offset, kept.start_offset), 1).headers
-    return bool(headers) and headers[0].base_timestamp < now - rules.max_lag_ms
 
 
 @dataclass(slots=True)
@@ -138,9 +66,33 @@ class Group:
         return self.segments[-1].end_offset
 
     @property
+    def bases(self) -> list[int]:
+        return [one.base_offset for one in self.segments]
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the copy is anything else than what is there."""
+        return self.changed or len(self.segments) > 1
+
+    @property
     def cleaned(self) -> str:
         """The file that their copy is written to."""
         return f"{self.segments[0].path}.log.cleaned"
+
+
+@dataclass(slots=True)
+class _Chosen:
+    """Which records of a batch stay; few objects, however many records.
+
+    `bounds` are the beginnings and ends of their pieces, in turn; `latest` is the highest of their
+    distances to the base timestamp.
+    """
+
+    bounds: list[int] = field(default_factory=list)
+    count: int = 0
+    latest: int = -(1 << 63)
+    tombstones: int = 0
+    without_key: int = 0
 
 
 class Compaction:
@@ -193,16 +145,12 @@ class Compaction:
             for header, data in self._batches(segment):
                 if header.base_offset >= end:
                     break
-                read = yield from self._records(header, data)
-                for one in read[1] if read else ():
-                    if one.key is None or one.offset < self._dirty.start:
-                        continue
-                    if one.key not in offsets:
-                        room -= len(one.key) + _KEY_OVERHEAD_BYTES
-                        if room < 0 and offsets:
-                            self.end = one.offset
-                            return
-                    offsets[one.key] = one.offset
+                found = yield from self._keys(header, data)
+                room -= sum(len(key) + _KEY_OVERHEAD_BYTES for key in found.keys() - offsets.keys())
+                if room < 0 and offsets:
+                    self.end = header.base_offset
+                    return
+                offsets.update(found)
                 yield
         self.end = end
 
@@ -228,7 +176,7 @@ class Compaction:
         return self._disk.open(group.cleaned)
 
     def copy(self, group: Group, copy: File) -> Steps:
-        """Write what stays of a group, and sync it."""
+        """Write what stays of a group, sync it, and let the log read it."""
         waiting = bytearray()
         for segment in group.segments:
             for header, data in self._batches(segment):
@@ -241,16 +189,18 @@ class Compaction:
             group.tally.bytes_before += segment.size
         group.tally.bytes_after += len(waiting)
         copy.append(waiting)
-        if group.changed or len(group.segments) > 1:
+        if group.replaces:
             copy.sync()
+            yield
+            self._log.prepare(group.bases, group.cleaned)
 
     def put(self, group: Group) -> bool:
         """Put a finished copy in its segments' place; False when those are there no more."""
         there = {one.base_offset: one for one in self._log.segments()}
         if any(there.get(one.base_offset) != one for one in group.segments):
             return False
-        if group.changed or len(group.segments) > 1:
-            self._log.replace([one.base_offset for one in group.segments], group.cleaned)
+        if group.replaces:
+            self._log.replace(group.bases, group.cleaned)
         else:
             self._disk.remove(group.cleaned)
         _add(self.tally, group.tally)
@@ -282,74 +232,108 @@ class Compaction:
             yield header, data[position : position + header.size]
             offset += header.size
 
-    def _records(
-        self, header: BatchHeader, data: bytes
-    ) -> Generator[None, None, tuple[bytes, list[Found]] | None]:
-        """The decompressed records of a batch, and what they say; None where they make no sense.
-
-        The broker checks the checksum of a batch and not what a producer put inside.
-        """
-        found: list[Found] = []
+    def _keys(self, header: BatchHeader, data: bytes) -> Generator[None, None, dict[bytes, int]]:
+        """The keys of a batch, with the last offset of each; none where nobody could decode it."""
+        found: dict[bytes, int] = {}
         if header.is_control:
-            return b"", found
+            return found
         try:
             body = bytes(batches.payload(data, 0, header))
-            for one in scan(body, header):
-                found.append(one)
-                if len(found) % _RECORDS_PER_STEP == 0:
+            for number, one in enumerate(scan(body, header)):
+                if one.key is not None and one.offset >= self._dirty.start:
+                    found[one.key] = one.offset
+                if number % _RECORDS_PER_STEP == 0:
                     yield
         except CorruptBatch:
-            return None
-        return body, found
+            found.clear()
+        return found
 
     # ---- deciding
 
     def _left_of(
         self, header: BatchHeader, data: bytes, group: Group
     ) -> Generator[None, None, bytes]:
-        """What stays of a batch; nothing, or the batch as it is, or one with fewer records."""
+        """What stays of a batch; nothing, or the batch as it is, or one with fewer records.
+
+        The broker checks the checksum of a batch and not what a producer put inside: what makes no
+        sense stays as it is.
+        """
         if header.is_control:
             return data
-        must_stay = header.last_offset + 1 == group.end_offset or (
-            header.producer_id >= 0
-            and self._last_of_producers.get(header.producer_id) == header.last_offset
-        )
         tally = group.tally
         tally.records_before += header.record_count
-        read = yield from self._records(header, data)
-        if read is None:
+        try:
+            body = bytes(batches.payload(data, 0, header))
+            chosen = yield from self._choose(header, body)
+        except CorruptBatch:
             tally.unreadable += header.record_count
             tally.records_after += header.record_count
             return data
-        body, found = read
-        kept = [one for one in found if self._stays(header, one, tally)]
-        tally.records_after += len(kept)
-        horizon = self._horizon(header, kept)
-        if not kept:
-            left = without_records(header) if must_stay else b""
-        elif len(kept) < len(found) or horizon is not None:
-            left = with_records(header, body, kept, horizon=horizon)
+        tally.records_after += chosen.count
+        tally.without_key += chosen.without_key
+        horizon = self._horizon(header, chosen)
+        if not chosen.count:
+            left = without_records(header) if self._must_stay(header, group) else b""
+        elif chosen.count < header.record_count or horizon is not None:
+            bounds = zip(chosen.bounds[::2], chosen.bounds[1::2], strict=True)
+            kept = b"".join(body[start:end] for start, end in bounds)
+            if horizon is not None:
+                kept = yield from self._moved(header, kept, chosen.count, horizon)
+            left = with_records(header, kept, chosen.count, chosen.latest, horizon=horizon)
         else:
             return data
         group.changed = group.changed or left != data
         return left
 
-    def _stays(self, header: BatchHeader, one: Found, tally: Tally) -> bool:
+    def _choose(self, header: BatchHeader, body: bytes) -> Generator[None, None, _Chosen]:
+        """Which records of a batch stay. Raises: CorruptBatch."""
+        chosen = _Chosen()
+        bounds = chosen.bounds
+        for number, one in enumerate(scan(body, header)):
+            if self._stays(header, one):
+                if bounds and bounds[-1] == one.start:
+                    bounds[-1] = one.end
+                else:
+                    bounds += (one.start, one.end)
+                chosen.latest = max(chosen.latest, one.timestamp_delta)
+                chosen.count += 1
+                chosen.tombstones += one.is_tombstone
+            elif one.key is None:
+                chosen.without_key += 1
+            if number % _RECORDS_PER_STEP == 0:
+                yield
+        return chosen
+
+    def _moved(
+        self, header: BatchHeader, kept: bytes, count: int, horizon: int
+    ) -> Generator[None, None, bytes]:
+        pieces: list[bytes] = []
+        for one in scan(kept, header._replace(record_count=count)):
+            pieces.append(moved(kept, one, header.base_timestamp - horizon))
+            if len(pieces) % _RECORDS_PER_STEP == 0:
+                yield
+        return b"".join(pieces)
+
+    def _must_stay(self, header: BatchHeader, group: Group) -> bool:
+        """Whether a batch is needed even without records."""
+        return header.last_offset + 1 == group.end_offset or (
+            header.producer_id >= 0
+            and self._last_of_producers.get(header.producer_id) == header.last_offset
+        )
+
+    def _stays(self, header: BatchHeader, one: Found) -> bool:
         if one.offset >= self.end:
             return True
-        if one.key is None:
-            tally.without_key += 1
-            return False
-        if self._last_offsets.get(one.key, one.offset) > one.offset:
+        if one.key is None or self._last_offsets.get(one.key, one.offset) > one.offset:
             return False
         horizon = header.delete_horizon
         return not one.is_tombstone or horizon is None or self._now < horizon
 
-    def _horizon(self, header: BatchHeader, kept: Sequence[Found]) -> int | None:
+    def _horizon(self, header: BatchHeader, chosen: _Chosen) -> int | None:
         """When the tombstones of a batch may go, told once: when it first becomes clean."""
         if header.delete_horizon is not None or header.last_offset >= self.end:
             return None
-        if not any(one.is_tombstone for one in kept):
+        if not chosen.tombstones:
             return None
         return min(self._now + self._rules.delete_retention_ms, _HORIZON_MAX)
 

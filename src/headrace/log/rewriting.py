@@ -6,7 +6,7 @@ anew, because the horizon takes the place of the base timestamp (KIP-534).
 Source: Kafka's MemoryRecords.filterTo, DefaultRecordBatch.writeEmptyHeader (4.3).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from headrace.wire.batches import (
@@ -84,44 +84,27 @@ def without_records(header: BatchHeader) -> bytes:
 
 
 def with_records(
-    header: BatchHeader, data: bytes, kept: Sequence[Found], *, horizon: int | None = None
+    header: BatchHeader, kept: bytes, count: int, latest: int, *, horizon: int | None = None
 ) -> bytes:
-    """The batch with these of its records, at least one; `data` are all of them, decompressed.
+    """The batch with `count` of its records, at least one.
 
     Args:
+        kept: their bytes, decompressed; with a horizon those that `moved` gave.
+        latest: the highest of their timestamps, as a distance to the base timestamp.
         horizon: time in ms from which its tombstones may go, for a batch that has none yet.
     """
     attributes, base = header.attributes, header.base_timestamp
-    if horizon is None:
-        body = b"".join(_pieces(data, kept))
-    else:
-        attributes |= DELETE_HORIZON
-        body = b"".join(_moved(data, one, base - horizon) for one in kept)
-    latest = header.max_timestamp
-    if not header.timestamp_type:
-        latest = base + max(one.timestamp_delta for one in kept)
     made = header._replace(
-        attributes=attributes,
+        attributes=attributes if horizon is None else attributes | DELETE_HORIZON,
         base_timestamp=base if horizon is None else horizon,
-        max_timestamp=latest,
-        record_count=len(kept),
+        max_timestamp=header.max_timestamp if header.timestamp_type else base + latest,
+        record_count=count,
     )
-    return seal(made, compress(header.codec, body))
+    return seal(made, compress(header.codec, kept))
 
 
-def _pieces(data: bytes, kept: Sequence[Found]) -> Iterator[bytes]:
-    """The bytes of the records, neighbours in one piece."""
-    start, end = kept[0].start, kept[0].end
-    for one in kept:
-        if one.start > end:
-            yield data[start:end]
-            start = one.start
-        end = one.end
-    yield data[start:end]
-
-
-def _moved(data: bytes, one: Found, shift: int) -> bytes:
-    """The record with its timestamp counted from another base."""
+def moved(data: bytes, one: Found, shift: int) -> bytes:
+    """The record with its timestamp counted from a base `shift` ms earlier."""
     attributes, delta = data[one.body : one.body + 1], varint(one.timestamp_delta + shift)
     rest = data[one.rest : one.end]
     return b"".join((varint(len(attributes) + len(delta) + len(rest)), attributes, delta, rest))
