@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,19 +28,19 @@ _RETRY_MS = 600_000
 
 
 class Kept(NamedTuple):
-    """A log that housekeeping looks after."""
+    """A log that housekeeping looks after; `opened` opens it when it is not. Raises: OSError."""
 
     topic: str
-    index: int
-    log: SegmentedLog
+    partition: int
     settings: TopicSettings
+    opened: Callable[[], SegmentedLog]
 
     @property
     def name(self) -> tuple[str, int]:
-        return self.topic, self.index
+        return self.topic, self.partition
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.index}"
+        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Cleaner:
     """
 
     def __init__(self, disk: Disk, clock: Clock, map_bytes: int, counters: Counters) -> None:
-        self.busy_with: SegmentedLog | None = None
+        self.busy_with: tuple[str, int] | None = None
         self._disk = disk
         self._clock = clock
         self._map_bytes = map_bytes
@@ -87,7 +87,7 @@ class Cleaner:
         """A log is deleted: abandon work on it; one of the same name will be another."""
         self._set_aside.pop(kept.name, None)
         self._unwritten |= self._offsets.pop(kept.name, None) is not None
-        if self.busy_with is kept.log:
+        if self.busy_with == kept.name:
             self._stop.set()
 
     def stop(self) -> None:
@@ -123,10 +123,11 @@ class Cleaner:
                 continue
             rules = self._rules(one)
             try:
-                active = one.log.segments()[-1]
-                if active.size and is_overdue(one.log, active.base_offset, rules, now.wall):
-                    one.log.roll()
-                dirty = find_dirty(one.log, self._offsets.get(one.name), rules, now.wall)
+                opened = one.opened()
+                active = opened.segments()[-1]
+                if active.size and is_overdue(opened, active.base_offset, rules, now.wall):
+                    opened.roll()
+                dirty = find_dirty(opened, self._offsets.get(one.name), rules, now.wall)
             except OSError as error:
                 self._fail(one, error)
                 continue
@@ -139,7 +140,7 @@ class Cleaner:
     async def _clean(self, kept: Kept, dirty: Dirty) -> bool:
         started = self._clock.mono()
         self._stop.clear()
-        self.busy_with = kept.log
+        self.busy_with = kept.name
         try:
             work = self._begin(kept, dirty)
             try:
@@ -163,9 +164,10 @@ class Cleaner:
         return True
 
     def _begin(self, kept: Kept, dirty: Dirty) -> Compaction:
-        last_of = {one.producer_id: one.last_offset for one in kept.log.producers.entries()}
+        opened = kept.opened()
+        last_of = {one.producer_id: one.last_offset for one in opened.producers.entries()}
         rules, now = self._rules(kept), self._clock.wall()
-        return Compaction(self._disk, kept.log, dirty, rules, now, last_of)
+        return Compaction(self._disk, opened, dirty, rules, now, last_of)
 
     async def _carry_out(self, work: Compaction) -> bool:
         """All of a cleaning; False when it was stopped, or its segments went away under it."""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from uuid import UUID
 
-from headrace.broker.cleaner import Cleaner, Counters, Kept
+from headrace.broker.cleaner import Cleaner, Counters, Kept, size_text
 from headrace.broker.config import Config
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.shares import STATE_TOPIC
@@ -68,9 +68,11 @@ class Housekeeping:
         for count, partition in enumerate(self._partitions):
             if count % _PARTITIONS_PER_LOOK == 0:
                 await asyncio.sleep(0)
-            if partition.topic.name in _DELTAS or partition.log is self._cleaner.busy_with:
+            spared = partition.topic.name in _DELTAS or self._cleaner.busy_with == _name(partition)
+            if spared or self._partitions.get(partition.topic.id, partition.index) is None:
                 continue
-            if self._partitions.get(*_key(partition)) is partition and self._expire(partition):
+            was_open = partition.is_open
+            if self._expire(partition) or not was_open:
                 await asyncio.sleep(0)
 
     async def clean_dirtiest(self) -> bool:
@@ -79,23 +81,25 @@ class Housekeeping:
         return await self._cleaner.clean_dirtiest(compacted)
 
     def _expire(self, partition: Partition) -> int:
-        before = partition.log.size_bytes
         try:
+            before = partition.log.size_bytes
             dropped = partition.expire(self._clock.wall())
+            after = partition.log.size_bytes
         except OSError as error:
             if partition not in self._complained:
                 self._complained.add(partition)
                 log.error(
-                    "retention of %s-%d failed: %s; its old records stay until that is mended",
-                    partition.topic.name,
-                    partition.index,
+                    "retention of %s failed: %s; its old records stay until that is mended",
+                    partition.name,
                     error,
                 )
             return 0
         self._complained.discard(partition)
+        self.counters.segments_deleted += dropped
+        self.counters.bytes_freed += before - after
         if dropped:
-            self.counters.segments_deleted += dropped
-            self.counters.bytes_freed += before - partition.log.size_bytes
+            freed = size_text(before - after)
+            log.info("retention of %s: %d segments deleted, %s", partition.name, dropped, freed)
         return dropped
 
     def _kept(self) -> Iterator[Kept]:
@@ -133,12 +137,12 @@ class Housekeeping:
         return True
 
 
+def _name(partition: Partition) -> tuple[str, int]:
+    return partition.topic.name, partition.index
+
+
 def _kept(partition: Partition) -> Kept:
-    return Kept(partition.topic.name, partition.index, partition.log, partition.settings)
-
-
-def _key(partition: Partition) -> tuple[UUID, int]:
-    return partition.key.topic_id, partition.key.partition
+    return Kept(*_name(partition), partition.settings, lambda: partition.log)
 
 
 def _tell_bug(task: asyncio.Task[None]) -> None:

@@ -75,6 +75,7 @@ class Services:
         Raises: OSError; JournalDamaged; CorruptLog.
         """
         self.topics.start()
+        self.partitions.on_start_moved.append(self.shares.log_start_moved)
         await self.shares.open()
         self.dead_letters.start()
         self.housekeeping.start()

@@ -135,7 +135,8 @@ class Shares:
             for deleted in known - topics.catalog.topics_by_id.keys():
                 shard.tell(ForgetTopic(deleted))  # the process died between the two journals
         for partition in topics.partitions:
-            self.log_start_moved(partition)  # or between the log and the journal
+            if partition.is_open:  # as after every death, which may have come between those two too
+                self.log_start_moved(partition)
 
     async def close(self) -> None:
         """Write what is decided and stop keeping time."""

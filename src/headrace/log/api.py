@@ -81,21 +81,6 @@ class SegmentInfo(NamedTuple):
     sealed: bool
 
 
-class SegmentInfo(NamedTuple):
-    """One segment of a log: offsets [base_offset, end_offset), `size` bytes of batches.
-
-    `path` is that of its files without suffix, relative to the disk; `max_timestamp` is -1 without
-    any. Only the last segment is not `sealed`: appends go there.
-    """
-
-    base_offset: int
-    end_offset: int
-    size: int
-    max_timestamp: int
-    path: str
-    sealed: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Slice:
     """Whole record batches as stored, the first of which holds or follows the asked offset."""
