@@ -1,11 +1,15 @@
 """Both disks, so that what is tested on one is tested on the other; and batches to append."""
 
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from headrace.core.types import WallMs
 from headrace.log.api import Disk
+from headrace.log.compaction import Compaction, Tally
+from headrace.log.dirty import Rules, find_dirty
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.os_disk import OsDisk
 from headrace.log.segments import SegmentedLog
@@ -31,5 +35,41 @@ def append() -> Append:
         ]
         data = bytearray(batches.build(records, **built))
         return log.append(data, batches.headers(data))
+
+    return go
+
+
+Compact = Callable[..., int]
+
+
+@pytest.fixture
+def compact() -> Compact:
+    """Compact the sealed part of a log at once; returns where the next cleaning begins."""
+
+    def go(
+        disk: Disk,
+        log: SegmentedLog,
+        cleaned_to: int | None = None,
+        *,
+        now: int = 0,
+        tally: list[Tally] | None = None,
+        **rules: int,
+    ) -> int:
+        obeyed = Rules(**rules)
+        dirty = find_dirty(log, cleaned_to, obeyed, WallMs(now))
+        last_of = {one.producer_id: one.last_offset for one in log.producers.entries()}
+        work = Compaction(disk, log, dirty, obeyed, WallMs(now), last_of)
+        try:
+            deque(work.map_keys(), maxlen=0)
+            for group in work.groups():
+                copy = work.open_copy(group)
+                deque(work.copy(group, copy), maxlen=0)
+                copy.close()
+                assert work.put(group)
+        finally:
+            work.close()
+        if tally is not None:
+            tally.append(work.tally)
+        return work.end
 
     return go

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from headrace.broker.config import Config
 from headrace.broker.dead_letters import DeadLetters
+from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.partitions import Partition, Partitions, uuid_text
 from headrace.broker.request import Api
 from headrace.broker.shares import Shares
@@ -48,6 +49,7 @@ class Services:
         self.topics = Topics(config, disk, clock, self.waits, new_id)
         self.shares = Shares(config, clock, self.topics, self.waits)
         self.dead_letters = DeadLetters(config, self.topics, self.shares)
+        self.housekeeping = Housekeeping(config, disk, clock, self.topics)
 
     @property
     def catalog(self) -> Catalog:
@@ -73,11 +75,14 @@ class Services:
         Raises: OSError; JournalDamaged; CorruptLog.
         """
         self.topics.start()
+        self.partitions.on_start_moved.append(self.shares.log_start_moved)
         await self.shares.open()
         self.dead_letters.start()
+        self.housekeeping.start()
 
     async def close(self) -> None:
         """Write, sync and close everything. Raises: OSError."""
+        await self.housekeeping.close()
         await self.dead_letters.close()
         await self.shares.close()
         await self.topics.close()

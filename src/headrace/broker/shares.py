@@ -22,10 +22,17 @@ from headrace.core.catalog import ConfigSet, CreateTopic, Resource
 from headrace.core.catalog import Event as CatalogEvent
 from headrace.core.errors import Refused
 from headrace.core.shard import ShareShard
-from headrace.core.shard_words import Command, Event, ForgetTopic, Recovered, ReleaseMember
+from headrace.core.shard_words import (
+    Command,
+    Event,
+    ForgetTopic,
+    On,
+    Recovered,
+    ReleaseMember,
+)
 from headrace.core.share_group import Timing, TopicView
 from headrace.core.share_session import Continue, SessionEnded, SessionEvent, ShareSessions
-from headrace.core.share_words import Policy, Settled, Started
+from headrace.core.share_words import Advanced, LogStartMoved, Policy, Settled, Started
 from headrace.log.api import Clock, Slice
 from headrace.log.record_codec import ShareJournal
 from headrace.wire.batches import BatchHeader
@@ -127,6 +134,9 @@ class Shares:
             known = {key.topic_id for key in self.machine_of(shard).partitions}
             for deleted in known - topics.catalog.topics_by_id.keys():
                 shard.tell(ForgetTopic(deleted))  # the process died between the two journals
+        for partition in topics.partitions:
+            if partition.is_open:  # as after every death, which may have come between those two too
+                self.log_start_moved(partition)
 
     async def close(self) -> None:
         """Write what is decided and stop keeping time."""
@@ -166,6 +176,28 @@ class Shares:
             assert isinstance(event, SessionEnded)
             group, member = event.key
             self.shard(group).tell(ReleaseMember(group, member))
+
+    def log_start_moved(self, partition: Partition) -> None:
+        """Take the share-partitions along whose next records were removed from the log.
+
+        Records in flight below the new start are gone, without dead letters: nothing is left to
+        copy. Acknowledging them is no error, and changes nothing.
+        """
+        start = partition.start_offset
+        for shard in self.shards:
+            machine = self.machine_of(shard)
+            for share in machine.overtaken(partition.key.topic_id, partition.index, start):
+                log.warning(
+                    "group %s had not finished the records %d to %d of %s-%d, which were removed "
+                    "from the log; it goes on at %d",
+                    share.key.group,
+                    share.start,
+                    start - 1,
+                    partition.topic.name,
+                    partition.index,
+                    start,
+                )
+                shard.tell(On(share.key, LogStartMoved(start)))
 
     def settings(self, group: str) -> GroupSettings:
         """The settings of a group as they are now."""
@@ -243,7 +275,8 @@ class Shares:
 
     def _wake(self, events: Sequence[Event]) -> None:
         """Wake polls of a group whose records became available, or whose window has room."""
-        for group in {event.key.group for event in events if isinstance(event, Settled | Started)}:
+        waking = Settled | Started | Advanced
+        for group in {event.key.group for event in events if isinstance(event, waking)}:
             self._waits.notify(wait_key(group))
 
     def _forget(self, topic_id: UUID) -> None:

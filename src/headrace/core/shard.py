@@ -8,6 +8,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import assert_never
+from uuid import UUID
 
 from headrace.core.errors import Refused, Why
 from headrace.core.leases import (
@@ -82,6 +83,12 @@ class ShareShard:
     def partitions_of(self, group: str) -> Mapping[ShareKey, SharePartition]:
         """The share-partitions of a group."""
         return self._of_group.get(group, {})
+
+    def overtaken(self, topic_id: UUID, partition: int, start: int) -> list[SharePartition]:
+        """The share-partitions of a partition whose SPSO is below its log's `start`."""
+        keys = (ShareKey(group, topic_id, partition) for group in self._of_group)
+        found = (self.partitions.get(key) for key in keys)
+        return [one for one in found if one is not None and one.start < start]
 
     def decide(self, command: Command, now: Now) -> Decided[Event] | Refused:
         """The events that `command` makes true and the caller's reply, or why not."""

@@ -34,6 +34,8 @@ from headrace.core.share_words import (
 )
 from headrace.core.types import MemberId, MonoMs, Now, Span, after
 
+_NO_RECORD = "no record at this offset"
+
 
 class SharePartition:
     """The state machine of one share-partition."""
@@ -135,10 +137,11 @@ class SharePartition:
     # ---- decisions
 
     def _acquire(self, command: Acquire, deadline: MonoMs) -> list[Event]:
+        gap = command.gap
+        events = [] if gap is None else self._without_records(gap)
         if not command.batches:
-            return []
+            return events
         first, last = command.batches[0].first, command.batches[-1].last
-        events: list[Event] = []
         left = command.records_max
 
         def take(span: Span, deliveries: int, allowance: int) -> int:
@@ -158,10 +161,24 @@ class SharePartition:
                 break
             span = Span(run.span.first, min(run.span.last, last))
             left -= take(span, run.deliveries + 1, left)
-        fresh_from = max(self.end, self.start)
+        fresh_from = self.end
+        if gap is not None and gap.first <= fresh_from <= gap.last:
+            fresh_from = gap.last + 1
         if left > 0 and first <= fresh_from <= last:
             allowance = min(left, command.window - self.unfinished)
             take(Span(fresh_from, last), 1, allowance)
+        return events
+
+    def _without_records(self, gap: Span) -> list[Event]:
+        """Archive what compaction removed: nobody can be given it, and SPSO must pass it."""
+        events: list[Event] = [
+            Settled(self.key, run.span, State.ARCHIVED, run.deliveries, _NO_RECORD)
+            for run in self._inside(gap)
+            if run.state is State.AVAILABLE
+        ]
+        if gap.first <= self.end <= gap.last:
+            beyond = Span(self.end, gap.last)
+            events.append(Settled(self.key, beyond, State.ARCHIVED, 0, _NO_RECORD))
         return events
 
     def _acknowledge(
@@ -236,7 +253,7 @@ class SharePartition:
             case Verdict.ACCEPT:
                 state, reason = State.ACKNOWLEDGED, None
             case Verdict.GAP:
-                state, reason = State.ARCHIVED, "no record at this offset"
+                state, reason = State.ARCHIVED, _NO_RECORD
             case Verdict.REJECT:
                 state, reason = archive, reason or "rejected by the consumer"
             case Verdict.RELEASE if run.deliveries < policy.delivery_limit:

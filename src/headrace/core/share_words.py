@@ -58,7 +58,9 @@ class Acquire:
     """Give `holder` records out of `batches`, whole record batches that will be sent, in order.
 
     At most `records_max` records when `exact`, else up to the end of the batch that reaches it
-    (KIP-1206: record_limit and batch_optimized).
+    (KIP-1206: record_limit and batch_optimized). `looked_from` is where the log was read from, to
+    the last of `batches` or, where none of what was read holds a record, to `looked_to`: what lies
+    before the first of `batches` was compacted away, and is finished.
     """
 
     holder: MemberId
@@ -66,6 +68,16 @@ class Acquire:
     records_max: int
     window: int
     exact: bool = False
+    looked_from: int | None = None
+    looked_to: int = -1
+
+    @property
+    def gap(self) -> Span | None:
+        """The offsets without records that the reader met first."""
+        last = self.batches[0].first - 1 if self.batches else self.looked_to
+        if self.looked_from is None or last < self.looked_from:
+            return None
+        return Span(self.looked_from, last)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ class SegmentList:
         fresh.sealed = True
         self._segments[span], self.bases[span] = [fresh], [fresh.base_offset]
         for segment in old:
-            self._put_away(segment)
+            # The new one is found already; one sync of the folder is enough for all of these.
+            self._put_away(segment, durable=segment is old[-1])
         self._disk.rename(fresh.file_path, f"{fresh.path}.log")
         fresh.file_path = f"{fresh.path}.log"
         try_to_save_index(fresh)
@@ -93,12 +94,12 @@ class SegmentList:
         if len(self._warm) > _WARM_MAX:
             self._warm.pop(0).release()
 
-    def _put_away(self, segment: Segment) -> None:
+    def _put_away(self, segment: Segment, *, durable: bool = True) -> None:
         """Rename a segment's files, so that no opening finds it, and tell them."""
         if segment in self._warm:
             self._warm.remove(segment)
         segment.release()
-        self._disk.rename(segment.file_path, segment.file_path + DELETED)
+        self._disk.rename(segment.file_path, segment.file_path + DELETED, durable=durable)
         renamed = [segment.file_path + DELETED]
         for path in (segment.path + suffix for suffix in SUFFIXES):
             if self._disk.exists(path):

@@ -32,11 +32,12 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+DELETE_HORIZON = 0x40
 
 _UINT64 = (1 << 64) - 1
 _INT64 = range(-(1 << 63), 1 << 63)
-_VARINT_BYTES_MAX = 5
-_VARLONG_BYTES_MAX = 10
+VARINT_BYTES_MAX = 5
+VARLONG_BYTES_MAX = 10
 
 
 class CorruptBatch(Malformed):
@@ -84,6 +85,11 @@ class BatchHeader(NamedTuple):
     def is_control(self) -> bool:
         """Whether the batch holds markers of transactions, which are no records of a user."""
         return bool(self.attributes & CONTROL)
+
+    @property
+    def delete_horizon(self) -> int | None:
+        """When compaction may remove the batch's tombstones (KIP-534); it is the base timestamp."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +217,9 @@ def build(
         compression,
         b"".join(_encode(one, index, base_timestamp) for index, one in enumerate(given)),
     )
-    batch = bytearray(HEADER_BYTES)
-    batch += body
-    _HEADER.pack_into(
-        batch,
-        0,
+    header = BatchHeader(
         base_offset,
-        len(batch) - _OVERHEAD,
+        0,
         leader_epoch,
         _MAGIC,
         0,
@@ -230,6 +232,15 @@ def build(
         base_sequence,
         len(given),
     )
+    return seal(header, body)
+
+
+def seal(header: BatchHeader, stored: Buffer) -> bytes:
+    """A batch of this header and of records as they are stored; size and checksum are made anew."""
+    batch = bytearray(HEADER_BYTES)
+    batch += stored
+    made = header._replace(size=len(batch) - _OVERHEAD, magic=_MAGIC, crc=0)
+    _HEADER.pack_into(batch, 0, *made)
     _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_CRC_FROM:]))
     return bytes(batch)
 
@@ -250,7 +261,8 @@ _SMALL = [bytes((value << 1,)) for value in range(64)]
 _NULL = b"\x01"
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """A number as records have it: zigzag, seven bits a byte."""
     if 0 <= value < len(_SMALL):
         return _SMALL[value]
     raw = (value << 1) ^ (value >> 63)
@@ -263,25 +275,25 @@ def _varint(value: int) -> bytes:
 
 
 def _field(value: bytes | None) -> bytes:
-    return _NULL if value is None else _varint(len(value)) + value
+    return _NULL if value is None else varint(len(value)) + value
 
 
 def _encode(record: Record, offset_delta: int, base_timestamp: int) -> bytes:
     parts = [
         b"\x00",
-        _varint(record.timestamp - base_timestamp),
-        _varint(offset_delta),
+        varint(record.timestamp - base_timestamp),
+        varint(offset_delta),
         _field(record.key),
         _field(record.value),
-        _varint(len(record.headers)),
+        varint(len(record.headers)),
     ]
     for name, value in record.headers:
         parts += (_field(name.encode()), _field(value))
     body = b"".join(parts)
-    return _varint(len(body)) + body
+    return varint(len(body)) + body
 
 
-def _read_varint(data: bytes, position: int, bytes_max: int) -> tuple[int, int]:
+def read_varint(data: bytes, position: int, bytes_max: int) -> tuple[int, int]:
     """A zigzag varint and the position after it; IndexError where the bytes end."""
     byte = data[position]
     if byte < 0x80:
@@ -297,7 +309,7 @@ def _read_varint(data: bytes, position: int, bytes_max: int) -> tuple[int, int]:
 
 
 def _read_field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    size, start = _read_varint(data, position, _VARINT_BYTES_MAX)
+    size, start = read_varint(data, position, VARINT_BYTES_MAX)
     if size < 0:
         if size == -1:
             return None, start
@@ -313,7 +325,7 @@ def _decode(data: bytes, header: BatchHeader) -> Iterator[Record]:
     previous = -1
     try:
         for _ in range(header.record_count):
-            size, position = _read_varint(data, position, _VARINT_BYTES_MAX)
+            size, position = read_varint(data, position, VARINT_BYTES_MAX)
             end = position + size
             if size < 0 or end > len(data):
                 raise CorruptBatch(f"a record of {size} bytes at {position} of the records")
@@ -330,11 +342,11 @@ def _decode(data: bytes, header: BatchHeader) -> Iterator[Record]:
 
 def _decode_record(data: bytes, position: int, end: int, header: BatchHeader) -> tuple[Record, int]:
     # The first byte of a record holds attributes, of which Kafka uses none.
-    timestamp_delta, position = _read_varint(data, position + 1, _VARLONG_BYTES_MAX)
-    delta, position = _read_varint(data, position, _VARINT_BYTES_MAX)
+    timestamp_delta, position = read_varint(data, position + 1, VARLONG_BYTES_MAX)
+    delta, position = read_varint(data, position, VARINT_BYTES_MAX)
     key, position = _read_field(data, position, end)
     value, position = _read_field(data, position, end)
-    count, position = _read_varint(data, position, _VARINT_BYTES_MAX)
+    count, position = read_varint(data, position, VARINT_BYTES_MAX)
     if not 0 <= count <= (end - position) // 2:
         raise CorruptBatch(f"{count} headers in {end - position} bytes")
     found: Sequence[tuple[str, bytes | None]] = ()

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.handlers.share_acknowledge import Acked, acknowledge, malformed, release
+from headrace.broker.partitions import Partition
 from headrace.broker.request import Answer, Api, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
@@ -165,22 +166,53 @@ async def _acquire(
         found.code = Code.UNKNOWN_TOPIC_OR_PARTITION
         found.message = "The group has no such share-partition; subscribe to its topic first."
         return
-    first = share.next_fetch_offset()
-    if first >= partition.high_watermark:
-        return
+    while True:
+        first = share.next_fetch_offset()
+        if first >= partition.high_watermark:
+            return
+        try:
+            await _acquire_at(
+                first, services, message, key, partition, found, bytes_max, records_max
+            )
+        except (StorageFault, OSError) as fault:
+            found.code, found.message = Code.STORAGE_ERROR, str(fault)
+        # Where compaction or retention removed what was looked for, there is more behind it.
+        if found.acquired or found.code or share.next_fetch_offset() <= first:
+            return
+
+
+async def _acquire_at(
+    first: int,
+    services: Services,
+    message: Any,
+    key: ShareKey,
+    partition: Partition,
+    found: _Found,
+    bytes_max: int,
+    records_max: int,
+) -> None:
+    """Acquire what one read from offset `first` finds. Raises: StorageFault; OSError."""
+    shares = services.shares
     exact = getattr(message, "share_acquire_mode", 0) == _RECORD_LIMIT
     try:
         piece = partition.read(first, bytes_max)
-        spans = [Span(header.base_offset, header.last_offset) for header in piece.headers]
-        window = services.shares.policy(message.group_id).window
-        command = Acquire(MemberId(message.member_id), spans, records_max, window, exact)
-        answer = await services.shares.ask(message.group_id, On(key, command))
     except OffsetOutOfRange:
-        await services.shares.ask(message.group_id, On(key, LogStartMoved(partition.start_offset)))
+        await shares.ask(key.group, On(key, LogStartMoved(partition.start_offset)))
         return
-    except (StorageFault, OSError) as fault:
-        found.code, found.message = Code.STORAGE_ERROR, str(fault)
+    if not piece.headers:
         return
+    spans = [Span(one.base_offset, one.last_offset) for one in piece.headers if one.record_count]
+    window = shares.policy(key.group).window
+    command = Acquire(
+        MemberId(message.member_id),
+        spans,
+        records_max,
+        window,
+        exact,
+        looked_from=first,
+        looked_to=piece.headers[-1].last_offset,
+    )
+    answer = await shares.ask(key.group, On(key, command))
     if isinstance(answer, Refused):
         found.code, found.message = error_code(answer), answer.message
         return

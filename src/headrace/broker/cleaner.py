@@ -1,0 +1,263 @@
+"""The log cleaner: which log is compacted next, the thread that does it, and what is told of it.
+
+Source: Kafka's LogCleaner and LogCleanerManager (4.3), with one thread.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.broker.topic_settings import TopicSettings
+from headrace.core.types import MonoMs, after, elapsed_ms
+from headrace.log.api import Clock, Disk
+from headrace.log.cleaner_checkpoint import read_checkpoint, write_checkpoint
+from headrace.log.compaction import Compaction, Group, Steps, Tally
+from headrace.log.dirty import Dirty, Rules, find_dirty, is_overdue
+from headrace.log.segments import SegmentedLog
+from headrace.wire.batches import CorruptBatch
+
+log = logging.getLogger("headrace.broker")
+
+_REST_S = 0.0002  # after each step, so that the event loop gets the interpreter when it wants it
+_LOGS_PER_LOOK = 16
+_RETRY_MS = 600_000
+
+
+class Kept(NamedTuple):
+    """A log that housekeeping looks after; `opened` opens it when it is not. Raises: OSError."""
+
+    topic: str
+    partition: int
+    settings: TopicSettings
+    opened: Callable[[], SegmentedLog]
+
+    @property
+    def name(self) -> tuple[str, int]:
+        return self.topic, self.partition
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(slots=True)
+class Counters:
+    """What housekeeping has done since the broker started; `dirty_ratio_max` is of the last look.
+
+    `bytes_freed` are those of segments that retention deleted and of records compacted away.
+    """
+
+    segments_deleted: int = 0
+    bytes_freed: int = 0
+    cleanings: int = 0
+    failures: int = 0
+    dirty_ratio_max: float = 0.0
+
+
+class Cleaner:
+    """Compacts logs, one at a time; `load` first.
+
+    Args:
+        map_bytes: log.cleaner.dedupe.buffer.size.
+    """
+
+    def __init__(self, disk: Disk, clock: Clock, map_bytes: int, counters: Counters) -> None:
+        self.busy_with: tuple[str, int] | None = None
+        self._disk = disk
+        self._clock = clock
+        self._map_bytes = map_bytes
+        self._counters = counters
+        self._offsets: dict[tuple[str, int], int] = {}
+        self._unwritten = False
+        self._set_aside: dict[tuple[str, int], MonoMs] = {}
+        self._stop = threading.Event()
+        self._closed = False
+
+    def load(self, present: Iterable[Kept]) -> None:
+        """Read up to where these logs were compacted; forget all others. Raises: OSError."""
+        names = {one.name for one in present}
+        read = read_checkpoint(self._disk)
+        self._offsets = {name: offset for name, offset in read.items() if name in names}
+        self._unwritten = len(self._offsets) < len(read)
+
+    def forget(self, kept: Kept) -> None:
+        """A log is deleted: abandon work on it; one of the same name will be another."""
+        self._set_aside.pop(kept.name, None)
+        self._unwritten |= self._offsets.pop(kept.name, None) is not None
+        if self.busy_with == kept.name:
+            self._stop.set()
+
+    def stop(self) -> None:
+        """Abandon what is under way, and begin nothing more."""
+        self._closed = True
+        self._stop.set()
+
+    async def clean_dirtiest(self, kept: Sequence[Kept]) -> bool:
+        """Compact the log with the largest dirty part; whether one was.
+
+        What fails is told, and let alone for ten minutes; the next dirtiest then has its turn.
+        """
+        due = await self._look(kept)
+        for one, dirty in due:
+            if self._closed:
+                break
+            if await self._clean(one, dirty):
+                return True
+        if self._unwritten:
+            await self._write_checkpoint()
+        return False
+
+    async def _look(self, kept: Sequence[Kept]) -> list[tuple[Kept, Dirty]]:
+        """The logs that are to be compacted, the dirtiest first."""
+        due: list[tuple[Kept, Dirty]] = []
+        highest = 0.0
+        now = self._clock.now()
+        for count, one in enumerate(kept):
+            if count % _LOGS_PER_LOOK == 0:
+                await asyncio.sleep(0)
+            resting = self._set_aside.get(one.name)
+            if resting is not None and resting > now.mono:
+                continue
+            rules = self._rules(one)
+            try:
+                opened = one.opened()
+                active = opened.segments()[-1]
+                if active.size and is_overdue(opened, active.base_offset, rules, now.wall):
+                    opened.roll()
+                dirty = find_dirty(opened, self._offsets.get(one.name), rules, now.wall)
+            except OSError as error:
+                self._fail(one, error)
+                continue
+            highest = max(highest, dirty.ratio)
+            if dirty.is_due(rules):
+                due.append((one, dirty))
+        self._counters.dirty_ratio_max = highest
+        return sorted(due, key=lambda pair: pair[1].ratio, reverse=True)
+
+    async def _clean(self, kept: Kept, dirty: Dirty) -> bool:
+        started = self._clock.mono()
+        self._stop.clear()
+        self.busy_with = kept.name
+        try:
+            work = self._begin(kept, dirty)
+            try:
+                whole = await self._carry_out(work)
+            finally:
+                work.close()
+        except (OSError, CorruptBatch) as error:
+            self._fail(kept, error)
+            return False
+        finally:
+            self.busy_with = None
+        if not whole:
+            return False
+        self._set_aside.pop(kept.name, None)
+        self._offsets[kept.name] = work.end
+        await self._write_checkpoint()
+        took_ms = elapsed_ms(started, self._clock.mono())
+        self._counters.cleanings += 1
+        self._counters.bytes_freed += work.tally.bytes_before - work.tally.bytes_after
+        log.info("compacted %s: %s", kept, _summary(work.tally, took_ms))
+        return True
+
+    def _begin(self, kept: Kept, dirty: Dirty) -> Compaction:
+        opened = kept.opened()
+        last_of = {one.producer_id: one.last_offset for one in opened.producers.entries()}
+        rules, now = self._rules(kept), self._clock.wall()
+        return Compaction(self._disk, opened, dirty, rules, now, last_of)
+
+    async def _carry_out(self, work: Compaction) -> bool:
+        """All of a cleaning; False when it was stopped, or its segments went away under it."""
+        if not await self._in_thread(work.map_keys()):
+            return False
+        for group in work.groups():
+            if not await self._replace(work, group):
+                return False
+        return True
+
+    async def _replace(self, work: Compaction, group: Group) -> bool:
+        done = False
+        try:
+            copy = work.open_copy(group)
+            try:
+                whole = await self._in_thread(work.copy(group, copy))
+            finally:
+                copy.close()
+            done = whole and work.put(group)
+        finally:
+            if not done:
+                # What cannot be removed now is removed when the log is opened.
+                with contextlib.suppress(OSError):
+                    self._disk.remove(group.cleaned)
+        return done
+
+    async def _in_thread(self, steps: Steps) -> bool:
+        """Carry steps out beside the event loop; False when they were stopped."""
+        if self._closed:
+            return False
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, _carry_out, steps, self._stop)
+
+    async def _write_checkpoint(self) -> None:
+        self._unwritten = False
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(None, write_checkpoint, self._disk, dict(self._offsets))
+        except OSError as error:
+            self._unwritten = True
+            log.error("the cleaner's checkpoint cannot be written: %s; what is compacted stays so, "
+                      "and may be looked at again after a restart", error)  # fmt: skip
+
+    def _fail(self, kept: Kept, error: Exception) -> None:
+        self._counters.failures += 1
+        self._set_aside[kept.name] = after(self._clock.mono(), _RETRY_MS)
+        log.error(
+            "%s cannot be compacted: %s; nothing of it is lost, it is tried again in %d minutes. "
+            "Check space and permissions of the data folder",
+            kept,
+            error,
+            _RETRY_MS // 60_000,
+        )
+
+    def _rules(self, kept: Kept) -> Rules:
+        settings = kept.settings
+        return Rules(
+            settings.min_cleanable_ratio,
+            settings.min_compaction_lag_ms,
+            settings.max_compaction_lag_ms,
+            settings.delete_retention_ms,
+            settings.segment_bytes,
+            self._map_bytes,
+        )
+
+
+def _carry_out(steps: Steps, stop: threading.Event) -> bool:
+    for _ in steps:
+        if stop.wait(_REST_S):
+            steps.close()
+            return False
+    return not stop.is_set()
+
+
+def _summary(tally: Tally, took_ms: int) -> str:
+    told = (
+        f"{size_text(tally.bytes_before)} -> {size_text(tally.bytes_after)} in"
+        f" {took_ms / 1000:.1f} s, {tally.records_before:,} -> {tally.records_after:,} records"
+    )
+    if tally.without_key:
+        told += f"; {tally.without_key:,} records had no key and were dropped"
+    if tally.unreadable:
+        told += f"; {tally.unreadable:,} records cannot be decoded and were left alone"
+    return told
+
+
+def size_text(count: float) -> str:
+    """Bytes for people: 340 MB."""
+    units = iter(("B", "KB", "MB", "GB", "TB"))
+    unit = next(units)
+    while count >= 1000 and unit != "TB":
+        count, unit = count / 1000, next(units)
+    return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"

@@ -1,0 +1,151 @@
+"""What a broker does to its logs on its own: retention and compaction, beside its clients' work.
+
+Retention looks at every partition each log.retention.check.interval.ms. The cleaner goes from the
+dirtiest log to the next, and rests for log.cleaner.backoff.ms when none is worth it. Journals that
+hold deltas (`__share_group_state`, `__cluster_metadata`) are left alone: every record of them
+counts. Other journals may be handed in with `look_after`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from uuid import UUID
+
+from headrace.broker.cleaner import Cleaner, Counters, Kept, size_text
+from headrace.broker.config import Config
+from headrace.broker.partitions import Partition, Partitions
+from headrace.broker.shares import STATE_TOPIC
+from headrace.broker.topics import Topics
+from headrace.core.catalog import METADATA_TOPIC
+from headrace.log.api import Clock, Disk
+
+log = logging.getLogger("headrace.broker")
+
+_PARTITIONS_PER_LOOK = 16
+_PAUSE_MS_MIN, _PAUSE_MS_MAX = 10, 86_400_000
+_DELTAS = frozenset({STATE_TOPIC, METADATA_TOPIC})
+
+
+class Housekeeping:
+    """Runs from `start` to `close`, on the event loop."""
+
+    def __init__(self, config: Config, disk: Disk, clock: Clock, topics: Topics) -> None:
+        self.counters = Counters()
+        self._config = config
+        self._clock = clock
+        self._topics = topics
+        self._cleaner = Cleaner(disk, clock, config.cleaner_dedupe_bytes, self.counters)
+        self._others: list[Kept] = []
+        self._complained: set[Partition] = set()
+        self._stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to keep time. Raises: OSError."""
+        self._cleaner.load(self._kept())
+        self._topics.on_deleted.append(self._deleted)
+        work = [self._retain()]
+        if self._config.cleaner_enable:
+            work.append(self._compact())
+        for one in work:
+            task = asyncio.get_running_loop().create_task(one)
+            task.add_done_callback(_tell_bug)
+            self._tasks.append(task)
+
+    async def close(self) -> None:
+        """Abandon what is under way; nothing is left of it but what is complete."""
+        self._stopping.set()
+        self._cleaner.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def look_after(self, kept: Kept) -> None:
+        """Compact a log that is no topic's partition as well, where its settings ask for it."""
+        self._others.append(kept)
+
+    async def expire_all(self) -> None:
+        """Apply retention to every partition once; one that fails is told once and passed over."""
+        for count, partition in enumerate(self._partitions):
+            if count % _PARTITIONS_PER_LOOK == 0:
+                await asyncio.sleep(0)
+            spared = partition.topic.name in _DELTAS or self._cleaner.busy_with == _name(partition)
+            if spared or self._partitions.get(partition.topic.id, partition.index) is None:
+                continue
+            was_open = partition.is_open
+            if self._expire(partition) or not was_open:
+                await asyncio.sleep(0)
+
+    async def clean_dirtiest(self) -> bool:
+        """Compact the dirtiest log that is worth it; whether there was one."""
+        compacted = [one for one in self._kept() if "compact" in one.settings.cleanup_policy]
+        return await self._cleaner.clean_dirtiest(compacted)
+
+    def _expire(self, partition: Partition) -> int:
+        try:
+            before = partition.log.size_bytes
+            dropped = partition.expire(self._clock.wall())
+            after = partition.log.size_bytes
+        except OSError as error:
+            if partition not in self._complained:
+                self._complained.add(partition)
+                log.error(
+                    "retention of %s failed: %s; its old records stay until that is mended",
+                    partition.name,
+                    error,
+                )
+            return 0
+        self._complained.discard(partition)
+        self.counters.segments_deleted += dropped
+        self.counters.bytes_freed += before - after
+        if dropped:
+            freed = size_text(before - after)
+            log.info("retention of %s: %d segments deleted, %s", partition.name, dropped, freed)
+        return dropped
+
+    def _kept(self) -> Iterator[Kept]:
+        for partition in self._partitions:
+            if partition.topic.name not in _DELTAS:
+                yield _kept(partition)
+        yield from self._others
+
+    @property
+    def _partitions(self) -> Partitions:
+        return self._topics.partitions
+
+    def _deleted(self, topic_id: UUID) -> None:
+        for partition in self._partitions:
+            if partition.key.topic_id == topic_id:
+                self._complained.discard(partition)
+                self._cleaner.forget(_kept(partition))
+
+    async def _retain(self) -> None:
+        while not await self._stopped_within(self._config.retention_check_ms):
+            await self.expire_all()
+
+    async def _compact(self) -> None:
+        while not await self._stopped_within(self._config.cleaner_backoff_ms):
+            while await self.clean_dirtiest():
+                pass
+
+    async def _stopped_within(self, pause_ms: int) -> bool:
+        """Whether the broker stops before a pause is over."""
+        pause = min(max(pause_ms, _PAUSE_MS_MIN), _PAUSE_MS_MAX)
+        try:
+            await asyncio.wait_for(self._stopping.wait(), pause / 1000)
+        except TimeoutError:
+            return False
+        return True
+
+
+def _name(partition: Partition) -> tuple[str, int]:
+    return partition.topic.name, partition.index
+
+
+def _kept(partition: Partition) -> Kept:
+    return Kept(*_name(partition), partition.settings, lambda: partition.log)
+
+
+def _tell_bug(task: asyncio.Task[None]) -> None:
+    """A bug ends the task; nobody awaits it, so it is told here."""
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("logs are no longer looked after", exc_info=task.exception())
