@@ -9,7 +9,8 @@ import asyncio
 import base64
 import logging
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 from uuid import UUID
 
 from headrace.broker.config import Config
@@ -28,8 +29,12 @@ LEADER_EPOCH = 0
 _METADATA = "partition.metadata"
 _PROGRESS_MS = 1000
 _NAME_KEPT = 150  # characters of a topic's name in the name of a folder set aside
+_CHUNK = 32  # partitions whose files are made or removed at a time
 _FILES_PER_PARTITION = 3
 _FILES_SPARE = 128  # for connections, the journal and the interpreter
+
+ItemT = TypeVar("ItemT")
+DoneT = TypeVar("DoneT")
 
 
 class Partition:
@@ -127,11 +132,11 @@ class Partition:
 
 
 class Partitions:
-    """All partitions of the topics in the catalogue."""
+    """All partitions of the topics in the catalogue; `config` has the settings as they count now."""
 
     def __init__(self, disk: Disk, config: Config, clock: Clock, waits: Waits) -> None:
+        self.config = config
         self._disk = disk
-        self._config = config
         self._clock = clock
         self._waits = waits
         self._by_key: dict[tuple[UUID, int], Partition] = {}
@@ -150,7 +155,8 @@ class Partitions:
         wanted = sum(topic.partitions for topic in catalog.topics.values())
         for topic in catalog.topics.values():
             for index in range(topic.partitions):
-                self._open(topic, index, catalog)
+                opened = self._open(topic, index, self._settings(topic, catalog))
+                self._by_key[topic.id, index] = opened
                 if elapsed_ms(told, self._clock.mono()) > _PROGRESS_MS:
                     told = self._clock.mono()
                     log.info("opened %d of %d partitions", len(self._by_key), wanted)
@@ -170,30 +176,43 @@ class Partitions:
             "raise the limit (ulimit -n) and restart the broker",
         )
 
-    def open_topic(self, topic: Topic, catalog: Catalog) -> None:
-        """Open those partitions of a topic that are not open: it is new, or has new ones."""
-        for index in range(topic.partitions):
-            if (topic.id, index) not in self._by_key:
-                self._open(topic, index, catalog)
+    async def open_topic(self, topic: Topic, catalog: Catalog) -> None:
+        """Open those partitions of a topic that are not open: it is new, or has new ones.
+
+        Files are made in a thread, a few partitions at a time, so that nobody waits meanwhile; a
+        partition can be used as soon as it is open.
+        """
+        missing = [n for n in range(topic.partitions) if (topic.id, n) not in self._by_key]
+        settings = self._settings(topic, catalog)
+        for some in _chunks(missing):
+            for opened in await _in_thread(lambda n: self._open(topic, n, settings), some):
+                self._by_key[topic.id, opened.index] = opened
 
     def configure(self, topic: Topic, catalog: Catalog) -> None:
         """Let a topic's partitions know its changed settings; its segment size with a restart."""
         settings = self._settings(topic, catalog)
         for index in range(topic.partitions):
-            self._by_key[topic.id, index].settings = settings
+            partition = self._by_key.get((topic.id, index))
+            if partition is not None:
+                partition.settings = settings
 
-    def delete_topic(self, topic: Topic) -> None:
-        """Close and remove the partitions of a topic that the catalogue forgot; wakes readers."""
-        for index in range(topic.partitions):
-            partition = self._by_key.pop((topic.id, index), None)
-            if partition is None:
-                continue
-            partition.log.close()
-            folder = f"{topic.name}-{index}"
-            gone = _aside(folder, topic.id.hex, "delete")
-            self._disk.rename(folder, gone)
-            self._disk.remove(gone)
-            self._waits.notify(partition.key)
+    async def delete_topic(self, topic: Topic) -> None:
+        """Close and remove the partitions of a topic that the catalogue forgot; wakes readers.
+
+        Files are removed as `open_topic` makes them.
+        """
+        gone = [self._by_key.pop((topic.id, n), None) for n in range(topic.partitions)]
+        for some in _chunks([partition for partition in gone if partition is not None]):
+            for partition in some:
+                partition.log.close()
+                self._waits.notify(partition.key)
+            await _in_thread(self._remove, some)
+
+    def _remove(self, partition: Partition) -> None:
+        folder = f"{partition.topic.name}-{partition.index}"
+        gone = _aside(folder, partition.topic.id.hex, "delete")
+        self._disk.rename(folder, gone)
+        self._disk.remove(gone)
 
     def close(self) -> None:
         """Sync and close every log. Raises: OSError."""
@@ -202,27 +221,25 @@ class Partitions:
             partition.log.close()
         self._by_key.clear()
 
-    def _open(self, topic: Topic, index: int, catalog: Catalog) -> None:
+    def _open(self, topic: Topic, index: int, settings: TopicSettings) -> Partition:
         folder = f"{topic.name}-{index}"
         metadata = f"{folder}/{_METADATA}"
         if self._disk.exists(metadata) and self._topic_id(metadata) != uuid_text(topic.id):
             self._set_aside(folder, self._topic_id(metadata))
         if not self._disk.exists(metadata):
             self._disk.write(metadata, f"version: 0\ntopic_id: {uuid_text(topic.id)}\n".encode())
-        settings = self._settings(topic, catalog)
         opened = SegmentedLog(self._disk, folder, segment_bytes=settings.segment_bytes)
-        fsync = self._config.durability == "fsync"
+        fsync = self.config.durability == "fsync"
         if fsync:
             opened.sync()
-        partition = Partition(topic, index, opened, settings, self._waits, fsync=fsync)
-        self._by_key[topic.id, index] = partition
+        return Partition(topic, index, opened, settings, self._waits, fsync=fsync)
 
     def _topic_id(self, metadata: str) -> str:
         return self._disk.read(metadata).decode(errors="replace").split()[-1]
 
     def _settings(self, topic: Topic, catalog: Catalog) -> TopicSettings:
         overrides = catalog.configs_of(Resource.TOPIC, topic.name)
-        return TopicSettings.resolve(self._config, overrides)
+        return TopicSettings.resolve(self.config, overrides)
 
     def _set_strays_aside(self, catalog: Catalog) -> None:
         expected = {
@@ -245,6 +262,17 @@ class Partitions:
         aside = _aside(folder, topic_id, "stray")
         log.warning("%s belongs to no topic; it was renamed to %s", folder, aside)
         self._disk.rename(folder, aside)
+
+
+def _chunks(items: list[ItemT]) -> Iterator[list[ItemT]]:
+    return (items[at : at + _CHUNK] for at in range(0, len(items), _CHUNK))
+
+
+async def _in_thread(work: Callable[[ItemT], DoneT], items: list[ItemT]) -> list[DoneT]:
+    """`work` for each item, off the event loop. Raises: what `work` does."""
+    return await asyncio.get_running_loop().run_in_executor(
+        None, lambda: [work(item) for item in items]
+    )
 
 
 def _aside(folder: str, topic_id: str, why: str) -> str:

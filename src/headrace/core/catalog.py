@@ -1,4 +1,4 @@
-"""The catalogue: topics, configuration of topics and groups, and which producer ids were given out.
+"""The catalogue: topics, configuration of topics, groups and this broker, producer ids given out.
 
 Every event is one record of the journal (`log/metadata_records.py`), and nothing is volatile: state
 rebuilt from the journal equals live state. Whether a configuration value makes sense is decided
@@ -27,6 +27,7 @@ class Resource(IntEnum):
     """What a configuration belongs to; numbers are those of Kafka's ConfigResource."""
 
     TOPIC = 2
+    BROKER = 4
     GROUP = 32
 
 
@@ -136,7 +137,7 @@ class Catalog:
         self.next_producer_id = 0
 
     def configs_of(self, resource: Resource, name: str) -> Mapping[str, str]:
-        """The values that were set for a topic or group, without defaults."""
+        """The values that were set for a resource, without defaults; "" is every broker."""
         return self.configs.get((resource, name), {})
 
     def decide(
@@ -186,7 +187,7 @@ class Catalog:
             return Refused(Why.INVALID_TOPIC, f"{name!r} is the catalogue's own journal")
         if name in self.topics:
             return Refused(Why.TOPIC_EXISTS, f"topic {name!r} already exists")
-        if not _NAME.fullmatch(name) or name in {".", ".."}:
+        if not is_topic_name(name):
             rule = "1 to 249 of a-z A-Z 0-9 . _ -, and not . or .."
             return Refused(Why.INVALID_TOPIC, f"{name!r} is no topic name: it must be {rule}")
         # Kafka's metric names turn "." into "_", so it lets no two topics differ in that alone.
@@ -248,6 +249,11 @@ class Catalog:
 
     def tick(self, now: Now) -> Sequence[Event]:  # noqa: ARG002  # asked by Machine
         return []
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may be called so."""
+    return bool(_NAME.fullmatch(name)) and name not in {".", ".."}
 
 
 def _refused_count(partitions: int) -> Refused | None:

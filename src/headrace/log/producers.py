@@ -5,6 +5,7 @@ from batch headers, so that reading a log again rebuilds it. Source: ProducerSta
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from headrace.wire.batches import BatchHeader
@@ -69,6 +70,10 @@ class Producers:
         if header.base_sequence == expected:
             return None
         return OutOfOrder(f"{told}: sequence {expected} was expected, not {header.base_sequence}")
+
+    def last_batches(self) -> Iterator[BatchHeader]:
+        """The last batch of each producer that is remembered."""
+        return (known.batches[-1] for known in self._by_id.values())
 
     def record(self, header: BatchHeader) -> None:
         """Remember a batch that was appended; `header` has its place in the log."""
