@@ -153,7 +153,7 @@ def test_delete_topics(wire: Any, version: int) -> None:
         }
         codes = [0, 100, 42]
     else:
-        asked, codes = {"topic_names": ["orders", "orders"]}, [0, 3]
+        asked, codes = {"topic_names": ["twice", "orders", "twice", "nothing"]}, [42, 0, 3]
     answer = wire.call(20, version, timeout=0, **asked)
     assert [one.error_code for one in answer.responses] == codes
     assert metadata(wire, 4, "orders").topics[0].error_code == 3
@@ -202,7 +202,7 @@ def test_describe_configs(wire: Any, version: int) -> None:
         (2, "orders", {"name": "segment.bytes", "config_operation": 0, "value": "4096"}, 0),
         (2, "orders", {"name": "segment.bytes", "config_operation": 0, "value": "1"}, 40),
         (2, "orders", {"name": "segment.bytes", "config_operation": 2, "value": "4096"}, 40),
-        (2, "orders", {"name": "segment.bytes", "config_operation": 0, "value": None}, 40),
+        (2, "orders", {"name": "segment.bytes", "config_operation": 0, "value": None}, 42),
         (2, "nothing", {"name": "segment.bytes", "config_operation": 1, "value": None}, 3),
         (32, "g", {"name": "record.lock.duration.ms", "config_operation": 0, "value": "1000"}, 0),
         (32, "g", {"name": "record.lock.duration.ms", "config_operation": 0, "value": "999"}, 40),

@@ -132,7 +132,7 @@ class Partition:
 
 
 class Partitions:
-    """All partitions of the topics in the catalogue; `config` has the settings as they count now."""
+    """All partitions of the topics in the catalogue; `config` has the settings that count now."""
 
     def __init__(self, disk: Disk, config: Config, clock: Clock, waits: Waits) -> None:
         self.config = config

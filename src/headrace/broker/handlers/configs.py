@@ -14,7 +14,10 @@ from headrace.core.catalog import Resource
 
 APIS = (Api(32, "DescribeConfigs", range(1, 5)),)
 _BROKER_LOGGER = 8
-_OPTIONAL = (("include_synonyms", "synonyms", []), ("include_documentation", "documentation", None))
+_OPTIONAL: tuple[tuple[str, str, Any], ...] = (
+    ("include_synonyms", "synonyms", []),
+    ("include_documentation", "documentation", None),
+)
 
 
 async def handle(request: Request, services: Services) -> Answer:
