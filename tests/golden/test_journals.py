@@ -100,7 +100,7 @@ def test_catalogue_reads_and_writes_as_kafka_read_it() -> None:
 
 _KAFKA_NAMES = {
     "TopicCreated": "TOPICRECORD",
-    "PartitionAdded": "PARTITIONRECORD",
+    "PartitionsAdded": "PARTITIONRECORD",
     "ConfigSet": "CONFIGRECORD",
     "TopicDeleted": "REMOVETOPICRECORD",
     "ProducerIdsAllocated": "PRODUCERIDSRECORD",

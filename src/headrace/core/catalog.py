@@ -89,16 +89,19 @@ class AllocateProducerIds:
 
 @dataclass(frozen=True, slots=True)
 class TopicCreated:
-    """A topic without partitions; a PartitionAdded follows for each."""
+    """A topic without partitions; those follow."""
 
     name: str
     topic_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionAdded:
+class PartitionsAdded:
+    """Partitions `first` to `last` of a topic; each is a record of its own in the journal."""
+
     topic_id: UUID
-    partition: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class ProducerIdsAllocated:
 
 
 Command = CreateTopic | DeleteTopic | AddPartitions | SetConfigs | AllocateProducerIds
-Event = TopicCreated | PartitionAdded | TopicDeleted | ConfigSet | ProducerIdsAllocated
+Event = TopicCreated | PartitionsAdded | TopicDeleted | ConfigSet | ProducerIdsAllocated
 
 
 class Catalog:
@@ -173,8 +176,10 @@ class Catalog:
         refusal = self._refused_name(command.name) or _refused_count(command.partitions)
         if refusal is not None:
             return refusal
-        events: list[Event] = [TopicCreated(command.name, command.topic_id)]
-        events += [PartitionAdded(command.topic_id, n) for n in range(command.partitions)]
+        events: list[Event] = [
+            TopicCreated(command.name, command.topic_id),
+            PartitionsAdded(command.topic_id, 0, command.partitions - 1),
+        ]
         events += [
             ConfigSet(Resource.TOPIC, command.name, key, value)
             for key, value in command.configs.items()
@@ -213,9 +218,8 @@ class Catalog:
         refusal = _refused_count(command.total)
         if refusal is not None:
             return refusal
-        added = range(topic.partitions, command.total)
-        events = [] if command.validate_only else [PartitionAdded(topic.id, n) for n in added]
-        return Decided(events, topic)
+        added = PartitionsAdded(topic.id, topic.partitions, command.total - 1)
+        return Decided([] if command.validate_only else [added], topic)
 
     def apply(self, event: Event) -> None:
         """Make an event true; the only place where the catalogue changes."""
@@ -223,9 +227,9 @@ class Catalog:
             case TopicCreated(name, topic_id):
                 topic = Topic(name, topic_id)
                 self.topics[name] = self.topics_by_id[topic_id] = topic
-            case PartitionAdded(topic_id, partition):
+            case PartitionsAdded(topic_id, _, last):
                 topic = self.topics_by_id[topic_id]
-                topic.partitions = max(topic.partitions, partition + 1)
+                topic.partitions = max(topic.partitions, last + 1)
             case TopicDeleted(topic_id):
                 topic = self.topics_by_id.pop(topic_id)
                 del self.topics[topic.name]
