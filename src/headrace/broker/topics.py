@@ -1,6 +1,7 @@
 """The topics of a broker: the catalogue, its journal, and the partitions that follow from it."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from uuid import UUID
@@ -24,12 +25,15 @@ from headrace.core.catalog import Command as CatalogCommand
 from headrace.core.catalog import Event as CatalogEvent
 from headrace.core.errors import Refused
 from headrace.log.api import Clock, Disk
+from headrace.log.checkpoints import CheckpointedLog
 from headrace.log.metadata_records import MetadataRecords
-from headrace.log.segments import SegmentedLog
 
 _JOURNAL = "__cluster_metadata-0"
 _PRODUCER_IDS_PER_BLOCK = 1000
+# A checkpoint is due when the journal has so many records beside those that still say something.
+_DEAD_RECORDS_MIN = 1000
 
+log = logging.getLogger("headrace.broker")
 AnswerT = TypeVar("AnswerT")
 
 
@@ -47,10 +51,12 @@ class Topics:
         self.started_with = self.config = config
         self.new_id = new_id
         self.partitions = Partitions(disk, config, clock, waits)
-        self._journal = SegmentedLog(disk, _JOURNAL)
+        self._journal = CheckpointedLog(disk, _JOURNAL)
+        self._clock = clock
+        self._records = MetadataRecords(config.node_id)
         self._catalog: ShardRuntime[CatalogCommand, CatalogEvent] = ShardRuntime(
             "catalogue",
-            lambda: (Catalog(), MetadataRecords(config.node_id)),
+            lambda: (Catalog(), self._records),
             self._journal,
             clock,
             fsync=config.durability == "fsync",
@@ -160,7 +166,27 @@ class Topics:
 
     async def _in_turn(self, change: Coroutine[Any, Any, AnswerT]) -> AnswerT:
         async with self._one_at_a_time:
-            return await change
+            answer = await change
+            if self._journal.records_since > 2 * self.catalog.size + _DEAD_RECORDS_MIN:
+                await self._checkpoint()
+            return answer
+
+    async def _checkpoint(self) -> None:
+        """Put the state in place of the journal, which by now is mostly what is no longer so.
+
+        What changes meanwhile, or was not written yet, is a setting of a group or a producer id; to
+        read that once more after the checkpoint makes no difference.
+        """
+        end, now, events = self._journal.end_offset, self._clock.wall(), self.catalog.events()
+
+        def write() -> None:
+            self._journal.write_checkpoint(end, self._records.records(events, now), now)
+
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, write)
+            self._journal.use_checkpoint(end)
+        except OSError as error:
+            log.warning("the catalogue's journal could not be shortened: %s; it goes on", error)
 
     def load(self) -> None:
         """Replay the catalogue and open all partitions.

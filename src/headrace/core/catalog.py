@@ -247,6 +247,24 @@ class Catalog:
             case _:
                 assert_never(event)
 
+    def events(self) -> list[Event]:
+        """What makes an empty catalogue this one: its state, as few events as can be."""
+        found: list[Event] = []
+        for topic in self.topics.values():
+            found.append(TopicCreated(topic.name, topic.id))
+            found.append(PartitionsAdded(topic.id, 0, topic.partitions - 1))
+        for (resource, name), values in self.configs.items():
+            found += [ConfigSet(resource, name, key, value) for key, value in values.items()]
+        if self.next_producer_id:
+            found.append(ProducerIdsAllocated(self.next_producer_id))
+        return found
+
+    @property
+    def size(self) -> int:
+        """How many records `events` makes."""
+        partitions = sum(topic.partitions for topic in self.topics.values())
+        return len(self.topics) + partitions + sum(map(len, self.configs.values())) + 1
+
     def next_deadline(self) -> MonoMs | None:
         """Time alone changes nothing here."""
         return None
