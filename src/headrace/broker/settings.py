@@ -83,7 +83,10 @@ class Setting:
 
     def _require_choice(self, text: str) -> None:
         if self.choices and text not in self.choices:
-            raise self._error(f"{text!r} is none of {', '.join(self.choices)}")
+            only = len(self.choices) == 1
+            raise self._error(
+                f"{text!r} is {'not' if only else 'none of'} {', '.join(self.choices)}"
+            )
 
     def _error(self, what: str) -> ConfigError:
         return ConfigError(f"{self.name}: {what}" + (f" ({self.why})" if self.why else ""))

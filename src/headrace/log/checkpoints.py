@@ -5,7 +5,7 @@ Kafka's format of metadata snapshots: a control batch that says so, the records,
 it (`kafka-dump-log --cluster-metadata-decoder` reads it). What is read below its end offset is the
 checkpoint; the log itself is kept from there on. A crash amid a change leaves the older checkpoint
 with the log that follows it, or the newer one with more of the log than it needs.
-Source: Snapshots and RecordsSnapshotWriter (4.3), SnapshotHeaderRecord and SnapshotFooterRecord.json.
+Source: RecordsSnapshotWriter (4.3); SnapshotHeaderRecord and SnapshotFooterRecord.json.
 """
 
 import struct
