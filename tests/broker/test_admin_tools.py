@@ -96,7 +96,8 @@ def test_partitions_are_added_where_they_are_wanted(
 
 def pages(wire: Any, names: list[str], limit: int) -> list[list[tuple[str, int, list[int]]]]:
     """Name, code and partitions of the topics on each page, to the last one."""
-    found, cursor = [], None
+    found: list[list[tuple[str, int, list[int]]]] = []
+    cursor = None
     while len(found) < 20:
         topics = [{"name": name} for name in names]
         answer = wire.call(75, 0, topics=topics, response_partition_limit=limit, cursor=cursor)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.broker import services
-from headrace.log.os_disk import OsDisk, OsFile
+from headrace.log.os_disk import OsDisk
 from headrace.wire import codec
 
 CREATE, DELETE = 19, 20
@@ -38,10 +38,10 @@ GATE = Gate()
 class GatedDisk(OsDisk):
     """The real disk; files of the topic `slow` are made and removed when the gate opens."""
 
-    def open(self, path: str) -> OsFile:
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
         if path.startswith("slow-"):
             GATE.pass_through()
-        return super().open(path)
+        super().write(path, data, durable=durable)
 
     def remove(self, path: str) -> None:
         if path.startswith("slow"):

@@ -25,7 +25,7 @@ from headrace.core.catalog import Command as CatalogCommand
 from headrace.core.catalog import Event as CatalogEvent
 from headrace.core.errors import Refused
 from headrace.log.api import Clock, Disk
-from headrace.log.checkpoints import CheckpointedLog
+from headrace.log.checkpointed_log import CheckpointedLog
 from headrace.log.metadata_records import MetadataRecords
 
 _JOURNAL = "__cluster_metadata-0"

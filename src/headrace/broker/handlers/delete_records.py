@@ -50,6 +50,4 @@ def _move(topic: str, index: int, offset: int, services: Services) -> int:
     wanted = end if offset == _HIGH_WATERMARK else offset
     if not 0 <= wanted <= end:
         raise Faulty(Code.OFFSET_OUT_OF_RANGE, f"{topic}-{index} ends at {end}, not {offset}")
-    if wanted > partition.start_offset:
-        partition.log.advance_start(wanted)
-    return partition.start_offset
+    return partition.delete_records(wanted)

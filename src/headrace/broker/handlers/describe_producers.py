@@ -36,17 +36,18 @@ def _known(partition: Partition | None) -> dict[str, Any]:
             "error_message": "there is no such partition",
             "active_producers": [],
         }
+    lasts = {entry.producer_id: entry for entry in partition.log.producers.entries()}
     return {
         "error_code": Code.NONE,
         "active_producers": [
             {
                 "producer_id": last.producer_id,
-                "producer_epoch": last.producer_epoch,
-                "last_sequence": (last.base_sequence + last.record_count - 1) % (1 << 31),
-                "last_timestamp": last.max_timestamp,
+                "producer_epoch": last.epoch,
+                "last_sequence": last.last_sequence,
+                "last_timestamp": last.timestamp,
                 "coordinator_epoch": _NO_TRANSACTION,
                 "current_txn_start_offset": _NO_TRANSACTION,
             }
-            for last in partition.log.producers.last_batches()
+            for last in lasts.values()
         ],
     }

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.core.types import WallMs
 from headrace.log.api import CorruptLog
-from headrace.log.checkpoints import CheckpointedLog
+from headrace.log.checkpointed_log import CheckpointedLog
 from headrace.log.memory_disk import MemoryDisk
 from headrace.wire import batches
 
