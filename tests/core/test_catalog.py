@@ -201,3 +201,8 @@ def test_replay_equals_live(asked: list[Command], data: st.DataObject) -> None:
             for event in journal.events(key, value):
                 again.apply(event)
     assert snapshot(again) == snapshot(live)
+    from_events = Catalog()
+    for event in live.events():
+        from_events.apply(event)
+    assert snapshot(from_events) == snapshot(live)
+    assert len(journal.records(live.events(), WallMs(0))) in {live.size, live.size - 1}
