@@ -167,5 +167,15 @@ RANGED = (
     "share_heartbeat_ms",
 )
 
-# Settings that may be changed while a broker runs: all of logs, and what is read when it is needed.
-DYNAMIC = frozenset({*LogConfig.settings(), "connections_max"})
+_READ_AT_START = frozenset(
+    {
+        "retention_check_ms",
+        "cleaner_enable",
+        "cleaner_backoff_ms",
+        "cleaner_dedupe_bytes",
+        "producer_expiration_ms",
+    }
+)
+# Settings that may be changed while a broker runs: the defaults of topics, and what is read when it
+# is needed.
+DYNAMIC = frozenset({*LogConfig.settings(), "connections_max"}) - _READ_AT_START

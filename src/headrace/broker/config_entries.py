@@ -33,12 +33,17 @@ _SHOWN_BEHIND = BEHIND | {
 
 
 class Entries:
-    """The settings of every resource; `config` has those that the broker was started with."""
+    """The settings of every resource, at one moment.
+
+    Args:
+        config: what the broker was started with.
+    """
 
     def __init__(self, config: Config, catalog: Catalog) -> None:
         self._config = config
         self._catalog = catalog
         self._effective = effective(config, catalog)
+        self._found: dict[str, list[Source]] = {}
 
     def of_topic(self, overrides: Mapping[str, str]) -> list[dict[str, Any]]:
         """All settings of a topic for which `overrides` were set."""
@@ -80,7 +85,10 @@ class Entries:
         ]
 
     def _sources(self, field: str) -> list[Source]:
-        return sources(self._config, self._catalog, field)
+        """As `sources`, which are the same for every topic of an answer."""
+        if field not in self._found:
+            self._found[field] = sources(self._config, self._catalog, field)
+        return self._found[field]
 
 
 def _entry(setting: Setting, value: Any, found: Iterable[Source]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 A group may be asked for before it exists. The loggers of a broker have no levels of their own.
 """
 
+import asyncio
 from typing import Any
 
 from headrace.broker.config_entries import Entries
@@ -25,10 +26,17 @@ async def handle(request: Request, services: Services) -> Answer:
     left_out = {
         field: empty for asked, field, empty in _OPTIONAL if not getattr(message, asked, False)
     }
-    return {"results": [_described(asked, services, left_out) for asked in message.resources]}
+    entries = Entries(services.topics.started_with, services.catalog)
+    results = []
+    for asked in message.resources:
+        results.append(_described(asked, services, entries, left_out))
+        await asyncio.sleep(0)  # tools ask for every topic in one request
+    return {"results": results}
 
 
-def _described(asked: Any, services: Services, left_out: dict[str, Any]) -> dict[str, Any]:
+def _described(
+    asked: Any, services: Services, entries: Entries, left_out: dict[str, Any]
+) -> dict[str, Any]:
     result = {
         "error_code": Code.NONE,
         "error_message": None,
@@ -37,7 +45,7 @@ def _described(asked: Any, services: Services, left_out: dict[str, Any]) -> dict
         "configs": [],
     }
     try:
-        shown = _entries(asked.resource_type, asked.resource_name, services)
+        shown = _shown(asked.resource_type, asked.resource_name, services, entries)
     except Faulty as fault:
         return result | {"error_code": fault.code, "error_message": str(fault)}
     keys = set(asked.configuration_keys or ())
@@ -46,9 +54,8 @@ def _described(asked: Any, services: Services, left_out: dict[str, Any]) -> dict
     }
 
 
-def _entries(kind: int, name: str, services: Services) -> list[dict[str, Any]]:
+def _shown(kind: int, name: str, services: Services, entries: Entries) -> list[dict[str, Any]]:
     catalog = services.catalog
-    entries = Entries(services.topics.started_with, catalog)
     if kind == Resource.TOPIC:
         if name not in catalog.topics:
             raise Faulty(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
