@@ -40,6 +40,19 @@ class Wire:
             body = body[1:]
         return codec.decode_response(key, version, body)
 
+    def create(self, name: str, *, version: int = 7, **fields: Any) -> Any:
+        """Create a topic; its part of the response."""
+        defaults = {
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "assignments": [],
+            "configs": [],
+        }
+        validate_only = fields.pop("validate_only", False)
+        topics = [{"name": name} | defaults | fields]
+        answer = self.call(19, version, topics=topics, timeout=0, validate_only=validate_only)
+        return answer.topics[0]
+
     def closed(self) -> bool:
         """Whether the broker hangs up, without a response, within ten seconds."""
         try:
@@ -88,6 +101,12 @@ def _connecting(broker: headrace.Broker) -> Iterator[Connect]:
 def connecting() -> Callable[[headrace.Broker], contextlib.AbstractContextManager[Connect]]:
     """Opens connections to any broker; closes them at the end of a `with`."""
     return _connecting
+
+
+@pytest.fixture
+def wire(connect: Connect) -> Wire:
+    """One connection to `broker`."""
+    return connect()
 
 
 @pytest.fixture

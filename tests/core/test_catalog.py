@@ -16,7 +16,7 @@ from headrace.core.catalog import (
     CreateTopic,
     DeleteTopic,
     Event,
-    PartitionAdded,
+    PartitionsAdded,
     ProducerIdsAllocated,
     Resource,
     SetConfigs,
@@ -129,7 +129,7 @@ GOLDEN = [
         "01 02 00 04 666f6f 11223344556677889900aabbccddeeff 00",
     ),
     (
-        PartitionAdded(ID, 1),
+        PartitionsAdded(ID, 1, 1),
         "01 03 00 00000001 11223344556677889900aabbccddeeff 02 00000007 02 00000007 01 01"
         " 00000007 00000000 00000000 00",
     ),
@@ -201,3 +201,8 @@ def test_replay_equals_live(asked: list[Command], data: st.DataObject) -> None:
             for event in journal.events(key, value):
                 again.apply(event)
     assert snapshot(again) == snapshot(live)
+    from_events = Catalog()
+    for event in live.events():
+        from_events.apply(event)
+    assert snapshot(from_events) == snapshot(live)
+    assert len(journal.records(live.events(), WallMs(0))) in {live.size, live.size - 1}

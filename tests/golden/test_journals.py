@@ -11,6 +11,7 @@ from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Outside
 from headrace.core.types import WallMs
+from headrace.log.checkpointed_log import encoded
 from headrace.log.metadata_records import MetadataRecords
 from headrace.log.record_codec import LEASE, ShareJournal, read_share_record
 from headrace.wire import batches
@@ -98,9 +99,24 @@ def test_catalogue_reads_and_writes_as_kafka_read_it() -> None:
     assert catalog.next_producer_id == 1000
 
 
+def test_checkpoint_of_the_catalogue_is_written_as_kafka_read_it() -> None:
+    catalog, journal = Catalog(), MetadataRecords(node_id=1)
+    kept = records("cluster_metadata_checkpoint")
+    for record in kept:
+        for event in journal.events(record.key, record.value):
+            catalog.apply(event)
+    written_at = WallMs(kept[0].timestamp)
+    again = encoded(journal.records(catalog.events(), written_at), written_at)
+    assert again == (HERE / "cluster_metadata_checkpoint.log").read_bytes()
+    first, *told, last = printed("cluster_metadata_checkpoint")
+    assert first.startswith("SnapshotHeader")
+    assert last.startswith("SnapshotFooter")
+    assert len(told) == len(kept)
+
+
 _KAFKA_NAMES = {
     "TopicCreated": "TOPICRECORD",
-    "PartitionAdded": "PARTITIONRECORD",
+    "PartitionsAdded": "PARTITIONRECORD",
     "ConfigSet": "CONFIGRECORD",
     "TopicDeleted": "REMOVETOPICRECORD",
     "ProducerIdsAllocated": "PRODUCERIDSRECORD",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace.broker.settings import INT_MAX, ConfigError, setting
 from headrace.broker.topic_settings import LogConfig
 
-__all__ = ["RANGED", "Config", "ConfigError"]
+__all__ = ["DYNAMIC", "RANGED", "Config", "ConfigError"]
 
 LOCKS_MAX = 100_000_000
 
@@ -18,13 +18,20 @@ LOCKS_MAX = 100_000_000
 class Config(LogConfig):
     """The settings of a broker. Raises: ConfigError when they contradict each other."""
 
-    node_id: int = setting("node.id", 1, "Number of this broker.", low=0, high=INT_MAX)
+    node_id: int = setting(
+        "node.id", 1, "Number of this broker.", low=0, high=INT_MAX, aliases=("broker.id",)
+    )
     advertised_host: str = setting(
         "advertised.host", "", "Host name clients are told to connect to; empty: the bound one."
     )
     num_partitions: int = setting(
         "num.partitions", 1, "Partitions of a topic created without a number.", low=1, high=10_000
     )
+    replication_factor: int = setting(
+        "default.replication.factor", 1, "There is one replica.", low=1, high=1,
+        why="there is one broker",
+    )  # fmt: skip
+    delete_topic_enable: bool = setting("delete.topic.enable", True, "Allow topics to be deleted.")
     auto_create_topics: bool = setting(
         "auto.create.topics.enable", True, "Create a topic when metadata of it is asked for."
     )
@@ -159,3 +166,16 @@ RANGED = (
     "share_session_timeout_ms",
     "share_heartbeat_ms",
 )
+
+_READ_AT_START = frozenset(
+    {
+        "retention_check_ms",
+        "cleaner_enable",
+        "cleaner_backoff_ms",
+        "cleaner_dedupe_bytes",
+        "producer_expiration_ms",
+    }
+)
+# Settings that may be changed while a broker runs: the defaults of topics, and what is read when it
+# is needed.
+DYNAMIC = frozenset({*LogConfig.settings(), "connections_max"}) - _READ_AT_START

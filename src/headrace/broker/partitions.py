@@ -8,12 +8,14 @@ After an orderly stop a partition's log is opened when it is first used. After a
 is opened at the start, so that damage shows there and not later.
 """
 
+import asyncio
 import base64
 import functools
 import logging
 import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 from uuid import UUID
 
 from headrace.broker.config import Config
@@ -38,14 +40,17 @@ _NAME_KEPT = 150  # characters of a topic's name in the name of a folder set asi
 _FILES_PER_PARTITION = 2  # the segment written to, and one that somebody reads
 _FILES_SPARE = 128  # for connections, the journal and the interpreter
 _SETTLING_THREADS = 8
+_CHUNK = 32  # partitions whose files are made or removed at a time
+
+ItemT = TypeVar("ItemT")
 
 
 class Partitions:
-    """All partitions of the topics in the catalogue."""
+    """All partitions of the topics in the catalogue; `config` has the settings that count now."""
 
     def __init__(self, disk: Disk, config: Config, clock: Clock, waits: Waits) -> None:
+        self.config = config
         self._disk = disk
-        self._config = config
         self._clock = clock
         self._waits = waits
         self._by_key: dict[tuple[UUID, int], Partition] = {}
@@ -66,7 +71,7 @@ class Partitions:
 
         Raises: OSError; CorruptLog.
         """
-        self._starts = StartOffsets(self._disk, durable=self._config.durability == "fsync")
+        self._starts = StartOffsets(self._disk, durable=self.config.durability == "fsync")
         self._was_stopped_in_order = take_clean_mark(self._disk)
         found = self._set_strays_aside(catalog)
         started = told = self._clock.mono()
@@ -94,31 +99,50 @@ class Partitions:
             "raise the limit (ulimit -n) and restart the broker",
         )
 
-    def open_topic(self, topic: Topic, catalog: Catalog) -> None:
-        """Open those partitions of a topic that are not open: it is new, or has new ones."""
-        for index in range(topic.partitions):
-            if (topic.id, index) not in self._by_key:
-                self._take_up(topic, index, catalog, is_new=True)
+    async def open_topic(self, topic: Topic, catalog: Catalog) -> None:
+        """Open those partitions of a topic that are not open: it is new, or has new ones.
+
+        Files are made in a thread, a few partitions at a time, so that nobody waits meanwhile; a
+        partition can be used as soon as it is open.
+        """
+        missing = [n for n in range(topic.partitions) if (topic.id, n) not in self._by_key]
+        settings = self._settings(topic, catalog)
+        self._kept_starts.forget(topic.name, missing)
+
+        def make(index: int) -> None:
+            self._make_folder(topic, index)
+            made[index].open()
+
+        for some in _chunks(missing):
+            made = {n: self._partition(topic, n, settings, clean=False) for n in some}
+            await _in_thread(make, some)
+            self._by_key.update(((topic.id, index), one) for index, one in made.items())
 
     def configure(self, topic: Topic, catalog: Catalog) -> None:
         """Let a topic's partitions know its changed settings."""
         settings = self._settings(topic, catalog)
         for index in range(topic.partitions):
-            self._by_key[topic.id, index].configure(settings)
+            partition = self._by_key.get((topic.id, index))
+            if partition is not None:
+                partition.configure(settings)
 
-    def delete_topic(self, topic: Topic) -> None:
-        """Close and remove the partitions of a topic that the catalogue forgot; wakes readers."""
-        for index in range(topic.partitions):
-            partition = self._by_key.pop((topic.id, index), None)
-            if partition is None:
-                continue
-            partition.close()
-            folder = f"{topic.name}-{index}"
-            gone = _aside(folder, topic.id.hex, "delete")
-            self._disk.rename(folder, gone)
-            self._disk.remove(gone)
-            self._waits.notify(partition.key)
+    async def delete_topic(self, topic: Topic) -> None:
+        """Close and remove the partitions of a topic that the catalogue forgot; wakes readers.
+
+        Files are removed as `open_topic` makes them.
+        """
+        gone = [self._by_key.pop((topic.id, n), None) for n in range(topic.partitions)]
+        for some in _chunks([partition for partition in gone if partition is not None]):
+            for partition in some:
+                partition.close()
+                self._waits.notify(partition.key)
+            await _in_thread(self._remove, some)
         self._kept_starts.forget(topic.name, range(topic.partitions))
+
+    def _remove(self, partition: Partition) -> None:
+        gone = _aside(partition.name, partition.topic.id.hex, "delete")
+        self._disk.rename(partition.name, gone)
+        self._disk.remove(gone)
 
     def close(self) -> None:
         """Sync and close every log, and say so in the data folder.
@@ -152,22 +176,28 @@ class Partitions:
     def _take_up(self, topic: Topic, index: int, catalog: Catalog, *, is_new: bool) -> None:
         clean = self._was_stopped_in_order and not is_new
         if is_new:
+            self._kept_starts.forget(topic.name, [index])
             self._make_folder(topic, index)
-        partition = Partition(
-            topic,
-            index,
-            functools.partial(self._open_log, topic, index, clean),
-            self._settings(topic, catalog),
-            self._waits,
-            self.faults,
-            self._disk,
-            fsync=self._config.durability == "fsync",
-            producer_expiration_ms=self._config.producer_expiration_ms,
-            on_start_moved=self.on_start_moved,
-        )
+        partition = self._partition(topic, index, self._settings(topic, catalog), clean=clean)
         if not clean:
             partition.open()
         self._by_key[topic.id, index] = partition
+
+    def _partition(
+        self, topic: Topic, index: int, settings: TopicSettings, *, clean: bool
+    ) -> Partition:
+        return Partition(
+            topic,
+            index,
+            functools.partial(self._open_log, topic, index, clean),
+            settings,
+            self._waits,
+            self.faults,
+            self._disk,
+            fsync=self.config.durability == "fsync",
+            producer_expiration_ms=self.config.producer_expiration_ms,
+            on_start_moved=self.on_start_moved,
+        )
 
     def _make_folder(self, topic: Topic, index: int) -> None:
         """A folder for a new partition; another's of the same name is set aside."""
@@ -177,7 +207,6 @@ class Partitions:
             if self._topic_id(metadata) == uuid_text(topic.id):
                 return
             self._set_aside(folder, self._topic_id(metadata))
-        self._kept_starts.forget(topic.name, range(index, index + 1))
         self._disk.write(metadata, f"version: 0\ntopic_id: {uuid_text(topic.id)}\n".encode())
 
     def _open_log(
@@ -201,7 +230,7 @@ class Partitions:
 
     def _settings(self, topic: Topic, catalog: Catalog) -> TopicSettings:
         overrides = catalog.configs_of(Resource.TOPIC, topic.name)
-        return TopicSettings.resolve(self._config, overrides)
+        return TopicSettings.resolve(self.config, overrides)
 
     def _set_strays_aside(self, catalog: Catalog) -> set[str]:
         """Rename the folders of topics that are no more; those of partitions that are."""
@@ -229,6 +258,20 @@ class Partitions:
         aside = _aside(folder, topic_id, "stray")
         log.warning("%s belongs to no topic; it was renamed to %s", folder, aside)
         self._disk.rename(folder, aside)
+
+
+def _chunks(items: list[ItemT]) -> Iterator[list[ItemT]]:
+    return (items[at : at + _CHUNK] for at in range(0, len(items), _CHUNK))
+
+
+async def _in_thread(work: Callable[[ItemT], None], items: list[ItemT]) -> None:
+    """`work` for each item, off the event loop. Raises: what `work` does."""
+
+    def all_of_it() -> None:
+        for item in items:
+            work(item)
+
+    await asyncio.get_running_loop().run_in_executor(None, all_of_it)
 
 
 def _aside(folder: str, topic_id: str, why: str) -> str:

@@ -33,13 +33,18 @@ class StartError(Exception):
 class Services:
     """Everything a handler may use. Made by `open_services`.
 
-    `host` and `port` are what clients are told to connect to.
+    `host` and `port` are what clients are told to connect to, `folder` is where the records are.
     """
 
     def __init__(
-        self, config: Config, disk: Disk, clock: Clock, new_id: Callable[[], UUID]
+        self,
+        config: Config,
+        folder: Path,
+        disk: Disk,
+        clock: Clock,
+        new_id: Callable[[], UUID],
     ) -> None:
-        self.config = config
+        self.folder = folder
         self.clock = clock
         self.host = ""
         self.port = 0
@@ -50,6 +55,11 @@ class Services:
         self.shares = Shares(config, clock, self.topics, self.waits)
         self.dead_letters = DeadLetters(config, self.topics, self.shares)
         self.housekeeping = Housekeeping(config, disk, clock, self.topics)
+
+    @property
+    def config(self) -> Config:
+        """The settings as they count now; some may change while the broker runs."""
+        return self.topics.config
 
     @property
     def catalog(self) -> Catalog:
@@ -96,7 +106,7 @@ def open_services(
     Raises: StartError when the folder belongs to another broker; OSError; JournalDamaged.
     """
     disk = OsDisk(folder)
-    services = Services(config, disk, clock or SystemClock(), new_id)
+    services = Services(config, folder, disk, clock or SystemClock(), new_id)
     services.cluster_id = _cluster_id(disk, config.node_id, new_id)
     services.topics.load()
     return services

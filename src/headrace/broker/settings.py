@@ -9,6 +9,8 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
 from typing import Any, Self
 
 INT_MAX = 2**31 - 1
@@ -24,7 +26,8 @@ class Setting:
     """One setting: how it is spelled, what it may be, and what it does.
 
     Its type is that of the default; `kind` says it where the default is None, for "not set". A
-    default that is a tuple makes it a list, whose items are each one of `choices`.
+    default that is a tuple makes it a list, whose items are each one of `choices`. `why` is said
+    with a refusal, where the bounds do not explain themselves.
     """
 
     name: str
@@ -35,6 +38,7 @@ class Setting:
     choices: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     kind: type | None = None
+    why: str = ""
 
     @property
     def type(self) -> type:
@@ -46,7 +50,8 @@ class Setting:
         text = text.strip()
         if self.type is bool:
             if text.lower() not in {"true", "false"}:
-                raise ConfigError(f"{self.name}: {text!r} is neither true nor false")
+                raise self._error(f"{text!r} is neither true nor false")
+            self._require_choice(text.lower())
             return text.lower() == "true"
         if self.type is int:
             return self._within(self._number(text, int, "a whole number"))
@@ -54,29 +59,37 @@ class Setting:
             return self._within(self._number(text, float, "a number"))
         if self.type is tuple:
             return self._items(text)
-        if self.choices and text not in self.choices:
-            raise ConfigError(f"{self.name}: {text!r} is none of {', '.join(self.choices)}")
+        self._require_choice(text)
         return text
 
     def _number(self, text: str, kind: Callable[[str], Any], what: str) -> Any:
         try:
             return kind(text)
         except ValueError:
-            raise ConfigError(f"{self.name}: {text!r} is not {what}") from None
+            raise self._error(f"{text!r} is not {what}") from None
 
     def _within(self, value: Any) -> Any:
         if self.low is not None and not value >= self.low:
-            raise ConfigError(f"{self.name}: {value} is below the minimum of {self.low}")
+            raise self._error(f"{value} is below the minimum of {self.low}")
         if self.high is not None and value > self.high:
-            raise ConfigError(f"{self.name}: {value} is above the maximum of {self.high}")
+            raise self._error(f"{value} is above the maximum of {self.high}")
         return value
 
     def _items(self, text: str) -> tuple[str, ...]:
         items = tuple(item.strip() for item in text.split(",") if item.strip())
         for item in items:
-            if self.choices and item not in self.choices:
-                raise ConfigError(f"{self.name}: {item!r} is none of {', '.join(self.choices)}")
+            self._require_choice(item)
         return items
+
+    def _require_choice(self, text: str) -> None:
+        if self.choices and text not in self.choices:
+            only = len(self.choices) == 1
+            raise self._error(
+                f"{text!r} is {'not' if only else 'none of'} {', '.join(self.choices)}"
+            )
+
+    def _error(self, what: str) -> ConfigError:
+        return ConfigError(f"{self.name}: {what}" + (f" ({self.why})" if self.why else ""))
 
 
 def setting(name: str, default: Any, doc: str, **rules: Any) -> Any:
@@ -98,10 +111,11 @@ class Table:
     __slots__ = ()
 
     @classmethod
-    def settings(cls) -> dict[str, Setting]:
+    @cache
+    def settings(cls) -> Mapping[str, Setting]:
         """Field name to declaration, in order."""
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # subclasses are dataclasses
-        return {field.name: field.metadata["setting"] for field in fields}
+        return MappingProxyType({field.name: field.metadata["setting"] for field in fields})
 
     @classmethod
     def find(cls, name: str) -> tuple[str, Setting]:

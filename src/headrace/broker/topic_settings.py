@@ -1,6 +1,6 @@
 """The settings of logs: those of the broker, and those of one topic, which override them.
 
-A topic's setting has the default of the broker's setting that stands behind it (`_BEHIND`).
+A topic's setting has the default of the broker's setting that stands behind it (`BEHIND`).
 Source: Kafka 4.3, TopicConfig and ServerLogConfigs.
 """
 
@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from headrace.broker.settings import INT_MAX, LONG_MAX, Table, setting
+from headrace.broker.inert_settings import INERT_BEHIND, InertBrokerLog, InertTopicLog
+from headrace.broker.settings import INT_MAX, LONG_MAX, ConfigError, setting
 
 _POLICIES = ("delete", "compact")
 _TIMESTAMPS = ("CreateTime", "LogAppendTime")
@@ -16,7 +17,7 @@ _DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class LogConfig(Table):
+class LogConfig(InertBrokerLog):
     """The settings of a broker that are the defaults of topics, and those of its log cleaner."""
 
     message_max_bytes: int = setting(
@@ -131,7 +132,7 @@ class LogConfig(Table):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSettings(Table):
+class TopicSettings(InertTopicLog):
     """The settings of one topic: those set for it (resource type TOPIC), then the broker's."""
 
     message_max_bytes: int = setting(
@@ -187,10 +188,6 @@ class TopicSettings(Table):
         "flush.ms", LONG_MAX, "Longest time before what was appended is synced.",
         low=0, high=LONG_MAX,
     )  # fmt: skip
-    compression_type: str = setting(
-        "compression.type", "producer", "Batches are stored as producers compressed them.",
-        choices=("producer",),
-    )  # fmt: skip
     timestamp_type: str = setting(
         "message.timestamp.type", "CreateTime", "Whose time records carry.", choices=_TIMESTAMPS
     )
@@ -202,9 +199,6 @@ class TopicSettings(Table):
         "message.timestamp.after.max.ms", 3_600_000,
         "How far ahead of the broker's clock a timestamp may be.", low=0, high=LONG_MAX,
     )  # fmt: skip
-    min_insync_replicas: int = setting(
-        "min.insync.replicas", 1, "There is one replica.", low=1, high=1
-    )
     dead_letter_enable: bool = setting(
         "errors.deadletterqueue.group.enable", False, "Allow groups to write dead letters here."
     )
@@ -213,7 +207,7 @@ class TopicSettings(Table):
     def resolve(cls, config: LogConfig, overrides: Mapping[str, str]) -> Self:
         """The settings of a topic. Raises: ConfigError on a value that is unknown or refused."""
         values: dict[str, Any] = {
-            field: getattr(config, behind) for field, behind in _BEHIND.items()
+            field: getattr(config, behind) for field, behind in BEHIND.items()
         }
         if config.flush_ms is not None:
             values["flush_ms"] = config.flush_ms
@@ -222,9 +216,19 @@ class TopicSettings(Table):
             values[field] = found.parse(text)
         return cls(**values)
 
+    @classmethod
+    def check(cls, config: LogConfig, overrides: Mapping[str, str]) -> None:
+        """Raises: ConfigError when values are unknown, refused, or contradict each other."""
+        resolved = cls.resolve(config, overrides)
+        least, most = resolved.min_compaction_lag_ms, resolved.max_compaction_lag_ms
+        if least > most:
+            raise ConfigError(
+                f"min.compaction.lag.ms: {least} is above max.compaction.lag.ms, which is {most}"
+            )
+
 
 # Field of a topic's settings to what of the broker's it has as its default.
-_BEHIND = {
+BEHIND = INERT_BEHIND | {
     "message_max_bytes": "message_max_bytes",
     "segment_bytes": "segment_bytes",
     "segment_ms": "roll_effective_ms",

@@ -1,11 +1,13 @@
 """The topics of a broker: the catalogue, its journal, and the partitions that follow from it."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from uuid import UUID
 
 from headrace.broker.config import Config
+from headrace.broker.dynamic_config import effective
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.runtime import ShardRuntime
 from headrace.broker.waits import Waits
@@ -23,31 +25,38 @@ from headrace.core.catalog import Command as CatalogCommand
 from headrace.core.catalog import Event as CatalogEvent
 from headrace.core.errors import Refused
 from headrace.log.api import Clock, Disk
+from headrace.log.checkpointed_log import CheckpointedLog
 from headrace.log.metadata_records import MetadataRecords
-from headrace.log.segments import SegmentedLog
 
 _JOURNAL = "__cluster_metadata-0"
 _PRODUCER_IDS_PER_BLOCK = 1000
+# A checkpoint is due when the journal has so many records beside those that still say something.
+_DEAD_RECORDS_MIN = 1000
 
+log = logging.getLogger("headrace.broker")
 AnswerT = TypeVar("AnswerT")
 
 
 class Topics:
-    """Topics, their settings and those of groups; `new_id` makes the ids of topics.
+    """Topics, their settings and those of groups and this broker; `new_id` makes the ids of topics.
 
     `listeners` are called with the events of every change, `on_deleted` with the id of a topic
-    whose deletion is durable. Raises: StorageFault from every change.
+    whose deletion is durable. `config` has the settings as they count now, `started_with` those
+    without what was changed since. Raises: StorageFault from every change.
     """
 
     def __init__(
         self, config: Config, disk: Disk, clock: Clock, waits: Waits, new_id: Callable[[], UUID]
     ) -> None:
+        self.started_with = self.config = config
         self.new_id = new_id
         self.partitions = Partitions(disk, config, clock, waits)
-        self._journal = SegmentedLog(disk, _JOURNAL)
+        self._journal = CheckpointedLog(disk, _JOURNAL)
+        self._clock = clock
+        self._records = MetadataRecords(config.node_id)
         self._catalog: ShardRuntime[CatalogCommand, CatalogEvent] = ShardRuntime(
             "catalogue",
-            lambda: (Catalog(), MetadataRecords(config.node_id)),
+            lambda: (Catalog(), self._records),
             self._journal,
             clock,
             fsync=config.durability == "fsync",
@@ -55,6 +64,7 @@ class Topics:
         self._producer_ids = iter(range(0))
         self.on_deleted: list[Callable[[UUID], None]] = []
         self._changes: set[asyncio.Task[Any]] = set()
+        self._one_at_a_time = asyncio.Lock()
         self.listeners = self._catalog.listeners
 
     @property
@@ -80,7 +90,7 @@ class Topics:
         reply = await self._catalog.ask(command)
         topic = self.catalog.topics_by_id.get(command.topic_id)
         if topic is not None:
-            self.partitions.open_topic(topic, self.catalog)
+            await self.partitions.open_topic(topic, self.catalog)
         assert isinstance(reply, Topic | Refused)
         return reply
 
@@ -94,7 +104,7 @@ class Topics:
         if isinstance(reply, Topic):
             for forget in self.on_deleted:  # not before the catalogue's journal has it
                 forget(reply.id)
-            self.partitions.delete_topic(reply)
+            await self.partitions.delete_topic(reply)
         return reply
 
     async def add_partitions(self, command: AddPartitions) -> Topic | Refused:
@@ -109,12 +119,14 @@ class Topics:
         reply = await self._catalog.ask(command)
         assert isinstance(reply, Topic | Refused)
         if isinstance(reply, Topic):
-            self.partitions.open_topic(reply, self.catalog)
+            await self.partitions.open_topic(reply, self.catalog)
         return reply
 
     async def set_configs(self, command: SetConfigs) -> Refused | None:
         """Set configuration values that were found to make sense."""
-        return await self._whole(self._set_configs(command))
+        change = self._set_configs(command)
+        # What concerns no files need not wait for a large topic that is being made.
+        return await self._whole(change, in_turn=command.resource is not Resource.GROUP)
 
     async def _set_configs(self, command: SetConfigs) -> Refused | None:
         reply = await self._catalog.ask(command)
@@ -122,7 +134,15 @@ class Topics:
         topic = self.catalog.topics.get(command.name)
         if command.resource is Resource.TOPIC and topic is not None:
             self.partitions.configure(topic, self.catalog)
+        elif command.resource is Resource.BROKER:
+            self._take_over()
         return reply
+
+    def _take_over(self) -> None:
+        """Let the settings of brokers count that the catalogue has. Raises: ConfigError."""
+        self.config = self.partitions.config = effective(self.started_with, self.catalog)
+        for topic in self.catalog.topics.values():
+            self.partitions.configure(topic, self.catalog)
 
     async def next_producer_id(self) -> int:
         """A producer id that was never given out, also not before a restart."""
@@ -131,22 +151,50 @@ class Topics:
             self._producer_ids = iter(block)
         return producer_id
 
-    async def _whole(self, change: Coroutine[Any, Any, AnswerT]) -> AnswerT:
+    async def _whole(
+        self, change: Coroutine[Any, Any, AnswerT], *, in_turn: bool = True
+    ) -> AnswerT:
         """Carry a change out to its end, also when its caller goes away amid it.
 
-        Half of one would leave a topic without logs, or another's logs under its name.
+        Half of one would leave a topic without logs, or another's logs under its name. A change
+        waits for the one before it, since opening and removing files is not done at once.
         """
-        task = asyncio.ensure_future(change)
+        task = asyncio.ensure_future(self._in_turn(change) if in_turn else change)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
         return await asyncio.shield(task)
 
+    async def _in_turn(self, change: Coroutine[Any, Any, AnswerT]) -> AnswerT:
+        async with self._one_at_a_time:
+            answer = await change
+            if self._journal.records_since > 2 * self.catalog.size + _DEAD_RECORDS_MIN:
+                await self._checkpoint()
+            return answer
+
+    async def _checkpoint(self) -> None:
+        """Put the state in place of the journal, which by now is mostly what is no longer so.
+
+        What changes meanwhile, or was not written yet, is a setting of a group or a producer id; to
+        read that once more after the checkpoint makes no difference.
+        """
+        end, now, events = self._journal.end_offset, self._clock.wall(), self.catalog.events()
+
+        def write() -> None:
+            self._journal.write_checkpoint(end, self._records.records(events, now), now)
+
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, write)
+            self._journal.use_checkpoint(end)
+        except OSError as error:
+            log.warning("the catalogue's journal could not be shortened: %s; it goes on", error)
+
     def load(self) -> None:
         """Replay the catalogue and open all partitions.
 
-        Raises: OSError; JournalDamaged; CorruptLog.
+        Raises: OSError; JournalDamaged; CorruptLog; ConfigError.
         """
         self._catalog.load()
+        self._take_over()
         self.partitions.open_all(self.catalog)
 
     def start(self) -> None:

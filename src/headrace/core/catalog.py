@@ -1,4 +1,4 @@
-"""The catalogue: topics, configuration of topics and groups, and which producer ids were given out.
+"""The catalogue: topics, configuration of topics, groups and this broker, producer ids given out.
 
 Every event is one record of the journal (`log/metadata_records.py`), and nothing is volatile: state
 rebuilt from the journal equals live state. Whether a configuration value makes sense is decided
@@ -27,6 +27,7 @@ class Resource(IntEnum):
     """What a configuration belongs to; numbers are those of Kafka's ConfigResource."""
 
     TOPIC = 2
+    BROKER = 4
     GROUP = 32
 
 
@@ -88,16 +89,19 @@ class AllocateProducerIds:
 
 @dataclass(frozen=True, slots=True)
 class TopicCreated:
-    """A topic without partitions; a PartitionAdded follows for each."""
+    """A topic without partitions; those follow."""
 
     name: str
     topic_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionAdded:
+class PartitionsAdded:
+    """Partitions `first` to `last` of a topic; each is a record of its own in the journal."""
+
     topic_id: UUID
-    partition: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ class ProducerIdsAllocated:
 
 
 Command = CreateTopic | DeleteTopic | AddPartitions | SetConfigs | AllocateProducerIds
-Event = TopicCreated | PartitionAdded | TopicDeleted | ConfigSet | ProducerIdsAllocated
+Event = TopicCreated | PartitionsAdded | TopicDeleted | ConfigSet | ProducerIdsAllocated
 
 
 class Catalog:
@@ -136,7 +140,7 @@ class Catalog:
         self.next_producer_id = 0
 
     def configs_of(self, resource: Resource, name: str) -> Mapping[str, str]:
-        """The values that were set for a topic or group, without defaults."""
+        """The values that were set for a resource, without defaults; "" is every broker."""
         return self.configs.get((resource, name), {})
 
     def decide(
@@ -172,8 +176,10 @@ class Catalog:
         refusal = self._refused_name(command.name) or _refused_count(command.partitions)
         if refusal is not None:
             return refusal
-        events: list[Event] = [TopicCreated(command.name, command.topic_id)]
-        events += [PartitionAdded(command.topic_id, n) for n in range(command.partitions)]
+        events: list[Event] = [
+            TopicCreated(command.name, command.topic_id),
+            PartitionsAdded(command.topic_id, 0, command.partitions - 1),
+        ]
         events += [
             ConfigSet(Resource.TOPIC, command.name, key, value)
             for key, value in command.configs.items()
@@ -186,7 +192,7 @@ class Catalog:
             return Refused(Why.INVALID_TOPIC, f"{name!r} is the catalogue's own journal")
         if name in self.topics:
             return Refused(Why.TOPIC_EXISTS, f"topic {name!r} already exists")
-        if not _NAME.fullmatch(name) or name in {".", ".."}:
+        if not is_topic_name(name):
             rule = "1 to 249 of a-z A-Z 0-9 . _ -, and not . or .."
             return Refused(Why.INVALID_TOPIC, f"{name!r} is no topic name: it must be {rule}")
         # Kafka's metric names turn "." into "_", so it lets no two topics differ in that alone.
@@ -212,9 +218,8 @@ class Catalog:
         refusal = _refused_count(command.total)
         if refusal is not None:
             return refusal
-        added = range(topic.partitions, command.total)
-        events = [] if command.validate_only else [PartitionAdded(topic.id, n) for n in added]
-        return Decided(events, topic)
+        added = PartitionsAdded(topic.id, topic.partitions, command.total - 1)
+        return Decided([] if command.validate_only else [added], topic)
 
     def apply(self, event: Event) -> None:
         """Make an event true; the only place where the catalogue changes."""
@@ -222,9 +227,9 @@ class Catalog:
             case TopicCreated(name, topic_id):
                 topic = Topic(name, topic_id)
                 self.topics[name] = self.topics_by_id[topic_id] = topic
-            case PartitionAdded(topic_id, partition):
+            case PartitionsAdded(topic_id, _, last):
                 topic = self.topics_by_id[topic_id]
-                topic.partitions = max(topic.partitions, partition + 1)
+                topic.partitions = max(topic.partitions, last + 1)
             case TopicDeleted(topic_id):
                 topic = self.topics_by_id.pop(topic_id)
                 del self.topics[topic.name]
@@ -242,12 +247,35 @@ class Catalog:
             case _:
                 assert_never(event)
 
+    def events(self) -> list[Event]:
+        """What makes an empty catalogue this one: its state, as few events as can be."""
+        found: list[Event] = []
+        for topic in self.topics.values():
+            found.append(TopicCreated(topic.name, topic.id))
+            found.append(PartitionsAdded(topic.id, 0, topic.partitions - 1))
+        for (resource, name), values in self.configs.items():
+            found += [ConfigSet(resource, name, key, value) for key, value in values.items()]
+        if self.next_producer_id:
+            found.append(ProducerIdsAllocated(self.next_producer_id))
+        return found
+
+    @property
+    def size(self) -> int:
+        """How many records `events` makes."""
+        partitions = sum(topic.partitions for topic in self.topics.values())
+        return len(self.topics) + partitions + sum(map(len, self.configs.values())) + 1
+
     def next_deadline(self) -> MonoMs | None:
         """Time alone changes nothing here."""
         return None
 
     def tick(self, now: Now) -> Sequence[Event]:  # noqa: ARG002  # asked by Machine
         return []
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may be called so."""
+    return bool(_NAME.fullmatch(name)) and name not in {".", ".."}
 
 
 def _refused_count(partitions: int) -> Refused | None:

@@ -6,6 +6,8 @@ no broker runs and the last one stopped in order; it is removed when one starts.
 Source: CheckpointFile, OffsetCheckpointFile, CleanShutdownFileHandler (4.3).
 """
 
+from collections.abc import Iterable
+
 from headrace.log.api import CorruptLog, Disk
 
 _STARTS = "log-start-offset-checkpoint"
@@ -35,7 +37,7 @@ class StartOffsets:
         """Keep a start offset; it is written when this returns."""
         self._write({**self._offsets, (topic, partition): offset})
 
-    def forget(self, topic: str, partitions: range) -> None:
+    def forget(self, topic: str, partitions: Iterable[int]) -> None:
         """These partitions are no more, and others may come by their name."""
         gone = {(topic, index) for index in partitions}
         if not gone.isdisjoint(self._offsets):

@@ -6,14 +6,16 @@ Source: MetadataRecordSerde; TopicRecord, PartitionRecord, ConfigRecord, RemoveT
 ProducerIdsRecord.json (metadata/src/main/resources/common/metadata), version 0 of each.
 """
 
+import struct
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import assert_never
+from uuid import UUID
 
 from headrace.core.catalog import (
     ConfigSet,
     Event,
-    PartitionAdded,
+    PartitionsAdded,
     ProducerIdsAllocated,
     Resource,
     TopicCreated,
@@ -23,6 +25,8 @@ from headrace.core.types import WallMs
 from headrace.wire.primitives import Malformed, Reader, Writer
 
 _FRAME_VERSION = 1
+_PARTITION_AT = 3  # after the frame version, the type and its version
+_INT32 = struct.Struct(">i")
 
 
 class _Type(IntEnum):
@@ -46,8 +50,8 @@ class MetadataRecords:
         events: Sequence[Event],
         written_at: WallMs,  # noqa: ARG002  # asked by Journal
     ) -> list[tuple[bytes | None, bytes | None]]:
-        """One record an event: all of them are durable, and none holds a time."""
-        return [(None, self._value(event)) for event in events]
+        """All events are durable, and none holds a time; every partition has a record."""
+        return [(None, value) for event in events for value in self._values(event)]
 
     def events(
         self,
@@ -65,7 +69,17 @@ class MetadataRecords:
         source.tags()
         return [event]
 
-    def _value(self, event: Event) -> bytes:
+    def _values(self, event: Event) -> list[bytes]:
+        if not isinstance(event, PartitionsAdded):
+            return [self._value(event)]
+        # They differ in one number, and a topic may have thousands.
+        one = self._partition(event.topic_id)
+        head, tail = one[:_PARTITION_AT], one[_PARTITION_AT + _INT32.size :]
+        return [head + _INT32.pack(n) + tail for n in range(event.first, event.last + 1)]
+
+    def _value(
+        self, event: TopicCreated | ConfigSet | TopicDeleted | ProducerIdsAllocated
+    ) -> bytes:
         out = Writer()
         out.uvarint(_FRAME_VERSION)
         match event:
@@ -73,9 +87,6 @@ class MetadataRecords:
                 _head(out, _Type.TOPIC)
                 out.compact_string(name)
                 out.uuid(topic_id)
-            case PartitionAdded():
-                _head(out, _Type.PARTITION)
-                self._partition(out, event)
             case ConfigSet(resource, name, config, value):
                 _head(out, _Type.CONFIG)
                 out.int8(resource)
@@ -95,14 +106,20 @@ class MetadataRecords:
         out.tags()
         return bytes(out.data)
 
-    def _partition(self, out: Writer, event: PartitionAdded) -> None:
-        out.int32(event.partition)
-        out.uuid(event.topic_id)
+    def _partition(self, topic_id: UUID) -> bytes:
+        """The record of a topic's partition 0."""
+        out = Writer()
+        out.uvarint(_FRAME_VERSION)
+        _head(out, _Type.PARTITION)
+        out.int32(0)
+        out.uuid(topic_id)
         for replicas in ([self._node_id], [self._node_id], [], []):
             out.compact_array(replicas, Writer.int32)
         out.int32(self._node_id)
         for epoch in (0, 0):
             out.int32(epoch)
+        out.tags()
+        return bytes(out.data)
 
 
 def _head(out: Writer, kind: int) -> None:
@@ -120,7 +137,7 @@ def _read(kind: int, source: Reader) -> Event:
                 source.compact_array(Reader.int32)
             for _ in range(3):
                 source.int32()
-            return PartitionAdded(topic_id, partition)
+            return PartitionsAdded(topic_id, partition, partition)
         case _Type.CONFIG:
             number = source.int8()
             if number not in set(Resource):

@@ -27,9 +27,14 @@ async def handle(request: Request, services: Services) -> Answer:
 
 async def _add(asked: Any, services: Services, validate_only: bool) -> dict[str, Any]:
     here = (services.config.node_id,)
-    if any(one.broker_ids != here for one in asked.assignments or ()):
-        message = f"broker {here[0]} is the only one that can hold a replica"
-        return _result(asked.name, Code.INVALID_REPLICA_ASSIGNMENT, message)
+    if asked.assignments is not None:
+        topic = services.catalog.topics.get(asked.name)
+        added = asked.count - topic.partitions if topic is not None else 0
+        if any(tuple(one.broker_ids) != here for one in asked.assignments) or (
+            added > 0 and len(asked.assignments) != added
+        ):
+            message = f"assign each of {added} further partitions to broker {here[0]} alone"
+            return _result(asked.name, Code.INVALID_REPLICA_ASSIGNMENT, message)
     answer = await services.topics.add_partitions(
         AddPartitions(asked.name, asked.count, validate_only)
     )

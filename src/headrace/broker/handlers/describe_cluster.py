@@ -1,5 +1,6 @@
 """DescribeCluster (60)."""
 
+from headrace.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from headrace.broker.errors import Code
 from headrace.broker.request import Answer, Api, Request
 from headrace.broker.services import Services
@@ -21,6 +22,7 @@ async def handle(request: Request, services: Services) -> Answer:
             "brokers": [],
         }
     node_id = services.config.node_id
+    asks = message.include_cluster_authorized_operations
     return {
         "error_code": Code.NONE,
         "cluster_id": services.cluster_id,
@@ -33,4 +35,5 @@ async def handle(request: Request, services: Services) -> Answer:
                 "is_fenced": False,
             }
         ],
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asks else NOT_ASKED,
     }

@@ -1,8 +1,15 @@
-"""ListOffsets (2): the offset of a time, or of one of the special times below zero."""
+"""ListOffsets (2): the offset of a time, or of one of the special times below zero.
 
+A time is looked up in the indexes of a log, and then in the few batches that they lead to, read
+and decoded one after the other; between two partitions, others have their turn.
+"""
+
+import asyncio
+from collections import Counter
 from typing import Any
 
 from headrace.broker.errors import Code
+from headrace.broker.handlers.offset_for_leader_epoch import wrong_epoch
 from headrace.broker.partitions import LEADER_EPOCH, Partition
 from headrace.broker.request import Answer, Api, Request
 from headrace.broker.services import Services
@@ -13,39 +20,46 @@ APIS = (Api(2, "ListOffsets", range(1, 12)),)
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL = -1, -2, -3, -4
 # The first version in which each special time may be asked for; -5 and -6 concern tiered storage.
 _SINCE = {_LATEST: 1, _EARLIEST: 1, _MAX_TIMESTAMP: 7, _EARLIEST_LOCAL: 8, -5: 9, -6: 11}
+_IN_MEMORY = {_LATEST, _EARLIEST, _EARLIEST_LOCAL}
 
 
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    _partition(
-                        services.partition(topic.name, asked.partition_index), asked, request
-                    )
-                    for asked in topic.partitions
-                ],
-            }
-            for topic in message.topics
-        ]
-    }
+    times = Counter(
+        (topic.name, asked.partition_index)
+        for topic in message.topics
+        for asked in topic.partitions
+    )
+    topics = []
+    for topic in message.topics:
+        found = []
+        for asked in topic.partitions:
+            if asked.timestamp not in _IN_MEMORY:
+                await asyncio.sleep(0)
+            partition = services.partition(topic.name, asked.partition_index)
+            if times[topic.name, asked.partition_index] > 1:
+                found.append(_shown(asked, Code.INVALID_REQUEST))
+            else:
+                found.append(_partition(partition, asked, request.version))
+        topics.append({"name": topic.name, "partitions": found})
+    return {"topics": topics}
 
 
-def _partition(partition: Partition | None, asked: Any, request: Request) -> dict[str, Any]:
-    code, offset, timestamp = Code.NONE, -1, -1
+def _partition(partition: Partition | None, asked: Any, version: int) -> dict[str, Any]:
     if partition is None:
-        code = Code.UNKNOWN_TOPIC_OR_PARTITION
-    elif getattr(asked, "current_leader_epoch", -1) > LEADER_EPOCH:
-        code = Code.UNKNOWN_LEADER_EPOCH
-    elif asked.timestamp < 0 and request.version < _SINCE.get(asked.timestamp, 1 << 15):
+        return _shown(asked, Code.UNKNOWN_TOPIC_OR_PARTITION)
+    code = wrong_epoch(getattr(asked, "current_leader_epoch", -1))
+    if code is Code.NONE and asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, 1 << 15):
         code = Code.UNSUPPORTED_VERSION
-    else:
-        try:
-            offset, timestamp = _find(partition, asked.timestamp)
-        except CorruptBatch:  # its checksum is right; a producer made it so
-            code = Code.CORRUPT_MESSAGE
+    if code is not Code.NONE:
+        return _shown(asked, code)
+    try:
+        return _shown(asked, Code.NONE, *_find(partition, asked.timestamp))
+    except CorruptBatch:  # its checksum is right; a producer made it so
+        return _shown(asked, Code.CORRUPT_MESSAGE)
+
+
+def _shown(asked: Any, code: Code, offset: int = -1, timestamp: int = -1) -> dict[str, Any]:
     return {
         "partition_index": asked.partition_index,
         "error_code": code,

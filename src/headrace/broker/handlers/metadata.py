@@ -1,17 +1,22 @@
 """Metadata (3): brokers and topics, by name or id; may create a topic that is asked for.
 
 A topic that is created on the way is in the same answer; Kafka answers UNKNOWN_TOPIC first and has
-the client come again.
+the client come again. Topics that the broker makes for itself are not created on the way.
 """
 
 from typing import Any
 from uuid import UUID
 
+from headrace.broker.authorized_operations import (
+    CLUSTER_OPERATIONS,
+    NOT_ASKED,
+    TOPIC_OPERATIONS,
+)
 from headrace.broker.errors import Code, error_code
 from headrace.broker.partitions import LEADER_EPOCH
 from headrace.broker.request import Answer, Api, Request
 from headrace.broker.services import Services
-from headrace.core.catalog import CreateTopic, Topic
+from headrace.core.catalog import INTERNAL_TOPICS, CreateTopic, Topic, is_topic_name
 from headrace.core.errors import Refused
 
 APIS = (Api(3, "Metadata", range(14)),)
@@ -28,11 +33,16 @@ async def handle(request: Request, services: Services) -> Answer:
             request.version < 4 or message.allow_auto_topic_creation
         )
         topics = [await _topic(asked, services, may_create) for asked in message.topics]
+    if getattr(message, "include_topic_authorized_operations", False):
+        for topic in topics:
+            topic["topic_authorized_operations"] = TOPIC_OPERATIONS
+    asks_cluster = getattr(message, "include_cluster_authorized_operations", False)
     return {
         "brokers": [{"node_id": node_id, "host": services.host, "port": services.port}],
         "cluster_id": services.cluster_id,
         "controller_id": node_id,
         "topics": topics,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asks_cluster else NOT_ASKED,
         "error_code": Code.NONE,
     }
 
@@ -47,7 +57,7 @@ async def _topic(asked: Any, services: Services, may_create: bool) -> dict[str, 
     if asked.name is None:
         return _missing(None, None, Code.UNKNOWN_TOPIC_ID)
     topic = services.catalog.topics.get(asked.name)
-    if topic is None and may_create:
+    if topic is None and may_create and asked.name not in INTERNAL_TOPICS:
         answer = await services.topics.create(
             CreateTopic(asked.name, services.topics.new_id(), services.config.num_partitions, {})
         )
@@ -55,28 +65,31 @@ async def _topic(asked: Any, services: Services, may_create: bool) -> dict[str, 
         if topic is None and isinstance(answer, Refused):
             return _missing(asked.name, None, error_code(answer))
     if topic is None:
-        return _missing(asked.name, None, Code.UNKNOWN_TOPIC_OR_PARTITION)
+        is_name = is_topic_name(asked.name)
+        code = Code.UNKNOWN_TOPIC_OR_PARTITION if is_name else Code.INVALID_TOPIC
+        return _missing(asked.name, None, code)
     return _found(topic, services.config.node_id)
 
 
 def _found(topic: Topic, node_id: int) -> dict[str, Any]:
-    partitions = [
-        {
-            "error_code": Code.NONE,
-            "partition_index": index,
-            "leader_id": node_id,
-            "leader_epoch": LEADER_EPOCH,
-            "replica_nodes": [node_id],
-            "isr_nodes": [node_id],
-        }
-        for index in range(topic.partitions)
-    ]
     return {
         "error_code": Code.NONE,
         "name": topic.name,
         "topic_id": topic.id,
         "is_internal": topic.internal,
-        "partitions": partitions,
+        "partitions": [partition_shown(index, node_id) for index in range(topic.partitions)],
+    }
+
+
+def partition_shown(index: int, node_id: int) -> dict[str, Any]:
+    """A partition in the words of Metadata and DescribeTopicPartitions."""
+    return {
+        "error_code": Code.NONE,
+        "partition_index": index,
+        "leader_id": node_id,
+        "leader_epoch": LEADER_EPOCH,
+        "replica_nodes": (node_id,),
+        "isr_nodes": (node_id,),
     }
 
 

@@ -3,13 +3,13 @@
 from collections import Counter
 from typing import Any
 
+from headrace.broker.config_entries import Entries
 from headrace.broker.errors import Code, Faulty, error_code
-from headrace.broker.handlers.configs import topic_configs
 from headrace.broker.request import Answer, Api, Request
 from headrace.broker.services import Services
 from headrace.broker.settings import ConfigError, spelled
 from headrace.broker.topic_settings import TopicSettings
-from headrace.core.catalog import CreateTopic, DeleteTopic
+from headrace.core.catalog import INTERNAL_TOPICS, CreateTopic, DeleteTopic
 from headrace.core.errors import Refused
 
 CREATE, DELETE = 19, 20
@@ -33,16 +33,22 @@ async def handle(request: Request, services: Services) -> Answer:
         asked = [(topic.name, topic.topic_id) for topic in message.topics]
     else:
         asked = [(name, None) for name in message.topic_names]
-    return {"responses": [await _delete(name, topic_id, services) for name, topic_id in asked]}
+    times, unique_asked = Counter(asked), dict.fromkeys(asked)
+    return {
+        "responses": [
+            await _delete(name, topic_id, request.version, services)
+            if times[name, topic_id] == 1
+            else _deleted(name, topic_id, Code.INVALID_REQUEST, "named twice in the request")
+            for name, topic_id in unique_asked
+        ]
+    }
 
 
 async def _create(asked: Any, services: Services, validate_only: bool) -> dict[str, Any]:
     try:
         partitions = _partitions(asked, services)
-        configs = {
-            config.name: config.value for config in asked.configs if config.value is not None
-        }
-        configs = _canonical(configs)
+        configs = _canonical(asked.configs)
+        TopicSettings.check(services.config, configs)
     except Faulty as fault:
         return _refused(asked.name, fault.code, str(fault))
     except ConfigError as error:
@@ -59,23 +65,16 @@ async def _create(asked: Any, services: Services, validate_only: bool) -> dict[s
         "error_message": None,
         "num_partitions": answer.partitions,
         "replication_factor": 1,
-        "configs": topic_configs(services.config, configs),
+        "configs": Entries(services.topics.started_with, services.catalog).of_topic(configs),
     }
 
 
 def _partitions(asked: Any, services: Services) -> int:
     """How many partitions; one replica each, on this broker. Raises: Faulty."""
+    if asked.name in INTERNAL_TOPICS and asked.name not in services.catalog.topics:
+        raise Faulty(Code.INVALID_TOPIC, f"{asked.name} is internal: the broker makes it itself")
     if asked.assignments:
-        if asked.num_partitions != _DEFAULT or asked.replication_factor != _DEFAULT:
-            raise Faulty(Code.INVALID_REQUEST, "an assignment and a number of partitions exclude")
-        indexes = sorted(one.partition_index for one in asked.assignments)
-        here = (services.config.node_id,)
-        if indexes != list(range(len(indexes))) or any(
-            one.broker_ids != here for one in asked.assignments
-        ):
-            message = f"partitions must count from 0, with broker {here[0]} as only replica"
-            raise Faulty(Code.INVALID_REPLICA_ASSIGNMENT, message)
-        return len(indexes)
+        return _assigned(asked, services.config.node_id)
     if asked.replication_factor not in {_DEFAULT, 1}:
         message = f"replication factor {asked.replication_factor}; there is one broker"
         raise Faulty(Code.INVALID_REPLICATION_FACTOR, message)
@@ -84,12 +83,26 @@ def _partitions(asked: Any, services: Services) -> int:
     return int(asked.num_partitions)
 
 
-def _canonical(configs: dict[str, str]) -> dict[str, str]:
+def _assigned(asked: Any, node_id: int) -> int:
+    """The number of partitions that were assigned one by one. Raises: Faulty."""
+    if asked.num_partitions != _DEFAULT or asked.replication_factor != _DEFAULT:
+        raise Faulty(Code.INVALID_REQUEST, "an assignment and a number of partitions exclude")
+    indexes = sorted(one.partition_index for one in asked.assignments)
+    here = all(tuple(one.broker_ids) == (node_id,) for one in asked.assignments)
+    if not here or indexes != list(range(len(indexes))):
+        message = f"partitions must count from 0, with broker {node_id} as only replica"
+        raise Faulty(Code.INVALID_REPLICA_ASSIGNMENT, message)
+    return len(indexes)
+
+
+def _canonical(configs: Any) -> dict[str, str]:
     """Configuration with names and values as this broker spells them. Raises: ConfigError."""
     found = {}
-    for name, text in configs.items():
-        _, setting = TopicSettings.find(name)
-        found[setting.name] = spelled(setting.parse(text))
+    for config in configs:
+        _, setting = TopicSettings.find(config.name)
+        if config.value is None:
+            raise ConfigError(f"{setting.name}: null is no value; leave it out for the default")
+        found[setting.name] = spelled(setting.parse(config.value))
     return found
 
 
@@ -98,8 +111,15 @@ def _refused(name: str, code: Code, message: str) -> dict[str, Any]:
     return failed | {"configs": None}
 
 
-async def _delete(name: str | None, topic_id: Any, services: Services) -> dict[str, Any]:
+async def _delete(
+    name: str | None, topic_id: Any, version: int, services: Services
+) -> dict[str, Any]:
     catalog = services.catalog
+    if not services.config.delete_topic_enable:
+        code = Code.TOPIC_DELETION_DISABLED if version >= 3 else Code.INVALID_REQUEST
+        return _deleted(name, topic_id, code, "delete.topic.enable is false")
+    if topic_id is None and name is None:
+        return _deleted(name, topic_id, Code.INVALID_REQUEST, "named by neither name nor id")
     if topic_id is not None and name is not None:
         return _deleted(name, topic_id, Code.INVALID_REQUEST, "named by both name and id")
     if topic_id is not None:

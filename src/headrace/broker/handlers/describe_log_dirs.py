@@ -1,0 +1,42 @@
+"""DescribeLogDirs (35): how much the partitions hold, and how much the disk has left.
+
+Source: KIP-113, KIP-827 (sizes of the volume).
+"""
+
+import shutil
+from collections import defaultdict
+from typing import Any
+
+from headrace.broker.errors import Code
+from headrace.broker.request import Answer, Api, Request
+from headrace.broker.services import Services
+
+APIS = (Api(35, "DescribeLogDirs", range(1, 6)),)
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    message = request.message()
+    wanted = None
+    if message.topics is not None:
+        wanted = {(one.topic, index) for one in message.topics for index in one.partitions}
+    topics: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for partition in services.partitions:
+        name = partition.topic.name
+        if wanted is None or (name, partition.index) in wanted:
+            topics[name].append(
+                {
+                    "partition_index": partition.index,
+                    "partition_size": partition.log.size_bytes,
+                    "offset_lag": 0,
+                    "is_future_key": False,
+                }
+            )
+    volume = shutil.disk_usage(services.folder)
+    folder = {
+        "error_code": Code.NONE,
+        "log_dir": str(services.folder.absolute()),
+        "topics": [{"name": name, "partitions": held} for name, held in topics.items()],
+        "total_bytes": volume.total,
+        "usable_bytes": volume.free,
+    }
+    return {"error_code": Code.NONE, "results": [folder]}

@@ -1,0 +1,49 @@
+"""OffsetForLeaderEpoch (23): where the records of a leader's epoch end. There is one epoch.
+
+Source: KIP-320, Partition.lastOffsetForLeaderEpoch (4.3).
+"""
+
+from typing import Any
+
+from headrace.broker.errors import Code
+from headrace.broker.partitions import LEADER_EPOCH, Partition
+from headrace.broker.request import Answer, Api, Request
+from headrace.broker.services import Services
+
+APIS = (Api(23, "OffsetForLeaderEpoch", range(2, 5)),)
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    return {
+        "topics": [
+            {
+                "topic": topic.topic,
+                "partitions": [
+                    {"partition": asked.partition}
+                    | _end(services.partition(topic.topic, asked.partition), asked)
+                    for asked in topic.partitions
+                ],
+            }
+            for topic in request.message().topics
+        ]
+    }
+
+
+def _end(partition: Partition | None, asked: Any) -> dict[str, Any]:
+    if partition is None:
+        return {"error_code": Code.UNKNOWN_TOPIC_OR_PARTITION}
+    code = wrong_epoch(asked.current_leader_epoch)
+    if code is not Code.NONE or asked.leader_epoch != LEADER_EPOCH:
+        return {"error_code": code}
+    return {
+        "error_code": Code.NONE,
+        "leader_epoch": LEADER_EPOCH,
+        "end_offset": partition.high_watermark,
+    }
+
+
+def wrong_epoch(current: int) -> Code:
+    """Whether a client that believes in the leader epoch `current` (-1: in none) is wrong."""
+    if current > LEADER_EPOCH:
+        return Code.UNKNOWN_LEADER_EPOCH
+    return Code.FENCED_LEADER_EPOCH if 0 <= current < LEADER_EPOCH else Code.NONE

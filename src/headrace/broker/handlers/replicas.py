@@ -1,0 +1,74 @@
+"""What tools ask of replicas and their leaders, where every partition has one replica, here.
+
+ElectLeaders (43), AlterPartitionReassignments (45) and ListPartitionReassignments (46).
+Source: KIP-460, KIP-455; ReplicationControlManager (4.3).
+"""
+
+from typing import Any
+
+from headrace.broker.errors import Code
+from headrace.broker.request import Answer, Api, Request
+from headrace.broker.services import Services
+
+_ELECT, _REASSIGN, _LIST = 43, 45, 46
+APIS = (
+    Api(_ELECT, "ElectLeaders", range(3)),
+    Api(_REASSIGN, "AlterPartitionReassignments", range(2)),
+    Api(_LIST, "ListPartitionReassignments", range(1)),
+)
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    message = request.message()
+    if request.api_key == _ELECT:
+        return {"error_code": Code.NONE, "replica_election_results": _elected(message, services)}
+    if request.api_key == _LIST:
+        return {"error_code": Code.NONE, "error_message": None, "topics": []}
+    responses = [
+        {
+            "name": topic.name,
+            "partitions": [
+                {"partition_index": asked.partition_index}
+                | _said(*_reassigned(topic.name, asked, services))
+                for asked in topic.partitions
+            ],
+        }
+        for topic in message.topics
+    ]
+    return {"error_code": Code.NONE, "error_message": None, "responses": responses}
+
+
+def _elected(message: Any, services: Services) -> list[dict[str, Any]]:
+    """What was asked for by name; of all partitions (null), those that changed: none."""
+    return [
+        {
+            "topic": topic.topic,
+            "partition_result": [
+                {"partition_id": index} | _said(*_election(topic.topic, index, services))
+                for index in topic.partitions
+            ],
+        }
+        for topic in message.topic_partitions or ()
+    ]
+
+
+def _election(topic: str, index: int, services: Services) -> tuple[Code, str]:
+    if services.partition(topic, index) is None:
+        return Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}"
+    return Code.ELECTION_NOT_NEEDED, "the only replica leads"
+
+
+def _reassigned(topic: str, asked: Any, services: Services) -> tuple[Code, str | None]:
+    here = (services.config.node_id,)
+    if services.partition(topic, asked.partition_index) is None:
+        what = f"there is no partition {topic}-{asked.partition_index}"
+        return Code.UNKNOWN_TOPIC_OR_PARTITION, what
+    if asked.replicas is None:
+        return Code.NO_REASSIGNMENT_IN_PROGRESS, "nothing is being moved"
+    if tuple(asked.replicas) != here:
+        return Code.INVALID_REPLICA_ASSIGNMENT, f"broker {here[0]} is the only one"
+    return Code.NONE, None
+
+
+def _said(code: Code, message: str | None) -> dict[str, Any]:
+    return {"error_code": code, "error_message": message}

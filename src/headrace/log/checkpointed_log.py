@@ -1,0 +1,152 @@
+"""A journal whose beginning is a checkpoint: the state at one offset, in place of what led to it.
+
+`<end offset>-<epoch>.checkpoint` beside the segments holds the records that make that state, in
+Kafka's format of metadata snapshots: a control batch that says so, the records, and one that ends
+it (`kafka-dump-log --cluster-metadata-decoder` reads it). What is read below its end offset is the
+checkpoint; the log itself is kept from there on. A crash amid a change leaves the older checkpoint
+with the log that follows it, or the newer one with more of the log than it needs.
+Source: RecordsSnapshotWriter (4.3); SnapshotHeaderRecord and SnapshotFooterRecord.json.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+
+from headrace.core.types import WallMs
+from headrace.log.api import CorruptLog, Disk, Slice
+from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
+from headrace.wire.batches import CONTROL, BatchHeader, CorruptBatch
+
+_SUFFIX = ".checkpoint"
+_EPOCH = 0
+_SEGMENT_BYTES = 1 << 20  # a segment goes as a whole, and only when it is full
+_RECORDS_PER_BATCH = 1000
+_CONTROL_KEY = struct.Struct(">hh")
+_HEADER, _FOOTER = 3, 4
+_HEADER_VALUE = struct.Struct(">hqB")
+_FOOTER_VALUE = struct.Struct(">hB")
+
+Records = Sequence[tuple[bytes | None, bytes | None]]
+
+
+class CheckpointedLog:
+    """A `log.api.JournalLog` in `folder`. Raises: CorruptLog, OSError."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._log = SegmentedLog(disk, folder, segment_bytes=_SEGMENT_BYTES)
+        names = [name for name in disk.list(folder) if name.endswith(_SUFFIX)]
+        self._name = names[-1] if names else ""
+        self._end = int(self._name.split("-")[0]) if names else 0
+        if not self._log.start_offset <= self._end <= self._log.end_offset:
+            raise CorruptLog(
+                f"{folder} holds offsets {self._log.start_offset} to {self._log.end_offset}, and "
+                f"its last checkpoint ends at {self._end}; restore what is missing between them"
+            )
+        self._trim()
+
+    @property
+    def start_offset(self) -> int:
+        return 0
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.end_offset
+
+    @property
+    def records_since(self) -> int:
+        """How many records follow the checkpoint."""
+        return self._log.end_offset - self._end
+
+    def append(self, data: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int:
+        """As `JournalLog.append`."""
+        return self._log.append(data, headers)
+
+    def read(self, offset: int, max_bytes: int, *, end: int | None = None) -> Slice:
+        """As `JournalLog.read`; the checkpoint, whole, stands for all that is below its end.
+
+        Raises: CorruptLog when it is damaged.
+        """
+        if offset >= self._end:
+            return self._log.read(offset, max_bytes, end=end)
+        data = self._disk.read(f"{self._folder}/{self._name}")
+        last = self._verified(data)._replace(base_offset=self._end - 1, last_offset_delta=0)
+        return Slice(data, (last,))
+
+    def sync(self) -> None:
+        """As `JournalLog.sync`."""
+        self._log.sync()
+
+    def heal(self, *, keep: bool) -> None:
+        """As `JournalLog.heal`."""
+        self._log.heal(keep=keep)
+
+    def close(self) -> None:
+        """Close the files; nothing is synced."""
+        self._log.close()
+
+    def write_checkpoint(self, end: int, records: Records, now: WallMs) -> None:
+        """Put `records` in place of everything below `end`, which the log has reached.
+
+        May run in another thread than appends and reads; `use_checkpoint` then begins to use it.
+        Raises: OSError, and nothing has changed.
+        """
+        self._log.sync()  # a checkpoint that reaches farther than the log would be a hole
+        self._disk.write(f"{self._folder}/{_name(end)}", encoded(records, now))
+
+    def use_checkpoint(self, end: int) -> None:
+        """Read from the checkpoint that was written, and give up what it replaces.
+
+        Raises: OSError.
+        """
+        self._name, self._end = _name(end), end
+        self._trim()
+
+    def _trim(self) -> None:
+        if self._log.start_offset < self._end:
+            self._log.advance_start(self._end)
+            self._log.drop_segments(self._end)
+        for name in self._disk.list(self._folder):
+            if _SUFFIX in name and name != self._name:  # older ones, and one that a crash cut off
+                self._disk.remove(f"{self._folder}/{name}")
+
+    def _verified(self, data: bytes) -> BatchHeader:
+        """The last header of a checkpoint whose checksums are right. Raises: CorruptLog."""
+        position = 0
+        try:
+            for header in (found := batches.headers(data)):
+                batches.verify(data, position, header)
+                position += header.size
+            if position == len(data) and found and found[-1].is_control and len(found) > 1:
+                return found[-1]
+            damage = "it has no end"
+        except CorruptBatch as error:
+            damage = str(error)
+        raise CorruptLog(f"{self._folder}/{self._name} is damaged ({damage}); restore it")
+
+
+def encoded(records: Records, now: WallMs) -> bytes:
+    """The bytes of a checkpoint."""
+    return b"".join(_batches(records, now))
+
+
+def _batches(records: Records, now: WallMs) -> Iterator[bytes]:
+    yield _control(0, _HEADER, _HEADER_VALUE.pack(0, now, 0), now)
+    for at in range(0, len(records), _RECORDS_PER_BATCH):
+        some = records[at : at + _RECORDS_PER_BATCH]
+        yield batches.build(
+            (batches.Record(0, now, key, value) for key, value in some),
+            base_offset=at + 1,
+            leader_epoch=_EPOCH,
+        )
+    yield _control(len(records) + 1, _FOOTER, _FOOTER_VALUE.pack(0, 0), now)
+
+
+def _control(offset: int, kind: int, value: bytes, now: WallMs) -> bytes:
+    record = batches.Record(offset, now, _CONTROL_KEY.pack(0, kind), value)
+    return batches.build([record], base_offset=offset, leader_epoch=_EPOCH, attributes=CONTROL)
+
+
+def _name(end: int) -> str:
+    return f"{end:020d}-{_EPOCH:010d}{_SUFFIX}"

@@ -1,0 +1,237 @@
+"""Settings over the wire: where a value comes from, who may change what, and that it is kept."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.wire import batches
+
+TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
+OF_TOPIC, OF_BROKER, OF_EVERY_BROKER, OF_START, OF_DEFAULT, OF_GROUP = 1, 2, 3, 4, 5, 8
+LAGS = [("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "5")]
+Connecting = Callable[[headrace.Broker], AbstractContextManager[Callable[[], Any]]]
+
+
+def alter(wire: Any, kind: int, name: str, *changes: tuple[str, int, str | None]) -> int:
+    """Code of an IncrementalAlterConfigs with one resource; refusals say why."""
+    configs = [
+        {"name": key, "config_operation": operation, "value": value}
+        for key, operation, value in changes
+    ]
+    resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+    (answer,) = wire.call(44, 1, resources=[resource], validate_only=False).responses
+    assert bool(answer.error_message) == bool(answer.error_code)
+    return int(answer.error_code)
+
+
+def described(wire: Any, kind: int, name: str, *keys: str, **asked: bool) -> dict[str, Any]:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+    (result,) = wire.call(32, 4, resources=[resource], **asked).results
+    assert result.error_code == 0, result.error_message
+    return {one.name: one for one in result.configs}
+
+
+def shown(wire: Any, kind: int, name: str, key: str) -> tuple[str, int, list[tuple[Any, ...]]]:
+    """Value, source, and (source, name, value) of each synonym."""
+    found = described(wire, kind, name, key, include_synonyms=True)[key]
+    synonyms = [(one.source, one.name, one.value) for one in found.synonyms]
+    return found.value, found.config_source, synonyms
+
+
+def test_a_topic_shows_all_that_stands_behind_its_value(wire: Any) -> None:
+    wire.create("orders")
+    default = (OF_DEFAULT, "message.max.bytes", "1048588")
+    for_all = (OF_EVERY_BROKER, "message.max.bytes", "2000")
+    for_one = (OF_BROKER, "message.max.bytes", "3000")
+    own = (OF_TOPIC, "max.message.bytes", "4000")
+    key = (TOPIC, "orders", "max.message.bytes")
+    assert shown(wire, *key) == ("1048588", OF_DEFAULT, [default])
+    assert alter(wire, BROKER, "", ("message.max.bytes", SET, "2000")) == 0
+    assert shown(wire, *key) == ("2000", OF_EVERY_BROKER, [for_all, default])
+    assert alter(wire, BROKER, "1", ("message.max.bytes", SET, "3000")) == 0
+    assert shown(wire, *key) == ("3000", OF_BROKER, [for_one, for_all, default])
+    assert alter(wire, *key[:2], ("max.message.bytes", SET, "4000")) == 0
+    assert shown(wire, *key) == ("4000", OF_TOPIC, [own, for_one, for_all, default])
+    assert alter(wire, BROKER, "1", ("message.max.bytes", DELETE, None)) == 0
+    assert alter(wire, *key[:2], ("max.message.bytes", DELETE, None)) == 0
+    assert shown(wire, *key) == ("2000", OF_EVERY_BROKER, [for_all, default])
+
+
+def test_settings_in_other_units_are_synonyms_as_kafka_shows_them(connecting: Connecting) -> None:
+    with (
+        headrace.Broker(settings={"log.retention.hours": 1}) as broker,
+        connecting(broker) as open_,
+    ):
+        wire = open_()
+        wire.create("orders")
+        hours = (OF_START, "log.retention.hours", "1")
+        default = (OF_DEFAULT, "log.retention.hours", "168")
+        assert shown(wire, BROKER, "1", "log.retention.hours") == ("1", OF_START, [hours, default])
+        assert shown(wire, TOPIC, "orders", "retention.ms") == ("3600000", OF_DEFAULT, [])
+        assert alter(wire, BROKER, "1", ("log.retention.ms", SET, "5000")) == 0
+        ms = (OF_BROKER, "log.retention.ms", "5000")
+        expected = ("5000", OF_BROKER, [ms, hours, default])
+        assert shown(wire, TOPIC, "orders", "retention.ms") == expected
+
+
+def test_a_group_shows_the_setting_of_the_broker_behind_its_own(wire: Any) -> None:
+    key = "share.record.lock.duration.ms"
+    default = (OF_DEFAULT, "group.share.record.lock.duration.ms", "30000")
+    assert shown(wire, GROUP, "team", key) == ("30000", OF_DEFAULT, [default])
+    assert alter(wire, GROUP, "team", (key, SET, "2000")) == 0
+    assert shown(wire, GROUP, "team", key) == ("2000", OF_GROUP, [(OF_GROUP, key, "2000"), default])
+
+
+def test_what_was_not_asked_for_is_left_out_and_keys_narrow_the_answer(wire: Any) -> None:
+    wire.create("orders")
+    everything = described(wire, TOPIC, "orders")
+    assert {"cleanup.policy", "segment.jitter.ms", "remote.storage.enable"} <= set(everything)
+    assert all(one.synonyms == () and one.documentation is None for one in everything.values())
+    full = described(wire, TOPIC, "orders", include_synonyms=True, include_documentation=True)
+    assert all(one.documentation for one in full.values())
+    assert set(described(wire, TOPIC, "orders", "segment.ms", "no.such")) == {"segment.ms"}
+    types = {name: everything[name].config_type for name in ("cleanup.policy", "preallocate")}
+    assert types == {"cleanup.policy": 7, "preallocate": 1}
+
+
+def test_resources_beside_topics_and_groups(wire: Any) -> None:
+    broker = described(wire, BROKER, "1")
+    assert broker["num.partitions"].read_only
+    assert not broker["log.segment.bytes"].read_only
+    assert described(wire, BROKER, "") == {}, "only what was set for every broker"
+    assert described(wire, LOGGER, "1") == {}
+    for kind, name in ((BROKER, "7"), (LOGGER, "7"), (GROUP, ""), (16, "x")):
+        resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+        (result,) = wire.call(32, 4, resources=[resource]).results
+        assert result.error_code == 42
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "changes", "code"),
+    [
+        (BROKER, "1", [("num.partitions", SET, "3")], 42),
+        (BROKER, "1", [("message.max.bytes", SET, "-3")], 42),
+        (BROKER, "9", [("message.max.bytes", SET, "3")], 42),
+        (BROKER, "", [("compression.type", SET, "zstd")], 42),
+        (LOGGER, "1", [("root", SET, "DEBUG")], 42),
+        (TOPIC, "orders", [("segment.ms", SET, "1"), ("segment.ms", SET, "2")], 42),
+        (TOPIC, "orders", [("segment.ms", SET, None)], 42),
+        (TOPIC, "orders", [("segment.ms", 7, "1")], 42),
+        (TOPIC, "orders", [("segment.ms", APPEND, "1")], 40),
+        (TOPIC, "orders", [("no.such.setting", DELETE, None)], 40),
+        (TOPIC, "orders", [("min.insync.replicas", SET, "2")], 40),
+        (TOPIC, "orders", [("remote.storage.enable", SET, "true")], 40),
+        (TOPIC, "orders", [("preallocate", SET, "true")], 40),
+        (TOPIC, "orders", [("cleanup.policy", APPEND, "burn")], 40),
+        (TOPIC, "orders", LAGS, 40),
+        (TOPIC, "nothing", [("segment.ms", SET, "1")], 3),
+        (GROUP, "", [("share.auto.offset.reset", SET, "latest")], 42),
+    ],
+)  # fmt: skip
+def test_changes_that_are_refused(
+    wire: Any, kind: int, name: str, changes: list[tuple[str, int, str | None]], code: int
+) -> None:
+    wire.create("orders")
+    before = described(wire, TOPIC, "orders"), described(wire, BROKER, "1")
+    assert alter(wire, kind, name, *changes) == code
+    assert (described(wire, TOPIC, "orders"), described(wire, BROKER, "1")) == before
+
+
+def test_what_kafkas_users_pass_routinely_is_accepted_where_it_is_true(wire: Any) -> None:
+    given = {
+        "segment.jitter.ms": "1000",
+        "segment.index.bytes": "1048576",
+        "preallocate": "false",
+        "unclean.leader.election.enable": "true",
+        "min.insync.replicas": "1",
+        "remote.storage.enable": "false",
+        "local.retention.ms": "-2",
+        "compression.type": "producer",
+        "compression.zstd.level": "5",
+        "leader.replication.throttled.replicas": "0:1",
+        "message.timestamp.type": "LogAppendTime",
+    }
+    made = wire.create("orders", configs=[{"name": n, "value": v} for n, v in given.items()])
+    assert made.error_code == 0, made.error_message
+    assert {one.name: one.value for one in made.configs if one.name in given} == given
+
+
+def test_lists_are_changed_item_by_item(wire: Any) -> None:
+    wire.create("orders")
+    policy = "cleanup.policy"
+    for operation, items, left in [
+        (APPEND, "compact", "delete,compact"),
+        (APPEND, "delete", "delete,compact"),
+        (SUBTRACT, "delete", "compact"),
+        (SET, "delete, compact", "delete,compact"),
+    ]:
+        assert alter(wire, TOPIC, "orders", (policy, operation, items)) == 0
+        assert described(wire, TOPIC, "orders", policy)[policy].value == left
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_the_older_request_replaces_all_that_was_set(wire: Any, version: int) -> None:
+    wire.create("orders", configs=[{"name": "segment.ms", "value": "5000"}])
+
+    def replace(kind: int, name: str, *configs: tuple[str, str | None], dry: bool = False) -> int:
+        values = [{"name": key, "value": value} for key, value in configs]
+        resource = {"resource_type": kind, "resource_name": name, "configs": values}
+        (answer,) = wire.call(33, version, resources=[resource], validate_only=dry).responses
+        return int(answer.error_code)
+
+    def own(kind: int, name: str, source: int) -> dict[str, str]:
+        found = described(wire, kind, name).values()
+        return {one.name: one.value for one in found if one.config_source == source}
+
+    assert replace(TOPIC, "orders", ("retention.ms", "7"), dry=True) == 0
+    assert own(TOPIC, "orders", OF_TOPIC) == {"segment.ms": "5000"}
+    assert replace(TOPIC, "orders", ("retention.ms", "7")) == 0
+    assert own(TOPIC, "orders", OF_TOPIC) == {"retention.ms": "7"}
+    assert replace(TOPIC, "orders", ("retention.ms", "7"), ("retention.ms", "8")) == 42
+    assert replace(TOPIC, "orders", ("retention.ms", None)) == 42
+    assert replace(TOPIC, "orders", ("retention.ms", "-7")) == 40
+    assert replace(TOPIC, "nothing", ("retention.ms", "7")) == 3
+    assert replace(BROKER, "1", ("log.roll.ms", "9")) == 0
+    assert replace(BROKER, "1", ("log.segment.bytes", "2048")) == 0
+    assert own(BROKER, "1", OF_BROKER) == {"log.segment.bytes": "2048"}
+    assert replace(TOPIC, "orders") == 0
+    assert own(TOPIC, "orders", OF_TOPIC) == {}
+
+
+def test_a_resource_that_is_named_twice(wire: Any) -> None:
+    wire.create("orders")
+    resource = {"resource_type": TOPIC, "resource_name": "orders", "configs": []}
+    answer = wire.call(44, 1, resources=[resource, resource], validate_only=False)
+    assert [one.error_code for one in answer.responses] == [42, 42]
+
+
+def test_a_brokers_settings_count_at_once_and_outlive_a_restart(
+    tmp_path: Path, connecting: Connecting
+) -> None:
+    with headrace.Broker(tmp_path) as broker, connecting(broker) as open_:
+        wire = open_()
+        wire.create("orders")
+        assert alter(wire, BROKER, "", ("message.max.bytes", SET, "100")) == 0
+        assert produce(wire, b"x" * 200) == 10
+        assert alter(wire, BROKER, "1", ("message.max.bytes", SET, "500")) == 0
+        assert produce(wire, b"x" * 200) == 0
+        assert alter(wire, BROKER, "1", ("max.connections", SET, "1")) == 0
+        assert open_().closed()
+    with headrace.Broker(tmp_path) as broker, connecting(broker) as open_:
+        wire = open_()
+        assert produce(wire, b"x" * 200) == 0
+        assert produce(wire, b"x" * 600) == 10
+        assert alter(wire, BROKER, "1", ("message.max.bytes", DELETE, None)) == 0
+        assert produce(wire, b"x" * 200) == 10
+
+
+def produce(wire: Any, value: bytes) -> int:
+    data = batches.build([batches.Record(0, 5, None, value)])
+    topic = {"name": "orders", "partition_data": ({"index": 0, "records": data},)}
+    answer = wire.call(0, 9, transactional_id=None, acks=1, timeout=1000, topic_data=(topic,))
+    return int(answer.responses[0].partition_responses[0].error_code)
