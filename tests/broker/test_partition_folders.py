@@ -140,9 +140,9 @@ def test_a_topic_of_the_same_name_begins_at_zero() -> None:
             if crashes:
                 partitions = started(disk, catalog)
             else:
-                partitions.delete_topic(topic)
+                await partitions.delete_topic(topic)
             change(catalog, CreateTopic("orders", UUID(int=9), 2, {}))
-            partitions.open_topic(catalog.topics["orders"], catalog)
+            await partitions.open_topic(catalog.topics["orders"], catalog)
             fresh = found(partitions, 0, 9)
             assert (fresh.start_offset, fresh.high_watermark) == (0, 0)
             put(fresh)
