@@ -157,6 +157,19 @@ def test_describe_log_dirs(broker: headrace.Broker, wire: Any, version: int) -> 
     assert held([])[1] == {}
 
 
+def test_sizes_of_logs_that_nobody_has_used_since_the_start(
+    tmp_path: Path, connecting: Any
+) -> None:
+    with headrace.Broker(tmp_path) as broker, connecting(broker) as connect:
+        connect().create("orders")
+        produce(connect(), "orders", 5, 6)
+    written = (tmp_path / "orders-0" / f"{0:020d}.log").stat().st_size
+    with headrace.Broker(tmp_path) as broker, connecting(broker) as connect:
+        asked = [{"topic": "orders", "partitions": [0]}]
+        (topic,) = connect().call(35, 5, topics=asked).results[0].topics
+        assert [part.partition_size for part in topic.partitions] == [written]
+
+
 def test_end_of_a_leader_epoch(wire: Any) -> None:
     wire.create("orders")
     produce(wire, "orders", 5, 6)

@@ -37,15 +37,10 @@ class Services:
     """
 
     def __init__(
-        self,
-        config: Config,
-        folder: Path,
-        disk: Disk,
-        clock: Clock,
-        new_id: Callable[[], UUID],
+        self, config: Config, disk: Disk, clock: Clock, new_id: Callable[[], UUID]
     ) -> None:
-        self.folder = folder
         self.clock = clock
+        self.folder = Path()
         self.host = ""
         self.port = 0
         self.cluster_id = ""
@@ -106,7 +101,8 @@ def open_services(
     Raises: StartError when the folder belongs to another broker; OSError; JournalDamaged.
     """
     disk = OsDisk(folder)
-    services = Services(config, folder, disk, clock or SystemClock(), new_id)
+    services = Services(config, disk, clock or SystemClock(), new_id)
+    services.folder = folder
     services.cluster_id = _cluster_id(disk, config.node_id, new_id)
     services.topics.load()
     return services

@@ -124,9 +124,7 @@ class Topics:
 
     async def set_configs(self, command: SetConfigs) -> Refused | None:
         """Set configuration values that were found to make sense."""
-        change = self._set_configs(command)
-        # What concerns no files need not wait for a large topic that is being made.
-        return await self._whole(change, in_turn=command.resource is not Resource.GROUP)
+        return await self._whole(self._set_configs(command))
 
     async def _set_configs(self, command: SetConfigs) -> Refused | None:
         reply = await self._catalog.ask(command)
@@ -151,15 +149,13 @@ class Topics:
             self._producer_ids = iter(block)
         return producer_id
 
-    async def _whole(
-        self, change: Coroutine[Any, Any, AnswerT], *, in_turn: bool = True
-    ) -> AnswerT:
+    async def _whole(self, change: Coroutine[Any, Any, AnswerT]) -> AnswerT:
         """Carry a change out to its end, also when its caller goes away amid it.
 
         Half of one would leave a topic without logs, or another's logs under its name. A change
         waits for the one before it, since opening and removing files is not done at once.
         """
-        task = asyncio.ensure_future(self._in_turn(change) if in_turn else change)
+        task = asyncio.ensure_future(self._in_turn(change))
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
         return await asyncio.shield(task)
@@ -174,8 +170,8 @@ class Topics:
     async def _checkpoint(self) -> None:
         """Put the state in place of the journal, which by now is mostly what is no longer so.
 
-        What changes meanwhile, or was not written yet, is a setting of a group or a producer id; to
-        read that once more after the checkpoint makes no difference.
+        Meanwhile, or not written yet, only producer ids can have been given out; to read that once
+        more after the checkpoint makes no difference.
         """
         end, now, events = self._journal.end_offset, self._clock.wall(), self.catalog.events()
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from typing import Any
 
 from headrace.broker.errors import Code
+from headrace.broker.partitions import Partition
 from headrace.broker.request import Answer, Api, Request
 from headrace.broker.services import Services
 
@@ -26,7 +27,7 @@ async def handle(request: Request, services: Services) -> Answer:
             topics[name].append(
                 {
                     "partition_index": partition.index,
-                    "partition_size": partition.log.size_bytes,
+                    "partition_size": _size(partition, services),
                     "offset_lag": 0,
                     "is_future_key": False,
                 }
@@ -40,3 +41,11 @@ async def handle(request: Request, services: Services) -> Answer:
         "usable_bytes": volume.free,
     }
     return {"error_code": Code.NONE, "results": [folder]}
+
+
+def _size(partition: Partition, services: Services) -> int:
+    """Bytes of the segments; a log that nobody has used yet is not opened for that."""
+    if partition.is_open:
+        return partition.log.size_bytes
+    found = (services.folder / partition.name).glob("*.log")
+    return sum(file.stat().st_size for file in found)
