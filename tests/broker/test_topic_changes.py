@@ -105,7 +105,7 @@ def test_more_partitions_than_files_are_refused_before_anything_is_made(
     connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 1024))
-    assert create(connect(), "wide", 400) == 37
+    assert create(connect(), "wide", 500) == 37
     assert create(connect(), "narrow", 4) == 0
 
 

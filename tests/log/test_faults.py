@@ -2,8 +2,10 @@
 
 import pytest
 
+from headrace.core.types import WallMs
 from headrace.log.api import CorruptLog
 from headrace.log.memory_disk import MemoryDisk
+from headrace.log.producers import Duplicate
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import Record
@@ -69,15 +71,55 @@ def test_a_missing_segment_is_refused() -> None:
         SegmentedLog(disk, FOLDER, segment_bytes=150)
 
 
-def test_a_log_whose_sync_failed_promises_nothing_more() -> None:
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_failed_sync_is_mended_and_never_promises_what_was_dropped(keep: bool) -> None:
     disk = MemoryDisk()
     log = SegmentedLog(disk, FOLDER)
     append(log, b"0")
+    log.sync()
+    append(log, b"1")
+    disk.failing.add("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        log.sync()
+    for action in (log.sync, lambda: append(log, b"2")):
+        with pytest.raises(OSError, match="not mended"):
+            action()
+    with pytest.raises(OSError, match="Input/output"):
+        log.mend(keep=keep)
+    disk.failing.clear()
+    with pytest.raises(OSError, match="not mended"):
+        log.sync()
+    log.heal(keep=keep)
+    left = [b"0", b"1"] if keep else [b"0"]
+    assert (values(log), log.durable_end) == (left, len(left))
+    append(log, b"3")
+    log.sync()
+    disk.crash(0.0)
+    assert values(SegmentedLog(disk, FOLDER)) == [*left, b"3"]
+
+
+def test_what_was_cut_off_is_forgotten_by_producers_and_indexes() -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER, index_interval_bytes=1)
+    built = {"producer_id": 7, "producer_epoch": 0}
+    sent = [bytearray(batches.build([Record(0, n, None, b"v")], base_sequence=n, **built))
+            for n in range(6)]  # fmt: skip
+    for data in sent[:3]:
+        log.append(data, batches.headers(data))
+    log.sync()
+    for data in sent[3:]:
+        log.append(data, batches.headers(data))
     disk.failing.add("sync")
     with pytest.raises(OSError, match="Input/output"):
         log.sync()
     disk.failing.clear()
-    with pytest.raises(OSError, match="earlier sync failed"):
-        log.sync()
-    with pytest.raises(OSError, match="earlier sync failed"):
-        append(log, b"1")
+    log.heal(keep=False)
+    assert log.end_offset == 3
+    assert log.offset_for_time(WallMs(3)) is None
+    headers = [batches.read_header(data) for data in sent]
+    assert log.producers.check(headers[2]) == Duplicate(2)
+    assert log.producers.check(headers[3]) is None
+    for data in sent[3:]:
+        log.append(data, batches.headers(data))
+    assert log.offset_for_time(WallMs(5)) == (5, 5)
+    assert values(log) == [b"v"] * 6

@@ -22,7 +22,7 @@ def known() -> Producers:
     """Producer 7 in epoch 3 has written seven batches of two; the last has sequences 12 and 13."""
     producers = Producers()
     for n in range(7):
-        producers.record(batch(2 * n, 2)._replace(base_offset=100 + 2 * n))
+        producers.record(batch(2 * n, 2), 100 + 2 * n)
     return producers
 
 
@@ -52,7 +52,7 @@ def test_a_duplicate_names_the_first_offset_it_got(known: Producers) -> None:
 
 
 def test_a_new_epoch_forgets_the_batches_of_the_old(known: Producers) -> None:
-    known.record(batch(0, 2, epoch=4))
+    known.record(batch(0, 2, epoch=4), 200)
     assert isinstance(known.check(batch(12, 2, epoch=3)), Fenced)
     assert isinstance(known.check(batch(12, 2, epoch=4)), OutOfOrder)
     assert known.check(batch(2, epoch=4)) is None
@@ -60,7 +60,7 @@ def test_a_new_epoch_forgets_the_batches_of_the_old(known: Producers) -> None:
 
 def test_sequences_wrap() -> None:
     producers = Producers()
-    producers.record(batch(SEQUENCES - 2, 4))
+    producers.record(batch(SEQUENCES - 2, 4), 0)
     assert producers.check(batch(2)) is None
     assert isinstance(producers.check(batch(SEQUENCES - 2, 4)), Duplicate)
     assert isinstance(producers.check(batch(SEQUENCES - 1)), OutOfOrder)

@@ -1,129 +1,43 @@
-"""The partitions of all topics: their logs, appends as durable as configured, and who waits.
+"""The partitions of all topics: their folders, and the order in which they come up and go down.
 
 A partition's folder is `<topic>-<number>` as in Kafka, with the topic's id in `partition.metadata`;
 a folder of another topic that had the same name is set aside, never read and never removed.
 Deletion renames the folder first, so that a crash leaves nothing that looks like a partition.
+
+After an orderly stop a partition's log is opened when it is first used. After any other every log
+is opened at the start, so that damage shows there and not later.
 """
 
-import asyncio
 import base64
+import functools
 import logging
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 from headrace.broker.config import Config
+from headrace.broker.partition import Dropped, Partition
+from headrace.broker.storage_faults import StorageFaults
 from headrace.broker.topic_settings import TopicSettings
 from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog, Resource, Topic
 from headrace.core.errors import Refused, Why
-from headrace.core.types import TopicPartition, elapsed_ms
-from headrace.log.api import Clock, Disk, Slice
+from headrace.core.types import elapsed_ms
+from headrace.log.api import Clock, Disk
+from headrace.log.checkpoints import StartOffsets, leave_clean_mark, take_clean_mark
 from headrace.log.segments import SegmentedLog
-from headrace.wire import batches
-from headrace.wire.batches import BatchHeader
+
+__all__ = ["LEADER_EPOCH", "Partition", "Partitions", "uuid_text"]
 
 log = logging.getLogger("headrace.broker")
 LEADER_EPOCH = 0
 _METADATA = "partition.metadata"
 _PROGRESS_MS = 1000
 _NAME_KEPT = 150  # characters of a topic's name in the name of a folder set aside
-_FILES_PER_PARTITION = 3
+_FILES_PER_PARTITION = 2  # the segment written to, and one that somebody reads
 _FILES_SPARE = 128  # for connections, the journal and the interpreter
-
-
-class Partition:
-    """One partition: its log, its topic's settings, and the durability of what was appended."""
-
-    def __init__(
-        self,
-        topic: Topic,
-        index: int,
-        log: SegmentedLog,
-        settings: TopicSettings,
-        waits: Waits,
-        *,
-        fsync: bool,
-    ) -> None:
-        self.topic = topic
-        self.index = index
-        self.log = log
-        self.settings = settings
-        self.key = TopicPartition(topic.id, index)
-        self._waits = waits
-        self._fsync = fsync
-        self._durable_end = log.end_offset
-        self._syncing: asyncio.Future[None] | None = None
-        self._fault: OSError | None = None
-
-    @property
-    def start_offset(self) -> int:
-        return self.log.start_offset
-
-    @property
-    def high_watermark(self) -> int:
-        """The end of what readers may see: with `fsync`, only what is on the disk."""
-        return self._durable_end if self._fsync else self.log.end_offset
-
-    def read(self, offset: int, max_bytes: int) -> Slice:
-        """As `Log.read`, below the high watermark. Raises: OffsetOutOfRange; OSError."""
-        return self.log.read(offset, max_bytes, end=self.high_watermark)
-
-    def append(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> int:
-        """Write batches at the end and wake readers; returns the first offset.
-
-        What is promised to others must wait for `durable`. Raises: OSError.
-        """
-        if self._fault is not None:
-            raise self._fault
-        first = self.log.append(data, headers)
-        if self._fsync:
-            self._begin_sync()
-        else:
-            self._waits.notify(self.key)
-        return first
-
-    def append_records(self, records: list[batches.Record]) -> int:
-        """Write records of the broker's own as one batch; otherwise as `append`."""
-        data = bytearray(batches.build(records))
-        return self.append(data, batches.headers(data))
-
-    async def durable(self) -> None:
-        """Return once all that is appended is as durable as configured.
-
-        With `fsync`, one fdatasync serves everybody who came before it began. Raises: OSError.
-        """
-        end = self.log.end_offset
-        while self._fsync and self._durable_end < end:
-            if self._fault is not None:
-                raise self._fault
-            # A caller that goes away must not end the sync for the others.
-            await asyncio.shield(self._begin_sync())
-
-    def _begin_sync(self) -> "asyncio.Future[None]":
-        if self._syncing is None:
-            self._syncing = asyncio.ensure_future(self._sync())
-        return self._syncing
-
-    async def _sync(self) -> None:
-        end = self.log.end_offset
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, self.log.sync)
-        except OSError as error:
-            # The system may have dropped what it could not write, and a second fdatasync would
-            # not say so: nothing is promised any more until a restart reads what is there.
-            self._fault = error
-            log.error(
-                "sync of %s-%d failed: %s; it accepts nothing until the broker is restarted",
-                self.topic.name, self.index, error,
-            )  # fmt: skip
-        finally:
-            self._syncing = None
-        if self._fault is None:
-            self._durable_end = end
-            self._waits.notify(self.key)
-            if end < self.log.end_offset:
-                self._begin_sync()
+_SETTLING_THREADS = 8
 
 
 class Partitions:
@@ -135,6 +49,10 @@ class Partitions:
         self._clock = clock
         self._waits = waits
         self._by_key: dict[tuple[UUID, int], Partition] = {}
+        self._starts: StartOffsets | None = None
+        self._was_stopped_in_order = False
+        self.faults = StorageFaults(clock)
+        self.on_start_moved: list[Callable[[Partition], None]] = []
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._by_key.values()))
@@ -144,19 +62,25 @@ class Partitions:
         return self._by_key.get((topic_id, index))
 
     def open_all(self, catalog: Catalog) -> None:
-        """Open the logs of every topic, telling progress when it takes long. Raises: OSError."""
-        self._set_strays_aside(catalog)
+        """Take up the partitions of every topic, telling progress when it takes long.
+
+        Raises: OSError; CorruptLog.
+        """
+        self._starts = StartOffsets(self._disk, durable=self._config.durability == "fsync")
+        self._was_stopped_in_order = take_clean_mark(self._disk)
+        found = self._set_strays_aside(catalog)
         started = told = self._clock.mono()
         wanted = sum(topic.partitions for topic in catalog.topics.values())
         for topic in catalog.topics.values():
             for index in range(topic.partitions):
-                self._open(topic, index, catalog)
+                self._take_up(topic, index, catalog, is_new=f"{topic.name}-{index}" not in found)
                 if elapsed_ms(told, self._clock.mono()) > _PROGRESS_MS:
                     told = self._clock.mono()
                     log.info("opened %d of %d partitions", len(self._by_key), wanted)
         took = elapsed_ms(started, self._clock.mono())
         if took > _PROGRESS_MS:
             log.info("opened %d partitions in %d ms", wanted, took)
+        self._was_stopped_in_order = False
 
     def no_room_for(self, count: int) -> Refused | None:
         """Refuse `count` further partitions where the system lets no process open so many files."""
@@ -174,13 +98,13 @@ class Partitions:
         """Open those partitions of a topic that are not open: it is new, or has new ones."""
         for index in range(topic.partitions):
             if (topic.id, index) not in self._by_key:
-                self._open(topic, index, catalog)
+                self._take_up(topic, index, catalog, is_new=True)
 
     def configure(self, topic: Topic, catalog: Catalog) -> None:
-        """Let a topic's partitions know its changed settings; its segment size with a restart."""
+        """Let a topic's partitions know its changed settings."""
         settings = self._settings(topic, catalog)
         for index in range(topic.partitions):
-            self._by_key[topic.id, index].settings = settings
+            self._by_key[topic.id, index].configure(settings)
 
     def delete_topic(self, topic: Topic) -> None:
         """Close and remove the partitions of a topic that the catalogue forgot; wakes readers."""
@@ -188,34 +112,89 @@ class Partitions:
             partition = self._by_key.pop((topic.id, index), None)
             if partition is None:
                 continue
-            partition.log.close()
+            partition.close()
             folder = f"{topic.name}-{index}"
             gone = _aside(folder, topic.id.hex, "delete")
             self._disk.rename(folder, gone)
             self._disk.remove(gone)
             self._waits.notify(partition.key)
+        self._kept_starts.forget(topic.name, range(topic.partitions))
 
     def close(self) -> None:
-        """Sync and close every log. Raises: OSError."""
-        for partition in self:
-            partition.log.sync()
-            partition.log.close()
-        self._by_key.clear()
+        """Sync and close every log, and say so in the data folder.
 
-    def _open(self, topic: Topic, index: int, catalog: Catalog) -> None:
+        Raises: OSError when one of them cannot be synced; the rest is, and all are closed.
+        """
+        trouble: list[OSError] = []
+
+        def settle(partition: Partition) -> None:
+            try:
+                partition.settle()
+            except OSError as error:
+                trouble.append(error)
+
+        opened = [partition for partition in self if partition.is_open]
+        with ThreadPoolExecutor(_SETTLING_THREADS) as threads:  # syncs at a time cost as one
+            list(threads.map(settle, opened))
+        for partition in self:
+            partition.close()
+        self._by_key.clear()
+        if trouble:
+            raise trouble[0]
+        if self._starts is not None:
+            leave_clean_mark(self._disk)
+
+    @property
+    def _kept_starts(self) -> StartOffsets:
+        assert self._starts is not None, "open_all comes first"
+        return self._starts
+
+    def _take_up(self, topic: Topic, index: int, catalog: Catalog, *, is_new: bool) -> None:
+        clean = self._was_stopped_in_order and not is_new
+        if is_new:
+            self._make_folder(topic, index)
+        partition = Partition(
+            topic,
+            index,
+            functools.partial(self._open_log, topic, index, clean),
+            self._settings(topic, catalog),
+            self._waits,
+            self.faults,
+            self._disk,
+            fsync=self._config.durability == "fsync",
+            producer_expiration_ms=self._config.producer_expiration_ms,
+            on_start_moved=self.on_start_moved,
+        )
+        if not clean:
+            partition.open()
+        self._by_key[topic.id, index] = partition
+
+    def _make_folder(self, topic: Topic, index: int) -> None:
+        """A folder for a new partition; another's of the same name is set aside."""
         folder = f"{topic.name}-{index}"
         metadata = f"{folder}/{_METADATA}"
-        if self._disk.exists(metadata) and self._topic_id(metadata) != uuid_text(topic.id):
+        if self._disk.exists(metadata):
+            if self._topic_id(metadata) == uuid_text(topic.id):
+                return
             self._set_aside(folder, self._topic_id(metadata))
-        if not self._disk.exists(metadata):
-            self._disk.write(metadata, f"version: 0\ntopic_id: {uuid_text(topic.id)}\n".encode())
-        settings = self._settings(topic, catalog)
-        opened = SegmentedLog(self._disk, folder, segment_bytes=settings.segment_bytes)
-        fsync = self._config.durability == "fsync"
-        if fsync:
-            opened.sync()
-        partition = Partition(topic, index, opened, settings, self._waits, fsync=fsync)
-        self._by_key[topic.id, index] = partition
+        self._kept_starts.forget(topic.name, range(index, index + 1))
+        self._disk.write(metadata, f"version: 0\ntopic_id: {uuid_text(topic.id)}\n".encode())
+
+    def _open_log(
+        self, topic: Topic, index: int, clean: bool, settings: TopicSettings, dropped: Dropped
+    ) -> SegmentedLog:
+        starts = self._kept_starts
+        return SegmentedLog(
+            self._disk,
+            f"{topic.name}-{index}",
+            segment_bytes=settings.segment_bytes,
+            segment_ms=settings.segment_ms,
+            index_interval_bytes=settings.index_interval_bytes,
+            clean=clean,
+            start_offset=starts.get(topic.name, index),
+            keep_start=functools.partial(starts.put, topic.name, index),
+            dropped=dropped,
+        )
 
     def _topic_id(self, metadata: str) -> str:
         return self._disk.read(metadata).decode(errors="replace").split()[-1]
@@ -224,12 +203,14 @@ class Partitions:
         overrides = catalog.configs_of(Resource.TOPIC, topic.name)
         return TopicSettings.resolve(self._config, overrides)
 
-    def _set_strays_aside(self, catalog: Catalog) -> None:
+    def _set_strays_aside(self, catalog: Catalog) -> set[str]:
+        """Rename the folders of topics that are no more; those of partitions that are."""
         expected = {
             f"{topic.name}-{index}": uuid_text(topic.id)
             for topic in catalog.topics.values()
             for index in range(topic.partitions)
         }
+        found: set[str] = set()
         for folder in self._disk.list(""):
             if folder.endswith("-delete"):
                 self._disk.remove(folder)
@@ -238,8 +219,11 @@ class Partitions:
             if folder.endswith("-stray") or not self._disk.exists(metadata):
                 continue
             topic_id = self._topic_id(metadata)
-            if expected.get(folder) != topic_id:
+            if expected.get(folder) == topic_id:
+                found.add(folder)
+            else:
                 self._set_aside(folder, topic_id)
+        return found
 
     def _set_aside(self, folder: str, topic_id: str) -> None:
         aside = _aside(folder, topic_id, "stray")

@@ -3,7 +3,8 @@
 Events are applied when they are decided, so the next command sees them; answers, reads included,
 leave once the journal holds everything decided before them, as durably as configured: `os` after
 the write, `fsync` after one fdatasync for all that wait (group commit). There is no undo: if
-an append fails, the machine is dropped and rebuilt from its journal, and the callers are told so.
+an append or a sync fails, the machine is dropped, the journal healed and the machine rebuilt from
+it, and the callers are told so. That is tried again, with pauses, for as long as it takes.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from headrace.core.errors import Refused
 from headrace.core.machine import Journal, Machine
-from headrace.core.types import MonoMs, elapsed_ms
+from headrace.core.types import MonoMs, after, elapsed_ms
 from headrace.log.api import Clock, JournalLog
 from headrace.wire import batches
 from headrace.wire.primitives import Malformed
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 20
 _PROGRESS_MS = 1_000
+_PAUSE_MS_MIN = 100  # before the second attempt to go on after a fault; the first is made at once
+_PAUSE_MS_MAX = 5_000
 
 CommandT = TypeVar("CommandT")
 EventT = TypeVar("EventT")
@@ -83,6 +86,9 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: MonoMs | None = None
         self._fault: OSError | None = None
+        self._failures = 0
+        self._retry: asyncio.TimerHandle | None = None
+        self._retry_at = MonoMs(0)
         self.machine, self._codec = build()
 
     def load(self) -> None:
@@ -134,8 +140,9 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
     async def close(self) -> None:
         """Write and sync what is decided, then stop keeping time."""
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for timer in (self._alarm, self._retry):
+            if timer is not None:
+                timer.cancel()
         self._flush()
         while self._syncing is not None:
             await self._syncing
@@ -185,6 +192,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
             if self._syncing is None:
                 self._syncing = _in_background(self._sync())
         else:
+            if records:
+                self._over()
             _release(parked)
 
     def _append(self, records: list[tuple[Bytes, Bytes]]) -> None:
@@ -204,6 +213,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
                     self._drop(error, waiting + self._unsynced)
                     self._unsynced = []
                     return
+                self._over()
                 _release(waiting)
         finally:
             self._syncing = None
@@ -212,13 +222,14 @@ class ShardRuntime(Generic[CommandT, EventT]):
         await asyncio.get_running_loop().run_in_executor(None, self._log.sync)
 
     def _drop(self, error: OSError, parked: list[_Parked]) -> None:
-        log.error(
-            "%s: journal write failed: %s. %d callers are told; state is rebuilt from the journal. "
-            "Check space and permissions of the data folder.",
-            self.name,
-            error,
-            len(parked),
-        )
+        """Give up the state and all that waits; told once, however often it fails again."""
+        if not self._failures:
+            log.error(
+                "%s: journal write failed: %s. Callers are told so, state is rebuilt from the "
+                "journal. Check space and permissions of the data folder; no restart is needed.",
+                self.name,
+                error,
+            )
         self._fault = error
         self._unwritten = []
         for one in parked + self._parked:
@@ -226,21 +237,44 @@ class ShardRuntime(Generic[CommandT, EventT]):
                 one.future.set_exception(StorageFault(f"{self.name}: {error}"))
                 one.future.exception()  # a tick has no caller to fetch it
         self._parked = []
-        asyncio.get_running_loop().call_soon(self._rebuilt)
+        self._fail()
+
+    def _fail(self) -> None:
+        """Try again to go on: at once for the first time, then after growing pauses."""
+        pause_ms = 0
+        if self._failures:
+            pause_ms = min(_PAUSE_MS_MIN << min(self._failures - 1, 10), _PAUSE_MS_MAX)
+        self._failures += 1
+        self._retry_at = after(self._clock.mono(), pause_ms)
+        if self._retry is not None:
+            self._retry.cancel()
+        loop = asyncio.get_running_loop()
+        self._retry = loop.call_later(pause_ms / 1000, self._rebuilt)
+
+    def _over(self) -> None:
+        if self._failures:
+            log.warning(
+                "%s: journal is written again, after %d failures", self.name, self._failures
+            )
+            self._failures = 0
 
     def _rebuilt(self) -> bool:
         """Rebuild the machine after a fault, if there was one; False while the disk still fails."""
         if self._fault is None:
             return True
+        if elapsed_ms(self._retry_at, self._clock.mono()) < 0:
+            return False
         try:
+            self._log.heal(keep=not self._fsync)
             self.load()
         except OSError as error:
             self._fault = error
+            self._fail()
             return False
-        log.warning("%s: state was rebuilt from the journal after: %s", self.name, self._fault)
         self._fault = None
         if self._recovered is not None:
             self._submit(self._recovered)
+        self._arm()
         return True
 
     def _replay(self, record: batches.Record) -> None:

@@ -5,6 +5,7 @@ internal topic; the shard's journal is that partition of `__share_group_state`, 
 fetch. The number of shards is fixed when the topic is created.
 """
 
+import errno
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,10 +46,15 @@ class _Resolved:
 
 
 class _PartitionJournal:
-    """A partition as the log of a shard: appends wake its readers, replay sees all of it."""
+    """A partition as the log of a shard: appends wake its readers, replay sees all of it.
+
+    A partition whose sync failed cuts off what nobody was promised, and mends itself. What a shard
+    decided may be gone then: it is told so, until it replayed what is left (`heal`).
+    """
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
+        self._seen = partition.cuts
 
     @property
     def start_offset(self) -> int:
@@ -59,7 +65,20 @@ class _PartitionJournal:
         return self._partition.log.end_offset
 
     def append(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int:
+        self._require_unchanged()
         return self._partition.append(batches, list(headers))
+
+    async def durable(self) -> None:
+        self._require_unchanged()
+        await self._partition.durable(cuts=self._seen)
+
+    def heal(self, *, keep: bool) -> None:
+        self._partition.require_whole()
+        self._seen = self._partition.cuts
+
+    def _require_unchanged(self) -> None:
+        if self._seen != self._partition.cuts:
+            raise OSError(errno.EIO, f"a sync of {self._partition.name} failed meanwhile")
 
     def read(self, offset: int, max_bytes: int, *, end: int | None = None) -> Slice:
         return self._partition.log.read(offset, max_bytes, end=end)
@@ -206,6 +225,7 @@ class Shares:
 
     def _shard(self, partition: Partition) -> Shard:
         snapshot_every = self._config.share_updates_per_snapshot
+        journal = _PartitionJournal(partition)
 
         def build() -> tuple[ShareShard, ShareJournal]:
             machine = ShareShard(self)
@@ -214,11 +234,11 @@ class Shares:
         return ShardRuntime(
             f"{STATE_TOPIC}-{partition.index}",
             build,
-            _PartitionJournal(partition),
+            journal,
             self._clock,
             fsync=self._config.durability == "fsync",
             recovered=Recovered(),
-            sync=partition.durable,
+            sync=journal.durable,
         )
 
     def _wake(self, events: Sequence[Event]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.core.types import MonoMs, Now, WallMs
 from headrace.wire.batches import BatchHeader
@@ -30,6 +30,13 @@ class File(Protocol):
     def sync(self) -> None:
         """Return once all data is on stable storage (fdatasync)."""
 
+    def rewrite(self, position: int) -> None:
+        """Write what stands from `position` on once more, in its place.
+
+        After a failed `sync` a system may drop what it could not write and call it written; only
+        what is written again will the next `sync` bring to stable storage.
+        """
+
     def close(self) -> None: ...
 
 
@@ -46,13 +53,32 @@ class Disk(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with all it holds; nothing when absent."""
 
-    def rename(self, old: str, new: str) -> None:
-        """Atomic replacement of `new` by `old`."""
+    def rename(self, old: str, new: str, *, durable: bool = True) -> None:
+        """Atomic replacement of `new` by `old`, on stable storage when `durable`."""
 
-    def write(self, path: str, data: bytes) -> None:
-        """Replace a small file whole: written aside, synced, renamed."""
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Replace a small file whole: written aside, synced when `durable`, renamed."""
 
-    def read(self, path: str) -> bytes: ...
+    def read(self, path: str, count: int = -1, position: int = 0) -> bytes:
+        """Up to `count` bytes of a file at `position`, -1 for all; OSError when it is absent."""
+
+    def size(self, path: str) -> int:
+        """Bytes of a file. Raises: OSError when it is absent."""
+
+
+class SegmentInfo(NamedTuple):
+    """One segment of a log: offsets [base_offset, end_offset), `size` bytes of batches.
+
+    `path` is that of its files without suffix, relative to the disk; `max_timestamp` is -1 without
+    any. Only the last segment is not `sealed`: appends go there.
+    """
+
+    base_offset: int
+    end_offset: int
+    size: int
+    max_timestamp: int
+    path: str
+    sealed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +99,12 @@ class JournalLog(Protocol):
     def append(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int: ...
     def read(self, offset: int, max_bytes: int, *, end: int | None = None) -> Slice: ...
     def sync(self) -> None: ...
+    def heal(self, *, keep: bool) -> None:
+        """Make the journal usable again after a failed append or sync; nothing when it is.
+
+        What was appended and never synced is kept, or cut off where nobody was promised it;
+        whoever has state from it reads it again. Raises: OSError while that cannot be done.
+        """
 
 
 class Log(Protocol):
@@ -108,7 +140,9 @@ class Log(Protocol):
     def sync(self) -> None:
         """Return once all that was appended is on stable storage."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the files; nothing is written."""
+
     def delete(self) -> None:
         """Close, and remove the folder with all it holds."""
 

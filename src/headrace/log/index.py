@@ -1,100 +1,148 @@
 """Sparse indexes of a segment: offset to position and timestamp to offset, in Kafka's formats.
 
-An entry is written for the first batch after every `interval_bytes` of log. Offsets are relative to
-the segment's first. Both indexes are rebuilt from batch headers whenever a log is opened, so a
-missing or damaged index file costs nothing but the rewrite.
-Source: OffsetIndex, TimeIndex, LogSegment.append (4.3).
+An entry is made for the first batch after every `interval_bytes` of log. Offsets are relative to
+the segment's first. The indexes of the active segment live in memory; they are written when it is
+sealed or its log closed, and a last entry then names the highest timestamp of all. A segment
+without any entry has no index files: reading it from its beginning costs as little.
+Source: OffsetIndex, TimeIndex, LogSegment.append, LogSegment.onBecomeInactiveSegment (4.3).
 """
 
-import logging
 import struct
+import sys
+from array import array
 from bisect import bisect_left, bisect_right
+from typing import NamedTuple, Self
 
-from headrace.log.api import Disk, File
-from headrace.wire.batches import BatchHeader
-
-log = logging.getLogger("headrace.log")
+from headrace.log.api import Disk
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
+NO_TIMESTAMP = -1
+SUFFIXES = (".index", ".timeindex")
+
+
+class Tail(NamedTuple):
+    """The last entries of a segment's index files; offsets are absolute."""
+
+    offset: int
+    position: int
+    max_timestamp: int
+    max_timestamp_offset: int
 
 
 class SegmentIndex:
-    """Both indexes of one segment, in memory and in their files."""
+    """Both indexes of one segment, in memory."""
 
     def __init__(self, base_offset: int, interval_bytes: int) -> None:
-        self.max_timestamp = -1
+        self.interval_bytes = interval_bytes
+        self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         self._base_offset = base_offset
-        self._interval_bytes = interval_bytes
         self._bytes_since_entry = 0
-        self._offsets: list[int] = []
-        self._positions: list[int] = []
-        self._timestamps: list[int] = []
-        self._timestamp_offsets: list[int] = []
-        self._files: tuple[File, File] | None = None
+        self._offsets = array("i")
+        self._positions = array("i")
+        self._timestamps = array("q")
+        self._timestamp_offsets = array("i")
 
-    def add(self, header: BatchHeader, position: int) -> None:
-        """Take notice of a batch at `position`."""
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
-            self.max_timestamp_offset = header.last_offset
-        if self._bytes_since_entry > self._interval_bytes:
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, last_offset: int, position: int, size: int, timestamp: int) -> None:
+        """Take notice of a batch of `size` bytes at `position`; `timestamp` is its highest."""
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_entry > self.interval_bytes:
             self._bytes_since_entry = 0
-            self._offsets.append(header.last_offset)
+            self._offsets.append(last_offset - self._base_offset)
             self._positions.append(position)
-            later = not self._timestamps or self.max_timestamp > self._timestamps[-1]
-            if later:
-                self._timestamps.append(self.max_timestamp)
-                self._timestamp_offsets.append(self.max_timestamp_offset)
-            self._write_entry(later)
-        self._bytes_since_entry += header.size
+            self._add_time()
+        self._bytes_since_entry += size
 
     def position_of(self, offset: int) -> int:
         """Where to begin to look for `offset`: the position of a batch not behind it."""
-        index = bisect_right(self._offsets, offset) - 1
+        index = bisect_right(self._offsets, offset - self._base_offset) - 1
         return self._positions[index] if index >= 0 else 0
 
     def position_before(self, timestamp: int) -> int:
         """Where to begin to look for the first record as late as `timestamp`."""
         index = bisect_left(self._timestamps, timestamp) - 1
-        return self.position_of(self._timestamp_offsets[index]) if index >= 0 else 0
+        if index < 0:
+            return 0
+        return self.position_of(self._base_offset + self._timestamp_offsets[index])
 
-    def attach(self, disk: Disk, path: str) -> None:
-        """Write the indexes to `path`.index and `path`.timeindex where those differ; keep both up.
-
-        Raises: OSError.
-        """
-        offsets = b"".join(self._offset_entry(i) for i in range(len(self._offsets)))
-        times = b"".join(self._time_entry(i) for i in range(len(self._timestamps)))
-        files = (disk.open(f"{path}.index"), disk.open(f"{path}.timeindex"))
-        for file, data in zip(files, (offsets, times), strict=True):
-            if file.pread(len(data) + 1, 0) != data:
+    def save(self, disk: Disk, path: str) -> None:
+        """Write `path`.index and `path`.timeindex and sync them. Raises: OSError."""
+        self._add_time()
+        times = zip(self._timestamps, self._timestamp_offsets, strict=True)
+        entries = array("i", bytes(_OFFSET_ENTRY.size * len(self._offsets)))
+        entries[0::2], entries[1::2] = self._offsets, self._positions
+        contents = (_swapped(entries).tobytes(), b"".join(_TIME_ENTRY.pack(*one) for one in times))
+        for suffix, data in zip(SUFFIXES, contents, strict=True):
+            file = disk.open(path + suffix)
+            try:
                 file.truncate(0)
                 file.append(data)
-        self._files = files
+                file.sync()
+            finally:
+                file.close()
 
-    def detach(self) -> None:
-        """Close the files: the segment is full, or the log is closed."""
-        for file in self._files or ():
-            file.close()
-        self._files = None
+    @classmethod
+    def load(cls, disk: Disk, path: str, base_offset: int, interval_bytes: int) -> Self | None:
+        """The indexes from their files; None when those are missing or not sane.
 
-    def _write_entry(self, later: bool) -> None:
-        if self._files is None:
-            return
-        try:
-            self._files[0].append(self._offset_entry(-1))
-            if later:
-                self._files[1].append(self._time_entry(-1))
-        except OSError as error:
-            # The batch is in the log already and must count; the next opening writes the index.
-            log.warning("an index is no longer kept up until the log is reopened: %s", error)
-            self.detach()
+        The next batch to `add` is the one of the last entry.
+        """
+        tail = read_tail(disk, path, base_offset)
+        if tail is None:
+            return None
+        found = cls(base_offset, interval_bytes)
+        entries = _swapped(array("i", disk.read(f"{path}.index")))
+        found._offsets, found._positions = entries[0::2], entries[1::2]
+        for timestamp, offset in _TIME_ENTRY.iter_unpack(disk.read(f"{path}.timeindex")):
+            found._timestamps.append(timestamp)
+            found._timestamp_offsets.append(offset)
+        found.max_timestamp = tail.max_timestamp
+        found.max_timestamp_offset = tail.max_timestamp_offset
+        return found
 
-    def _offset_entry(self, index: int) -> bytes:
-        return _OFFSET_ENTRY.pack(self._offsets[index] - self._base_offset, self._positions[index])
+    def _add_time(self) -> None:
+        if self.max_timestamp > (self._timestamps[-1] if self._timestamps else NO_TIMESTAMP):
+            self._timestamps.append(self.max_timestamp)
+            self._timestamp_offsets.append(self.max_timestamp_offset - self._base_offset)
 
-    def _time_entry(self, index: int) -> bytes:
-        relative = self._timestamp_offsets[index] - self._base_offset
-        return _TIME_ENTRY.pack(self._timestamps[index], relative)
+
+def read_tail(disk: Disk, path: str, base_offset: int) -> Tail | None:
+    """The last entries of a segment's indexes; None when a file is missing or not sane.
+
+    Raises: OSError.
+    """
+    if not all(disk.exists(path + suffix) for suffix in SUFFIXES):
+        return None
+    sizes = [disk.size(path + suffix) for suffix in SUFFIXES]
+    if not sizes[0] or sizes[0] % _OFFSET_ENTRY.size or sizes[1] % _TIME_ENTRY.size:
+        return None
+    at = sizes[0] - _OFFSET_ENTRY.size
+    offset, position = _OFFSET_ENTRY.unpack(disk.read(f"{path}.index", _OFFSET_ENTRY.size, at))
+    timestamp, timestamp_offset = NO_TIMESTAMP, 0
+    if sizes[1]:
+        at = sizes[1] - _TIME_ENTRY.size
+        last = disk.read(f"{path}.timeindex", _TIME_ENTRY.size, at)
+        timestamp, timestamp_offset = _TIME_ENTRY.unpack(last)
+    if offset < 0 or position <= 0 or timestamp_offset < 0:
+        return None
+    return Tail(base_offset + offset, position, timestamp, base_offset + timestamp_offset)
+
+
+def remove_index(disk: Disk, path: str) -> None:
+    """Remove the index files of a segment. Raises: OSError."""
+    for suffix in SUFFIXES:
+        if disk.exists(path + suffix):
+            disk.remove(path + suffix)
+
+
+def _swapped(entries: "array[int]") -> "array[int]":
+    """Numbers of this machine's order of bytes in that of the network, and back."""
+    if sys.byteorder == "little":
+        entries.byteswap()
+    return entries

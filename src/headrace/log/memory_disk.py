@@ -39,11 +39,24 @@ class VirtualClock:
 
 
 class _Content:
-    """What the disk holds of one file; the first `synced` bytes survive anything."""
+    """What the disk holds of one file; the first `synced` bytes survive anything.
+
+    What a failed sync left out, from `dropped` on, no later sync brings there: the system takes it
+    for written, until somebody writes it again.
+    """
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.synced = 0
+        self.dropped: int | None = None
+
+    def sync(self) -> None:
+        self.synced = len(self.data) if self.dropped is None else self.dropped
+
+    def again_from(self, position: int) -> None:
+        """Bytes from `position` on were cut off or written once more."""
+        if self.dropped is not None and position <= self.dropped:
+            self.dropped = None
 
 
 class MemoryFile:
@@ -74,10 +87,17 @@ class MemoryFile:
         self._check("truncate")
         del self._content.data[size:]
         self._content.synced = min(self._content.synced, size)
+        self._content.again_from(size)
 
     def sync(self) -> None:
+        if "sync" in self._disk.failing and self._content.dropped is None:
+            self._content.dropped = self._content.synced
         self._check("sync")
-        self._content.synced = len(self._content.data)
+        self._content.sync()
+
+    def rewrite(self, position: int) -> None:
+        self._check("rewrite")
+        self._content.again_from(position)
 
     def close(self) -> None:
         self._is_open = False
@@ -132,7 +152,7 @@ class MemoryDisk:
         for one in [path, *self._below(path)]:
             self._files.pop(one, None)
 
-    def rename(self, old: str, new: str) -> None:
+    def rename(self, old: str, new: str, *, durable: bool = True) -> None:
         self.check("rename")
         moved = [*(path for path in self._files if path == old), *self._below(old)]
         if not moved:
@@ -140,19 +160,22 @@ class MemoryDisk:
         for path in moved:
             self._files[new + path[len(old) :]] = self._files.pop(path)
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
         self.check("write")
         if self.grant(len(data)) < len(data):
             raise _fault(errno.ENOSPC)
         content = self._files[path] = _Content()
         content.data += data
-        content.synced = len(data)
+        content.synced = len(data) if durable else 0
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, count: int = -1, position: int = 0) -> bytes:
         self.check("read")
-        if path not in self._files:
-            raise _fault(errno.ENOENT)
-        return bytes(self._files[path].data)
+        data = self._content(path).data
+        return bytes(data[position:] if count < 0 else data[position : position + count])
+
+    def size(self, path: str) -> int:
+        self.check("size")
+        return len(self._content(path).data)
 
     def grant(self, count: int) -> int:
         """How many of `count` bytes there is space for; they are taken."""
@@ -166,6 +189,11 @@ class MemoryDisk:
         """Raises: OSError when the operation is to fail."""
         if operation in self.failing:
             raise _fault(errno.EIO)
+
+    def _content(self, path: str) -> _Content:
+        if path not in self._files:
+            raise _fault(errno.ENOENT)
+        return self._files[path]
 
     def _below(self, folder: str) -> tuple[str, ...]:
         prefix = f"{folder}/" if folder else ""

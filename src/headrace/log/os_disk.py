@@ -6,6 +6,7 @@ also be found there after a power cut.
 
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from headrace.core.types import MonoMs, Now, WallMs
 
 _NS_PER_MS = 1_000_000
 _CLOSED = -1
+_REWRITE_BYTES = 1 << 20
 
 
 class SystemClock:
@@ -32,6 +34,8 @@ class OsFile:
     """`log.api.File` over a file descriptor."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
+        self._closing = threading.Lock()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
@@ -58,11 +62,27 @@ class OsFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        # Syncs run in other threads, which must not find another file under a number just closed.
+        with self._closing:
+            fd = os.dup(self._fd)
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+    def rewrite(self, position: int) -> None:
+        # Linux appends whatever is written to a file opened with O_APPEND, at any position.
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            while data := os.pread(fd, _REWRITE_BYTES, position):
+                position += os.pwrite(fd, data, position)
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
-        # The number may soon be another file's: it must not be used a second time.
-        fd, self._fd = self._fd, _CLOSED
+        with self._closing:
+            # The number may soon be another file's: it must not be used a second time.
+            fd, self._fd = self._fd, _CLOSED
         if fd != _CLOSED:
             os.close(fd)
 
@@ -104,25 +124,34 @@ class OsDisk:
             return
         _sync_folder(target.parent)
 
-    def rename(self, old: str, new: str) -> None:
+    def rename(self, old: str, new: str, *, durable: bool = True) -> None:
         source, target = self._root / old, self._root / new
         source.replace(target)
-        for folder in {source.parent, target.parent}:
-            _sync_folder(folder)
+        if durable:
+            for folder in {source.parent, target.parent}:
+                _sync_folder(folder)
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
         target = self._root / path
         self._make_folder(target.parent)
         aside = target.with_name(f"{target.name}.new")
         with aside.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         aside.replace(target)
-        _sync_folder(target.parent)
+        if durable:
+            _sync_folder(target.parent)
 
-    def read(self, path: str) -> bytes:
-        return (self._root / path).read_bytes()
+    def read(self, path: str, count: int = -1, position: int = 0) -> bytes:
+        with (self._root / path).open("rb") as file:
+            if position:
+                file.seek(position)
+            return file.read(count)
+
+    def size(self, path: str) -> int:
+        return (self._root / path).stat().st_size
 
     def _make_folder(self, folder: Path) -> None:
         if not folder.is_dir():

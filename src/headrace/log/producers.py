@@ -1,12 +1,17 @@
 """What a partition remembers of idempotent producers, so that a repeated batch is written once.
 
 Per producer id the last five batches are kept, as many as a client has in flight. All of it comes
-from batch headers, so that reading a log again rebuilds it. Source: ProducerStateManager (4.3).
+from batch headers: a snapshot and a walk over what follows it rebuild it. Producers that have been
+silent for long are forgotten. Source: ProducerStateManager, ProducerStateEntry (4.3).
 """
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from headrace.core.types import WallMs
+from headrace.log.snapshots import Entry
 from headrace.wire.batches import BatchHeader
 
 _BATCHES_KEPT = 5
@@ -34,10 +39,21 @@ class Fenced:
     message: str
 
 
+class _Batch(NamedTuple):
+    base_sequence: int
+    offset_delta: int
+    base_offset: int
+
+    @property
+    def last_sequence(self) -> int:
+        return (self.base_sequence + self.offset_delta) % _SEQUENCES
+
+
 @dataclass(slots=True)
 class _Producer:
     epoch: int
-    batches: deque[BatchHeader] = field(default_factory=lambda: deque(maxlen=_BATCHES_KEPT))
+    timestamp: int = -1
+    batches: deque[_Batch] = field(default_factory=lambda: deque(maxlen=_BATCHES_KEPT))
 
 
 class Producers:
@@ -45,6 +61,9 @@ class Producers:
 
     def __init__(self) -> None:
         self._by_id: dict[int, _Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
 
     def check(self, header: BatchHeader) -> Duplicate | OutOfOrder | Fenced | None:
         """Whether a batch may be appended; None when it may."""
@@ -58,23 +77,50 @@ class Producers:
             if header.base_sequence == 0:
                 return None
             return OutOfOrder(f"{told} must begin at sequence 0, not {header.base_sequence}")
+        # The same first and last sequence; the deltas say the latter, as sequences wrap.
         for batch in known.batches:
-            if (batch.base_sequence, batch.record_count) == (
-                header.base_sequence,
-                header.record_count,
-            ):
+            if batch[:2] == (header.base_sequence, header.last_offset_delta):
                 return Duplicate(batch.base_offset)
-        last = known.batches[-1]
-        expected = (last.base_sequence + last.record_count) % _SEQUENCES
+        expected = (known.batches[-1].last_sequence + 1) % _SEQUENCES
         if header.base_sequence == expected:
             return None
         return OutOfOrder(f"{told}: sequence {expected} was expected, not {header.base_sequence}")
 
-    def record(self, header: BatchHeader) -> None:
-        """Remember a batch that was appended; `header` has its place in the log."""
-        if header.producer_id < 0:
+    def record(self, header: BatchHeader, base_offset: int) -> None:
+        """Remember a batch that was appended at `base_offset`."""
+        if header.producer_id < 0 or header.base_sequence < 0:
             return
         known = self._by_id.get(header.producer_id)
         if known is None or known.epoch != header.producer_epoch:
             known = self._by_id[header.producer_id] = _Producer(header.producer_epoch)
-        known.batches.append(header)
+        known.timestamp = header.max_timestamp
+        known.batches.append(_Batch(header.base_sequence, header.last_offset_delta, base_offset))
+
+    def expire(self, now: WallMs, expiration_ms: int) -> int:
+        """Forget producers whose last batch is older; returns how many."""
+        old = [one for one, known in self._by_id.items() if now - known.timestamp >= expiration_ms]
+        for producer_id in old:
+            del self._by_id[producer_id]
+        return len(old)
+
+    def entries(self) -> Iterator[Entry]:
+        """Everything, for a snapshot."""
+        for producer_id, known in self._by_id.items():
+            for batch in known.batches:
+                last_offset = batch.base_offset + batch.offset_delta
+                yield Entry(
+                    producer_id, known.epoch, batch.last_sequence, last_offset, batch.offset_delta,
+                    known.timestamp,
+                )  # fmt: skip
+
+    def restore(self, entries: Iterable[Entry]) -> None:
+        """Remember what a snapshot does."""
+        for one in entries:
+            known = self._by_id.get(one.producer_id)
+            if known is None or known.epoch != one.epoch:
+                known = self._by_id[one.producer_id] = _Producer(one.epoch)
+            known.timestamp = one.timestamp
+            first = (one.last_sequence - one.offset_delta) % _SEQUENCES
+            known.batches.append(
+                _Batch(first, one.offset_delta, one.last_offset - one.offset_delta)
+            )

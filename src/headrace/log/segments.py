@@ -2,58 +2,39 @@
 
 `<folder>/00000000000000000000.log` holds batches as they are sent, named by its first offset, with
 sparse indexes beside it. A batch gets its offset in place and is written with one append; if that
-fails, what it left is cut off before anything else is written. Opening a log reads every batch
-header, and checks every checksum of the last segment: what a crash left torn at its end is cut off
-and said so. Damage anywhere else is refused, because cutting there would drop records silently.
+fails, what it left is cut off before anything else is written. Only the last segment is written
+to; a full one is synced and sealed before a further one begins. What opening trusts, what it reads
+and what it cuts off is told in `opening.py`.
+
+A log starts with its first segment, or inside it once records were deleted up to an offset; whoever
+opens the log keeps that offset (`checkpoints.py`) and hands it in again. A failed sync leaves the
+log unusable until `mend` and `resume` made it whole: what a system could not write it may drop and
+call written the next time.
 """
 
+import errno
 import logging
+import threading
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 
 from headrace.core.types import WallMs
-from headrace.log.api import CorruptLog, Disk, File, OffsetOutOfRange, Slice
-from headrace.log.index import SegmentIndex
-from headrace.log.producers import Producers
+from headrace.log import snapshots
+from headrace.log.api import Disk, OffsetOutOfRange, SegmentInfo, Slice
+from headrace.log.index import SUFFIXES
+from headrace.log.opening import DELETED, SWAP, Opening
+from headrace.log.segment import Segment
 from headrace.wire import batches
-from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
+from headrace.wire.batches import BatchHeader, CorruptBatch
 
 log = logging.getLogger("headrace.log")
 
 LEADER_EPOCH = 0
 SEGMENT_BYTES = 1 << 30
+SEGMENT_MS = 7 * 86_400_000
 INDEX_INTERVAL_BYTES = 4096
-_CHUNK_BYTES = 1 << 20
 _OFFSETS_PER_SEGMENT_MAX = (1 << 31) - 1
-
-
-class _Segment:
-    """One file of batches with its indexes."""
-
-    def __init__(self, disk: Disk, folder: str, base_offset: int, interval_bytes: int) -> None:
-        self.base_offset = base_offset
-        self.end_offset = base_offset
-        self.path = f"{folder}/{base_offset:020d}"
-        self.file: File = disk.open(f"{self.path}.log")
-        self.size = 0
-        self.index = SegmentIndex(base_offset, interval_bytes)
-
-    def add(self, header: BatchHeader) -> None:
-        """Count a batch that stands at the end of the file."""
-        self.index.add(header, self.size)
-        self.size += header.size
-        self.end_offset = header.last_offset + 1
-
-    def header_at(self, position: int) -> BatchHeader:
-        return batches.read_header(self.file.pread(HEADER_BYTES, position))
-
-    def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """The batches from one that begins at `position`."""
-        while position < self.size:
-            header = self.header_at(position)
-            yield position, header
-            position += header.size
+_WARM_MAX = 4  # sealed segments whose files and indexes stay open for readers
 
 
 class SegmentedLog:
@@ -62,7 +43,12 @@ class SegmentedLog:
     Args:
         folder: where it stands on `disk`; made when absent.
         segment_bytes: size at which a further segment begins (segment.bytes).
+        segment_ms: so much later than the first of a segment a batch begins another (segment.ms).
         index_interval_bytes: log bytes for one index entry (index.interval.bytes).
+        clean: the log was settled and closed, and nothing happened to it since.
+        start_offset: what `keep_start` was told last.
+        keep_start: keeps the start offset where it is inside a segment. Raises: OSError.
+        dropped: is told the files of dropped segments, to remove them; else they go at once.
 
     Raises: CorruptLog, OSError.
     """
@@ -73,233 +59,449 @@ class SegmentedLog:
         folder: str,
         *,
         segment_bytes: int = SEGMENT_BYTES,
+        segment_ms: int = SEGMENT_MS,
         index_interval_bytes: int = INDEX_INTERVAL_BYTES,
+        clean: bool = False,
+        start_offset: int = 0,
+        keep_start: Callable[[int], None] | None = None,
+        dropped: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
-        self.producers = Producers()
         self._disk = disk
         self._folder = folder
-        self._segment_bytes = segment_bytes
-        self._interval_bytes = index_interval_bytes
+        self._keep_start = keep_start
+        self._dropped = dropped or self._remove
+        self._syncing = threading.Lock()
         self._torn = False
         self._fault: OSError | None = None
-        names = [name for name in disk.list(folder) if name.endswith(".log")]
-        self._segments = [self._load(name, last=name == names[-1]) for name in names]
+        self._cut_at: int | None = None
+        self._prepared: dict[str, Segment] = {}
+        self._warm: list[Segment] = []
+        self.configure(
+            segment_bytes=segment_bytes,
+            segment_ms=segment_ms,
+            index_interval_bytes=index_interval_bytes,
+        )
+        opened = Opening(disk, folder, index_interval_bytes).open(start_offset, clean=clean)
+        self.producers = opened.producers
+        self._segments = opened.segments
         self._bases = [segment.base_offset for segment in self._segments]
-        self._require_continuity()
-        if not self._segments:
-            self._begin_segment(0)
-        else:
-            for segment in self._segments:
-                segment.index.attach(disk, segment.path)
-                if segment is not self._active:
-                    segment.index.detach()
+        self._start = max(start_offset, self._bases[0])
+        self._settled_end = self.end_offset if opened.is_clean else -1
+        self._durable_end = self.end_offset
+
+    def configure(self, *, segment_bytes: int, segment_ms: int, index_interval_bytes: int) -> None:
+        """Change the settings from the next append on."""
+        self._segment_bytes = segment_bytes
+        self._segment_ms = segment_ms
+        self._interval_bytes = index_interval_bytes
 
     @property
     def start_offset(self) -> int:
-        return self._bases[0]
+        return self._start
 
     @property
     def end_offset(self) -> int:
-        return self._active.end_offset
+        return self._segments[-1].end_offset
+
+    @property
+    def durable_end(self) -> int:
+        """What is below is on stable storage, whatever happens."""
+        return self._durable_end
+
+    @property
+    def fault(self) -> OSError | None:
+        """The failed sync that keeps the log from being used."""
+        return self._fault
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all batches."""
+        """Bytes of all batches, those below the start offset in its segment included."""
         return sum(segment.size for segment in self._segments)
 
-    @property
-    def _active(self) -> _Segment:
-        return self._segments[-1]
+    def segments(self) -> list[SegmentInfo]:
+        """All segments in order; the last is the one that is written to."""
+        return [segment.info() for segment in self._segments]
+
+    # ---- writing
 
     def append(self, data: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int:
         """As `Log.append`. Raises: OSError, with the log as it was before; always after a failed
-        `sync`, until the log is reopened.
+        `sync`, until the log was mended.
         """
-        self._refuse_after_fault()
-        if self._torn:
-            self._cut_tail()
-        first = offset = self.end_offset
-        placed: list[BatchHeader] = []
+        if self._torn or self._fault is not None:
+            self._require_whole()
+        first = offset = self._segments[-1].end_offset
         position = 0
         for header in headers:
             batches.stamp(data, position, offset, LEADER_EPOCH)
-            placed.append(header._replace(base_offset=offset, leader_epoch=LEADER_EPOCH))
             position += header.size
             offset += header.last_offset_delta + 1
-        self._make_room(position, offset)
-        segment = self._active
+        segment = self._with_room(position, offset, headers)
         try:
             segment.file.append(data)
         except OSError:
             self._torn = True
             raise
-        for header in placed:
-            segment.add(header)
-            self.producers.record(header)
+        offset = first
+        for header in headers:
+            following = offset + header.last_offset_delta + 1
+            segment.add(following - 1, header.size, header.max_timestamp)
+            if header.producer_id >= 0:
+                self.producers.record(header, offset)
+            offset = following
         return first
 
-    def read(self, offset: int, max_bytes: int, *, end: int | None = None) -> Slice:
-        """As `Log.read`; stops at the end of a segment. Raises: OffsetOutOfRange, OSError."""
-        if not self.start_offset <= offset <= self.end_offset:
-            raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
-        for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
-            for position, header in segment.walk(segment.index.position_of(offset)):
-                if header.last_offset >= offset:
-                    return self._slice(segment, position, header, max_bytes, end)
-        return Slice(b"", ())
-
-    def offset_for_time(self, timestamp: WallMs) -> tuple[int, WallMs] | None:
-        """As `Log.offset_for_time`."""
-        for segment in self._segments:
-            if segment.index.max_timestamp < timestamp:
-                continue
-            for position, header in segment.walk(segment.index.position_before(timestamp)):
-                if header.max_timestamp < timestamp:
-                    continue
-                for record in batches.records(segment.file.pread(header.size, position)):
-                    if record.timestamp >= timestamp:
-                        return record.offset, WallMs(record.timestamp)
-        return None
-
-    def offset_of_max_time(self) -> tuple[int, WallMs] | None:
-        """The first offset that has the highest timestamp, with it; None in an empty log."""
-        latest = max(self._segments, key=lambda segment: segment.index.max_timestamp)
-        if latest.size == 0:
-            return None
-        return self.offset_for_time(WallMs(latest.index.max_timestamp))
+    def roll(self) -> None:
+        """Seal the active segment when it holds anything. Raises: OSError."""
+        active = self._segments[-1]
+        if not active.size:
+            return
+        self._require_whole()
+        # Recovery looks for a torn end in the last segment only: this one must be whole.
+        self.sync()
+        self._describe(active)
+        following = Segment(self._disk, self._folder, active.end_offset, self._interval_bytes)
+        following.file.sync()
+        active.sealed = True
+        self._segments.append(following)
+        self._bases.append(following.base_offset)
+        self._use(active)
 
     def sync(self) -> None:
         """As `Log.sync`; may run in another thread than appends.
 
-        Raises: OSError, and again until the log is reopened: what a system could not write it may
-        drop and call written the next time, so later batches would be promised behind a hole.
+        Raises: OSError, and again until the log was mended: later batches would be promised behind
+        a hole.
         """
-        self._refuse_after_fault()
-        try:
-            self._active.file.sync()
-        except OSError as error:
-            self._fault = error
-            raise
+        with self._syncing:
+            self._refuse_after_fault()
+            active = self._segments[-1]
+            end_offset = active.end_offset
+            if end_offset == self._durable_end:
+                return
+            try:
+                active.file.sync()
+            except OSError as error:
+                self._fault = error
+                raise
+            self._durable_end = end_offset
+
+    def mend(self, *, keep: bool) -> None:
+        """After a failed sync: bring the file to where everything in it is durable.
+
+        May run in another thread; nothing may be appended meanwhile, and `resume` must follow.
+
+        Args:
+            keep: what was never synced was promised: it is written once more. Else it is cut off.
+
+        Raises: OSError.
+        """
+        with self._syncing:
+            if self._fault is None:
+                return
+            active = self._segments[-1]
+            try:
+                # Once cut, the file ends before what the segment still counts.
+                position = self._cut_at
+                if position is None:
+                    position = active.position_after(self._durable_end)
+            except CorruptBatch as damage:
+                raise _damaged(active, damage) from damage
+            if keep:
+                active.file.truncate(active.size)
+                active.file.rewrite(position)
+            else:
+                self._cut_at = position
+                active.file.truncate(position)
+            active.file.sync()
+
+    def resume(self) -> None:
+        """Go on after `mend`. Raises: OSError, and `mend` has to be tried again."""
+        if self._fault is None:
+            return
+        if self._cut_at is not None:
+            active = self._segments[-1]
+            try:
+                active.cut(self._cut_at)
+            except CorruptBatch as damage:
+                raise _damaged(active, damage) from damage
+            self.producers = self._opening().rebuilt(self._segments, self._durable_end)
+        self._durable_end = self.end_offset
+        self._cut_at = self._fault = None
+        self._torn = False
+
+    def heal(self, *, keep: bool) -> None:
+        """As `JournalLog.heal`."""
+        self.mend(keep=keep)
+        self.resume()
+        self._require_whole()
+
+    # ---- reading
+
+    def read(self, offset: int, max_bytes: int, *, end: int | None = None) -> Slice:
+        """As `Log.read`; stops at the end of a segment. Raises: OffsetOutOfRange, OSError."""
+        if not self._start <= offset <= self.end_offset:
+            raise OffsetOutOfRange(offset, self._start, self.end_offset)
+        for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            self._use(segment)
+            try:
+                found = segment.find(offset)
+                if found is not None:
+                    return _slice(segment, *found, max_bytes, end)
+            except CorruptBatch as damage:
+                raise _damaged(segment, damage) from damage
+        return Slice(b"", ())
+
+    def offset_for_time(self, timestamp: WallMs) -> tuple[int, WallMs] | None:
+        """As `Log.offset_for_time`. Raises: CorruptBatch, also for what a producer put inside."""
+        for segment in self._segments[self._first_index() :]:
+            if segment.max_timestamp < timestamp or not segment.size:
+                continue
+            self._use(segment)
+            found = self._search(segment, timestamp)
+            if found is not None:
+                return found
+        return None
+
+    def offset_of_max_time(self) -> tuple[int, WallMs] | None:
+        """The first offset that has the highest timestamp, with it; None in an empty log."""
+        kept = self._segments[self._first_index() :]
+        highest = max(self._max_time(segment) for segment in kept)
+        return self.offset_for_time(WallMs(highest)) if highest >= 0 else None
+
+    # ---- what is kept
+
+    def advance_start(self, offset: int) -> None:
+        """Delete what is below `offset`; nothing when that is deleted already.
+
+        Segments stay until they are dropped. Raises: OffsetOutOfRange above the end; OSError, with
+        the start as it was.
+        """
+        if offset > self.end_offset:
+            raise OffsetOutOfRange(offset, self._start, self.end_offset)
+        if offset > self._start:
+            if self._keep_start is not None:
+                self._keep_start(offset)
+            self._start = offset
+
+    def drop_segments(self, until: int) -> int:
+        """Drop sealed segments that lie wholly below `until`, and move the start offset with them.
+
+        Their files are renamed at once. Returns how many. Raises: OSError; what was dropped by
+        then is dropped.
+        """
+        count = 0
+        while len(self._segments) > 1 and self._segments[0].end_offset <= until:
+            victim = self._segments.pop(0)
+            try:
+                self._put_away(victim)
+            except OSError:
+                self._segments.insert(0, victim)
+                raise
+            finally:
+                self._bases = [segment.base_offset for segment in self._segments]
+                self._start = max(self._start, self._bases[0])
+            count += 1
+        if count:
+            self._prune_snapshots()
+        return count
+
+    def prepare(self, bases: Sequence[int], cleaned: str) -> None:
+        """Read the file that `replace` will be given, so that it is quick; in any thread.
+
+        Raises: CorruptBatch, OSError.
+        """
+        fresh = Segment(self._disk, self._folder, bases[0], self._interval_bytes, file_path=cleaned)
+        fresh.take_whole(self._disk.size(cleaned))
+        self._prepared[cleaned] = fresh
+
+    def replace(self, bases: Sequence[int], cleaned: str) -> None:
+        """Put the file `cleaned` in the place of neighbouring sealed segments.
+
+        `cleaned` (`….log.cleaned`) is complete and synced, and its last batch ends where the last
+        of the segments does. A crash leaves the old segments or the new one: as in Kafka the file
+        is renamed to `.swap` first, with which the next opening would go on.
+
+        Args:
+            bases: the base offsets of the segments, in order.
+
+        Raises: OSError.
+        """
+        at = self._bases.index(bases[0])
+        old = self._segments[at : at + len(bases)]
+        assert [one.base_offset for one in old] == list(bases), "they are neighbours"
+        assert all(one.sealed for one in old), "the active segment is not cleaned"
+        if cleaned not in self._prepared:
+            self.prepare(bases, cleaned)
+        fresh = self._prepared.pop(cleaned)
+        assert fresh.end_offset == old[-1].end_offset, "a cleaned segment keeps its end"
+        self._disk.rename(cleaned, f"{fresh.path}.log{SWAP}")
+        fresh.file_path = f"{fresh.path}.log{SWAP}"
+        fresh.sealed = True
+        self._segments[at : at + len(bases)] = [fresh]
+        self._bases[at : at + len(bases)] = [fresh.base_offset]
+        for one in old:
+            self._put_away(one)
+        self._disk.rename(fresh.file_path, f"{fresh.path}.log")
+        fresh.file_path = f"{fresh.path}.log"
+        self._save_index(fresh)
+        self._use(fresh)
+
+    # ---- the end
+
+    def settle(self) -> None:
+        """Make everything durable, and write what lets the next opening be quick. Raises: OSError.
+
+        A log in which nothing happened since it was opened costs nothing.
+        """
+        if self._settled_end == self.end_offset and self._fault is None and not self._torn:
+            return
+        self._require_whole()
+        self.sync()
+        active = self._segments[-1]
+        active.save_index()
+        self._save_snapshot()
+        self._settled_end = self.end_offset
 
     def close(self) -> None:
-        """Close the files; nothing is synced."""
+        """As `Log.close`."""
         for segment in self._segments:
-            segment.index.detach()
-            segment.file.close()
+            segment.release()
+        self._warm.clear()
 
     def delete(self) -> None:
         """As `Log.delete`. Raises: OSError."""
         self.close()
         self._disk.remove(self._folder)
 
-    # ---- writing
+    # ---- inside
 
-    def _make_room(self, size: int, end_offset: int) -> None:
-        """Begin a further segment when the active one is full."""
-        active = self._active
-        full = active.size > 0 and active.size + size > self._segment_bytes
-        if full or end_offset - active.base_offset > _OFFSETS_PER_SEGMENT_MAX:
-            # Recovery looks for a torn end in the last segment only: this one must be whole.
-            self.sync()
-            self._begin_segment(active.end_offset)
-            active.index.detach()
+    def _opening(self) -> Opening:
+        return Opening(self._disk, self._folder, self._interval_bytes)
 
-    def _begin_segment(self, base_offset: int) -> None:
-        segment = _Segment(self._disk, self._folder, base_offset, self._interval_bytes)
-        segment.index.attach(self._disk, segment.path)
-        self._segments.append(segment)
-        self._bases = [segment.base_offset for segment in self._segments]
+    def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:
+        """The segment that batches go to; a further one when the active one is full."""
+        active = self._segments[-1]
+        if not active.size:
+            return active
+        if (
+            active.size + size > self._segment_bytes
+            or end_offset - active.base_offset > _OFFSETS_PER_SEGMENT_MAX
+            or active.age_ms(max(one.max_timestamp for one in headers)) > self._segment_ms
+        ):
+            self.roll()
+        return self._segments[-1]
 
     def _refuse_after_fault(self) -> None:
         if self._fault is not None:
-            raise OSError(self._fault.errno, f"{self._folder}: an earlier sync failed; reopen it")
+            raise OSError(self._fault.errno, f"{self._folder}: a sync failed and is not mended yet")
 
-    def _cut_tail(self) -> None:
+    def _require_whole(self) -> None:
         """Cut off what a failed write left, so that no good batch follows a half one."""
-        self._active.file.truncate(self._active.size)
-        self._torn = False
+        self._refuse_after_fault()
+        if self._torn:
+            active = self._segments[-1]
+            active.file.truncate(active.size)
+            self._torn = False
 
-    # ---- reading
+    def _use(self, segment: Segment) -> None:
+        """Let a sealed segment stay open, and close the one used longest ago."""
+        if segment.sealed and (not self._warm or self._warm[-1] is not segment):
+            self._cool(segment, release=False)
+            self._warm.append(segment)
+            if len(self._warm) > _WARM_MAX:
+                self._warm.pop(0).release()
 
-    def _slice(
-        self, segment: _Segment, position: int, first: BatchHeader, max_bytes: int, end: int | None
-    ) -> Slice:
-        if end is not None and first.base_offset >= end:
-            return Slice(b"", ())
-        wanted = min(max(max_bytes, first.size), segment.size - position)
-        data = segment.file.pread(wanted, position)
-        headers = batches.headers(data)
-        if end is not None:
-            headers = headers[: bisect_right(headers, end - 1, key=lambda one: one.base_offset)]
-        size = sum(header.size for header in headers)
-        return Slice(data if size == len(data) else data[:size], headers)
+    def _cool(self, segment: Segment, *, release: bool = True) -> None:
+        if segment in self._warm:
+            self._warm.remove(segment)
+        if release:
+            segment.release()
 
-    # ---- opening
+    def _first_index(self) -> int:
+        return max(bisect_right(self._bases, self._start) - 1, 0)
 
-    def _require_continuity(self) -> None:
-        for segment, following in pairwise(self._segments):
-            if segment.end_offset != following.base_offset:
-                raise CorruptLog(
-                    f"{segment.path}.log ends before offset {segment.end_offset}, the next segment "
-                    f"begins with {following.base_offset}; restore what is missing between them"
-                )
+    def _search(self, segment: Segment, timestamp: int) -> tuple[int, WallMs] | None:
+        for position, header in segment.walk(segment.index.position_before(timestamp)):
+            if header.max_timestamp < timestamp or header.last_offset < self._start:
+                continue
+            for record in batches.records(segment.file.pread(header.size, position)):
+                if record.timestamp >= timestamp and record.offset >= self._start:
+                    return record.offset, WallMs(record.timestamp)
+        return None
 
-    def _load(self, name: str, *, last: bool) -> _Segment:
-        segment = _Segment(self._disk, self._folder, int(name[:-4]), self._interval_bytes)
-        size = segment.file.size()
+    def _max_time(self, segment: Segment) -> int:
+        """The highest timestamp of a segment's records that are not deleted."""
+        if self._start <= segment.base_offset:
+            return segment.max_timestamp
+        highest = -1
+        for position, header in segment.walk(segment.position_after(self._start)):
+            if header.base_offset >= self._start:
+                highest = max(highest, header.max_timestamp)
+            else:
+                data = segment.file.pread(header.size, position)
+                kept = (one for one in batches.records(data) if one.offset >= self._start)
+                highest = max((one.timestamp for one in kept), default=highest)
+        return highest
+
+    def _describe(self, segment: Segment) -> None:
+        """Write what opening need not find out; without it, it will."""
+        self._save_index(segment)
         try:
-            found = self._checked(segment, size) if last else self._walked(segment, size)
-            for header in found:
-                segment.add(header)
-                self.producers.record(header)
-        except CorruptBatch as damage:
-            if not last:
-                raise CorruptLog(
-                    f"{segment.path}.log is damaged at byte {segment.size} of {size} ({damage}) "
-                    "and is not the last segment; restore it, or remove it and those before it to "
-                    "give up their records"
-                ) from damage
-            log.warning(
-                "%s.log: cut %d bytes at %d, left by a crash in the middle of a write (%s); "
-                "the log ends at offset %d",
-                segment.path,
-                size - segment.size,
-                segment.size,
-                damage,
-                segment.end_offset,
-            )
-            segment.file.truncate(segment.size)
-        return segment
+            self._save_snapshot()
+        except OSError as error:
+            log.warning("%s: no producer snapshot was written: %s", self._folder, error)
 
-    @staticmethod
-    def _walked(segment: _Segment, size: int) -> Iterator[BatchHeader]:
-        """Headers of a segment that was full once, and so was synced or survived a restart."""
-        while segment.size < size:
-            header = segment.header_at(segment.size)
-            _require_fit(segment, header, size)
-            yield header
+    def _save_index(self, segment: Segment) -> None:
+        try:
+            segment.save_index()
+        except OSError as error:
+            log.warning("%s: its index was not written: %s", segment.path, error)
 
-    @staticmethod
-    def _checked(segment: _Segment, size: int) -> Iterator[BatchHeader]:
-        """Headers of batches whose checksums are right."""
-        data, start = b"", 0
-        while segment.size < size:
-            position = segment.size - start
-            if len(data) - position < HEADER_BYTES:
-                start, position = segment.size, 0
-                data = segment.file.pread(_CHUNK_BYTES, start)
-            header = batches.read_header(data, position)
-            _require_fit(segment, header, size)
-            if len(data) - position < header.size:
-                start, position = segment.size, 0
-                data = segment.file.pread(max(_CHUNK_BYTES, header.size), start)
-            batches.verify(data, position, header)
-            yield header
+    def _save_snapshot(self) -> None:
+        end_offset = self.end_offset
+        path = snapshots.path_of(self._folder, end_offset)
+        if end_offset > self._bases[0]:
+            data = snapshots.encoded(self.producers.entries())
+            self._disk.write(path, data, durable=False)
+        self._prune_snapshots()
+
+    def _prune_snapshots(self) -> None:
+        """Keep the snapshot of the end, and the one at which the active segment begins."""
+        for offset in snapshots.offsets(self._disk.list(self._folder)):
+            if offset not in {self.end_offset, self._bases[-1]}:
+                self._disk.remove(snapshots.path_of(self._folder, offset))
+
+    def _put_away(self, segment: Segment) -> None:
+        """Rename a segment's files, so that no opening finds it, and tell them."""
+        self._cool(segment)
+        paths = [segment.file_path, *(segment.path + suffix for suffix in SUFFIXES)]
+        self._disk.rename(paths[0], paths[0] + DELETED)
+        renamed = [paths[0] + DELETED]
+        for path in paths[1:]:
+            if self._disk.exists(path):
+                self._disk.rename(path, path + DELETED, durable=False)
+                renamed.append(path + DELETED)
+        self._dropped(renamed)
+
+    def _remove(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._disk.remove(path)
 
 
-def _require_fit(segment: _Segment, header: BatchHeader, size: int) -> None:
-    """Raises: CorruptBatch when a batch goes past the end of the file or does not follow."""
-    if header.size > size - segment.size:
-        raise CorruptBatch(f"a batch of {header.size} bytes, {size - segment.size} are there")
-    if header.base_offset < segment.end_offset or header.last_offset_delta < 0:
-        raise CorruptBatch(f"offset {header.base_offset} after {segment.end_offset - 1}")
+def _damaged(segment: Segment, damage: CorruptBatch) -> OSError:
+    return OSError(errno.EIO, f"{segment.path}.log is damaged ({damage}); restore it")
+
+
+def _slice(
+    segment: Segment, position: int, first: BatchHeader, max_bytes: int, end: int | None
+) -> Slice:
+    if end is not None and first.base_offset >= end:
+        return Slice(b"", ())
+    wanted = min(max(max_bytes, first.size), segment.size - position)
+    data = segment.file.pread(wanted, position)
+    headers = batches.headers(data)
+    if end is not None:
+        headers = headers[: bisect_right(headers, end - 1, key=lambda one: one.base_offset)]
+    size = sum(header.size for header in headers)
+    return Slice(data if size == len(data) else data[:size], headers)

@@ -6,7 +6,6 @@ Source: ProduceRequest.json, ProduceResponse.json; LogValidator; KIP-98 for idem
 """
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -18,7 +17,6 @@ from headrace.log.producers import Duplicate, Fenced, OutOfOrder
 from headrace.wire import batches
 from headrace.wire.primitives import Malformed, Reader, Writer
 
-log = logging.getLogger("headrace.broker")
 # librdkafka takes a broker for too old unless versions from 0 are advertised; they are not served.
 APIS = (Api(0, "Produce", range(3, 14), advertised_from=0, body_bytes_max=2**31 - 1),)
 _FLEXIBLE_SINCE = 9
@@ -40,7 +38,7 @@ class _Part:
 
 async def handle(request: Request, services: Services) -> Answer:
     acks, topics = _decoded(request)
-    written: list[tuple[_Part, Partition]] = []
+    written: list[tuple[_Part, Partition, int]] = []
     for part in (part for parts in topics for part in parts):
         try:
             if acks not in {-1, 0, 1}:
@@ -48,16 +46,17 @@ async def handle(request: Request, services: Services) -> Answer:
             partition = _partition(part, services)
             part.base_offset = _append(partition, part)
             part.start_offset = partition.start_offset
-            written.append((part, partition))
+            written.append((part, partition, partition.cuts))
         except Faulty as fault:
             part.code, part.message = fault.code, str(fault)
     if acks == 0:
         _require_success(topics)
         return None
     outcomes = await asyncio.gather(
-        *(partition.durable() for _, partition in written), return_exceptions=True
+        *(partition.durable(cuts=cuts) for _, partition, cuts in written),
+        return_exceptions=True,
     )
-    for (part, _), outcome in zip(written, outcomes, strict=True):
+    for (part, _, _), outcome in zip(written, outcomes, strict=True):
         if isinstance(outcome, OSError):
             part.code, part.message, part.base_offset = Code.STORAGE_ERROR, str(outcome), -1
         elif outcome is not None:
@@ -103,7 +102,6 @@ def _append(partition: Partition, part: _Part) -> int:
     try:
         return partition.append(part.records, [header])
     except OSError as error:
-        log.error("append to %s-%d failed: %s", partition.topic.name, part.index, error)
         raise Faulty(Code.STORAGE_ERROR, str(error)) from error
 
 

@@ -1,0 +1,343 @@
+"""One partition: appends as durable as configured, what readers see, and what is kept of it.
+
+A failed sync says nothing of what is on the disk. Under `fsync` nothing above the durable end was
+promised to anybody or seen: it is cut off, and appends go on once that is synced. Under `os` all of
+it was promised, so it is written once more. Either is tried again, with pauses, until it succeeds.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Sequence
+
+from headrace.broker.retention import kept_from
+from headrace.broker.settings import LONG_MAX
+from headrace.broker.storage_faults import StorageFaults
+from headrace.broker.topic_settings import TopicSettings
+from headrace.broker.waits import Waits
+from headrace.core.catalog import Topic
+from headrace.core.types import TopicPartition, WallMs
+from headrace.log.api import CorruptLog, Disk, OffsetOutOfRange, Slice
+from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
+from headrace.wire.batches import BatchHeader
+
+log = logging.getLogger("headrace.broker")
+
+_MEND_SECONDS_MIN = 0.1
+_MEND_SECONDS_MAX = 5.0
+
+Dropped = Callable[[Sequence[str]], None]
+
+
+class Partition:
+    """One partition: its log, its topic's settings, and the durability of what was appended.
+
+    Args:
+        open_log: opens the log when it is first needed, given who removes dropped files.
+        fsync: answers wait for the disk (headrace.durability); else for the operating system.
+        on_start_moved: called with the partition when its start offset moved.
+
+    `cuts` counts how often a failed sync cost what was appended and not promised.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        index: int,
+        open_log: Callable[[TopicSettings, Dropped], SegmentedLog],
+        settings: TopicSettings,
+        waits: Waits,
+        faults: StorageFaults,
+        disk: Disk,
+        *,
+        fsync: bool,
+        producer_expiration_ms: int,
+        on_start_moved: "list[Callable[[Partition], None]]",
+    ) -> None:
+        self.topic = topic
+        self.index = index
+        self.settings = settings
+        self.key = TopicPartition(topic.id, index)
+        self.on_start_moved = on_start_moved
+        self.cuts = 0
+        self._open_log = open_log
+        self._log: SegmentedLog | None = None
+        self._waits = waits
+        self._faults = faults
+        self._disk = disk
+        self._fsync = fsync
+        self._producer_expiration_ms = producer_expiration_ms
+        self._promised = 0
+        self._syncing: asyncio.Future[None] | None = None
+        self._mending: asyncio.Future[None] | None = None
+        self._fault: OSError | None = None
+        self._is_failing = False
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._flush_due: asyncio.TimerHandle | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic.name}-{self.index}"
+
+    @property
+    def is_open(self) -> bool:
+        return self._log is not None
+
+    @property
+    def log(self) -> SegmentedLog:
+        """The log, opened at the first use. Raises: OSError, also when it is damaged."""
+        if self._log is None:
+            try:
+                self.open()
+            except (OSError, CorruptLog) as error:
+                self._failed(error if isinstance(error, OSError) else OSError(str(error)))
+                raise OSError(f"{self.name} cannot be opened: {error}") from error
+        assert self._log is not None
+        return self._log
+
+    def open(self) -> None:
+        """Open the log. Raises: OSError; CorruptLog."""
+        self._log = self._open_log(self.settings, self._remove_later)
+
+    @property
+    def start_offset(self) -> int:
+        return self.log.start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what readers may see: with `fsync`, only what is on the disk."""
+        opened = self.log
+        if self._waits_for_disk:
+            return max(opened.durable_end, self._promised)
+        return opened.end_offset
+
+    @property
+    def _waits_for_disk(self) -> bool:
+        return self._fsync or self.settings.flush_messages == 1
+
+    def configure(self, settings: TopicSettings) -> None:
+        """Take over changed settings; those of the log hold from its next append on."""
+        waited = self._waits_for_disk
+        self.settings = settings
+        if self._log is None:
+            return
+        self._log.configure(
+            segment_bytes=settings.segment_bytes,
+            segment_ms=settings.segment_ms,
+            index_interval_bytes=settings.index_interval_bytes,
+        )
+        if self._waits_for_disk and not waited:
+            self._promised = self._log.end_offset
+            self._begin_sync()
+
+    def read(self, offset: int, max_bytes: int) -> Slice:
+        """As `Log.read`, below the high watermark. Raises: OffsetOutOfRange; OSError."""
+        return self.log.read(offset, max_bytes, end=self.high_watermark)
+
+    # ---- appends
+
+    def append(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> int:
+        """Write batches at the end and wake readers; returns the first offset.
+
+        What is promised to others must wait for `durable`. Raises: OSError.
+        """
+        opened = self.log
+        if self._fault is not None:
+            self._failed(self._fault)
+            raise self._refusal()
+        try:
+            first = opened.append(data, headers)
+        except OSError as error:
+            if opened.fault is not None:
+                self._begin_mending(error)
+            else:
+                self._failed(error)
+            raise
+        if self._is_failing:
+            self._recovered()
+        if self._waits_for_disk:
+            self._begin_sync()
+        else:
+            self._waits.notify(self.key)
+            if self.settings.flush_ms < LONG_MAX and self._flush_due is None:
+                delay = self.settings.flush_ms / 1000
+                self._flush_due = asyncio.get_running_loop().call_later(delay, self._flush)
+        return first
+
+    def append_records(self, records: list[batches.Record]) -> int:
+        """Write records of the broker's own as one batch; otherwise as `append`."""
+        data = bytearray(batches.build(records))
+        return self.append(data, batches.headers(data))
+
+    async def durable(self, *, cuts: int | None = None) -> None:
+        """Return once all that is appended is as durable as configured.
+
+        With `fsync`, one fdatasync serves everybody who came before it began. Else one is waited
+        for when flush.messages records are not synced.
+
+        Args:
+            cuts: `Partition.cuts` at the time of the append, where the caller did something else
+                since; what was appended may have been cut off meanwhile.
+
+        Raises: OSError.
+        """
+        opened, seen = self.log, self.cuts if cuts is None else cuts
+        end = opened.end_offset
+        unsynced = end - opened.durable_end
+        if not self._waits_for_disk and unsynced < self.settings.flush_messages:
+            return
+        while opened.durable_end < end:
+            if self._fault is not None or seen != self.cuts:
+                raise self._refusal()
+            # A caller that goes away must not end the sync for the others.
+            await asyncio.shield(self._begin_sync())
+        if seen != self.cuts:
+            raise self._refusal()
+
+    def require_whole(self) -> None:
+        """Raises: OSError while a failed sync is not mended."""
+        if self._fault is not None:
+            raise self._refusal()
+
+    def _refusal(self) -> OSError:
+        """A fresh error for each caller, as every raise adds to its traceback."""
+        number = None if self._fault is None else self._fault.errno
+        return OSError(number, f"a sync of {self.name} failed, what was not synced is given up")
+
+    def _begin_sync(self) -> "asyncio.Future[None]":
+        if self._syncing is None:
+            self._syncing = asyncio.ensure_future(self._sync())
+        return self._syncing
+
+    async def _sync(self) -> None:
+        end = self.log.end_offset
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self.log.sync)
+        except OSError as error:
+            self._begin_mending(error)
+            return
+        finally:
+            self._syncing = None
+        self._waits.notify(self.key)
+        if self._waits_for_disk and end < self.log.end_offset:
+            self._begin_sync()
+
+    def _flush(self) -> None:
+        self._flush_due = None
+        if self._fault is None and self.log.durable_end < self.log.end_offset:
+            self._begin_sync()
+
+    # ---- faults
+
+    def _failed(self, error: OSError) -> None:
+        self._is_failing = True
+        self._faults.failed(self.name, error)
+
+    def _recovered(self) -> None:
+        self._is_failing = False
+        self._faults.over(self.name)
+
+    def _begin_mending(self, error: OSError) -> None:
+        self._failed(error)
+        if self._fault is None:
+            self._fault = error
+            keep = not self._waits_for_disk or self.log.durable_end < self._promised
+            self.cuts += not keep
+            self._mending = asyncio.ensure_future(self._mend(keep))
+
+    async def _mend(self, keep: bool) -> None:
+        """Make the log whole again after a failed sync, however long that takes."""
+        opened, pause = self.log, _MEND_SECONDS_MIN
+        mend = functools.partial(opened.mend, keep=keep)
+        while self._fault is not None:
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, mend)
+                opened.resume()
+                self._fault = None
+            except OSError:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _MEND_SECONDS_MAX)
+        self._recovered()
+        self._waits.notify(self.key)
+
+    # ---- what is kept
+
+    def delete_records(self, before: int) -> int:
+        """Delete the records below an offset; returns the start offset.
+
+        Raises: OffsetOutOfRange above the high watermark; OSError.
+        """
+        opened = self.log
+        if not 0 <= before <= self.high_watermark:
+            raise OffsetOutOfRange(before, opened.start_offset, self.high_watermark)
+        was = opened.start_offset
+        opened.advance_start(before)
+        opened.drop_segments(before)
+        self._tell_start(was)
+        return opened.start_offset
+
+    def expire(self, now: WallMs) -> int:
+        """Drop the segments that the topic's settings keep no longer; returns how many.
+
+        Forgets producers that were silent for producer.id.expiration.ms. Raises: OSError.
+        """
+        opened = self.log
+        opened.producers.expire(now, self._producer_expiration_ms)
+        was = opened.start_offset
+        segments = opened.segments()
+        until = max(was, kept_from(segments, self.settings, now, self.high_watermark))
+        if until >= segments[0].end_offset:
+            try:
+                if until == segments[-1].end_offset:
+                    opened.roll()
+                return opened.drop_segments(until)
+            except OSError as error:
+                if opened.fault is not None:
+                    self._begin_mending(error)
+                raise
+            finally:
+                self._tell_start(was)
+        return 0
+
+    def _tell_start(self, was: int) -> None:
+        if self.start_offset != was:
+            for listener in self.on_start_moved:
+                listener(self)
+
+    def _remove_later(self, paths: Sequence[str]) -> None:
+        """Remove the files of dropped segments after file.delete.delay.ms, in a thread."""
+        loop = asyncio.get_running_loop()
+
+        def go() -> None:
+            self._timers.discard(timer)
+            loop.run_in_executor(None, self._remove, paths)
+
+        timer = loop.call_later(self.settings.file_delete_delay_ms / 1000, go)
+        self._timers.add(timer)
+
+    def _remove(self, paths: Sequence[str]) -> None:
+        try:
+            for path in paths:
+                self._disk.remove(path)
+        except OSError as error:
+            log.warning("%s: a dropped segment stays until the next start: %s", self.name, error)
+
+    # ---- the end
+
+    def settle(self) -> None:
+        """As `SegmentedLog.settle`; nothing when the log was never opened. Raises: OSError."""
+        if self._log is not None:
+            self._log.settle()
+
+    def close(self) -> None:
+        """Close the log and stop every timer; what is under way in threads ends by itself."""
+        for timer in (*self._timers, *(one for one in (self._flush_due,) if one is not None)):
+            timer.cancel()
+        self._timers.clear()
+        self._flush_due = None
+        if self._mending is not None:
+            self._mending.cancel()
+        self._faults.forget(self.name)
+        if self._log is not None:
+            self._log.close()

@@ -1,0 +1,65 @@
+"""What a human is told of partitions that cannot be written: once when it begins, once when over."""
+
+import errno
+import logging
+from dataclasses import dataclass
+
+from headrace.core.types import MonoMs, elapsed_ms
+from headrace.log.api import Clock
+
+log = logging.getLogger("headrace.broker")
+
+_TOLD_MAX = 10  # a full disk fails every partition; the first few say enough
+_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@dataclass(slots=True)
+class _Fault:
+    since: MonoMs
+    told: bool
+    count: int = 1
+
+
+class StorageFaults:
+    """The logs that cannot be written at present."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._faults: dict[str, _Fault] = {}
+
+    def failed(self, name: str, error: OSError) -> None:
+        """A write or a sync of a log failed."""
+        known = self._faults.get(name)
+        if known is not None:
+            known.count += 1
+            return
+        told = len(self._faults) < _TOLD_MAX
+        self._faults[name] = _Fault(self._clock.mono(), told)
+        if told:
+            log.error(
+                "cannot write to %s: %s; clients are told so (KAFKA_STORAGE_ERROR) and try again. %s",
+                name, error.strerror or error, _advice(error),
+            )  # fmt: skip
+        elif len(self._faults) == _TOLD_MAX + 1:
+            log.error("cannot write to further partitions either; they are not named")
+
+    def over(self, name: str) -> None:
+        """A log is written again; nothing when it was all the time."""
+        fault = self._faults.pop(name, None)
+        if fault is not None and fault.told:
+            log.warning(
+                "%s is written again, after %d failures in %d ms",
+                name, fault.count, elapsed_ms(fault.since, self._clock.mono()),
+            )  # fmt: skip
+
+    def forget(self, name: str) -> None:
+        """A log is closed or deleted."""
+        self._faults.pop(name, None)
+
+
+def _advice(error: OSError) -> str:
+    if error.errno in _SPACE:
+        return "Free space, or raise the quota or file size limit; no restart is needed."
+    if error.errno == errno.EROFS:
+        return "The file system is read-only: look for disk errors, then mount it writable."
+    return "Look for disk errors (dmesg); it is tried again without a restart."

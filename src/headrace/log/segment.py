@@ -1,0 +1,233 @@
+"""One segment: a file of record batches and its indexes, both opened when first needed."""
+
+import errno
+import logging
+from collections.abc import Iterator
+
+from headrace.log.api import Disk, File, SegmentInfo
+from headrace.log.index import SegmentIndex, Tail, read_tail, remove_index
+from headrace.wire import batches
+from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
+
+log = logging.getLogger("headrace.log")
+
+_CHUNK_BYTES = 1 << 20
+
+
+class Segment:
+    """The batches of offsets [base_offset, end_offset) in `path`.log, `size` bytes.
+
+    Its file and, once it is `sealed`, its indexes are opened at the first use and let go by
+    `release`. Every method raises OSError when the disk does.
+
+    Args:
+        file_path: where the file is while it does not stand in its place yet.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        base_offset: int,
+        interval_bytes: int,
+        *,
+        file_path: str | None = None,
+    ) -> None:
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.path = f"{folder}/{base_offset:020d}"
+        self.file_path = file_path or f"{self.path}.log"
+        self.size = 0
+        self.sealed = False
+        self.first_timestamp: int | None = None
+        self.interval_bytes = interval_bytes
+        self._disk = disk
+        self._file: File | None = None
+        self._index: SegmentIndex | None = SegmentIndex(base_offset, interval_bytes)
+        self._max_timestamp = -1
+        self._saved_size = -1
+
+    @property
+    def file(self) -> File:
+        if self._file is None:
+            if self.size and not self._disk.exists(self.file_path):
+                raise FileNotFoundError(errno.ENOENT, "a segment is gone", self.file_path)
+            self._file = self._disk.open(self.file_path)
+        return self._file
+
+    @property
+    def index(self) -> SegmentIndex:
+        if self._index is None:
+            found = SegmentIndex.load(self._disk, self.path, self.base_offset, self.interval_bytes)
+            self._index = found or self._indexed()
+        return self._index
+
+    @property
+    def max_timestamp(self) -> int:
+        """The highest timestamp, -1 without any."""
+        return self._max_timestamp if self._index is None else self._index.max_timestamp
+
+    def info(self) -> SegmentInfo:
+        return SegmentInfo(
+            self.base_offset, self.end_offset, self.size, self.max_timestamp, self.path, self.sealed
+        )
+
+    def add(self, last_offset: int, size: int, max_timestamp: int) -> None:
+        """Count a batch that stands at the end of the file."""
+        assert self._index is not None
+        if self.first_timestamp is None and not self.size:
+            self.first_timestamp = max_timestamp
+        self._index.add(last_offset, self.size, size, max_timestamp)
+        self.size += size
+        self.end_offset = last_offset + 1
+
+    def age_ms(self, timestamp: int) -> int:
+        """How much later than the first batch `timestamp` is; 0 where either has none."""
+        if self.first_timestamp is None:
+            self.first_timestamp = self.header_at(0).max_timestamp
+        if timestamp < 0 or self.first_timestamp < 0:
+            return 0
+        return timestamp - self.first_timestamp
+
+    def header_at(self, position: int) -> BatchHeader:
+        """Raises: CorruptBatch."""
+        return batches.read_header(self.file.pread(HEADER_BYTES, position))
+
+    def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """The batches from one that begins at `position`. Raises: CorruptBatch."""
+        while position < self.size:
+            header = self.header_at(position)
+            yield position, header
+            position += header.size
+
+    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """The batch that holds or follows `offset`, with its position. Raises: CorruptBatch."""
+        start = self.index.position_of(offset)
+        try:
+            return self._find_from(start, offset, trusted=not start)
+        except CorruptBatch as damage:
+            if not start:
+                raise
+            # A power cut can leave an index of the right size with something else inside.
+            log.warning("%s.index is damaged and is made anew: %s", self.path, damage)
+        self._index, self._saved_size = self._indexed(), -1
+        self.save_index()
+        return self._find_from(self._index.position_of(offset), offset, trusted=True)
+
+    def _find_from(
+        self, start: int, offset: int, *, trusted: bool
+    ) -> tuple[int, BatchHeader] | None:
+        for position, header in self.walk(start):
+            if header.last_offset >= offset:
+                if not trusted and position == start and header.last_offset > offset:
+                    raise CorruptBatch(f"{header.last_offset} stands at {start}, not {offset}")
+                return position, header
+        return None
+
+    def position_after(self, offset: int) -> int:
+        """Where the batches below `offset` end. Raises: CorruptBatch."""
+        found = self.find(offset) if offset < self.end_offset else None
+        return self.size if found is None else found[0]
+
+    def save_index(self) -> None:
+        """Write the indexes where they have an entry and are not written yet."""
+        if self._index is not None and len(self._index) and self._saved_size != self.size:
+            self._index.save(self._disk, self.path)
+            self._saved_size = self.size
+
+    def release(self) -> None:
+        """Close the file; when sealed, forget the indexes, which are read again when needed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self.sealed and self._saved_size == self.size:
+            self._max_timestamp = self.max_timestamp
+            self._index = None
+
+    # ---- opening
+
+    def take(self, size: int, *, sealed: bool) -> None:
+        """Trust the indexes of a file of `size` bytes, and walk what follows their last entry.
+
+        Without sane indexes everything is walked. Raises: CorruptBatch.
+        """
+        self.sealed = sealed
+        tail = read_tail(self._disk, self.path, self.base_offset)
+        if tail is not None and tail.position < size:
+            try:
+                self._take_from_tail(tail, size)
+            except CorruptBatch as damage:
+                log.warning("%s.index is made anew: %s", self.path, damage)
+            else:
+                self._saved_size = size
+                return
+        self.take_whole(size)
+        self.save_index()
+
+    def take_whole(self, size: int) -> None:
+        """Count every batch of a file of `size` bytes. Raises: CorruptBatch."""
+        self.size, self.end_offset, self.first_timestamp = 0, self.base_offset, None
+        self._index = SegmentIndex(self.base_offset, self.interval_bytes)
+        while self.size < size:
+            header = self.header_at(self.size)
+            self._require_fit(header, self.size, size)
+            self.add(header.last_offset, header.size, header.max_timestamp)
+
+    def check(self, size: int) -> Iterator[BatchHeader]:
+        """Count the batches of a file of `size` bytes whose checksums are right, each told.
+
+        Raises: CorruptBatch at the first that is not, or does not follow.
+        """
+        data, start = b"", 0
+        while self.size < size:
+            position = self.size - start
+            if len(data) - position < HEADER_BYTES:
+                start, position = self.size, 0
+                data = self.file.pread(_CHUNK_BYTES, start)
+            header = batches.read_header(data, position)
+            self._require_fit(header, self.size, size)
+            if len(data) - position < header.size:
+                start, position = self.size, 0
+                data = self.file.pread(max(_CHUNK_BYTES, header.size), start)
+            batches.verify(data, position, header)
+            self.add(header.last_offset, header.size, header.max_timestamp)
+            yield header
+
+    def cut(self, size: int) -> None:
+        """Count anew the batches of a file that was cut to `size`. Raises: CorruptBatch."""
+        self.take_whole(size)
+        remove_index(self._disk, self.path)
+        self._saved_size = -1
+
+    def _take_from_tail(self, tail: Tail, size: int) -> None:
+        position, header = tail.position, self.header_at(tail.position)
+        if header.last_offset != tail.offset:
+            raise CorruptBatch(f"{header.last_offset} stands at {position}, not {tail.offset}")
+        index = None
+        if not self.sealed:
+            index = SegmentIndex.load(self._disk, self.path, self.base_offset, self.interval_bytes)
+            assert index is not None, "its tail was read"
+        self.end_offset, highest = self.base_offset, tail.max_timestamp
+        while position < size:
+            header = self.header_at(position)
+            self._require_fit(header, position, size)
+            if index is not None:
+                index.add(header.last_offset, position, header.size, header.max_timestamp)
+            self.end_offset = header.last_offset + 1
+            highest = max(highest, header.max_timestamp)
+            position += header.size
+        self.size, self._max_timestamp, self._index = size, highest, index
+
+    def _indexed(self) -> SegmentIndex:
+        """The indexes of what is known of the file."""
+        index = SegmentIndex(self.base_offset, self.interval_bytes)
+        for position, header in self.walk():
+            index.add(header.last_offset, position, header.size, header.max_timestamp)
+        return index
+
+    def _require_fit(self, header: BatchHeader, position: int, size: int) -> None:
+        """Raises: CorruptBatch when a batch goes past the end of the file or does not follow."""
+        if header.size > size - position:
+            raise CorruptBatch(f"a batch of {header.size} bytes, {size - position} are there")
+        if header.base_offset < self.end_offset or header.last_offset_delta < 0:
+            raise CorruptBatch(f"offset {header.base_offset} after {self.end_offset - 1}")

@@ -1,0 +1,77 @@
+"""Producer snapshots: what a partition remembers of its producers at one offset, in a file.
+
+`<offset>.snapshot` holds the state before the batch at that offset, so that opening a log need not
+walk what came before. The format is Kafka's, version 1 (`kafka-dump-log` reads it): a checksum of
+what follows it, and an entry for a batch of a producer. Kafka keeps one entry a producer, its last
+batch; here up to five stand, oldest first, of which Kafka's own reader takes the last.
+Source: ProducerSnapshot.json, ProducerStateManager.readSnapshot (4.3).
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from headrace.log.api import Disk
+
+SUFFIX = ".snapshot"
+_VERSION = 1
+_HEAD = struct.Struct(">hIi")
+_CRC_FROM = 6
+_ENTRY = struct.Struct(">qhiqiqiq")
+_NO_COORDINATOR = -1
+_NO_TRANSACTION = -1
+
+
+class Entry(NamedTuple):
+    """One batch of a producer; times in wall ms."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+
+def encoded(entries: Iterable[Entry]) -> bytes:
+    """The bytes of a snapshot."""
+    rows = [_ENTRY.pack(*one, _NO_COORDINATOR, _NO_TRANSACTION) for one in entries]
+    data = bytearray(_HEAD.pack(_VERSION, 0, len(rows)) + b"".join(rows))
+    struct.pack_into(">I", data, 2, crc32c(memoryview(data)[_CRC_FROM:]))
+    return bytes(data)
+
+
+def decoded(data: bytes) -> list[Entry] | None:
+    """The entries of a snapshot; None when the bytes are no intact one."""
+    if len(data) < _HEAD.size:
+        return None
+    version, crc, count = _HEAD.unpack_from(data)
+    if version != _VERSION or crc != crc32c(memoryview(data)[_CRC_FROM:]):
+        return None
+    if count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
+        return None
+    return [Entry(*row[:6]) for row in _ENTRY.iter_unpack(data[_HEAD.size :])]
+
+
+def path_of(folder: str, offset: int) -> str:
+    return f"{folder}/{offset:020d}{SUFFIX}"
+
+
+def offsets(names: Iterable[str]) -> list[int]:
+    """The offsets of the snapshots among the names of a folder, ascending."""
+    stems = (name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX))
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def newest(disk: Disk, folder: str, candidates: Iterable[int]) -> tuple[int, list[Entry]]:
+    """The latest of these snapshots that is intact: its offset and entries; 0 and none without.
+
+    Raises: OSError.
+    """
+    for offset in sorted(candidates, reverse=True):
+        entries = decoded(disk.read(path_of(folder, offset)))
+        if entries is not None:
+            return offset, entries
+    return 0, []
