@@ -1,4 +1,4 @@
-"""The sparse indexes: when entries are made, Kafka's bytes for them, and which files are trusted."""
+"""The sparse indexes: when entries are made, Kafka's bytes for them, and what is trusted."""
 
 import struct
 

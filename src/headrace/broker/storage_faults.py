@@ -1,4 +1,4 @@
-"""What a human is told of partitions that cannot be written: once when it begins, once when over."""
+"""Who is told what of logs that cannot be written: once when it begins, once when it is over."""
 
 import errno
 import logging
@@ -37,7 +37,7 @@ class StorageFaults:
         self._faults[name] = _Fault(self._clock.mono(), told)
         if told:
             log.error(
-                "cannot write to %s: %s; clients are told so (KAFKA_STORAGE_ERROR) and try again. %s",
+                "cannot write to %s: %s; clients are told so and try again. %s",
                 name, error.strerror or error, _advice(error),
             )  # fmt: skip
         elif len(self._faults) == _TOLD_MAX + 1:

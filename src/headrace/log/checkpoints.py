@@ -1,4 +1,4 @@
-"""Two of Kafka's small files in a data folder's root: start offsets, and the mark of an orderly stop.
+"""Two small files in a data folder's root, as Kafka's: start offsets, and a mark left by a stop.
 
 `log-start-offset-checkpoint` has a line for each partition that starts inside a segment; where a
 log starts with its first segment, the segment's name says it. `.kafka_cleanshutdown` exists while

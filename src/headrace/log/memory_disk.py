@@ -152,7 +152,13 @@ class MemoryDisk:
         for one in [path, *self._below(path)]:
             self._files.pop(one, None)
 
-    def rename(self, old: str, new: str, *, durable: bool = True) -> None:
+    def rename(
+        self,
+        old: str,
+        new: str,
+        *,
+        durable: bool = True,  # noqa: ARG002  # names survive anything here
+    ) -> None:
         self.check("rename")
         moved = [*(path for path in self._files if path == old), *self._below(old)]
         if not moved:

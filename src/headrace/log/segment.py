@@ -2,9 +2,10 @@
 
 import errno
 import logging
+from bisect import bisect_right
 from collections.abc import Iterator
 
-from headrace.log.api import Disk, File, SegmentInfo
+from headrace.log.api import Disk, File, SegmentInfo, Slice
 from headrace.log.index import SegmentIndex, Tail, read_tail, remove_index
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
@@ -123,6 +124,18 @@ class Segment:
                     raise CorruptBatch(f"{header.last_offset} stands at {start}, not {offset}")
                 return position, header
         return None
+
+    def slice(self, position: int, first: BatchHeader, max_bytes: int, end: int | None) -> Slice:
+        """As `Log.read`, from the batch `first` at `position`. Raises: CorruptBatch."""
+        if end is not None and first.base_offset >= end:
+            return Slice(b"", ())
+        wanted = min(max(max_bytes, first.size), self.size - position)
+        data = self.file.pread(wanted, position)
+        headers = batches.headers(data)
+        if end is not None:
+            headers = headers[: bisect_right(headers, end - 1, key=lambda one: one.base_offset)]
+        size = sum(header.size for header in headers)
+        return Slice(data if size == len(data) else data[:size], headers)
 
     def position_after(self, offset: int) -> int:
         """Where the batches below `offset` end. Raises: CorruptBatch."""

@@ -15,15 +15,14 @@ call written the next time.
 import errno
 import logging
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from headrace.core.types import WallMs
-from headrace.log import snapshots
+from headrace.log import snapshots, times
 from headrace.log.api import Disk, OffsetOutOfRange, SegmentInfo, Slice
-from headrace.log.index import SUFFIXES
-from headrace.log.opening import DELETED, SWAP, Opening
+from headrace.log.opening import Opening
 from headrace.log.segment import Segment
+from headrace.log.segment_list import SegmentList, try_to_save_index
 from headrace.wire import batches
 from headrace.wire.batches import BatchHeader, CorruptBatch
 
@@ -34,7 +33,6 @@ SEGMENT_BYTES = 1 << 30
 SEGMENT_MS = 7 * 86_400_000
 INDEX_INTERVAL_BYTES = 4096
 _OFFSETS_PER_SEGMENT_MAX = (1 << 31) - 1
-_WARM_MAX = 4  # sealed segments whose files and indexes stay open for readers
 
 
 class SegmentedLog:
@@ -69,13 +67,11 @@ class SegmentedLog:
         self._disk = disk
         self._folder = folder
         self._keep_start = keep_start
-        self._dropped = dropped or self._remove
         self._syncing = threading.Lock()
         self._torn = False
         self._fault: OSError | None = None
         self._cut_at: int | None = None
         self._prepared: dict[str, Segment] = {}
-        self._warm: list[Segment] = []
         self.configure(
             segment_bytes=segment_bytes,
             segment_ms=segment_ms,
@@ -83,9 +79,8 @@ class SegmentedLog:
         )
         opened = Opening(disk, folder, index_interval_bytes).open(start_offset, clean=clean)
         self.producers = opened.producers
-        self._segments = opened.segments
-        self._bases = [segment.base_offset for segment in self._segments]
-        self._start = max(start_offset, self._bases[0])
+        self._segments = SegmentList(disk, opened.segments, dropped or self._remove)
+        self._start = max(start_offset, self._segments.bases[0])
         self._settled_end = self.end_offset if opened.is_clean else -1
         self._durable_end = self.end_offset
 
@@ -101,7 +96,7 @@ class SegmentedLog:
 
     @property
     def end_offset(self) -> int:
-        return self._segments[-1].end_offset
+        return self._segments.active.end_offset
 
     @property
     def durable_end(self) -> int:
@@ -130,7 +125,7 @@ class SegmentedLog:
         """
         if self._torn or self._fault is not None:
             self._require_whole()
-        first = offset = self._segments[-1].end_offset
+        first = offset = self._segments.active.end_offset
         position = 0
         for header in headers:
             batches.stamp(data, position, offset, LEADER_EPOCH)
@@ -153,7 +148,7 @@ class SegmentedLog:
 
     def roll(self) -> None:
         """Seal the active segment when it holds anything. Raises: OSError."""
-        active = self._segments[-1]
+        active = self._segments.active
         if not active.size:
             return
         self._require_whole()
@@ -162,10 +157,7 @@ class SegmentedLog:
         self._describe(active)
         following = Segment(self._disk, self._folder, active.end_offset, self._interval_bytes)
         following.file.sync()
-        active.sealed = True
         self._segments.append(following)
-        self._bases.append(following.base_offset)
-        self._use(active)
 
     def sync(self) -> None:
         """As `Log.sync`; may run in another thread than appends.
@@ -175,7 +167,7 @@ class SegmentedLog:
         """
         with self._syncing:
             self._refuse_after_fault()
-            active = self._segments[-1]
+            active = self._segments.active
             end_offset = active.end_offset
             if end_offset == self._durable_end:
                 return
@@ -199,7 +191,7 @@ class SegmentedLog:
         with self._syncing:
             if self._fault is None:
                 return
-            active = self._segments[-1]
+            active = self._segments.active
             try:
                 # Once cut, the file ends before what the segment still counts.
                 position = self._cut_at
@@ -220,12 +212,12 @@ class SegmentedLog:
         if self._fault is None:
             return
         if self._cut_at is not None:
-            active = self._segments[-1]
+            active = self._segments.active
             try:
                 active.cut(self._cut_at)
             except CorruptBatch as damage:
                 raise _damaged(active, damage) from damage
-            self.producers = self._opening().rebuilt(self._segments, self._durable_end)
+            self.producers = self._opening().rebuilt(list(self._segments), self._durable_end)
         self._durable_end = self.end_offset
         self._cut_at = self._fault = None
         self._torn = False
@@ -242,31 +234,22 @@ class SegmentedLog:
         """As `Log.read`; stops at the end of a segment. Raises: OffsetOutOfRange, OSError."""
         if not self._start <= offset <= self.end_offset:
             raise OffsetOutOfRange(offset, self._start, self.end_offset)
-        for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
-            self._use(segment)
+        for segment in self._segments.from_offset(offset):
             try:
                 found = segment.find(offset)
                 if found is not None:
-                    return _slice(segment, *found, max_bytes, end)
+                    return segment.slice(*found, max_bytes, end)
             except CorruptBatch as damage:
                 raise _damaged(segment, damage) from damage
         return Slice(b"", ())
 
     def offset_for_time(self, timestamp: WallMs) -> tuple[int, WallMs] | None:
         """As `Log.offset_for_time`. Raises: CorruptBatch, also for what a producer put inside."""
-        for segment in self._segments[self._first_index() :]:
-            if segment.max_timestamp < timestamp or not segment.size:
-                continue
-            self._use(segment)
-            found = self._search(segment, timestamp)
-            if found is not None:
-                return found
-        return None
+        return times.offset_for_time(self._segments, self._start, timestamp)
 
     def offset_of_max_time(self) -> tuple[int, WallMs] | None:
         """The first offset that has the highest timestamp, with it; None in an empty log."""
-        kept = self._segments[self._first_index() :]
-        highest = max(self._max_time(segment) for segment in kept)
+        highest = times.max_time(self._segments, self._start)
         return self.offset_for_time(WallMs(highest)) if highest >= 0 else None
 
     # ---- what is kept
@@ -291,17 +274,11 @@ class SegmentedLog:
         then is dropped.
         """
         count = 0
-        while len(self._segments) > 1 and self._segments[0].end_offset <= until:
-            victim = self._segments.pop(0)
-            try:
-                self._put_away(victim)
-            except OSError:
-                self._segments.insert(0, victim)
-                raise
-            finally:
-                self._bases = [segment.base_offset for segment in self._segments]
-                self._start = max(self._start, self._bases[0])
-            count += 1
+        try:
+            while self._segments.drop_oldest(until):
+                count += 1
+        finally:
+            self._start = max(self._start, self._segments.bases[0])
         if count:
             self._prune_snapshots()
         return count
@@ -327,25 +304,9 @@ class SegmentedLog:
 
         Raises: OSError.
         """
-        at = self._bases.index(bases[0])
-        old = self._segments[at : at + len(bases)]
-        assert [one.base_offset for one in old] == list(bases), "they are neighbours"
-        assert all(one.sealed for one in old), "the active segment is not cleaned"
         if cleaned not in self._prepared:
             self.prepare(bases, cleaned)
-        fresh = self._prepared.pop(cleaned)
-        assert fresh.end_offset == old[-1].end_offset, "a cleaned segment keeps its end"
-        self._disk.rename(cleaned, f"{fresh.path}.log{SWAP}")
-        fresh.file_path = f"{fresh.path}.log{SWAP}"
-        fresh.sealed = True
-        self._segments[at : at + len(bases)] = [fresh]
-        self._bases[at : at + len(bases)] = [fresh.base_offset]
-        for one in old:
-            self._put_away(one)
-        self._disk.rename(fresh.file_path, f"{fresh.path}.log")
-        fresh.file_path = f"{fresh.path}.log"
-        self._save_index(fresh)
-        self._use(fresh)
+        self._segments.replace(bases, self._prepared.pop(cleaned))
 
     # ---- the end
 
@@ -358,16 +319,14 @@ class SegmentedLog:
             return
         self._require_whole()
         self.sync()
-        active = self._segments[-1]
+        active = self._segments.active
         active.save_index()
         self._save_snapshot()
         self._settled_end = self.end_offset
 
     def close(self) -> None:
         """As `Log.close`."""
-        for segment in self._segments:
-            segment.release()
-        self._warm.clear()
+        self._segments.close()
 
     def delete(self) -> None:
         """As `Log.delete`. Raises: OSError."""
@@ -381,7 +340,7 @@ class SegmentedLog:
 
     def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:
         """The segment that batches go to; a further one when the active one is full."""
-        active = self._segments[-1]
+        active = self._segments.active
         if not active.size:
             return active
         if (
@@ -390,7 +349,7 @@ class SegmentedLog:
             or active.age_ms(max(one.max_timestamp for one in headers)) > self._segment_ms
         ):
             self.roll()
-        return self._segments[-1]
+        return self._segments.active
 
     def _refuse_after_fault(self) -> None:
         if self._fault is not None:
@@ -400,89 +359,28 @@ class SegmentedLog:
         """Cut off what a failed write left, so that no good batch follows a half one."""
         self._refuse_after_fault()
         if self._torn:
-            active = self._segments[-1]
+            active = self._segments.active
             active.file.truncate(active.size)
             self._torn = False
 
-    def _use(self, segment: Segment) -> None:
-        """Let a sealed segment stay open, and close the one used longest ago."""
-        if segment.sealed and (not self._warm or self._warm[-1] is not segment):
-            self._cool(segment, release=False)
-            self._warm.append(segment)
-            if len(self._warm) > _WARM_MAX:
-                self._warm.pop(0).release()
-
-    def _cool(self, segment: Segment, *, release: bool = True) -> None:
-        if segment in self._warm:
-            self._warm.remove(segment)
-        if release:
-            segment.release()
-
-    def _first_index(self) -> int:
-        return max(bisect_right(self._bases, self._start) - 1, 0)
-
-    def _search(self, segment: Segment, timestamp: int) -> tuple[int, WallMs] | None:
-        for position, header in segment.walk(segment.index.position_before(timestamp)):
-            if header.max_timestamp < timestamp or header.last_offset < self._start:
-                continue
-            for record in batches.records(segment.file.pread(header.size, position)):
-                if record.timestamp >= timestamp and record.offset >= self._start:
-                    return record.offset, WallMs(record.timestamp)
-        return None
-
-    def _max_time(self, segment: Segment) -> int:
-        """The highest timestamp of a segment's records that are not deleted."""
-        if self._start <= segment.base_offset:
-            return segment.max_timestamp
-        highest = -1
-        for position, header in segment.walk(segment.position_after(self._start)):
-            if header.base_offset >= self._start:
-                highest = max(highest, header.max_timestamp)
-            else:
-                data = segment.file.pread(header.size, position)
-                kept = (one for one in batches.records(data) if one.offset >= self._start)
-                highest = max((one.timestamp for one in kept), default=highest)
-        return highest
-
     def _describe(self, segment: Segment) -> None:
         """Write what opening need not find out; without it, it will."""
-        self._save_index(segment)
+        try_to_save_index(segment)
         try:
             self._save_snapshot()
         except OSError as error:
             log.warning("%s: no producer snapshot was written: %s", self._folder, error)
 
-    def _save_index(self, segment: Segment) -> None:
-        try:
-            segment.save_index()
-        except OSError as error:
-            log.warning("%s: its index was not written: %s", segment.path, error)
-
     def _save_snapshot(self) -> None:
-        end_offset = self.end_offset
-        path = snapshots.path_of(self._folder, end_offset)
-        if end_offset > self._bases[0]:
-            data = snapshots.encoded(self.producers.entries())
-            self._disk.write(path, data, durable=False)
+        if self.end_offset > self._segments.bases[0]:
+            entries = self.producers.entries()
+            snapshots.save(self._disk, self._folder, self.end_offset, entries)
         self._prune_snapshots()
 
     def _prune_snapshots(self) -> None:
         """Keep the snapshot of the end, and the one at which the active segment begins."""
-        for offset in snapshots.offsets(self._disk.list(self._folder)):
-            if offset not in {self.end_offset, self._bases[-1]}:
-                self._disk.remove(snapshots.path_of(self._folder, offset))
-
-    def _put_away(self, segment: Segment) -> None:
-        """Rename a segment's files, so that no opening finds it, and tell them."""
-        self._cool(segment)
-        paths = [segment.file_path, *(segment.path + suffix for suffix in SUFFIXES)]
-        self._disk.rename(paths[0], paths[0] + DELETED)
-        renamed = [paths[0] + DELETED]
-        for path in paths[1:]:
-            if self._disk.exists(path):
-                self._disk.rename(path, path + DELETED, durable=False)
-                renamed.append(path + DELETED)
-        self._dropped(renamed)
+        kept = {self.end_offset, self._segments.active.base_offset}
+        snapshots.prune(self._disk, self._folder, kept)
 
     def _remove(self, paths: Sequence[str]) -> None:
         for path in paths:
@@ -491,17 +389,3 @@ class SegmentedLog:
 
 def _damaged(segment: Segment, damage: CorruptBatch) -> OSError:
     return OSError(errno.EIO, f"{segment.path}.log is damaged ({damage}); restore it")
-
-
-def _slice(
-    segment: Segment, position: int, first: BatchHeader, max_bytes: int, end: int | None
-) -> Slice:
-    if end is not None and first.base_offset >= end:
-        return Slice(b"", ())
-    wanted = min(max(max_bytes, first.size), segment.size - position)
-    data = segment.file.pread(wanted, position)
-    headers = batches.headers(data)
-    if end is not None:
-        headers = headers[: bisect_right(headers, end - 1, key=lambda one: one.base_offset)]
-    size = sum(header.size for header in headers)
-    return Slice(data if size == len(data) else data[:size], headers)

@@ -8,7 +8,7 @@ Source: ProducerSnapshot.json, ProducerStateManager.readSnapshot (4.3).
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -75,3 +75,15 @@ def newest(disk: Disk, folder: str, candidates: Iterable[int]) -> tuple[int, lis
         if entries is not None:
             return offset, entries
     return 0, []
+
+
+def save(disk: Disk, folder: str, offset: int, entries: Iterable[Entry]) -> None:
+    """Write the snapshot of `offset`; a power cut may take it. Raises: OSError."""
+    disk.write(path_of(folder, offset), encoded(entries), durable=False)
+
+
+def prune(disk: Disk, folder: str, kept: Container[int]) -> None:
+    """Remove the snapshots of other offsets than `kept`. Raises: OSError."""
+    for offset in offsets(disk.list(folder)):
+        if offset not in kept:
+            disk.remove(path_of(folder, offset))

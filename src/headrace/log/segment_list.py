@@ -1,0 +1,115 @@
+"""The segments of a log in order: which are open, and how some are dropped or replaced on disk."""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+from headrace.log.api import Disk
+from headrace.log.index import SUFFIXES
+from headrace.log.opening import DELETED, SWAP
+from headrace.log.segment import Segment
+
+log = logging.getLogger("headrace.log")
+
+_WARM_MAX = 4  # sealed segments whose files and indexes stay open for readers
+
+
+class SegmentList:
+    """Never empty; all but the last are sealed. Methods raise OSError when the disk does.
+
+    Args:
+        dropped: is told the files of dropped segments, which no opening finds any more.
+    """
+
+    def __init__(
+        self, disk: Disk, segments: list[Segment], dropped: Callable[[Sequence[str]], None]
+    ) -> None:
+        self._disk = disk
+        self._dropped = dropped
+        self._segments = segments
+        self._warm: list[Segment] = []
+        self.bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def from_offset(self, offset: int) -> Iterator[Segment]:
+        """The segment that holds `offset` and those that follow, each ready to be read."""
+        for segment in self._segments[max(bisect_right(self.bases, offset) - 1, 0) :]:
+            self._use(segment)
+            yield segment
+
+    def append(self, segment: Segment) -> None:
+        """Go on with a further segment; the last one is sealed."""
+        sealed = self.active
+        sealed.sealed = True
+        self._segments.append(segment)
+        self.bases.append(segment.base_offset)
+        self.active = segment
+        self._use(sealed)
+
+    def drop_oldest(self, until: int) -> bool:
+        """Drop the first segment if it is sealed and lies wholly below `until`."""
+        oldest = self._segments[0]
+        if oldest is self.active or oldest.end_offset > until:
+            return False
+        self._put_away(oldest)
+        del self._segments[0], self.bases[0]
+        return True
+
+    def replace(self, bases: Sequence[int], fresh: Segment) -> None:
+        """As `SegmentedLog.replace`, with a segment that was read whole."""
+        at = self.bases.index(bases[0])
+        span = slice(at, at + len(bases))
+        old = self._segments[span]
+        assert self.bases[span] == list(bases), "they are neighbours"
+        assert self.active not in old, "the active segment is not cleaned"
+        assert fresh.end_offset == old[-1].end_offset, "a cleaned segment keeps its end"
+        self._disk.rename(fresh.file_path, f"{fresh.path}.log{SWAP}")
+        fresh.file_path = f"{fresh.path}.log{SWAP}"
+        fresh.sealed = True
+        self._segments[span], self.bases[span] = [fresh], [fresh.base_offset]
+        for segment in old:
+            self._put_away(segment)
+        self._disk.rename(fresh.file_path, f"{fresh.path}.log")
+        fresh.file_path = f"{fresh.path}.log"
+        try_to_save_index(fresh)
+        self._use(fresh)
+
+    def close(self) -> None:
+        """Close all files."""
+        for segment in self._segments:
+            segment.release()
+        self._warm.clear()
+
+    def _use(self, segment: Segment) -> None:
+        """Let a sealed segment stay open, and close the one used longest ago."""
+        if not segment.sealed or (self._warm and self._warm[-1] is segment):
+            return
+        if segment in self._warm:
+            self._warm.remove(segment)
+        self._warm.append(segment)
+        if len(self._warm) > _WARM_MAX:
+            self._warm.pop(0).release()
+
+    def _put_away(self, segment: Segment) -> None:
+        """Rename a segment's files, so that no opening finds it, and tell them."""
+        if segment in self._warm:
+            self._warm.remove(segment)
+        segment.release()
+        self._disk.rename(segment.file_path, segment.file_path + DELETED)
+        renamed = [segment.file_path + DELETED]
+        for path in (segment.path + suffix for suffix in SUFFIXES):
+            if self._disk.exists(path):
+                self._disk.rename(path, path + DELETED, durable=False)
+                renamed.append(path + DELETED)
+        self._dropped(renamed)
+
+
+def try_to_save_index(segment: Segment) -> None:
+    """Write the indexes of a segment; without them, the next opening reads all of it."""
+    try:
+        segment.save_index()
+    except OSError as error:
+        log.warning("%s: its index was not written: %s", segment.path, error)
