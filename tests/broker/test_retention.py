@@ -54,5 +54,5 @@ OLD, NEW = (100, 1000), (100, 9000)
 def test_the_table(
     given: list[tuple[int, int]], settings: dict[str, object], end: int, kept: int
 ) -> None:
-    found = kept_from(segments(*given), TopicSettings(**settings), NOW, end)  # type: ignore[arg-type]  # any field
+    found = kept_from(segments(*given), TopicSettings(**settings), NOW, end)  # type: ignore[arg-type]  # rows name any setting
     assert found == kept

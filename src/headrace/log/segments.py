@@ -323,7 +323,8 @@ class SegmentedLog:
         self.sync()
         active = self._segments.active
         active.save_index()
-        self._save_snapshot(durable=False)
+        # The one at which the active segment begins may be all that tells of dropped segments.
+        self._save_snapshot(durable=not active.size)
         self._settled_end = self.end_offset
 
     def close(self) -> None:
