@@ -40,6 +40,8 @@ class SlowLog:
 
     def sync(self) -> None:
         end_offset = self.end_offset
+        if end_offset == self.durable_end:
+            return
         assert self.let_go.acquire(timeout=TIMEOUT)
         self.syncs += 1
         self.durable_end = end_offset

@@ -98,7 +98,10 @@ class Partition:
 
     def open(self) -> None:
         """Open the log. Raises: OSError; CorruptLog."""
-        self._log = self._open_log(self.settings, self._remove_later)
+        opened = self._open_log(self.settings, self._remove_later)
+        if self._waits_for_disk:
+            opened.sync()
+        self._log = opened
 
     @property
     def start_offset(self) -> int:

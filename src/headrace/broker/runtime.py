@@ -96,6 +96,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
         Raises: JournalDamaged for a record that is not known; OSError.
         """
+        if self._fsync:
+            self._log.sync()  # what is replayed is promised from now on
         self.machine, self._codec = self._build()
         offset, started = self._log.start_offset, self._clock.mono()
         told, replayed = started, 0
