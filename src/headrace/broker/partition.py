@@ -72,7 +72,7 @@ class Partition:
         self._syncing: asyncio.Future[None] | None = None
         self._mending: asyncio.Future[None] | None = None
         self._fault: OSError | None = None
-        self._is_failing = False
+        self.is_failing = False
         self._timers: set[asyncio.TimerHandle] = set()
         self._flush_due: asyncio.TimerHandle | None = None
 
@@ -154,7 +154,7 @@ class Partition:
             else:
                 self._failed(error)
             raise
-        if self._is_failing:
+        if self.is_failing:
             self._recovered()
         if self._waits_for_disk:
             self._begin_sync()
@@ -231,11 +231,11 @@ class Partition:
     # ---- faults
 
     def _failed(self, error: OSError) -> None:
-        self._is_failing = True
+        self.is_failing = True
         self._faults.failed(self.name, error)
 
     def _recovered(self) -> None:
-        self._is_failing = False
+        self.is_failing = False
         self._faults.over(self.name)
 
     def _begin_mending(self, error: OSError) -> None:

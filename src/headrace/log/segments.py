@@ -154,7 +154,9 @@ class SegmentedLog:
         self._require_whole()
         # Recovery looks for a torn end in the last segment only: this one must be whole.
         self.sync()
-        self._describe(active)
+        try_to_save_index(active)
+        # Once older segments are dropped, nothing else tells what their producers wrote.
+        self._save_snapshot(durable=True)
         following = Segment(self._disk, self._folder, active.end_offset, self._interval_bytes)
         following.file.sync()
         self._segments.append(following)
@@ -321,7 +323,8 @@ class SegmentedLog:
         self.sync()
         active = self._segments.active
         active.save_index()
-        self._save_snapshot()
+        # The one at which the active segment begins may be all that tells of dropped segments.
+        self._save_snapshot(durable=not active.size)
         self._settled_end = self.end_offset
 
     def close(self) -> None:
@@ -363,18 +366,11 @@ class SegmentedLog:
             active.file.truncate(active.size)
             self._torn = False
 
-    def _describe(self, segment: Segment) -> None:
-        """Write what opening need not find out; without it, it will."""
-        try_to_save_index(segment)
-        try:
-            self._save_snapshot()
-        except OSError as error:
-            log.warning("%s: no producer snapshot was written: %s", self._folder, error)
-
-    def _save_snapshot(self) -> None:
+    def _save_snapshot(self, *, durable: bool) -> None:
         if self.end_offset > self._segments.bases[0]:
-            entries = self.producers.entries()
-            snapshots.save(self._disk, self._folder, self.end_offset, entries)
+            path = snapshots.path_of(self._folder, self.end_offset)
+            data = snapshots.encoded(self.producers.entries())
+            self._disk.write(path, data, durable=durable)
         self._prune_snapshots()
 
     def _prune_snapshots(self) -> None:

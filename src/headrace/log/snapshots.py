@@ -77,11 +77,6 @@ def newest(disk: Disk, folder: str, candidates: Iterable[int]) -> tuple[int, lis
     return 0, []
 
 
-def save(disk: Disk, folder: str, offset: int, entries: Iterable[Entry]) -> None:
-    """Write the snapshot of `offset`; a power cut may take it. Raises: OSError."""
-    disk.write(path_of(folder, offset), encoded(entries), durable=False)
-
-
 def prune(disk: Disk, folder: str, kept: Container[int]) -> None:
     """Remove the snapshots of other offsets than `kept`. Raises: OSError."""
     for offset in offsets(disk.list(folder)):

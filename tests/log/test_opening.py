@@ -1,0 +1,211 @@
+"""What opening a log reads, trusts, removes and refuses."""
+
+from collections.abc import Callable
+
+import pytest
+
+from headrace.log import snapshots
+from headrace.log.api import CorruptLog
+from headrace.log.memory_disk import MemoryDisk, MemoryFile
+from headrace.log.producers import Duplicate
+from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
+from headrace.wire.batches import Record
+
+FOLDER = "orders-0"
+BATCH_BYTES = 868
+
+
+def opened(disk: MemoryDisk, *, clean: bool = True, start_offset: int = 0) -> SegmentedLog:
+    return SegmentedLog(
+        disk, FOLDER, segment_bytes=20_000, index_interval_bytes=3000, clean=clean,
+        start_offset=start_offset,
+    )  # fmt: skip
+
+
+def sent(n: int) -> bytearray:
+    record = Record(0, 1000 + n, None, b"v" * 800)
+    return bytearray(batches.build([record], producer_id=7, producer_epoch=0, base_sequence=n))
+
+
+def fill(log: SegmentedLog, start: int, end: int) -> None:
+    for n in range(start, end):
+        log.append(sent(n), batches.headers(sent(n)))
+
+
+def count(log: SegmentedLog) -> int:
+    offset = log.start_offset
+    while offset < log.end_offset:
+        piece = log.read(offset, 1 << 20)
+        assert piece.headers[0].base_offset == offset
+        offset = piece.headers[-1].last_offset + 1
+    return offset - log.start_offset
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    """Ten sealed segments and an active one, closed in order."""
+    disk = MemoryDisk()
+    log = opened(disk, clean=False)
+    fill(log, 0, 250)
+    assert len(log.segments()) == 12
+    log.settle()
+    log.close()
+    return disk
+
+
+@pytest.fixture
+def preads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many reads of open files there were since the last call."""
+    counted = 0
+    real = MemoryFile.pread
+
+    def pread(file: MemoryFile, count: int, position: int) -> bytes:
+        nonlocal counted
+        counted += 1
+        return real(file, count, position)
+
+    def since() -> int:
+        nonlocal counted
+        told, counted = counted, 0
+        return told
+
+    monkeypatch.setattr(MemoryFile, "pread", pread)
+    return since
+
+
+def test_only_ends_are_looked_at_after_an_orderly_stop(
+    disk: MemoryDisk, preads: Callable[[], int]
+) -> None:
+    log = opened(disk)
+    # Per segment the batch of the last entry, twice, and at most four behind it.
+    assert preads() <= 12 * 7
+    assert log.producers.check(batches.read_header(sent(249))) == Duplicate(249)
+    assert log.producers.check(batches.read_header(sent(245))) == Duplicate(245)
+    assert log.segments()[0].max_timestamp == 1000 + log.segments()[0].end_offset - 1
+    assert count(log) == 250
+
+
+def test_after_a_crash_the_last_segment_is_read_and_the_producers_known(disk: MemoryDisk) -> None:
+    log = opened(disk)
+    fill(log, 250, 260)
+    disk.crash(1.0)
+    again = opened(disk, clean=False)
+    for n in range(255, 260):
+        assert again.producers.check(batches.read_header(sent(n))) == Duplicate(n)
+    assert count(again) == 260
+
+
+def test_without_any_snapshot_the_producers_are_found_in_the_batches(disk: MemoryDisk) -> None:
+    for name in disk.list(FOLDER):
+        if name.endswith(".snapshot"):
+            disk.write(f"{FOLDER}/{name}", disk.read(f"{FOLDER}/{name}")[:-1] + b"x")
+    for clean in (True, False):
+        log = opened(disk, clean=clean)
+        assert log.producers.check(batches.read_header(sent(245))) == Duplicate(245)
+        log.close()
+
+
+def test_few_snapshots_are_kept(disk: MemoryDisk) -> None:
+    kept = snapshots.offsets(disk.list(FOLDER))
+    log = opened(disk)
+    assert kept == [log.segments()[-1].base_offset, 250]
+
+
+def test_an_index_that_lies_is_made_anew(
+    disk: MemoryDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its last entry is right, so opening trusts it; a look-up finds out."""
+    path = f"{FOLDER}/{0:020d}.index"
+    good = disk.read(path)
+    for wrong in (good[8:16] + good[8:], bytes(3) + b"\x01" + bytes(3) + b"\x07" + good[8:]):
+        disk.write(path, wrong)
+        log = opened(disk)
+        assert log.read(3, 1).headers[0].base_offset == 3
+        assert count(log) == 250
+        log.close()
+    assert "is damaged and is made anew" in caplog.text
+    assert disk.read(path) == good
+
+
+@pytest.mark.parametrize("suffix", [".log", ".log cut", ".log longer"])
+def test_a_sealed_segment_that_is_not_whole_is_refused(disk: MemoryDisk, suffix: str) -> None:
+    path = f"{FOLDER}/{opened(disk).segments()[3].base_offset:020d}.log"
+    data = disk.read(path)
+    if suffix == ".log":
+        disk.remove(path)
+    else:
+        disk.write(path, data[:-1] if suffix.endswith("cut") else data + data[:BATCH_BYTES])
+    with pytest.raises(CorruptLog, match="restore"):
+        opened(disk)
+
+
+def test_a_last_segment_that_is_not_as_it_was_closed_is_read_whole(disk: MemoryDisk) -> None:
+    path = opened(disk).segments()[-1].path + ".log"
+    disk.write(path, disk.read(path)[:-1])
+    assert count(opened(disk)) == 249
+
+
+def test_leftovers_are_removed(disk: MemoryDisk) -> None:
+    for name in ("00.log.deleted", "00.index.deleted", "00.log.cleaned", "00.index.cleaned"):
+        disk.write(f"{FOLDER}/{name}", b"x")
+    names = set(disk.list(FOLDER))
+    opened(disk)
+    assert {name.split(".")[0] for name in names - set(disk.list(FOLDER))} == {"00"}
+    assert not any(name.startswith("00.") for name in disk.list(FOLDER))
+
+
+def test_a_replacement_is_all_or_nothing_wherever_it_is_cut_short(disk: MemoryDisk) -> None:
+    """Every operation on names fails once, as if the process died there."""
+    survived = []
+    for left in range(20):
+        copy = copied(disk)
+        log = opened(copy)
+        chosen = log.segments()[2:5]
+        whole = b"".join(copy.read(f"{one.path}.log") for one in chosen)
+        cleaned = f"{chosen[0].path}.log.cleaned"
+        copy.write(cleaned, whole)
+        died = dies_after(copy, left)
+        try:
+            log.replace([one.base_offset for one in chosen], cleaned)
+        except OSError:
+            assert count(log) == 250, "the log goes on with one or the other"
+        again = opened(died())
+        assert count(again) == 250
+        survived.append(len(again.segments()))
+    assert set(survived) == {12, 10}
+    assert survived[-1] == 10
+
+
+def copied(disk: MemoryDisk) -> MemoryDisk:
+    copy = MemoryDisk()
+    for name in disk.list(FOLDER):
+        copy.write(f"{FOLDER}/{name}", disk.read(f"{FOLDER}/{name}"))
+    return copy
+
+
+def dies_after(disk: MemoryDisk, renames: int) -> Callable[[], MemoryDisk]:
+    """Let so many renames happen and refuse the others; the disk as the process left it."""
+    real = disk.rename
+
+    def rename(old: str, new: str, *, durable: bool = True) -> None:
+        nonlocal renames
+        if renames <= 0:
+            raise OSError(5, "Input/output error")
+        renames -= 1
+        real(old, new, durable=durable)
+
+    disk.rename = rename  # type: ignore[method-assign]  # a fault amid a sequence
+    return lambda: copied(disk)
+
+
+def test_a_log_that_lost_what_was_deleted_begins_where_it_was_deleted_to() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    fill(log, 0, 3)
+    disk.crash(0.0)
+    again = opened(disk, clean=False, start_offset=3)
+    assert (again.start_offset, again.end_offset) == (3, 3)
+    fill(again, 3, 4)
+    again.settle()
+    assert (opened(disk).start_offset, opened(disk).end_offset) == (3, 4)
