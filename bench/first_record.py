@@ -4,16 +4,14 @@
 
 confluent-kafka's ShareConsumer joins a group that nobody used before, its policy earliest, on a
 topic with one record; the clock runs from `subscribe` to the record. Both brokers run on loopback,
-started by `bench/start.py`. The last line is one JSON object, milliseconds and Headrace / Kafka.
+started by `bench/brokers.py`. The last line is one JSON object, milliseconds and Headrace / Kafka.
 """
 
 import argparse
 import json
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import confluent_kafka
 from confluent_kafka.admin import (
@@ -25,7 +23,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from start import BROKERS
+from brokers import BROKERS, running
 
 
 def main() -> None:
@@ -33,9 +31,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two groups each, under a minute")
     groups = 2 if parser.parse_args().quick else 10
     figures: dict[str, float] = {}
-    for name, broker in BROKERS.items():
-        with tempfile.TemporaryDirectory() as scratch, broker(Path(scratch)) as (port, _):
-            found = _measure(f"127.0.0.1:{port}", groups)
+    for name, kind in BROKERS.items():
+        with running(kind) as broker:
+            found = _measure(broker.servers, groups)
         print(f"{name}: " + ", ".join(f"{one:.0f}" for one in found) + " ms")
         figures[f"{name}_first_record_ms"] = round(statistics.median(found), 1)
         figures[f"{name}_first_record_ms_max"] = round(max(found), 1)

@@ -23,6 +23,8 @@ _FULL = "failed to write whole buffer"  # cramjam's word for an output that is t
 _XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_MAGIC = _XERIAL[:8]
 _XERIAL_BLOCK_BYTES = 32 << 10
+# A copy of 64 bytes takes at least 3: memory for more than that is not given on a claim alone.
+_SNAPPY_RATIO_MAX = 22
 _LENGTH = struct.Struct(">i")
 
 
@@ -117,6 +119,8 @@ def _snappy_block(block: memoryview, limit: int) -> bytearray:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > limit:
             raise Malformed(f"compressed records grow by {size} bytes beyond their limit")
+        if size > len(block) * _SNAPPY_RATIO_MAX:
+            raise Malformed(f"compressed records: {len(block)} bytes of snappy claim to be {size}")
         output = bytearray(size)
         cramjam.snappy.decompress_raw_into(block, output)
     except cramjam.DecompressionError as error:

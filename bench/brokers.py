@@ -1,0 +1,191 @@
+"""Headrace and its peer, Apache Kafka 4.3.1 as one KRaft node, launched as their users launch them.
+
+Both listen on loopback with a data folder of their own. Kafka is fetched by Maven into a cache
+folder the first time; it needs Java 17+ and mvn. Its log folder is formatted before it is launched.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+KAFKA = "4.3.1"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "headrace-bench"
+_POM = Path(__file__).with_name("pom.xml")
+_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+_START_SECONDS_MAX = 120
+_STOP_SECONDS_MAX = 60
+# What kafka-server-start and kafka-run-class pass to Java.
+_JVM = (
+    "-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)  # fmt: skip
+
+
+class Broker:
+    """A broker that can be launched on the same folder more than once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def servers(self) -> str:
+        """The address for clients."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def command(self) -> list[str]:
+        """What launches it."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Whatever has to be done once before the first launch."""
+
+    def launch(self) -> float:
+        """Launch it; returns the seconds until it answered ApiVersions."""
+        began = time.perf_counter()
+        with (self.folder / "log.txt").open("ab") as log:
+            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log)
+        self._wait_for_answer()
+        return time.perf_counter() - began
+
+    def stop(self) -> None:
+        """End it as its users do, with SIGTERM."""
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def resident_mb(self) -> float:
+        """Resident memory in MB (10^6 bytes)."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGESIZE") / 1e6
+
+    def cpu_seconds(self) -> float:
+        """User and system time used so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _wait_for_answer(self) -> None:
+        assert self._process is not None
+        log = self.folder / "log.txt"
+        until = time.monotonic() + _START_SECONDS_MAX
+        while time.monotonic() < until:
+            if self._process.poll() is not None:
+                sys.exit(f"the broker ended at its start:\n{log.read_text()[-2000:]}")
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                    connection.sendall(_API_VERSIONS)
+                    if connection.recv(4):
+                        return
+            except OSError:
+                time.sleep(0.005)
+        sys.exit(f"no answer within {_START_SECONDS_MAX} s:\n{log.read_text()[-2000:]}")
+
+
+class Headrace(Broker):
+    def command(self) -> list[str]:
+        serve = [sys.executable, "-m", "headrace", "serve", "--port", str(self.port)]
+        return [*serve, "--data-dir", str(self.folder / "data")]
+
+
+class Kafka(Broker):
+    def command(self) -> list[str]:
+        return java("kafka.Kafka", str(self._config), options=_JVM)
+
+    def prepare(self) -> None:
+        controller = free_port()
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://{self.servers},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.servers}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self.folder / "kafka"),
+            "offsets.topic.replication.factor": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.share.min.record.lock.duration.ms": "1000",
+        }
+        text = "".join(f"{name}={value}\n" for name, value in settings.items())
+        self._config.write_text(text)
+        cluster = "AAAAAAAAAAAAAAAAAAAAAQ"
+        command = java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._config))
+        subprocess.run(command, check=True, capture_output=True)
+
+    @property
+    def _config(self) -> Path:
+        return self.folder / "server.properties"
+
+
+BROKERS: dict[str, type[Broker]] = {"headrace": Headrace, "kafka": Kafka}
+
+
+@contextlib.contextmanager
+def running(kind: type[Broker]) -> Iterator[Broker]:
+    """A broker on a folder of its own, launched; stopped and removed at the end."""
+    with prepared(kind) as broker:
+        broker.launch()
+        try:
+            yield broker
+        finally:
+            broker.stop()
+
+
+@contextlib.contextmanager
+def prepared(kind: type[Broker]) -> Iterator[Broker]:
+    """A broker on a folder of its own, ready to be launched; the folder is removed at the end."""
+    with tempfile.TemporaryDirectory() as scratch:
+        broker = kind(Path(scratch))
+        broker.prepare()
+        yield broker
+
+
+def java(main_class: str, *arguments: str, options: tuple[str, ...] = ()) -> list[str]:
+    """The command line of one of Kafka's programs."""
+    return ["java", *options, "-cp", f"{_libraries()}/*", main_class, *arguments]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _libraries() -> Path:
+    """Kafka's jars, fetched once. Exits when there is no Java or Maven to do so."""
+    target = CACHE / f"kafka-{KAFKA}"
+    if (target / f"kafka-tools-{KAFKA}.jar").exists():
+        return target
+    if shutil.which("java") is None or shutil.which("mvn") is None:
+        sys.exit("Apache Kafka, the peer, needs java (17+) and mvn on the PATH")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={scratch}/jars"]
+        subprocess.run(["mvn", "-q", "-B", "-f", str(_POM), *goal], check=True)
+        shutil.rmtree(target, ignore_errors=True)
+        (Path(scratch) / "jars").replace(target)
+    return target

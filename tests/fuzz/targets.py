@@ -1,0 +1,181 @@
+"""What is fuzzed: everything that reads bytes which a stranger, or a broken disk, may have written.
+
+A target takes any bytes and must end with a value or with the errors it documents; whatever else it
+raises is a fault. `SEEDS` are well-formed inputs of each target, from which mutations start.
+"""
+
+import asyncio
+import contextlib
+import logging
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
+
+from headrace.broker.config import Config
+from headrace.broker.dispatch import HANDLERS, Dispatcher, Peer
+from headrace.broker.request import HangUp
+from headrace.broker.services import Services
+from headrace.core.catalog import CreateTopic
+from headrace.core.shard import ShareShard
+from headrace.log.api import CorruptLog
+from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.log.metadata_records import MetadataRecords
+from headrace.log.record_codec import ShareJournal
+from headrace.log.segments import SegmentedLog
+from headrace.wire import batches, codec, columns, compression
+from headrace.wire.batches import InvalidRecord, Record
+from headrace.wire.compression import Codec
+from headrace.wire.frames import Frames
+from headrace.wire.primitives import Malformed
+
+FRAME_BYTES_MAX = 1 << 16
+OUTPUT_BYTES_MAX = 1 << 20
+_WAIT_SECONDS_MAX = 0.5
+_TOPIC = UUID(int=1)
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+SERVED = [
+    (api.key, version) for one in HANDLERS for api in one.APIS for version in api.versions
+]  # fmt: skip
+
+
+def frames(data: bytes) -> None:
+    """A stream of bytes cut into frames, received in pieces of varying size."""
+    source = Frames(FRAME_BYTES_MAX)
+    position, step = 0, 1
+    with contextlib.suppress(Malformed):
+        while position < len(data):
+            room = source.buffer()
+            piece = data[position : position + min(step, len(room))]
+            room[: len(piece)] = piece
+            found = source.received(len(piece))
+            assert all(len(frame) <= FRAME_BYTES_MAX for frame in found)
+            position, step = position + len(piece), step % 977 * 3 + 1
+
+
+def requests(data: bytes) -> None:
+    """One frame answered by the whole broker; hanging up is its way to refuse."""
+    broker, peer = _broker(), Peer(1, "127.0.0.1", 1)
+
+    async def respond() -> None:
+        with contextlib.suppress(HangUp, TimeoutError):
+            async with asyncio.timeout(_WAIT_SECONDS_MAX):
+                await broker.dispatcher.respond(bytearray(data), peer)
+
+    broker.loop.run_until_complete(respond())
+
+
+def record_batches(data: bytes) -> None:
+    """What a producer sent, checked as Produce does; read as far as it is accepted."""
+    with contextlib.suppress(Malformed, InvalidRecord):
+        batches.check(memoryview(data))
+        list(batches.records(data))
+
+
+def records(data: bytes) -> None:
+    """Records behind a checksum that is right, as only a hostile producer makes them."""
+    if len(data) < 2:
+        return
+    body, count = data[2:], data[1]
+    batch = bytearray(batches.HEADER_BYTES) + body
+    attributes = data[0] & 0x1F
+    _HEADER.pack_into(
+        batch, 0, 0, len(batch) - 12, 0, 2, 0, attributes, count - 1, 5, 9, -1, -1, -1, count
+    )
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    with contextlib.suppress(Malformed):
+        list(batches.records(batch))
+    with contextlib.suppress(Malformed):
+        columns.decode(bytes(batch), first=0, last=1 << 40, headers=True)
+
+
+def compressed(data: bytes) -> None:
+    """A payload of any codec; a bomb ends at the limit."""
+    if data:
+        with contextlib.suppress(Malformed):
+            found = compression.decompress(data[0] % 6, data[1:], limit=OUTPUT_BYTES_MAX)
+            assert len(found) <= OUTPUT_BYTES_MAX
+
+
+def journals(data: bytes) -> None:
+    """A record of a journal: key and value, split where the first byte says."""
+    if not data:
+        return
+    key, value = data[1 : 1 + data[0]], data[1 + data[0] :]
+    shard = ShareShard(_broker().services.shares)
+    for journal in (ShareJournal(shard), MetadataRecords(1)):
+        with contextlib.suppress(Malformed):
+            journal.events(key or None, value or None)
+
+
+def segments(data: bytes) -> None:
+    """A log whose last segment holds these bytes: opened, it is sound, or refuses."""
+    disk = MemoryDisk()
+    disk.open("t-0/00000000000000000000.log").append(data)
+    with contextlib.suppress(CorruptLog):
+        log = SegmentedLog(disk, "t-0")
+        offset = log.start_offset
+        while offset < log.end_offset:
+            found = log.read(offset, 1 << 20)
+            assert found.headers
+            assert found.headers[-1].last_offset >= offset
+            offset = found.headers[-1].last_offset + 1
+        log.close()
+
+
+class _Broker(NamedTuple):
+    loop: asyncio.AbstractEventLoop
+    services: Services
+    dispatcher: Dispatcher
+
+
+@cache
+def _broker() -> _Broker:
+    """A broker without a socket, with one topic; its polls never wait."""
+    logging.getLogger("headrace").setLevel(logging.CRITICAL)
+    loop = asyncio.new_event_loop()
+    services = Services(Config.parse({}), MemoryDisk(), VirtualClock(), lambda: _TOPIC)
+    services.host, services.port = "127.0.0.1", 9092
+
+    async def start() -> None:
+        services.topics.load()
+        await services.start()
+        await services.topics.create(CreateTopic("t", _TOPIC, 2, {}))
+
+    loop.run_until_complete(start())
+    services.waits.close()
+    return _Broker(loop, services, Dispatcher(services))
+
+
+def _frame(key: int, version: int, body: bytes) -> bytes:
+    head = struct.pack(">hhih", key, version, 7, -1)
+    flexible = codec.knows(key, version) and codec.is_flexible(key, version)
+    return head + (b"\0" if flexible else b"") + body
+
+
+def _batch(kind: int = Codec.NONE) -> bytes:
+    given = [Record(0, 5, b"k", b"v", (("h", b"x"),)), Record(0, 6, None, None)]
+    return batches.build(given, compression=kind)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "frames": frames,
+    "requests": requests,
+    "record_batches": record_batches,
+    "records": records,
+    "compressed": compressed,
+    "journals": journals,
+    "segments": segments,
+}
+SEEDS: dict[str, list[bytes]] = {
+    "frames": [struct.pack(">i", 10) + bytes(10), struct.pack(">i", 40_000) + bytes(40_000)],
+    "requests": [_frame(key, version, bytes(40)) for key, version in SERVED],
+    "record_batches": [_batch(kind) for kind in Codec],
+    "records": [bytes([kind, 2]) + _batch(kind)[batches.HEADER_BYTES :] for kind in Codec],
+    "compressed": [bytes([kind]) + compression.compress(kind, bytes(1000)) for kind in Codec],
+    "journals": [b"\x04\0\0\0\0" + bytes(40), b"\0" + bytes([1, 2, 0, 1]) + bytes(30)],
+    "segments": [_batch() + _batch(Codec.ZSTD)],
+}
