@@ -146,7 +146,8 @@ class Cleaner:
             try:
                 whole = await self._carry_out(work)
             finally:
-                work.close()
+                # The last to close a removed file waits until its blocks are free.
+                await asyncio.get_running_loop().run_in_executor(None, work.close)
         except (OSError, CorruptBatch) as error:
             self._fail(kept, error)
             return False

@@ -98,7 +98,7 @@ class _Chosen:
 class Compaction:
     """One cleaning of one log: `map_keys`, then for each group `open_copy`, `copy` and `put`.
 
-    Made, and finished with `close`, on the event loop.
+    Made on the event loop, and finished with `close`.
 
     Args:
         last_of_producers: of each idempotent producer the last offset that it wrote.
@@ -146,7 +146,8 @@ class Compaction:
                 if header.base_offset >= end:
                     break
                 found = yield from self._keys(header, data)
-                room -= sum(len(key) + _KEY_OVERHEAD_BYTES for key in found.keys() - offsets.keys())
+                fresh = [key for key in found if key not in offsets]
+                room -= sum(map(len, fresh)) + len(fresh) * _KEY_OVERHEAD_BYTES
                 if room < 0 and offsets:
                     self.end = header.base_offset
                     return
@@ -207,10 +208,11 @@ class Compaction:
         return True
 
     def close(self) -> None:
-        """Let the files go."""
+        """Let the files and the keys go; in any thread."""
         for file in self._files.values():
             file.close()
         self._files.clear()
+        self._last_offsets.clear()
 
     # ---- reading
 
