@@ -32,15 +32,23 @@ class SlowLog:
     def __init__(self) -> None:
         self.end_offset = self.durable_end = 0
         self.syncs = 0
+        self.is_closed = False
         self.let_go = threading.Semaphore(0)
 
     def append(self, data: bytearray, headers: Any) -> int:
         self.end_offset += 1
         return self.end_offset - 1
 
+    def close(self) -> None:
+        self.is_closed = True
+
     def sync(self) -> None:
         end_offset = self.end_offset
+        if end_offset == self.durable_end:
+            return
         assert self.let_go.acquire(timeout=TIMEOUT)
+        if self.is_closed:
+            raise OSError(9, "Bad file descriptor")
         self.syncs += 1
         self.durable_end = end_offset
 
@@ -182,16 +190,16 @@ def test_a_failed_sync_is_told_cut_off_and_over_without_a_restart(
         disk.failing.add("sync")
         put(partition, b"lost")
         cuts = partition.cuts
-        with pytest.raises(OSError, match="sync of orders-0 failed"):
+        with pytest.raises(OSError, match="orders-0 is not mended yet"):
             await partition.durable()
         for _ in range(3):
-            with pytest.raises(OSError, match="sync of orders-0 failed"):
+            with pytest.raises(OSError, match="orders-0 is not mended yet"):
                 put(partition, b"refused")
         assert (partition.high_watermark, values(partition)) == (1, [b"kept"])
         disk.failing.clear()
         await until(lambda: partition.log.fault is None and partition.log.end_offset == 1)
         await until(lambda: "written again" in caplog.text)
-        with pytest.raises(OSError, match="given up"):
+        with pytest.raises(OSError, match="orders-0 gave up"):
             await partition.durable(cuts=cuts)
         assert put(partition, b"next") == 1
         await partition.durable()
@@ -297,7 +305,7 @@ def test_changed_settings_hold_from_the_next_append_on() -> None:
         disk.failing.add("sync")
         put(partition, b"e")
         assert partition.high_watermark == 4
-        with pytest.raises(OSError, match="sync of orders-0"):
+        with pytest.raises(OSError, match="orders-0 is not mended yet"):
             await partition.durable()
         disk.failing.clear()
         await until(lambda: not partition.is_failing)
@@ -344,6 +352,35 @@ def test_records_are_deleted_up_to_an_offset() -> None:
         for wrong in (-1, 5):
             with pytest.raises(OffsetOutOfRange):
                 partition.delete_records(wrong)
+
+    run(go)
+
+
+def test_the_journal_of_an_internal_topic_does_not_expire() -> None:
+    async def go() -> None:
+        partition = on(MemoryDisk(), fsync=False, segment_bytes=1024, retention_ms=1)
+        partition.topic = Topic("__share_group_state", UUID(int=1), 1)
+        for _ in range(4):
+            put(partition, b"v" * 900)
+        assert partition.expire(WallMs(1 << 40)) == 0
+        partition.log.advance_start(2)
+        assert partition.expire(WallMs(1 << 40)) == 2
+
+    run(go)
+
+
+def test_those_who_wait_for_a_partition_that_is_closed_are_told() -> None:
+    async def go() -> None:
+        log, partition, _ = opened()
+        append(partition)
+        waiting = asyncio.create_task(partition.durable())
+        await asyncio.sleep(0)
+        partition.close()
+        log.let_go.release()
+        with pytest.raises(OSError, match="orders-0 is closed"):
+            await waiting
+        with pytest.raises(OSError, match="orders-0 is closed"):
+            append(partition)
 
     run(go)
 

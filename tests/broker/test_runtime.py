@@ -167,6 +167,62 @@ def test_disk_that_still_fails_keeps_being_told() -> None:
     run(work)
 
 
+def test_failed_sync_takes_nothing_that_was_answered_and_needs_no_restart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        disk, clock = MemoryDisk(), VirtualClock()
+        shard = shard_on(disk, fsync=True, clock=clock)
+        await joined(shard)
+        await acquired(shard, 0, 9)
+        await said(shard, Verdict.ACCEPT, 1, 1)
+        disk.failing.add("sync")
+        for _ in range(4):
+            with pytest.raises(StorageFault):
+                await said(shard, Verdict.ACCEPT, 2, 2)
+        disk.failing.clear()
+        clock.advance(5_000)
+        await joined(shard)
+        assert runs(shard) == [("0", "AVAILABLE", 0), ("1", "ACKNOWLEDGED", 1)]
+        await acquired(shard, 0, 0)
+        await said(shard, Verdict.ACCEPT, 0, 0)
+        disk.crash(0.0)
+        assert runs(shard_on(disk, fsync=True)) == []
+
+    run(work)
+    told = [one.getMessage() for one in caplog.records if one.levelname in {"ERROR", "WARNING"}]
+    assert [one.split(":")[1].split(",")[0] for one in told] == [
+        " journal write failed",
+        " journal is written again",
+    ]
+
+
+def test_disk_that_comes_back_is_noticed_without_any_request() -> None:
+    async def work() -> None:
+        disk = MemoryDisk()
+        shard = shard_on(disk)
+        await joined(shard)
+        dropped = shard.machine
+        disk.fail_after(0)
+        disk.failing.add("pread")
+        with pytest.raises(StorageFault):
+            await shard.ask(Heartbeat("other", MEMBER, 0, frozenset({"topic"})))
+        await asyncio.sleep(0)
+        assert shard.machine is dropped
+        disk.fail_after(None)
+        disk.failing.clear()
+
+        async def rebuilt() -> None:
+            while shard.machine is dropped:  # noqa: ASYNC110  # there is no event to wait for
+                await asyncio.sleep(0.01)
+
+        await asyncio.wait_for(rebuilt(), 10)
+        assert isinstance(shard.machine, ShareShard)
+        assert KEY in shard.machine.partitions
+
+    run(work)
+
+
 def test_lock_ends_without_any_request() -> None:
     async def work() -> None:
         shard = shard_on(MemoryDisk(), world=World(lock_ms=30), clock=SystemClock())

@@ -143,9 +143,7 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
     """A file system in memory at `folder`; the test is skipped where that is not allowed."""
     folder.mkdir(exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    if (
-        os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode
-    ):  # our own command
+    if subprocess.run(command, check=False, capture_output=True).returncode:
         pytest.skip("mounting needs root")
     try:
         yield

@@ -6,6 +6,7 @@ it was promised, so it is written once more. Either is tried again, with pauses,
 """
 
 import asyncio
+import errno
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -73,6 +74,7 @@ class Partition:
         self._mending: asyncio.Future[None] | None = None
         self._fault: OSError | None = None
         self.is_failing = False
+        self._is_closed = False
         self._timers: set[asyncio.TimerHandle] = set()
         self._flush_due: asyncio.TimerHandle | None = None
 
@@ -98,7 +100,10 @@ class Partition:
 
     def open(self) -> None:
         """Open the log. Raises: OSError; CorruptLog."""
-        self._log = self._open_log(self.settings, self._remove_later)
+        opened = self._open_log(self.settings, self._remove_later)
+        if self._waits_for_disk:
+            opened.sync()
+        self._log = opened
 
     @property
     def start_offset(self) -> int:
@@ -160,9 +165,8 @@ class Partition:
             self._begin_sync()
         else:
             self._waits.notify(self.key)
-            if self.settings.flush_ms < LONG_MAX and self._flush_due is None:
-                delay = self.settings.flush_ms / 1000
-                self._flush_due = asyncio.get_running_loop().call_later(delay, self._flush)
+            if self.settings.flush_messages < LONG_MAX or self.settings.flush_ms < LONG_MAX:
+                self._flush_as_set(opened)
         return first
 
     def append_records(self, records: list[batches.Record]) -> int:
@@ -202,8 +206,11 @@ class Partition:
 
     def _refusal(self) -> OSError:
         """A fresh error for each caller, as every raise adds to its traceback."""
-        number = None if self._fault is None else self._fault.errno
-        return OSError(number, f"a sync of {self.name} failed, what was not synced is given up")
+        number = errno.EIO if self._fault is None else self._fault.errno
+        told = "is closed" if self._is_closed else "is not mended yet after a failed sync"
+        if self._fault is None:
+            told = "gave up what was not synced"
+        return OSError(number, f"{self.name} {told}")
 
     def _begin_sync(self) -> "asyncio.Future[None]":
         if self._syncing is None:
@@ -223,6 +230,14 @@ class Partition:
         if self._waits_for_disk and end < self.log.end_offset:
             self._begin_sync()
 
+    def _flush_as_set(self, opened: SegmentedLog) -> None:
+        """Sync now when flush.messages records are not synced, else flush.ms later."""
+        if opened.end_offset - opened.durable_end >= self.settings.flush_messages:
+            self._begin_sync()
+        elif self.settings.flush_ms < LONG_MAX and self._flush_due is None:
+            delay = self.settings.flush_ms / 1000
+            self._flush_due = asyncio.get_running_loop().call_later(delay, self._flush)
+
     def _flush(self) -> None:
         self._flush_due = None
         if self._fault is None and self.log.durable_end < self.log.end_offset:
@@ -239,6 +254,8 @@ class Partition:
         self._faults.over(self.name)
 
     def _begin_mending(self, error: OSError) -> None:
+        if self._is_closed:
+            return
         self._failed(error)
         if self._fault is None:
             self._fault = error
@@ -280,13 +297,16 @@ class Partition:
     def expire(self, now: WallMs) -> int:
         """Drop the segments that the topic's settings keep no longer; returns how many.
 
-        Forgets producers that were silent for producer.id.expiration.ms. Raises: OSError.
+        Of an internal topic, whose records are a journal, only what was deleted goes. Producers
+        that were silent for producer.id.expiration.ms are forgotten. Raises: OSError.
         """
         opened = self.log
         opened.producers.expire(now, self._producer_expiration_ms)
         was = opened.start_offset
         segments = opened.segments()
-        until = max(was, kept_from(segments, self.settings, now, self.high_watermark))
+        until = was
+        if not self.topic.internal:
+            until = max(was, kept_from(segments, self.settings, now, self.high_watermark))
         if until >= segments[0].end_offset:
             try:
                 if until == segments[-1].end_offset:
@@ -336,6 +356,9 @@ class Partition:
             timer.cancel()
         self._timers.clear()
         self._flush_due = None
+        self._is_closed = True
+        if self._fault is None:
+            self._fault = OSError(errno.EBADF, "the partition is closed")  # for those who wait
         if self._mending is not None:
             self._mending.cancel()
         self._faults.forget(self.name)

@@ -123,7 +123,7 @@ class Partitions:
     def close(self) -> None:
         """Sync and close every log, and say so in the data folder.
 
-        Raises: OSError when one of them cannot be synced; the rest is, and all are closed.
+        Where that fails the next start reads what the disk has, as after a crash.
         """
         trouble: list[OSError] = []
 
@@ -139,10 +139,13 @@ class Partitions:
         for partition in self:
             partition.close()
         self._by_key.clear()
-        if trouble:
-            raise trouble[0]
-        if self._starts is not None:
-            leave_clean_mark(self._disk)
+        try:
+            if trouble:
+                raise trouble[0]
+            if self._starts is not None:
+                leave_clean_mark(self._disk)
+        except OSError as error:
+            log.warning("not everything was synced: %s; the next start checks all logs", error)
 
     @property
     def _kept_starts(self) -> StartOffsets:

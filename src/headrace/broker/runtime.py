@@ -92,22 +92,25 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self.machine, self._codec = build()
 
     def load(self) -> None:
-        """Replay the journal into a new machine.
+        """Replay the journal into a new machine, which takes the place of the old one when done.
 
         Raises: JournalDamaged for a record that is not known; OSError.
         """
-        self.machine, self._codec = self._build()
+        if self._fsync:
+            self._log.sync()  # what is replayed is promised from now on
+        machine, codec = self._build()
         offset, started = self._log.start_offset, self._clock.mono()
         told, replayed = started, 0
         while offset < self._log.end_offset:
             piece = self._log.read(offset, _READ_BYTES)
             for record in batches.records(piece.data):
-                self._replay(record)
+                self._replay(record, machine, codec)
                 replayed += 1
             offset = piece.headers[-1].last_offset + 1
             if elapsed_ms(told, self._clock.mono()) >= _PROGRESS_MS:
                 told = self._clock.mono()
                 log.info("%s: replayed %d of %d records", self.name, offset, self._log.end_offset)
+        self.machine, self._codec = machine, codec
         if replayed:
             took = elapsed_ms(started, self._clock.mono())
             log.info("%s: recovered from %d records in %d ms", self.name, replayed, took)
@@ -249,7 +252,11 @@ class ShardRuntime(Generic[CommandT, EventT]):
         if self._retry is not None:
             self._retry.cancel()
         loop = asyncio.get_running_loop()
-        self._retry = loop.call_later(pause_ms / 1000, self._rebuilt)
+        self._retry = loop.call_later(pause_ms / 1000, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry_at = self._clock.mono()
+        self._rebuilt()
 
     def _over(self) -> None:
         if self._failures:
@@ -277,10 +284,15 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._arm()
         return True
 
-    def _replay(self, record: batches.Record) -> None:
+    def _replay(
+        self,
+        record: batches.Record,
+        machine: Machine[CommandT, EventT],
+        codec: Journal[EventT],
+    ) -> None:
         try:
-            for event in self._codec.events(record.key, record.value):
-                self.machine.apply(event)
+            for event in codec.events(record.key, record.value):
+                machine.apply(event)
         except Malformed as error:
             raise JournalDamaged(
                 f"{self.name}: record {record.offset} cannot be replayed: {error}"

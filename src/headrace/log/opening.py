@@ -170,9 +170,6 @@ class Opening:
                 segment.path, size - segment.size, segment.size, damage, segment.end_offset,
             )  # fmt: skip
             segment.file.truncate(segment.size)
-        if size:
-            # What survived a killed process may be in memory only, and is promised from now on.
-            segment.file.sync()
         segment.release()
         return segment
 

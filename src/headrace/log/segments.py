@@ -81,8 +81,10 @@ class SegmentedLog:
         self.producers = opened.producers
         self._segments = SegmentList(disk, opened.segments, dropped or self._remove)
         self._start = max(start_offset, self._segments.bases[0])
+        active = self._segments.active
         self._settled_end = self.end_offset if opened.is_clean else -1
-        self._durable_end = self.end_offset
+        # What survived a killed process may be in memory only.
+        self._durable_end = self.end_offset if opened.is_clean else active.base_offset
 
     def configure(self, *, segment_bytes: int, segment_ms: int, index_interval_bytes: int) -> None:
         """Change the settings from the next append on."""

@@ -1,0 +1,163 @@
+"""All partitions: what a start opens after which stop, and what outlives a topic."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace.broker.config import Config
+from headrace.broker.partitions import Partition, Partitions
+from headrace.broker.waits import Waits
+from headrace.core.catalog import Catalog, CreateTopic, DeleteTopic
+from headrace.core.errors import Refused
+from headrace.core.types import MonoMs, Now, WallMs
+from headrace.log.api import CorruptLog
+from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.wire.batches import Record
+
+MARK = ".kafka_cleanshutdown"
+NOW = Now(MonoMs(0), WallMs(0))
+
+
+def change(catalog: Catalog, command: CreateTopic | DeleteTopic) -> None:
+    decided = catalog.decide(command, NOW)
+    assert not isinstance(decided, Refused)
+    for event in decided.events:
+        catalog.apply(event)
+
+
+def catalog_with(*names: str) -> Catalog:
+    catalog = Catalog()
+    for number, name in enumerate(names, 1):
+        change(catalog, CreateTopic(name, UUID(int=number), 2, {}))
+    return catalog
+
+
+def started(disk: MemoryDisk, catalog: Catalog, **settings: Any) -> Partitions:
+    partitions = Partitions(disk, Config(**settings), VirtualClock(), Waits(10))
+    partitions.open_all(catalog)
+    return partitions
+
+
+def found(partitions: Partitions, index: int, number: int = 1) -> Partition:
+    partition = partitions.get(UUID(int=number), index)
+    assert partition is not None
+    return partition
+
+
+def put(partition: Partition, count: int = 1) -> None:
+    for _ in range(count):
+        partition.append_records([Record(0, 0, None, b"v")])
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+def test_after_an_orderly_stop_a_log_is_opened_when_it_is_used() -> None:
+    async def go() -> None:
+        disk, catalog = MemoryDisk(), catalog_with("orders")
+        partitions = started(disk, catalog)
+        put(found(partitions, 0))
+        assert not disk.exists(MARK)
+        partitions.close()
+        assert disk.exists(MARK)
+        disk.crash(0.0)
+        again = started(disk, catalog)
+        assert not disk.exists(MARK)
+        assert [partition.is_open for partition in again] == [False, False]
+        assert found(again, 0).high_watermark == 1
+        assert [partition.is_open for partition in again] == [True, False]
+        again.close()
+        assert disk.exists(MARK)
+
+    run(go)
+
+
+def test_after_any_other_stop_every_log_is_opened_and_damage_refuses_the_start() -> None:
+    async def go() -> None:
+        disk, catalog = MemoryDisk(), catalog_with("orders")
+        partitions = started(disk, catalog, segment_bytes=1024)
+        put(found(partitions, 1), 60)
+        disk.crash(1.0)
+        again = started(disk, catalog)
+        assert all(partition.is_open for partition in again)
+        assert found(again, 1).high_watermark == 60
+        disk.crash(1.0)
+        disk.remove(f"orders-1/{found(partitions, 1).log.segments()[1].base_offset:020d}.log")
+        with pytest.raises(CorruptLog, match="restore what is missing"):
+            started(disk, catalog)
+
+    run(go)
+
+
+def test_what_cannot_be_synced_leaves_no_mark(caplog: pytest.LogCaptureFixture) -> None:
+    async def go() -> None:
+        disk, catalog = MemoryDisk(), catalog_with("orders")
+        partitions = started(disk, catalog)
+        for index in (0, 1):
+            put(found(partitions, index))
+        disk.failing.add("sync")
+        partitions.close()
+        disk.failing.clear()
+        assert not disk.exists(MARK)
+        assert "not everything was synced: [Errno 5] Input/output error" in caplog.text
+        disk.crash(1.0)
+        assert found(started(disk, catalog), 0).high_watermark == 1
+
+    run(go)
+
+
+def test_deleted_records_stay_deleted_whatever_happens() -> None:
+    async def go() -> None:
+        disk, catalog = MemoryDisk(), catalog_with("orders")
+        settings: dict[str, Any] = {"durability": "fsync"}
+        partitions = started(disk, catalog, **settings)
+        partition = found(partitions, 0)
+        put(partition, 5)
+        await partition.durable()
+        assert partition.delete_records(3) == 3
+        disk.crash(0.0)
+        again = started(disk, catalog, **settings)
+        assert (found(again, 0).start_offset, found(again, 0).high_watermark) == (3, 5)
+        again.close()
+        assert found(started(disk, catalog, **settings), 0).start_offset == 3
+
+    run(go)
+
+
+def test_a_topic_of_the_same_name_begins_at_zero() -> None:
+    async def go() -> None:
+        for crashes in (False, True):
+            disk, catalog = MemoryDisk(), catalog_with("orders")
+            partitions = started(disk, catalog)
+            put(found(partitions, 0), 5)
+            found(partitions, 0).delete_records(3)
+            topic = catalog.topics["orders"]
+            change(catalog, DeleteTopic(topic.id))
+            if crashes:
+                partitions = started(disk, catalog)
+            else:
+                partitions.delete_topic(topic)
+            change(catalog, CreateTopic("orders", UUID(int=9), 2, {}))
+            partitions.open_topic(catalog.topics["orders"], catalog)
+            fresh = found(partitions, 0, 9)
+            assert (fresh.start_offset, fresh.high_watermark) == (0, 0)
+            put(fresh)
+            assert fresh.high_watermark == 1
+
+    run(go)
+
+
+def test_start_offsets_that_moved_are_told() -> None:
+    async def go() -> None:
+        partitions = started(MemoryDisk(), catalog_with("orders"))
+        moved: list[tuple[str, int]] = []
+        partitions.on_start_moved.append(lambda one: moved.append((one.name, one.start_offset)))
+        put(found(partitions, 1), 2)
+        found(partitions, 1).delete_records(1)
+        assert moved == [("orders-1", 1)]
+
+    run(go)
