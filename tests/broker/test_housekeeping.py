@@ -325,6 +325,30 @@ def test_a_stop_waits_for_one_step_and_leaves_nothing(
     play(tmp_path, scene)
 
 
+def test_a_topic_deleted_before_its_turn_is_let_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, "copy")
+
+    async def scene(running: Running) -> None:
+        first = await running.topic("first", cleanup_policy="compact")
+        second = await running.topic("second", cleanup_policy="compact")
+        running.fill(first)
+        running.fill(second)
+        cleaning = asyncio.create_task(running.house.clean_dirtiest())
+        await gate.wait()
+        first.delete_records(30)  # so that the second has its turn at once
+        await running.services.topics.delete(DeleteTopic(second.topic.id))
+        again = await running.topic("second", cleanup_policy="compact")
+        running.fill(again)
+        gate.let_go.set()
+        assert not await cleaning
+        assert len(records(again)) == 50
+
+    play(tmp_path, scene)
+    assert "cannot be compacted" not in caplog.text
+
+
 def test_records_deleted_meanwhile_end_a_cleaning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,6 @@ def _compact(disk: MemoryDisk, log: SegmentedLog, now: int) -> None:
         deque(work.copy(group, copy), maxlen=0)
         copy.close()
         assert work.put(group)
-    work.close()
 
 
 def shape(header: BatchHeader) -> BatchHeader:
