@@ -59,15 +59,12 @@ def compact() -> Compact:
         dirty = find_dirty(log, cleaned_to, obeyed, WallMs(now))
         last_of = {one.producer_id: one.last_offset for one in log.producers.entries()}
         work = Compaction(disk, log, dirty, obeyed, WallMs(now), last_of)
-        try:
-            deque(work.map_keys(), maxlen=0)
-            for group in work.groups():
-                copy = work.open_copy(group)
-                deque(work.copy(group, copy), maxlen=0)
-                copy.close()
-                assert work.put(group)
-        finally:
-            work.close()
+        deque(work.map_keys(), maxlen=0)
+        for group in work.groups():
+            copy = work.open_copy(group)
+            deque(work.copy(group, copy), maxlen=0)
+            copy.close()
+            assert work.put(group)
         if tally is not None:
             tally.append(work.tally)
         return work.end

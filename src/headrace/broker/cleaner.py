@@ -73,6 +73,7 @@ class Cleaner:
         self._offsets: dict[tuple[str, int], int] = {}
         self._unwritten = False
         self._set_aside: dict[tuple[str, int], MonoMs] = {}
+        self._gone: set[tuple[str, int]] = set()  # since the last look began
         self._stop = threading.Event()
         self._closed = False
 
@@ -85,6 +86,7 @@ class Cleaner:
 
     def forget(self, kept: Kept) -> None:
         """A log is deleted: abandon work on it; one of the same name will be another."""
+        self._gone.add(kept.name)
         self._set_aside.pop(kept.name, None)
         self._unwritten |= self._offsets.pop(kept.name, None) is not None
         if self.busy_with == kept.name:
@@ -100,11 +102,11 @@ class Cleaner:
 
         What fails is told, and let alone for ten minutes; the next dirtiest then has its turn.
         """
-        due = await self._look(kept)
-        for one, dirty in due:
+        self._gone.clear()
+        for one, dirty in await self._look(kept):
             if self._closed:
                 break
-            if await self._clean(one, dirty):
+            if one.name not in self._gone and await self._clean(one, dirty):
                 return True
         if self._unwritten:
             await self._write_checkpoint()
@@ -119,7 +121,7 @@ class Cleaner:
             if count % _LOGS_PER_LOOK == 0:
                 await asyncio.sleep(0)
             resting = self._set_aside.get(one.name)
-            if resting is not None and resting > now.mono:
+            if one.name in self._gone or (resting is not None and resting > now.mono):
                 continue
             rules = self._rules(one)
             try:
@@ -140,15 +142,13 @@ class Cleaner:
     async def _clean(self, kept: Kept, dirty: Dirty) -> bool:
         started = self._clock.mono()
         self._stop.clear()
+        work = self._begin(kept, dirty)
         self.busy_with = kept.name
         try:
-            work = self._begin(kept, dirty)
-            try:
-                whole = await self._carry_out(work)
-            finally:
-                work.close()
+            whole = await self._carry_out(work)
         except (OSError, CorruptBatch) as error:
-            self._fail(kept, error)
+            if not self._stop.is_set() and not work.overtaken:
+                self._fail(kept, error)
             return False
         finally:
             self.busy_with = None
@@ -199,7 +199,8 @@ class Cleaner:
         if self._closed:
             return False
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, _carry_out, steps, self._stop)
+        await loop.run_in_executor(None, _carry_out, steps, self._stop)
+        return not self._stop.is_set()  # it may have been set after the last step
 
     async def _write_checkpoint(self) -> None:
         self._unwritten = False
@@ -234,12 +235,11 @@ class Cleaner:
         )
 
 
-def _carry_out(steps: Steps, stop: threading.Event) -> bool:
+def _carry_out(steps: Steps, stop: threading.Event) -> None:
     for _ in steps:
         if stop.wait(_REST_S):
             steps.close()
-            return False
-    return not stop.is_set()
+            return
 
 
 def _summary(tally: Tally, took_ms: int) -> str:

@@ -98,8 +98,6 @@ class _Chosen:
 class Compaction:
     """One cleaning of one log: `map_keys`, then for each group `open_copy`, `copy` and `put`.
 
-    Made, and finished with `close`, on the event loop.
-
     Args:
         last_of_producers: of each idempotent producer the last offset that it wrote.
 
@@ -127,13 +125,7 @@ class Compaction:
         self._segments = [
             one for one in kept.segments() if one.sealed and one.base_offset < dirty.end
         ]
-        self._files: dict[int, File] = {}
-        try:
-            for one in self._segments:
-                self._files[one.base_offset] = disk.open(f"{one.path}.log")
-        except OSError:
-            self.close()
-            raise
+        self._left = self._segments
 
     def map_keys(self) -> Steps:
         """Learn the last offset of every key of the dirty part, as far as memory goes."""
@@ -146,7 +138,8 @@ class Compaction:
                 if header.base_offset >= end:
                     break
                 found = yield from self._keys(header, data)
-                room -= sum(len(key) + _KEY_OVERHEAD_BYTES for key in found.keys() - offsets.keys())
+                fresh = [key for key in found if key not in offsets]
+                room -= sum(map(len, fresh)) + len(fresh) * _KEY_OVERHEAD_BYTES
                 if room < 0 and offsets:
                     self.end = header.base_offset
                     return
@@ -196,38 +189,42 @@ class Compaction:
 
     def put(self, group: Group) -> bool:
         """Put a finished copy in its segments' place; False when those are there no more."""
-        there = {one.base_offset: one for one in self._log.segments()}
-        if any(there.get(one.base_offset) != one for one in group.segments):
+        if not self._is_there(group.segments):
             return False
         if group.replaces:
             self._log.replace(group.bases, group.cleaned)
         else:
             self._disk.remove(group.cleaned)
         _add(self.tally, group.tally)
+        self._left = self._left[len(group.segments) :]
         return True
 
-    def close(self) -> None:
-        """Let the files go."""
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
+    @property
+    def overtaken(self) -> bool:
+        """Whether segments that were to be read are there no more."""
+        return not self._is_there(self._left)
+
+    def _is_there(self, segments: Sequence[SegmentInfo]) -> bool:
+        """Whether the log still has these segments as they were."""
+        there = {one.base_offset: one for one in self._log.segments()}
+        return all(there.get(one.base_offset) == one for one in segments)
 
     # ---- reading
 
     def _batches(self, segment: SegmentInfo) -> Iterator[tuple[BatchHeader, bytes]]:
         """The batches of a segment, read in pieces, their checksums found right."""
-        file = self._files[segment.base_offset]
+        path = f"{segment.path}.log"
         data, start, offset = b"", 0, 0
         while offset < segment.size:
             position = offset - start
             if len(data) - position < HEADER_BYTES:
-                data, start, position = file.pread(_READ_BYTES, offset), offset, 0
+                data, start, position = self._disk.read(path, _READ_BYTES, offset), offset, 0
             header = batches.read_header(data, position)
             if header.size > segment.size - offset:
                 raise CorruptBatch(f"a batch of {header.size} bytes goes past {segment.path}.log")
             if len(data) - position < header.size:
                 count = max(_READ_BYTES, header.size)
-                data, start, position = file.pread(count, offset), offset, 0
+                data, start, position = self._disk.read(path, count, offset), offset, 0
             batches.verify(data, position, header)
             yield header, data[position : position + header.size]
             offset += header.size

@@ -1,0 +1,389 @@
+"""Retention and compaction in the background: in which order, what is told, what faults leave."""
+
+import asyncio
+import errno
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from headrace.broker.cleaner import Kept, size_text
+from headrace.broker.config import Config
+from headrace.broker.partitions import Partition
+from headrace.broker.services import open_services
+from headrace.broker.topic_settings import TopicSettings
+from headrace.core.catalog import CreateTopic, DeleteTopic
+from headrace.log import compaction
+from headrace.log.cleaner_checkpoint import read_checkpoint, write_checkpoint
+from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.log.os_disk import OsDisk
+from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
+from headrace.wire.batches import Record
+
+DAY_MS = 86_400_000
+TIMEOUT = 20.0
+
+
+class Running:
+    """A broker's inside with a clock of its own; nothing is due but what a test calls."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.clock = VirtualClock()
+        named = {name.replace("_", "."): str(value) for name, value in settings.items()}
+        config = Config.parse({"log.segment.bytes": "1024", **named})
+        self.services = open_services(config, folder, clock=self.clock, new_id=uuid4)
+        self.house = self.services.housekeeping
+
+    async def topic(self, name: str, **configs: str) -> Partition:
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        await self.services.topics.create(CreateTopic(name, uuid4(), 1, named))
+        found = self.services.partition(name, 0)
+        assert found is not None
+        return found
+
+    def fill(self, partition: Partition, keys: int = 2, count: int = 50) -> None:
+        for number in range(count):
+            key = b"k%d" % (number % keys)
+            partition.append_records([Record(0, self.clock.wall(), key, b"v" * 20)])
+
+    def leftovers(self) -> list[str]:
+        return [path.name for path in self.folder.rglob("*.cleaned")]
+
+
+Scene = Callable[[Running], Coroutine[Any, Any, None]]
+
+
+def play(folder: Path, scene: Scene, **settings: Any) -> None:
+    """A broker from its start to its stop."""
+
+    async def go() -> None:
+        running = Running(folder, **settings)
+        await running.services.start()
+        try:
+            await asyncio.wait_for(scene(running), TIMEOUT)
+        finally:
+            await running.services.close()
+
+    asyncio.run(go())
+
+
+def records(partition: Partition) -> list[Record]:
+    found: list[Record] = []
+    offset = partition.start_offset
+    while offset < partition.high_watermark:
+        piece = partition.read(offset, 1 << 20)
+        found += batches.records(piece.data)
+        offset = piece.headers[-1].last_offset + 1
+    return found
+
+
+def test_retention_deletes_what_is_old_and_counts_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scene(running: Running) -> None:
+        jobs = await running.topic("jobs", retention_ms=str(DAY_MS))
+        running.fill(jobs)
+        segments, size = len(jobs.log.segments()), jobs.log.size_bytes
+        assert segments > 2
+        await running.house.expire_all()
+        assert jobs.start_offset == 0
+        journal = running.services.partition("__share_group_state", 0)
+        assert journal is not None
+        journal.append_records([Record(0, running.clock.wall(), b"\0", b"")])
+        running.clock.advance(400 * DAY_MS)
+        await running.house.expire_all()
+        assert (jobs.start_offset, records(jobs)) == (50, [])
+        counters = running.house.counters
+        assert (counters.segments_deleted, counters.bytes_freed) == (segments, size)
+        assert journal.start_offset == 0, "every record of a journal counts"
+
+    play(tmp_path, scene)
+    assert "retention of jobs-0:" in caplog.text
+
+
+def test_a_partition_that_fails_is_told_once_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(running: Running) -> None:
+        bad = await running.topic("bad", retention_ms="1")
+        good = await running.topic("good", retention_ms="1")
+        running.fill(bad)
+        running.fill(good)
+        running.clock.advance(DAY_MS)
+        whole, fails = Partition.expire, True
+
+        def expire(self: Partition, now: Any) -> int:
+            if self is bad and fails:
+                raise OSError(errno.EIO, "Input/output error")
+            return whole(self, now)
+
+        monkeypatch.setattr(Partition, "expire", expire)
+        for _ in range(3):
+            await running.house.expire_all()
+        assert (bad.start_offset, good.start_offset) == (0, 50)
+        fails = False
+        await running.house.expire_all()
+        assert bad.start_offset == 50
+
+    play(tmp_path, scene)
+    assert caplog.text.count("retention of bad-0 failed: [Errno 5] Input/output error") == 1
+
+
+def test_the_dirtiest_log_is_compacted_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scene(running: Running) -> None:
+        house = running.house
+        kept = await running.topic("kept")
+        running.fill(kept)
+        few = await running.topic("few", cleanup_policy="compact", min_cleanable_dirty_ratio="0.1")
+        running.fill(few)
+        assert await house.clean_dirtiest()
+        running.fill(few, count=25)
+        many = await running.topic("many", cleanup_policy="compact")
+        running.fill(many, count=100)
+        caplog.clear()
+        assert await house.clean_dirtiest()
+        assert "compacted many-0: " in caplog.text
+        assert "few" not in caplog.text
+        assert house.counters.dirty_ratio_max == 1.0
+        assert await house.clean_dirtiest()
+        assert "compacted few-0: " in caplog.text
+        assert not await house.clean_dirtiest()
+        assert house.counters.dirty_ratio_max < 0.1
+        assert house.counters.cleanings == 3
+        assert len(records(kept)) == 50
+        ends = {one.topic.name: one.log.segments()[-1].base_offset for one in (few, many)}
+        assert read_checkpoint(OsDisk(tmp_path)) == {
+            ("few", 0): ends["few"],
+            ("many", 0): ends["many"],
+        }
+        table = {one.key: one.offset for one in records(many)}
+        assert table == {b"k0": 98, b"k1": 99}
+
+    play(tmp_path, scene)
+
+    async def again(running: Running) -> None:
+        assert not await running.house.clean_dirtiest(), "the checkpoint tells where it stood"
+        many = running.services.partition("many", 0)
+        assert many is not None
+        assert {one.key: one.offset for one in records(many)} == {b"k0": 98, b"k1": 99}
+
+    play(tmp_path, again)
+
+
+def test_both_policies_at_once(tmp_path: Path) -> None:
+    async def scene(running: Running) -> None:
+        both = await running.topic(
+            "both", cleanup_policy="compact,delete", retention_ms=str(DAY_MS)
+        )
+        running.fill(both)
+        assert await running.house.clean_dirtiest()
+        assert 2 <= len(records(both)) < 25
+        running.clock.advance(2 * DAY_MS)
+        await running.house.expire_all()
+        assert (both.start_offset, both.high_watermark) == (50, 50)
+
+    play(tmp_path, scene)
+
+
+def test_the_longest_lag_seals_what_is_written_to(tmp_path: Path) -> None:
+    async def scene(running: Running) -> None:
+        slow = await running.topic("slow", cleanup_policy="compact", max_compaction_lag_ms="60000")
+        running.fill(slow, count=4)
+        running.clock.advance(60_000)
+        assert not await running.house.clean_dirtiest()
+        running.clock.advance(1)
+        assert await running.house.clean_dirtiest()
+        assert [one.offset for one in records(slow)] == [2, 3]
+
+    play(tmp_path, scene)
+
+
+def test_a_log_that_is_no_topic_is_looked_after_when_handed_in(tmp_path: Path) -> None:
+    async def scene(running: Running) -> None:
+        journal = SegmentedLog(OsDisk(tmp_path), "journal-0", segment_bytes=1024)
+        for number in range(50):
+            data = bytearray(batches.build([Record(0, 0, b"key", b"%d" % number)]))
+            journal.append(data, batches.headers(data))
+        settings = TopicSettings(cleanup_policy=("compact",))
+        running.house.look_after(Kept("journal", 0, settings, lambda: journal))
+        assert await running.house.clean_dirtiest()
+        assert journal.size_bytes < 1200
+        assert journal.end_offset == 50
+        journal.close()
+
+    play(tmp_path, scene)
+
+
+def test_what_cannot_be_compacted_rests_and_the_next_has_its_turn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(running: Running) -> None:
+        house, full = running.house, True
+        whole = compaction.Compaction.copy
+
+        def copy(self: Any, group: Any, file: Any) -> Iterator[None]:
+            if full and group.cleaned.startswith("large"):
+                file.append(b"half a batch")
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return whole(self, group, file)
+
+        monkeypatch.setattr(compaction.Compaction, "copy", copy)
+        large = await running.topic("large", cleanup_policy="compact")
+        small = await running.topic("small", cleanup_policy="compact")
+        running.fill(large, count=100)
+        running.fill(small, count=100)
+        assert await house.clean_dirtiest()
+        assert len(records(small)) < 30
+        assert len(records(large)) == 100
+        assert running.leftovers() == []
+        assert not await house.clean_dirtiest()
+        assert house.counters.failures == 1
+        full = False
+        running.clock.advance(600_001)
+        assert await house.clean_dirtiest()
+        assert len(records(large)) < 30
+
+    play(tmp_path, scene)
+    assert caplog.text.count("large-0 cannot be compacted: [Errno 28] No space left") == 1
+
+
+class Gate:
+    """Holds a cleaning after its first step, until a test lets it go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.reached, self.let_go = threading.Event(), threading.Event()
+        whole = getattr(compaction.Compaction, name)
+
+        def steps(*given: Any) -> Iterator[None]:
+            for step in whole(*given):
+                self.reached.set()
+                assert self.let_go.wait(TIMEOUT)
+                yield step
+
+        monkeypatch.setattr(compaction.Compaction, name, steps)
+
+    async def wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert await loop.run_in_executor(None, self.reached.wait, TIMEOUT)
+
+
+@pytest.mark.parametrize("phase", ["map_keys", "copy"])
+def test_a_topic_deleted_meanwhile_leaves_nothing(
+    phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, phase)
+
+    async def scene(running: Running) -> None:
+        gone = await running.topic("gone", cleanup_policy="compact")
+        running.fill(gone)
+        cleaning = asyncio.create_task(running.house.clean_dirtiest())
+        await gate.wait()
+        await running.services.topics.delete(DeleteTopic(gone.topic.id))
+        again = await running.topic("gone", cleanup_policy="compact")
+        running.fill(again)
+        gate.let_go.set()
+        assert not await cleaning
+        assert len(records(again)) == 50
+        assert running.leftovers() == []
+        assert await running.house.clean_dirtiest(), "nothing is remembered of its namesake"
+        assert len(records(again)) < 30
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("phase", ["map_keys", "copy"])
+def test_a_stop_waits_for_one_step_and_leaves_nothing(
+    phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, phase)
+
+    async def scene(running: Running) -> None:
+        jobs = await running.topic("jobs", cleanup_policy="compact")
+        running.fill(jobs)
+        cleaning = asyncio.create_task(running.house.clean_dirtiest())
+        await gate.wait()
+        closing = asyncio.create_task(running.house.close())
+        await asyncio.sleep(0)
+        gate.let_go.set()
+        assert not await cleaning
+        await closing
+        assert running.leftovers() == []
+        assert len(records(jobs)) == 50
+
+    play(tmp_path, scene)
+
+
+def test_a_topic_deleted_before_its_turn_is_let_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, "copy")
+
+    async def scene(running: Running) -> None:
+        first = await running.topic("first", cleanup_policy="compact")
+        second = await running.topic("second", cleanup_policy="compact")
+        running.fill(first)
+        running.fill(second)
+        cleaning = asyncio.create_task(running.house.clean_dirtiest())
+        await gate.wait()
+        first.delete_records(30)  # so that the second has its turn at once
+        await running.services.topics.delete(DeleteTopic(second.topic.id))
+        again = await running.topic("second", cleanup_policy="compact")
+        running.fill(again)
+        gate.let_go.set()
+        assert not await cleaning
+        assert len(records(again)) == 50
+
+    play(tmp_path, scene)
+    assert "cannot be compacted" not in caplog.text
+
+
+def test_records_deleted_meanwhile_end_a_cleaning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, "copy")
+
+    async def scene(running: Running) -> None:
+        jobs = await running.topic("jobs", cleanup_policy="compact")
+        running.fill(jobs)
+        cleaning = asyncio.create_task(running.house.clean_dirtiest())
+        await gate.wait()
+        jobs.delete_records(30)
+        gate.let_go.set()
+        assert not await cleaning
+        assert [one.offset for one in records(jobs)] == list(range(30, 50))
+        assert running.leftovers() == []
+        assert await running.house.clean_dirtiest()
+        assert records(jobs)[-1].offset == 49
+        assert jobs.start_offset == 30
+
+    play(tmp_path, scene)
+
+
+def test_a_checkpoint_is_written_as_kafka_writes_it(caplog: pytest.LogCaptureFixture) -> None:
+    disk = MemoryDisk()
+    assert read_checkpoint(disk) == {}
+    write_checkpoint(disk, {("orders", 1): 7, ("a.b-c", 0): 12})
+    assert disk.read("cleaner-offset-checkpoint") == b"0\n2\na.b-c 0 12\norders 1 7\n"
+    assert read_checkpoint(disk) == {("orders", 1): 7, ("a.b-c", 0): 12}
+    for damaged in (b"", b"1\n0\n", b"0\n2\norders 1 7\n", b"0\n1\norders seven\n", b"\xff"):
+        disk.write("cleaner-offset-checkpoint", damaged)
+        caplog.clear()
+        assert read_checkpoint(disk) == {}
+        assert "cleaner-offset-checkpoint is damaged and ignored" in caplog.text
+
+
+def test_sizes_are_for_people() -> None:
+    told = [size_text(count) for count in (0, 999, 1200, 340_000_000, 1.2e9, 5e15)]
+    assert told == ["0 B", "999 B", "1.2 KB", "340 MB", "1.2 GB", "5000 TB"]
