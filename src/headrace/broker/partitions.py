@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from headrace.broker.config import Config
+from headrace.broker.metrics import Traffic
 from headrace.broker.topic_settings import TopicSettings
 from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog, Resource, Topic
@@ -50,11 +51,17 @@ class Partition:
         self.log = log
         self.settings = settings
         self.key = TopicPartition(topic.id, index)
+        self.traffic = Traffic()
         self._waits = waits
         self._fsync = fsync
         self._durable_end = log.end_offset
         self._syncing: asyncio.Future[None] | None = None
         self._fault: OSError | None = None
+
+    @property
+    def fault(self) -> OSError | None:
+        """The failed sync after which nothing is accepted any more, if there was one."""
+        return self._fault
 
     @property
     def start_offset(self) -> int:
@@ -77,6 +84,7 @@ class Partition:
         if self._fault is not None:
             raise self._fault
         first = self.log.append(data, headers)
+        self.traffic.produced(data, headers)
         if self._fsync:
             self._begin_sync()
         else:

@@ -65,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
         self._finishing = False
         self._reading = True
+        self._ended_by = "peer"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclass of asyncio's.
@@ -73,10 +74,12 @@ class Connection(asyncio.BufferedProtocol):
         self._peer = Peer(next(self._server.connection_ids), host, port)
         limit = self._server.services.config.connections_max
         if len(self._server.connections) >= limit:
+            self._server.services.metrics.connections_refused += 1
             log.warning("refusing %s: %d connections are open", self._peer, limit)
             self._transport.abort()
             return
         self._server.connections.add(self)
+        self._server.services.metrics.connections_accepted += 1
         self._task = asyncio.get_running_loop().create_task(self._serve())
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio calls it so
@@ -91,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             arrived = self._frames.received(nbytes)
         except Malformed as error:
+            self._ended_by = "protocol"
             log.warning("closing %s: %s", self._peer, error)
             self._transport.abort()
             return
@@ -139,10 +143,13 @@ class Connection(asyncio.BufferedProtocol):
                     self._transport.write(buffer)
                 await self._writable.wait()
         except HangUp as reason:
+            self._ended_by = reason.blame
             log.warning("closing %s: %s", self._peer, reason)
         except Exception:
+            self._ended_by = "bug"
             # A bug in a handler must not take the other connections down; it is told in full.
             log.exception("closing %s after a bug in a handler", self._peer)
         finally:
+            self._server.services.metrics.closed[self._ended_by] += 1
             self._server.services.disconnected(self._peer.connection_id)
             self._transport.close()

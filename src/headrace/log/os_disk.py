@@ -5,8 +5,8 @@ also be found there after a power cut.
 """
 
 import os
-import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.core.types import MonoMs, Now, WallMs
@@ -29,9 +29,10 @@ class SystemClock:
 
 
 class OsFile:
-    """`log.api.File` over a file descriptor."""
+    """`log.api.File` over a file descriptor; `on_sync` is told how many seconds each sync took."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_sync: Callable[[float], None] | None) -> None:
+        self._on_sync = on_sync
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
@@ -58,7 +59,10 @@ class OsFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
+        began = time.perf_counter()
         os.fdatasync(self._fd)
+        if self._on_sync is not None:
+            self._on_sync(time.perf_counter() - began)
 
     def close(self) -> None:
         # The number may soon be another file's: it must not be used a second time.
@@ -68,9 +72,13 @@ class OsFile:
 
 
 class OsDisk:
-    """`log.api.Disk` over the folder `root`, which is made when absent."""
+    """`log.api.Disk` over the folder `root`, which is made when absent.
 
-    def __init__(self, root: Path) -> None:
+    `on_sync` is called with the seconds that each fdatasync took, in the thread that did it.
+    """
+
+    def __init__(self, root: Path, *, on_sync: Callable[[float], None] | None = None) -> None:
+        self._on_sync = on_sync
         self._root = root
         self._make_folder(root)
 
@@ -79,7 +87,7 @@ class OsDisk:
         is_new = not target.exists()
         if is_new:
             self._make_folder(target.parent)
-        file = OsFile(target)
+        file = OsFile(target, self._on_sync)
         if is_new:
             _sync_folder(target.parent)
         return file
@@ -97,6 +105,8 @@ class OsDisk:
         target = self._root / path
         try:
             if target.is_dir():
+                import shutil  # late: it brings every kind of archive with it
+
                 shutil.rmtree(target)
             else:
                 target.unlink()
