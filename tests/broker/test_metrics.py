@@ -21,7 +21,7 @@ import headrace
 from headrace.broker import metrics_http
 from headrace.broker.config import Config
 from headrace.broker.metrics import REQUEST_SECONDS, Histogram, Metrics
-from headrace.broker.metrics_families import PIECE_SAMPLES
+from headrace.broker.metrics_families import PIECE_SAMPLES, Family, Sample
 from headrace.broker.services import Services, StartError
 from headrace.core.catalog import CreateTopic
 from headrace.log.memory_disk import MemoryDisk
@@ -186,8 +186,17 @@ def test_a_family_in_many_pieces_is_told_once_and_whole(broker: headrace.Broker,
     status, kind, text = get(broker)
     assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert text.count("# TYPE headrace_partition_size_bytes gauge\n") == 1
-    found = re.findall(r'^headrace_partition_size_bytes\{.*topic="wide"\} 0\.0$', text, re.M)
+    found = re.findall(r'^headrace_partition_size_bytes\{.*topic="wide",.*\} 0$', text, re.M)
     assert len(found) == count
+
+
+def test_names_that_must_be_escaped_come_back_whole() -> None:
+    family, name = Family("m", "gauge", "Doc.", ("group",)), 'a"b\\c\nd'
+    page = b"# TYPE m gauge\n" + metrics_http._lines(family, [Sample((name,), 2)])
+    (found,) = parsed(page.decode())
+    assert [(one.labels, one.value) for one in found.samples] == [({"group": name}, 2)]
+    (found,) = open_parsed(page.decode() + "# EOF\n")
+    assert [(one.labels, one.value) for one in found.samples] == [({"group": name}, 2)]
 
 
 def test_open_metrics_where_it_is_asked_for(broker: headrace.Broker, wire: Any) -> None:

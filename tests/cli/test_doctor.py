@@ -1,8 +1,10 @@
 """`headrace doctor`: what it finds, on this machine and on worse ones."""
 
 import contextlib
+import importlib
 import json
 import resource
+import shutil
 import socket
 import threading
 import time
@@ -18,7 +20,7 @@ from headrace.cli import checks, installed
 from headrace.cli.checks import Finding, Grade
 from headrace.cli.main import build
 
-Usage = namedtuple("Usage", ["total", "used", "free"])  # noqa: PYI024  # shutil's own
+Usage = namedtuple("Usage", ["total", "used", "free"])  # as shutil tells it
 
 
 def doctor(*arguments: str) -> tuple[int, str]:
@@ -133,7 +135,7 @@ def test_an_address_of_another_machine_fails(free_port: int, monkeypatch: pytest
 def test_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, grade: Grade
 ) -> None:
-    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: Usage(10**12, 0, free))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, free))
     assert by_name(checks.disk(tmp_path))["disk space"].grade is grade
 
 
@@ -184,7 +186,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
             raise ImportError(f"No module named {name!r}")
         return real(name)
 
-    real = installed.import_module
+    real = importlib.import_module
     monkeypatch.setattr(installed, "import_module", refuse)
     monkeypatch.setattr(installed, "find_spec", lambda name: None if name in modules else name)
     version = installed._version

