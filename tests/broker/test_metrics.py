@@ -242,6 +242,22 @@ def exchange(broker: headrace.Broker, sent: bytes) -> bytes:
         return found
 
 
+def test_a_client_that_is_hung_up_on_is_counted_and_named(
+    broker: headrace.Broker, connect: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    client = connect()
+    host, port = client.socket.getsockname()
+    client.send(9999, 0, b"")
+    assert client.closed()
+    until = time.monotonic() + TIMEOUT
+    while (closed := series(broker)["headrace_connections_closed_total"])[("protocol",)] == 0:
+        assert time.monotonic() < until, closed
+    assert closed[("peer",)] == 0
+    (line,) = (one for one in caplog.records if "closing" in one.message)
+    assert line.message == f"closing {host}:{port}: API key 9999 is not served"
+    assert vars(line)["peer"] == f"{host}:{port}"
+
+
 @pytest.mark.parametrize(
     ("sent", "status"),
     [

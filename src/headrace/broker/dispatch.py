@@ -80,6 +80,11 @@ class Peer:
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
+    @property
+    def fields(self) -> dict[str, object]:
+        """What a log line about this peer carries beside its text."""
+        return {"peer": str(self), "connection": self.connection_id}
+
 
 class Dispatcher:
     """Answers frames with the handlers given."""

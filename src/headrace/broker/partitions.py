@@ -59,6 +59,11 @@ class Partition:
         self._fault: OSError | None = None
 
     @property
+    def fields(self) -> dict[str, object]:
+        """What a log line about this partition carries beside its text."""
+        return {"topic": self.topic.name, "partition": self.index}
+
+    @property
     def fault(self) -> OSError | None:
         """The failed sync after which nothing is accepted any more, if there was one."""
         return self._fault
@@ -123,7 +128,7 @@ class Partition:
             self._fault = error
             log.error(
                 "sync of %s-%d failed: %s; it accepts nothing until the broker is restarted",
-                self.topic.name, self.index, error,
+                self.topic.name, self.index, error, extra=self.fields,
             )  # fmt: skip
         finally:
             self._syncing = None

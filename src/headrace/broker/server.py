@@ -75,7 +75,10 @@ class Connection(asyncio.BufferedProtocol):
         limit = self._server.services.config.connections_max
         if len(self._server.connections) >= limit:
             self._server.services.metrics.connections_refused += 1
-            log.warning("refusing %s: %d connections are open", self._peer, limit)
+            log.warning(
+                "refusing %s: %d connections are open (max.connections)", self._peer, limit,
+                extra=self._peer.fields,
+            )  # fmt: skip
             self._transport.abort()
             return
         self._server.connections.add(self)
@@ -95,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
             arrived = self._frames.received(nbytes)
         except Malformed as error:
             self._ended_by = "protocol"
-            log.warning("closing %s: %s", self._peer, error)
+            log.warning("closing %s: %s", self._peer, error, extra=self._peer.fields)
             self._transport.abort()
             return
         self._queue.extend(arrived)
@@ -144,11 +147,13 @@ class Connection(asyncio.BufferedProtocol):
                 await self._writable.wait()
         except HangUp as reason:
             self._ended_by = reason.blame
-            log.warning("closing %s: %s", self._peer, reason)
+            log.warning("closing %s: %s", self._peer, reason, extra=self._peer.fields)
         except Exception:
             self._ended_by = "bug"
             # A bug in a handler must not take the other connections down; it is told in full.
-            log.exception("closing %s after a bug in a handler", self._peer)
+            log.exception(
+                "closing %s after a bug in a handler", self._peer, extra=self._peer.fields
+            )
         finally:
             self._server.services.metrics.closed[self._ended_by] += 1
             self._server.services.disconnected(self._peer.connection_id)

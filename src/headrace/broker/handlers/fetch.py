@@ -122,7 +122,10 @@ def _read_partition(partition: Partition, asked: Any, left: int, first: bool) ->
     except OffsetOutOfRange:
         return _Found(asked.partition, Code.OFFSET_OUT_OF_RANGE)
     except OSError as error:
-        log.error("read of %s-%d failed: %s", partition.topic.name, partition.index, error)
+        log.error(
+            "read of %s-%d failed: %s", partition.topic.name, partition.index, error,
+            extra=partition.fields,
+        )  # fmt: skip
         return _Found(asked.partition, Code.STORAGE_ERROR)
     return _Found(
         asked.partition, Code.NONE, partition.high_watermark, partition.start_offset, records,

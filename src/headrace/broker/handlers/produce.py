@@ -104,7 +104,10 @@ def _append(partition: Partition, part: _Part) -> int:
     try:
         return partition.append(part.records, [header])
     except OSError as error:
-        log.error("append to %s-%d failed: %s", partition.topic.name, part.index, error)
+        log.error(
+            "append to %s-%d failed: %s", partition.topic.name, part.index, error,
+            extra=partition.fields,
+        )  # fmt: skip
         raise Faulty(Code.STORAGE_ERROR, str(error)) from error
 
 
