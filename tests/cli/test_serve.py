@@ -76,6 +76,7 @@ def test_a_start_loads_neither_what_others_need_nor_what_tests_use(tmp_path: Pat
     assert "headrace.broker.node" in imported
     unwanted = {
         "typer", "rich", "hypothesis", "prometheus_client", "numpy", "pyarrow", "json", "difflib",
+        "shutil", "importlib.metadata",
         "headrace.cli.demo", "headrace.cli.doctor", "headrace.broker.metrics_http",
     }  # fmt: skip
     assert imported & unwanted <= _of_the_environment(), "the start of every broker got slower"
