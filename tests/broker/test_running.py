@@ -52,7 +52,14 @@ def test_serve_says_where_it_listens_and_stops_cleanly(
     assert told[2] == str(tmp_path)
     with socket.create_connection(("127.0.0.1", int(told[1])), timeout=TIMEOUT):
         process.send_signal(number)
-        assert process.communicate(timeout=TIMEOUT) == ("", "")
+        out, logged = process.communicate(timeout=TIMEOUT)
+    assert out == ""
+    assert re.fullmatch(
+        r"\S+ INFO headrace\.broker: started in \d+ ms: .+\n"
+        rf"\S+ INFO headrace\.broker: stopping on {number.name} with [01] connections\n"
+        r"\S+ INFO headrace\.broker: stopped in \d+ ms: all is synced\n",
+        logged,
+    )
     assert process.returncode == 0
 
 

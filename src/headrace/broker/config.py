@@ -52,6 +52,16 @@ class Config(LogConfig):
         "What an answer waits for: os = written to the operating system; fsync = on the disk.",
         choices=("os", "fsync"),
     )  # fmt: skip
+    metrics_port: int | None = setting(
+        "headrace.metrics.port", None,
+        "Port of /metrics, /-/healthy and /-/ready; 0 picks a free one; unset: none.",
+        low=0, high=65_535, kind=int,
+    )  # fmt: skip
+    metrics_granularity: str = setting(
+        "headrace.metrics.granularity", "partition",
+        "Series of topics are told by partition, by topic, or (none) not at all.",
+        choices=("partition", "topic", "none"),
+    )  # fmt: skip
     share_group_enable: bool = setting("share.group.enable", True, "Serve share groups.")
     share_delivery_count_limit: int = setting(
         "group.share.delivery.count.limit", 5, "Deliveries of a record before it is archived.",

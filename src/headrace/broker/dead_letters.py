@@ -85,17 +85,22 @@ class DeadLetters:
             self._wanted.clear()
             shards, self._waiting = self._waiting, set()
             self._found.clear()
+            group = ""
             try:
                 for shard in shards:
                     for key in sorted(self._shares.machine_of(shard).archiving):
+                        group = key.group
                         await self._write_all(key)
                 self._in_doubt = False
                 pause = 0.5
             except (OSError, StorageFault) as error:
                 log.error(
-                    "dead letters cannot be written: %s; trying again in %.0f s, the records wait",
+                    "dead letters of group %s cannot be written: %s; trying again in %.1f s, "
+                    "the records wait",
+                    group,
                     error,
                     pause,
+                    extra={"group": group},
                 )
                 self._waiting |= shards
                 self._in_doubt = True

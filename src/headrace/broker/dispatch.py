@@ -6,8 +6,10 @@ ApiVersions from the future is answered in version 0 with error 35, on which cli
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Protocol
 
+from headrace.broker.errors import Code
 from headrace.broker.handlers import (
     alter_configs,
     api_versions,
@@ -96,6 +98,11 @@ class Peer:
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
+    @property
+    def fields(self) -> dict[str, object]:
+        """What a log line about this peer carries beside its text."""
+        return {"peer": str(self), "connection": self.connection_id}
+
 
 class Dispatcher:
     """Answers frames with the handlers given."""
@@ -127,6 +134,8 @@ class Dispatcher:
         if len(frame) > api.body_bytes_max:
             raise HangUp(f"{api.name} of {len(frame)} bytes; {api.body_bytes_max} are allowed")
         flexible = api.is_flexible(head.version)
+        began, metrics = perf_counter(), self._services.metrics
+        metrics.in_flight += 1
         try:
             body = frames.body_of(frame, head, flexible=flexible)
             request = Request(
@@ -137,16 +146,24 @@ class Dispatcher:
         except Malformed as error:
             raise HangUp(f"{api.name} version {head.version}: {error}") from error
         except (StorageFault, OSError) as error:
-            raise HangUp(f"{api.name} version {head.version} failed: {error}") from error
+            raise HangUp(
+                f"{api.name} version {head.version} failed: {error}", blame="fault"
+            ) from error
+        finally:
+            metrics.in_flight -= 1
         if answer is None:
+            metrics.request(api.key, perf_counter() - began, len(frame), 0)
             return []
         if isinstance(answer, Raw):
             buffers: Sequence[Buffer] = answer.buffers
         else:
+            metrics.failed(api.key, answer.get("error_code", Code.NONE))
             buffers = [codec.encode_response(api.key, head.version, answer)]
         # KIP-511: a client that knows no flexible headers must be able to read this response.
         plain = api.key == api_versions.KEY
-        return _framed(head.correlation_id, buffers, flexible=flexible and not plain)
+        response = _framed(head.correlation_id, buffers, flexible=flexible and not plain)
+        metrics.request(api.key, perf_counter() - began, len(frame), sum(map(len, response)))
+        return response
 
 
 def _framed(correlation_id: int, body: Sequence[Buffer], *, flexible: bool) -> list[Buffer]:

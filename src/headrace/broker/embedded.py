@@ -41,6 +41,7 @@ class Broker:
         self._given = None if data_dir is None else Path(data_dir)
         self._host = host
         self._port = port
+        self._metrics_port: int | None = None
         self._data_dir: Path | None = self._given
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -51,6 +52,11 @@ class Broker:
         """Host and port for clients, as their setting `bootstrap.servers` wants them."""
         assert self._thread is not None, "the broker is not running"
         return f"{self._host}:{self._port}"
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where /metrics is served, when the setting `headrace.metrics.port` asks for it."""
+        return self._metrics_port
 
     @property
     def data_dir(self) -> Path:
@@ -69,7 +75,8 @@ class Broker:
         )
         self._thread.start()
         try:
-            self._port = started.result().port
+            node = started.result()
+            self._port, self._metrics_port = node.port, node.metrics_port
         except BaseException:
             self._end()
             raise

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from headrace.broker.config import Config, ConfigError
@@ -19,6 +20,9 @@ from headrace.broker.runtime import JournalDamaged
 from headrace.broker.server import Server
 from headrace.broker.services import FolderLock, Services, StartError, open_services
 from headrace.log.api import Clock, CorruptLog
+
+if TYPE_CHECKING:
+    from headrace.broker.metrics_http import MetricsServer
 
 log = logging.getLogger("headrace.broker")
 _WILDCARDS = {"", "0.0.0.0", "::"}  # noqa: S104  # recognised here, not bound
@@ -33,11 +37,22 @@ class Node:
     lock: FolderLock
     host: str
     port: int
+    metrics: "MetricsServer | None" = None
+    metrics_port: int | None = None
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected now."""
+        return len(self.server.connections)
 
     async def stop(self) -> None:
         """Finish what is under way, sync, close, and let the folder go. Raises: OSError."""
+        if self.metrics is not None:
+            self.metrics.begin_stop()
         await self.server.stop()
         try:
+            if self.metrics is not None:
+                await self.metrics.stop()
             await self.services.close()
         finally:
             self.lock.release()
@@ -94,7 +109,30 @@ async def _start(
     except OSError as error:
         await services.close()
         raise StartError(_cannot_listen(host, port, error)) from error
-    return Node(services, server, lock, host, services.port)
+    node = Node(services, server, lock, host, services.port)
+    if config.metrics_port is not None:
+        try:
+            await _serve_metrics(node, config.metrics_port)
+        except StartError:
+            await server.stop()
+            await services.close()
+            raise
+    return node
+
+
+async def _serve_metrics(node: Node, port: int) -> None:
+    """Raises: StartError."""
+    try:
+        # Late: it imports prometheus-client, which takes as long as half of the start.
+        from headrace.broker.metrics_http import MetricsServer
+    except ImportError as error:
+        raise StartError(f"{error}; pip install prometheus-client, or serve no metrics") from error
+    metrics = MetricsServer(node.server)
+    try:
+        node.metrics_port = await metrics.start(node.host, port)
+    except OSError as error:
+        raise StartError(_cannot_listen(node.host, port, error)) from error
+    node.metrics = metrics
 
 
 def _raise_open_files_limit() -> None:

@@ -11,6 +11,7 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 
+from headrace.broker.metrics import Traffic
 from headrace.broker.retention import kept_from
 from headrace.broker.settings import LONG_MAX
 from headrace.broker.storage_faults import StorageFaults
@@ -62,6 +63,7 @@ class Partition:
         self.key = TopicPartition(topic.id, index)
         self.on_start_moved = on_start_moved
         self.cuts = 0
+        self.traffic = Traffic()
         self._open_log = open_log
         self._log: SegmentedLog | None = None
         self._waits = waits
@@ -81,6 +83,11 @@ class Partition:
     @property
     def name(self) -> str:
         return f"{self.topic.name}-{self.index}"
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """What a log line about this partition carries beside its text."""
+        return {"topic": self.topic.name, "partition": self.index}
 
     @property
     def is_open(self) -> bool:
@@ -161,6 +168,7 @@ class Partition:
             raise
         if self.is_failing:
             self._recovered()
+        self.traffic.produced(data, headers)
         if self._waits_for_disk:
             self._begin_sync()
         else:

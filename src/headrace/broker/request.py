@@ -18,7 +18,11 @@ _BODY_BYTES_MAX = 1024 * 1024
 
 
 class HangUp(Exception):
-    """The connection must end; the message is the reason for the log."""
+    """The connection must end; the message is the reason for the log, `blame` for the metrics."""
+
+    def __init__(self, message: str, *, blame: str = "protocol") -> None:
+        super().__init__(message)
+        self.blame = blame
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
     ) -> None:
         self.name = name
         self.listeners: list[Listener[EventT]] = []
+        self.appends = self.records = 0  # batches and records that the journal got
         self._build = build
         self._log = journal
         self._clock = clock
@@ -90,6 +91,16 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._retry: asyncio.TimerHandle | None = None
         self._retry_at = MonoMs(0)
         self.machine, self._codec = build()
+
+    @property
+    def waiting(self) -> int:
+        """Callers whose answer waits for the journal."""
+        return len(self._parked) + len(self._unsynced)
+
+    @property
+    def fault(self) -> OSError | None:
+        """Why the journal cannot be written now, if so."""
+        return self._fault
 
     def load(self) -> None:
         """Replay the journal into a new machine, which takes the place of the old one when done.
@@ -205,6 +216,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
             batches.build(batches.Record(0, now, key, value) for key, value in records)
         )
         self._log.append(data, batches.headers(data))
+        self.appends += 1
+        self.records += len(records)
 
     async def _sync(self) -> None:
         try:

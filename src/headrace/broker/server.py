@@ -65,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
         self._finishing = False
         self._reading = True
+        self._ended_by = "peer"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclass of asyncio's.
@@ -73,10 +74,15 @@ class Connection(asyncio.BufferedProtocol):
         self._peer = Peer(next(self._server.connection_ids), host, port)
         limit = self._server.services.config.connections_max
         if len(self._server.connections) >= limit:
-            log.warning("refusing %s: %d connections are open", self._peer, limit)
+            self._server.services.metrics.connections_refused += 1
+            log.warning(
+                "refusing %s: %d connections are open (max.connections)", self._peer, limit,
+                extra=self._peer.fields,
+            )  # fmt: skip
             self._transport.abort()
             return
         self._server.connections.add(self)
+        self._server.services.metrics.connections_accepted += 1
         self._task = asyncio.get_running_loop().create_task(self._serve())
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio calls it so
@@ -91,7 +97,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             arrived = self._frames.received(nbytes)
         except Malformed as error:
-            log.warning("closing %s: %s", self._peer, error)
+            self._ended_by = "protocol"
+            log.warning("closing %s: %s", self._peer, error, extra=self._peer.fields)
             self._transport.abort()
             return
         self._queue.extend(arrived)
@@ -139,10 +146,15 @@ class Connection(asyncio.BufferedProtocol):
                     self._transport.write(buffer)
                 await self._writable.wait()
         except HangUp as reason:
-            log.warning("closing %s: %s", self._peer, reason)
+            self._ended_by = reason.blame
+            log.warning("closing %s: %s", self._peer, reason, extra=self._peer.fields)
         except Exception:
+            self._ended_by = "bug"
             # A bug in a handler must not take the other connections down; it is told in full.
-            log.exception("closing %s after a bug in a handler", self._peer)
+            log.exception(
+                "closing %s after a bug in a handler", self._peer, extra=self._peer.fields
+            )
         finally:
+            self._server.services.metrics.closed[self._ended_by] += 1
             self._server.services.disconnected(self._peer.connection_id)
             self._transport.close()

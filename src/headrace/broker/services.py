@@ -6,7 +6,7 @@ groups; `server.py` then listens. Down: the server first, then the journals, the
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,8 +14,10 @@ from uuid import UUID
 from headrace.broker.config import Config
 from headrace.broker.dead_letters import DeadLetters
 from headrace.broker.housekeeping import Housekeeping
+from headrace.broker.metrics import Metrics
 from headrace.broker.partitions import Partition, Partitions, uuid_text
 from headrace.broker.request import Api
+from headrace.broker.runtime import ShardRuntime
 from headrace.broker.shares import Shares
 from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
@@ -37,7 +39,12 @@ class Services:
     """
 
     def __init__(
-        self, config: Config, disk: Disk, clock: Clock, new_id: Callable[[], UUID]
+        self,
+        config: Config,
+        disk: Disk,
+        clock: Clock,
+        new_id: Callable[[], UUID],
+        metrics: Metrics | None = None,
     ) -> None:
         self.clock = clock
         self.folder = Path()
@@ -45,6 +52,7 @@ class Services:
         self.port = 0
         self.cluster_id = ""
         self.apis: tuple[Api, ...] = ()
+        self.metrics = metrics or Metrics()
         self.waits = Waits(config.waits_max)
         self.topics = Topics(config, disk, clock, self.waits, new_id)
         self.shares = Shares(config, clock, self.topics, self.waits)
@@ -65,6 +73,21 @@ class Services:
     def partitions(self) -> Partitions:
         """The open partitions of all topics."""
         return self.topics.partitions
+
+    @property
+    def journals(self) -> Sequence[ShardRuntime[Any, Any]]:
+        """Everything that journals its events."""
+        return (self.topics.journal, *self.shares.shards)
+
+    def trouble(self) -> str | None:
+        """Why something cannot be served, in one line; None when all is well."""
+        for journal in self.journals:
+            if journal.fault is not None:
+                return f"journal {journal.name} cannot be written: {journal.fault}"
+        for one in self.partitions:
+            if one.is_failing:
+                return f"{one.name} cannot be written at present; the log says why"
+        return None
 
     def partition(self, topic: str, index: int) -> Partition | None:
         """A partition by the name of its topic."""
@@ -100,8 +123,9 @@ def open_services(
 
     Raises: StartError when the folder belongs to another broker; OSError; JournalDamaged.
     """
-    disk = OsDisk(folder)
-    services = Services(config, disk, clock or SystemClock(), new_id)
+    metrics = Metrics()
+    disk = OsDisk(folder, on_sync=metrics.synced)
+    services = Services(config, disk, clock or SystemClock(), new_id, metrics)
     services.folder = folder
     services.cluster_id = _cluster_id(disk, config.node_id, new_id)
     services.topics.load()

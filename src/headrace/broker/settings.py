@@ -6,7 +6,6 @@ the proposal of share groups used are accepted as aliases; names with `headrace.
 """
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -123,6 +122,8 @@ class Table:
         for field, setting in cls.settings().items():
             if name == setting.name or name in setting.aliases:
                 return field, setting
+        import difflib  # late: only a mistake needs it
+
         known = [n for s in cls.settings().values() for n in (s.name, *s.aliases)]
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""

@@ -74,6 +74,11 @@ class Topics:
         assert isinstance(machine, Catalog)
         return machine
 
+    @property
+    def journal(self) -> ShardRuntime[CatalogCommand, CatalogEvent]:
+        """The runtime of the catalogue, for who tells how it fares."""
+        return self._catalog
+
     def partition(self, topic: str, index: int) -> Partition | None:
         """A partition by the name of its topic."""
         found = self.catalog.topics.get(topic)

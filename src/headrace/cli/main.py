@@ -1,47 +1,71 @@
 """The command `headrace`: each subcommand is a module with `register(app)`.
 
-Modules here import nothing heavy until their command runs, so that the server is up in a moment.
+Modules here import nothing heavy until their command runs; of the modules, only that of the command
+asked for is imported. `serve` starts without the command line parser where its options are plain,
+so that the server is up in a moment.
 """
 
-from typing import Annotated
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+if TYPE_CHECKING:
+    import typer
 
-from headrace import __version__
-from headrace.cli import demo, serve
+    app: typer.Typer
 
-app = typer.Typer(
-    name="headrace",
-    help="A Kafka-compatible broker for shared consumption, in one Python process.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-# A new command is added here.
-COMMANDS = (demo, serve)
+# A new command is added here: a module of this package that has the command's name.
+COMMANDS = ("demo", "doctor", "serve")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"headrace {__version__}")
-        raise typer.Exit
+def build(commands: Sequence[str] = COMMANDS) -> "typer.Typer":
+    """The command line with these commands."""
+    import typer
 
+    from headrace import __version__
 
-@app.callback()
-def headrace(
-    version: Annotated[  # acted on by its callback
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    """A Kafka-compatible broker for shared consumption, in one Python process."""
+    built = typer.Typer(
+        name="headrace",
+        help="A Kafka-compatible broker for shared consumption, in one Python process.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
 
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            print(f"headrace {__version__}")
+            raise typer.Exit
 
-for _command in COMMANDS:
-    _command.register(app)
+    @built.callback()
+    def headrace(
+        version: Annotated[  # acted on by its callback
+            bool,
+            typer.Option("--version", callback=show_version, is_eager=True, help="Show it."),
+        ] = False,
+    ) -> None:
+        """A Kafka-compatible broker for shared consumption, in one Python process."""
+
+    for name in commands:
+        import_module(f"headrace.cli.{name.replace('-', '_')}").register(built)
+    return built
 
 
 def run() -> None:
     """Entry point of the command."""
-    app()
+    asked = sys.argv[1:2]
+    if asked == ["serve"]:
+        from headrace.cli.serving import plain, serve
+
+        options = plain(sys.argv[2:])
+        if options is not None:
+            sys.exit(serve(options))
+    build(asked if asked and asked[0] in COMMANDS else COMMANDS)()
+
+
+def __getattr__(name: str) -> Any:
+    # Late: only tests and the documentation want all commands at once.
+    if name == "app":
+        return build()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

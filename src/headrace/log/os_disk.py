@@ -5,9 +5,9 @@ also be found there after a power cut.
 """
 
 import os
-import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.core.types import MonoMs, Now, WallMs
@@ -31,10 +31,11 @@ class SystemClock:
 
 
 class OsFile:
-    """`log.api.File` over a file descriptor."""
+    """`log.api.File` over a file descriptor; `on_sync` is told how many seconds each sync took."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_sync: Callable[[float], None] | None) -> None:
         self._path = path
+        self._on_sync = on_sync
         self._closing = threading.Lock()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
@@ -62,6 +63,7 @@ class OsFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
+        began = time.perf_counter()
         # Syncs run in other threads, which must not find another file under a number just closed.
         with self._closing:
             fd = os.dup(self._fd)
@@ -69,6 +71,8 @@ class OsFile:
             os.fdatasync(fd)
         finally:
             os.close(fd)
+        if self._on_sync is not None:
+            self._on_sync(time.perf_counter() - began)
 
     def rewrite(self, position: int) -> None:
         # Linux appends whatever is written to a file opened with O_APPEND, at any position.
@@ -88,9 +92,13 @@ class OsFile:
 
 
 class OsDisk:
-    """`log.api.Disk` over the folder `root`, which is made when absent."""
+    """`log.api.Disk` over the folder `root`, which is made when absent.
 
-    def __init__(self, root: Path) -> None:
+    `on_sync` is called with the seconds that each fdatasync took, in the thread that did it.
+    """
+
+    def __init__(self, root: Path, *, on_sync: Callable[[float], None] | None = None) -> None:
+        self._on_sync = on_sync
         self._root = root
         self._make_folder(root)
 
@@ -99,7 +107,7 @@ class OsDisk:
         is_new = not target.exists()
         if is_new:
             self._make_folder(target.parent)
-        file = OsFile(target)
+        file = OsFile(target, self._on_sync)
         if is_new:
             _sync_folder(target.parent)
         return file
@@ -117,6 +125,8 @@ class OsDisk:
         target = self._root / path
         try:
             if target.is_dir():
+                import shutil  # late: it brings every kind of archive with it
+
                 shutil.rmtree(target)
             else:
                 target.unlink()

@@ -11,9 +11,8 @@ import struct
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from headrace.log.api import Disk
+from headrace.wire.checksums import crc32c
 
 SUFFIX = ".snapshot"
 _VERSION = 1

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from headrace.wire.checksums import crc32c
 from headrace.wire.compression import Codec, compress, decompress
 from headrace.wire.primitives import Buffer, Malformed
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.broker.errors import Code
+from headrace.broker.metrics import Metrics, Traffic
 from headrace.broker.partitions import LEADER_EPOCH, Partition
 from headrace.broker.request import Answer, Api, Raw, Request
 from headrace.broker.services import Services
@@ -34,6 +35,7 @@ class _Found:
     high_watermark: int = -1
     start_offset: int = -1
     records: bytes = b""
+    traffic: Traffic | None = None
 
 
 _Topics = list[tuple[Any, list[_Found]]]
@@ -46,6 +48,7 @@ async def handle(request: Request, services: Services) -> Answer:
         code = Code.FETCH_SESSION_ID_NOT_FOUND
         return Raw(_encoded([], request.version, code, committed=committed))
     topics = await _poll(message, request.version, services)
+    _count_answers(topics, request.api_key, services.metrics)
     return Raw(_encoded(topics, request.version, Code.NONE, committed=committed))
 
 
@@ -119,11 +122,23 @@ def _read_partition(partition: Partition, asked: Any, left: int, first: bool) ->
     except OffsetOutOfRange:
         return _Found(asked.partition, Code.OFFSET_OUT_OF_RANGE)
     except OSError as error:
-        log.error("read of %s-%d failed: %s", partition.topic.name, partition.index, error)
+        log.error(
+            "read of %s-%d failed: %s", partition.topic.name, partition.index, error,
+            extra=partition.fields,
+        )  # fmt: skip
         return _Found(asked.partition, Code.STORAGE_ERROR)
     return _Found(
-        asked.partition, Code.NONE, partition.high_watermark, partition.start_offset, records
-    )
+        asked.partition, Code.NONE, partition.high_watermark, partition.start_offset, records,
+        partition.traffic,
+    )  # fmt: skip
+
+
+def _count_answers(topics: _Topics, api_key: int, metrics: Metrics) -> None:
+    for _, partitions in topics:
+        for one in partitions:
+            metrics.failed(api_key, one.code)
+            if one.traffic is not None:
+                one.traffic.fetched_bytes += len(one.records)
 
 
 def _encoded(topics: _Topics, version: int, code: Code, *, committed: bool) -> list[Buffer]:

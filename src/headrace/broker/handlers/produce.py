@@ -49,6 +49,7 @@ async def handle(request: Request, services: Services) -> Answer:
             written.append((part, partition, partition.cuts))
         except Faulty as fault:
             part.code, part.message = fault.code, str(fault)
+            services.metrics.failed(request.api_key, fault.code)
     if acks == 0:
         _require_success(topics)
         return None

@@ -72,6 +72,8 @@ async def handle(request: Request, services: Services) -> Answer:
         await release(services, message.group_id, member)
     elif not renewing:
         await _poll(services, message, added, response, wait=not has_acks)
+    for found in response.values():
+        services.metrics.failed(request.api_key, found.code)
     return Raw(_encoded(response, services.shares.policy(message.group_id).lock_ms))
 
 
@@ -219,6 +221,7 @@ async def _acquire_at(
     found.acquired = [event for event in answer if isinstance(event, Acquired)]
     if found.acquired:
         found.records = _trimmed(piece, found.acquired[0].span.first, found.acquired[-1].span.last)
+        partition.traffic.fetched_bytes += len(found.records)
         found.cuts = [] if exact else _cuts(spans, found.acquired, message.batch_size)
 
 

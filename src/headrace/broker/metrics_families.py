@@ -1,0 +1,297 @@
+"""The metrics that Prometheus is given: every name, and where its samples come from.
+
+Names and labels of topics are kafka_exporter's, so that its dashboards work; the rest begins with
+`headrace_` and has base units. Samples come in pieces, because a broker has thousands of
+partitions: whoever renders them can do other work between two pieces. A series lives as long as
+what it is about.
+"""
+
+import platform
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from headrace import __version__
+from headrace.broker.errors import Code
+from headrace.broker.metrics import Histogram
+from headrace.broker.partitions import Partition
+from headrace.broker.server import Server
+from headrace.broker.services import Services
+from headrace.core.runs import State
+
+PIECE_SAMPLES = 200
+
+
+class Family(NamedTuple):
+    """One metric: its name without the suffixes of its kind, and the labels in order."""
+
+    name: str
+    kind: str
+    doc: str
+    labels: tuple[str, ...] = ()
+
+
+class Sample(NamedTuple):
+    """One value of a family; `suffix` and `bound` only for parts of a histogram."""
+
+    labels: tuple[str, ...]
+    value: float
+    suffix: str = ""
+    bound: str = ""
+
+
+Samples = Iterable[Sample]
+Piece = tuple[Family, list[Sample], bool]
+
+_TOPIC = ("topic",)
+_PARTITION = ("topic", "partition")
+_SHARE = ("group", "topic", "partition")
+
+
+def pieces(server: Server, granularity: str) -> Iterator[Piece]:
+    """Every family with some of its samples at a time; True with the first piece of a family."""
+    for family, samples in _families(server, granularity):
+        rest = iter(samples)
+        piece = list(islice(rest, PIECE_SAMPLES))
+        yield family, piece, True
+        while piece := list(islice(rest, PIECE_SAMPLES)):
+            yield family, piece, False
+
+
+def _families(server: Server, granularity: str) -> Iterator[tuple[Family, Samples]]:
+    yield from _broker(server)
+    yield from _requests(server)
+    yield from _journals(server.services)
+    yield from _topics(server.services)
+    if granularity == "partition":
+        yield from _partitions(server.services)
+    if granularity != "none":
+        yield from _traffic(server.services, granularity)
+    yield from _share_groups(server.services, granularity)
+
+
+# ---- the broker
+
+
+def _broker(server: Server) -> Iterator[tuple[Family, Samples]]:
+    services, metrics = server.services, server.services.metrics
+    yield _one("kafka_brokers", "Brokers in the cluster: always this one.", 1)
+    yield (
+        Family("headrace_build", "info", "Versions.", ("version", "kernel", "python")),
+        [Sample((__version__, _kernel(), platform.python_version()), 1)],
+    )
+    yield _one("headrace_connections", "Clients connected now.", len(server.connections))
+    yield _one(
+        "headrace_connections_accepted", "Connections accepted.",
+        metrics.connections_accepted, "counter",
+    )  # fmt: skip
+    yield _one(
+        "headrace_connections_refused",
+        "Connections refused because of max.connections.",
+        metrics.connections_refused,
+        "counter",
+    )
+    yield (
+        Family(
+            "headrace_connections_closed",
+            "counter",
+            "Connections that ended, by who ended them: peer (the client or a stop), protocol "
+            "(it sent what it must not), fault (a disk fault), bug.",
+            ("reason",),
+        ),
+        [Sample((reason,), count) for reason, count in metrics.closed.items()],
+    )
+    yield _one("headrace_long_polls_waiting", "Fetches that wait for records.",
+               services.waits.waiting)  # fmt: skip
+    yield (
+        Family("headrace_event_loop_lag_seconds", "histogram",
+               "How late a timer of the event loop fires; sampled."),
+        _histogram((), metrics.loop_lag),
+    )  # fmt: skip
+
+
+def _kernel() -> str:
+    """What decodes records in columns in this process: compiled or numpy; none when nothing did."""
+    columns = sys.modules.get("headrace.wire.columns")
+    return "none" if columns is None else str(getattr(columns, "KERNEL", "numpy"))
+
+
+# ---- requests
+
+
+def _requests(server: Server) -> Iterator[tuple[Family, Samples]]:
+    metrics = server.services.metrics
+    names = {api.key: api.name for api in server.services.apis}
+    apis = [(names.get(key, str(key)), one) for key, one in sorted(metrics.apis.items())]
+    yield (
+        Family("headrace_request_seconds", "histogram",
+               "From taking a request up to its answer, waits included; _count counts requests.",
+               ("api",)),
+        (sample for name, one in apis for sample in _histogram((name,), one.seconds)),
+    )  # fmt: skip
+    yield (
+        Family("headrace_request_bytes", "counter", "Bytes of requests.", ("api",)),
+        [Sample((name,), one.bytes_in) for name, one in apis],
+    )
+    yield (
+        Family("headrace_response_bytes", "counter", "Bytes of responses.", ("api",)),
+        [Sample((name,), one.bytes_out) for name, one in apis],
+    )
+    yield (
+        Family("headrace_request_errors", "counter",
+               "Answers, or parts of one, with an error code of Kafka's.", ("api", "code")),
+        [
+            Sample((names.get(key, str(key)), _code(code)), count)
+            for (key, code), count in sorted(metrics.errors.items())
+        ],
+    )  # fmt: skip
+    yield _one("headrace_requests_in_flight", "Requests being answered, waiting ones included.",
+               metrics.in_flight)  # fmt: skip
+
+
+def _code(code: int) -> str:
+    return Code(code).name if code in set(Code) else str(code)
+
+
+# ---- journals and disk
+
+
+def _journals(services: Services) -> Iterator[tuple[Family, Samples]]:
+    journals = services.journals
+    yield (
+        Family("headrace_journal_appends", "counter",
+               "Batches of events appended to a journal.", ("journal",)),
+        [Sample((one.name,), one.appends) for one in journals],
+    )  # fmt: skip
+    yield (
+        Family("headrace_journal_records", "counter",
+               "Records appended to a journal.", ("journal",)),
+        [Sample((one.name,), one.records) for one in journals],
+    )  # fmt: skip
+    yield (
+        Family("headrace_journal_waiting", "gauge",
+               "Callers whose answer waits for the journal.", ("journal",)),
+        [Sample((one.name,), one.waiting) for one in journals],
+    )  # fmt: skip
+    yield (
+        Family("headrace_sync_seconds", "histogram", "Duration of fdatasync on logs and journals."),
+        _histogram((), services.metrics.syncs),
+    )
+
+
+# ---- topics
+
+
+def _topics(services: Services) -> Iterator[tuple[Family, Samples]]:
+    yield (
+        Family("kafka_topic_partitions", "gauge", "Partitions of a topic.", _TOPIC),
+        [Sample((topic.name,), topic.partitions) for topic in services.catalog.topics.values()],
+    )
+
+
+def _partitions(services: Services) -> Iterator[tuple[Family, Samples]]:
+    def each(value: Callable[[Partition], float]) -> Samples:
+        for one in services.partitions:
+            yield Sample((one.topic.name, str(one.index)), value(one))
+
+    yield (
+        Family("kafka_topic_partition_current_offset", "gauge",
+               "Offset that the next record gets.", _PARTITION),
+        each(lambda one: one.high_watermark),
+    )  # fmt: skip
+    yield (
+        Family("kafka_topic_partition_oldest_offset", "gauge",
+               "First offset that is kept.", _PARTITION),
+        each(lambda one: one.start_offset),
+    )  # fmt: skip
+    yield (
+        Family("headrace_partition_size_bytes", "gauge",
+               "Bytes of the batches of a partition.", _PARTITION),
+        each(lambda one: one.log.size_bytes),
+    )  # fmt: skip
+
+
+_TRAFFIC = (
+    ("produced_bytes", "Bytes of batches appended, those of the broker's own included."),
+    ("produced_records", "Records appended."),
+    ("produced_batches", "Batches appended."),
+    ("fetched_bytes", "Bytes of records sent to Fetch and ShareFetch."),
+)
+
+
+def _traffic(services: Services, granularity: str) -> Iterator[tuple[Family, Samples]]:
+    by_partition = granularity == "partition"
+    for field, doc in _TRAFFIC:
+        family = Family(f"headrace_{field}", "counter", doc,
+                        _PARTITION if by_partition else _TOPIC)  # fmt: skip
+        if by_partition:
+            yield (
+                family,
+                (
+                    Sample((one.topic.name, str(one.index)), getattr(one.traffic, field))
+                    for one in services.partitions
+                ),
+            )
+            continue
+        sums: Counter[str] = Counter()
+        for one in services.partitions:
+            sums[one.topic.name] += getattr(one.traffic, field)
+        yield family, [Sample((name,), total) for name, total in sums.items()]
+
+
+# ---- share groups
+
+
+def _share_groups(services: Services, granularity: str) -> Iterator[tuple[Family, Samples]]:
+    machines = [services.shares.machine_of(shard) for shard in services.shares.shards]
+    groups = [group for machine in machines for group in machine.groups.values()]
+    partitions = [one for machine in machines for one in machine.partitions.values()]
+    yield (
+        Family("headrace_share_group_members", "gauge", "Members of a share group.", ("group",)),
+        [Sample((group.name,), len(group.members)) for group in groups],
+    )
+    yield (
+        Family("headrace_share_group_partitions", "gauge",
+               "Share-partitions of a share group.", ("group",)),
+        [Sample((name,), count)
+         for name, count in Counter(one.key.group for one in partitions).items()],
+    )  # fmt: skip
+    yield _one("headrace_share_sessions", "Share sessions open.",
+               len(services.shares.sessions.sessions))  # fmt: skip
+    if granularity != "partition":
+        return
+    topics = services.catalog.topics_by_id
+    known = [
+        (one, (one.key.group, topics[one.key.topic_id].name, str(one.key.partition)))
+        for one in partitions
+        if one.key.topic_id in topics
+    ]
+    yield (
+        Family("headrace_share_partition_start_offset", "gauge",
+               "First offset that a share group has not finished.", _SHARE),
+        (Sample(labels, one.start) for one, labels in known),
+    )  # fmt: skip
+    yield (
+        Family("headrace_share_partition_acquired_records", "gauge",
+               "Records in flight: delivered to a consumer that has not settled them.", _SHARE),
+        (Sample(labels, one.runs.records[State.ACQUIRED]) for one, labels in known),
+    )  # fmt: skip
+
+
+# ---- shapes
+
+
+def _one(name: str, doc: str, value: float, kind: str = "gauge") -> tuple[Family, Samples]:
+    return Family(name, kind, doc), [Sample((), value)]
+
+
+def _histogram(labels: tuple[str, ...], histogram: Histogram) -> Samples:
+    total = 0
+    for bound, count in zip((*histogram.bounds, None), histogram.counts, strict=True):
+        total += count
+        text = "+Inf" if bound is None else repr(bound)
+        yield Sample(labels, total, "_bucket", text)
+    yield Sample(labels, total, "_count")
+    yield Sample(labels, histogram.sum, "_sum")

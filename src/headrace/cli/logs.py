@@ -1,0 +1,91 @@
+"""Log lines of the server: text for people or JSON for collectors, and none a thousand times.
+
+Both formats tell time in UTC to the millisecond. What a call gives as `extra` becomes fields of a
+JSON line. A failure that every request meets is told a few times a minute; the next line of its
+kind says how many were left out.
+"""
+
+import logging
+import sys
+import time
+from typing import Any
+
+REPEATS_MAX = 10
+REPEATS_SECONDS = 60.0
+_KINDS_MAX = 1000
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "left_out"}
+
+
+class Text(logging.Formatter):
+    """`2026-11-21T13:17:45.120Z INFO headrace.broker: message`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"{_time(record)} {record.levelname} {record.name}: {_message(record)}"
+        trace = _trace(self, record)
+        return f"{text}\n{trace}" if trace else text
+
+
+class Json(logging.Formatter):
+    """One object a line: time, level, logger, message, the fields of `extra`, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        import json
+
+        line: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _message(record),
+        }
+        line |= {name: value for name, value in vars(record).items() if name not in _OWN}
+        trace = _trace(self, record)
+        if trace:
+            line["exception"] = trace
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class Repeats(logging.Filter):
+    """Lets at most REPEATS_MAX lines of one kind pass in REPEATS_SECONDS.
+
+    A kind is a logger with a message before its arguments are put in. Debug lines always pass.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, str], list[float]] = {}  # begin of the window, lines in it
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno <= logging.DEBUG:
+            return True
+        kind = (record.name, str(record.msg))
+        if len(self._seen) >= _KINDS_MAX and kind not in self._seen:
+            self._seen.clear()
+        window = self._seen.setdefault(kind, [record.created, 0])
+        if record.created - window[0] >= REPEATS_SECONDS:
+            record.left_out = max(0, int(window[1]) - REPEATS_MAX)
+            window[:] = [record.created, 0]
+        window[1] += 1
+        return window[1] <= REPEATS_MAX
+
+
+def set_up(level: str, chosen: str) -> None:
+    """Write log lines from `level` on to standard error, as `text` or `json`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Json() if chosen == "json" else Text())
+    handler.addFilter(Repeats())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{moment}.{int(record.msecs):03d}Z"
+
+
+def _message(record: logging.LogRecord) -> str:
+    left_out = getattr(record, "left_out", 0)
+    more = f" ({left_out} more lines like this were left out before it)" if left_out else ""
+    return record.getMessage() + more
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    return formatter.formatException(record.exc_info) if record.exc_info else ""

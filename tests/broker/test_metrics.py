@@ -1,0 +1,356 @@
+"""What a broker tells Prometheus, and how its small HTTP server treats strangers."""
+
+import asyncio
+import contextlib
+import re
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from prometheus_client.openmetrics import parser as open_parser
+from prometheus_client.parser import text_string_to_metric_families as parsed
+
+import headrace
+from headrace.broker import metrics_http
+from headrace.broker.config import Config
+from headrace.broker.metrics import REQUEST_SECONDS, Histogram, Metrics
+from headrace.broker.metrics_families import PIECE_SAMPLES, Family, Sample
+from headrace.broker.services import Services, StartError
+from headrace.core.catalog import CreateTopic
+from headrace.log.memory_disk import MemoryDisk
+from headrace.log.os_disk import SystemClock
+from headrace.wire import batches, codec
+from headrace.wire.batches import Record
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+METADATA, CREATE, DELETE, PRODUCE, FETCH = 3, 19, 20, 0, 1
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
+TIMEOUT = 10
+
+Series = dict[tuple[str, ...], float]
+
+
+@pytest.fixture
+def broker() -> Iterator[headrace.Broker]:
+    """A broker that serves metrics on a free port."""
+    with headrace.Broker(settings={"headrace.metrics.port": "0"}) as running:
+        yield running
+
+
+def get(broker: headrace.Broker, path: str = "/metrics", accept: str = "") -> tuple[int, str, str]:
+    """Status, content type and body."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{broker.metrics_port}{path}", headers={"Accept": accept}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers["Content-Type"], error.read().decode()
+
+
+def series(broker: headrace.Broker) -> dict[str, Series]:
+    """Every sample by its name and the values of its labels in the order of their names."""
+    found: dict[str, Series] = {}
+    for family in parsed(get(broker)[2]):
+        for sample in family.samples:
+            labels = tuple(value for _, value in sorted(sample.labels.items()))
+            found.setdefault(sample.name, {})[labels] = sample.value
+    return found
+
+
+def open_parsed(text: str) -> list[Any]:
+    """The families of a page of OpenMetrics; refuses whatever the format forbids."""
+    parse: Any = open_parser.text_string_to_metric_families
+    return list(parse(text))
+
+
+def a_topic(wire: Any, name: str, partitions: int = 1) -> None:
+    topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+    asked = [topic | {"assignments": [], "configs": []}]
+    answer = wire.call(CREATE, 7, topics=asked, timeout=0, validate_only=False)
+    assert answer.topics[0].error_code == 0
+
+
+def produce(wire: Any, topic: str, records: bytes, index: int = 0) -> int:
+    """The error code of the partition."""
+    data = [{"name": topic, "partition_data": [{"index": index, "records": records}]}]
+    answer = wire.call(PRODUCE, 9, transactional_id=None, acks=-1, timeout=100, topic_data=data)
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+def fetch(wire: Any, topic: str, offset: int, **fields: Any) -> None:
+    partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1_000_000}
+    asked = {"max_wait": 0, "min_bytes": 1, "forgotten_topics_data": []} | fields
+    wire.call(FETCH, 12, topics=[{"topic": topic, "partitions": [partition]}], **asked)
+
+
+@pytest.fixture
+def wire(broker: headrace.Broker, connect: Callable[[], Any]) -> Any:
+    """A connection to the broker with topic `orders` of two partitions."""
+    opened = connect()
+    a_topic(opened, "orders", 2)
+    return opened
+
+
+def test_requests_topics_and_traffic_are_counted(broker: headrace.Broker, wire: Any) -> None:
+    records = batches.build([Record(0, 1000 + n, None, b"x") for n in range(3)])
+    assert produce(wire, "orders", records) == 0
+    assert produce(wire, "orders", records) == 0
+    assert produce(wire, "orders", records, index=7) == 3
+    fetch(wire, "orders", 0)
+    fetch(wire, "orders", 99)
+    told = series(broker)
+    first, second = ("0", "orders"), ("1", "orders")
+    assert told["kafka_topic_partitions"][("orders",)] == 2
+    assert told["kafka_topic_partition_current_offset"][first] == 6
+    assert told["kafka_topic_partition_oldest_offset"][first] == 0
+    assert told["headrace_partition_size_bytes"][first] == 2 * len(records)
+    assert told["headrace_produced_records_total"] | {("0", "__share_group_state"): 0} == {
+        first: 6, second: 0, ("0", "__share_group_state"): 0,
+    }  # fmt: skip
+    assert told["headrace_produced_batches_total"][first] == 2
+    assert told["headrace_produced_bytes_total"][first] == 2 * len(records)
+    assert told["headrace_fetched_bytes_total"][first] == 2 * len(records)
+    assert told["headrace_request_seconds_count"][("Produce",)] == 3
+    assert told["headrace_request_seconds_bucket"][("Produce", "+Inf")] == 3
+    assert told["headrace_request_bytes_total"][("Produce",)] > 3 * len(records)
+    assert told["headrace_response_bytes_total"][("Fetch",)] > 2 * len(records)
+    assert told["headrace_request_errors_total"] == {
+        ("Produce", "UNKNOWN_TOPIC_OR_PARTITION"): 1, ("Fetch", "OFFSET_OUT_OF_RANGE"): 1,
+    }  # fmt: skip
+    assert told["headrace_connections"][()] == 1
+    assert told["headrace_journal_appends_total"][("catalogue",)] >= 1
+
+
+def test_a_poll_that_waits_is_in_flight_and_seen_waiting(
+    broker: headrace.Broker, wire: Any, connect: Callable[[], Any]
+) -> None:
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000_000}
+    topics = [{"topic": "orders", "partitions": [partition]}]
+    asked = {"max_wait": 60_000, "min_bytes": 1, "topics": topics, "forgotten_topics_data": []}
+    wire.send(FETCH, 12, bytes(codec.encode_request(FETCH, 12, asked)))
+    until = time.monotonic() + TIMEOUT
+    while series(broker)["headrace_long_polls_waiting"][()] == 0:
+        assert time.monotonic() < until, "the poll never waited"
+    assert series(broker)["headrace_requests_in_flight"][()] == 1
+    other = connect()
+    produce(other, "orders", batches.build([Record(0, 1, None, b"x")]))
+    wire.receive()
+    told = series(broker)
+    assert told["headrace_long_polls_waiting"][()] == 0
+    assert told["headrace_requests_in_flight"][()] == 0
+    # The only long one: fetches are told apart by how long they took.
+    assert told["headrace_request_seconds_count"][("Fetch",)] == 1
+
+
+def test_the_series_of_a_deleted_topic_go_and_a_new_one_begins_at_nothing(
+    broker: headrace.Broker, wire: Any
+) -> None:
+    produce(wire, "orders", batches.build([Record(0, 1, None, b"x")]))
+    assert "orders" in get(broker)[2]
+    gone = wire.call(DELETE, 5, topic_names=["orders"], timeout=1000)
+    assert gone.responses[0].error_code == 0
+    assert "orders" not in get(broker)[2]
+    a_topic(wire, "orders", 1)
+    assert series(broker)["headrace_produced_records_total"][("0", "orders")] == 0
+
+
+@pytest.mark.parametrize(
+    ("granularity", "labels"),
+    [("partition", {("0", "orders"), ("1", "orders")}), ("topic", {("orders",)}), ("none", set())],
+)
+def test_series_of_topics_are_as_fine_as_asked_for(
+    granularity: str, labels: set[tuple[str, ...]],
+    connecting: Callable[[headrace.Broker], AbstractContextManager[Callable[[], Any]]],
+) -> None:  # fmt: skip
+    settings = {"headrace.metrics.port": "0", "headrace.metrics.granularity": granularity}
+    with headrace.Broker(settings=settings) as broker, connecting(broker) as connect:
+        a_topic(connect(), "orders", 2)
+        told = series(broker)
+    produced = set(told.get("headrace_produced_bytes_total", ()))
+    assert {one for one in produced if "orders" in one} == labels
+    assert ("kafka_topic_partition_current_offset" in told) == (granularity == "partition")
+
+
+def test_a_family_in_many_pieces_is_told_once_and_whole(broker: headrace.Broker, wire: Any) -> None:
+    count = PIECE_SAMPLES + 3
+    a_topic(wire, "wide", count)
+    status, kind, text = get(broker)
+    assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert text.count("# TYPE headrace_partition_size_bytes gauge\n") == 1
+    found = re.findall(r'^headrace_partition_size_bytes\{.*topic="wide",.*\} 0$', text, re.M)
+    assert len(found) == count
+
+
+def test_names_that_must_be_escaped_come_back_whole() -> None:
+    family, name = Family("m", "gauge", "Doc.", ("group",)), 'a"b\\c\nd'
+    page = b"# TYPE m gauge\n" + metrics_http._lines(family, [Sample((name,), 2)])
+    (found,) = parsed(page.decode())
+    assert [(one.labels, one.value) for one in found.samples] == [({"group": name}, 2)]
+    (found,) = open_parsed(page.decode() + "# EOF\n")
+    assert [(one.labels, one.value) for one in found.samples] == [({"group": name}, 2)]
+
+
+def test_open_metrics_where_it_is_asked_for(broker: headrace.Broker, wire: Any) -> None:
+    a_topic(wire, "wide", PIECE_SAMPLES + 3)
+    status, kind, text = get(broker, accept=OPEN_METRICS)
+    assert status == 200
+    assert kind.startswith("application/openmetrics-text; version=1.0.0")
+    names = {family.name for family in open_parsed(text)}
+    assert {"kafka_topic_partitions", "headrace_request_seconds", "headrace_build"} <= names
+    assert text.endswith("# EOF\n")
+    assert text.count("# EOF") == 1
+
+
+def test_every_exposed_name_is_documented_and_every_documented_one_exposed(
+    broker: headrace.Broker, wire: Any
+) -> None:
+    suffixes = {"counter": "_total", "info": "_info"}
+    exposed = {
+        family.name + suffixes.get(family.type, "")
+        for family in open_parsed(get(broker, accept=OPEN_METRICS)[2])
+    }
+    table = PAGE.read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `([a-z_]+)` \|", table, re.M))
+    assert documented == exposed
+
+
+def test_probes(broker: headrace.Broker) -> None:
+    assert get(broker, "/-/healthy") == (200, "text/plain; charset=utf-8", "ok\n")
+    assert get(broker, "/-/ready") == (200, "text/plain; charset=utf-8", "ready\n")
+    assert get(broker, "/-/ready?verbose=1")[0] == 200
+    assert get(broker, "/favicon.ico")[0] == 404
+
+
+def exchange(broker: headrace.Broker, sent: bytes) -> bytes:
+    """What comes back until the server closes."""
+    assert broker.metrics_port is not None
+    with socket.create_connection(("127.0.0.1", broker.metrics_port), timeout=TIMEOUT) as one:
+        one.sendall(sent)
+        one.shutdown(socket.SHUT_WR)
+        found = b""
+        while piece := one.recv(65536):
+            found += piece
+        return found
+
+
+def test_a_client_that_is_hung_up_on_is_counted_and_named(
+    broker: headrace.Broker, connect: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    client = connect()
+    host, port = client.socket.getsockname()
+    client.send(9999, 0, b"")
+    assert client.closed()
+    until = time.monotonic() + TIMEOUT
+    while (closed := series(broker)["headrace_connections_closed_total"])[("protocol",)] == 0:
+        assert time.monotonic() < until, closed
+    assert closed[("peer",)] == 0
+    (line,) = (one for one in caplog.records if "closing" in one.message)
+    assert line.message == f"closing {host}:{port}: API key 9999 is not served"
+    assert vars(line)["peer"] == f"{host}:{port}"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /metrics\r\n\r\n", b"400 "),
+        (b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff", b"400 "),
+        (b"GET metrics HTTP/1.1\r\n\r\n", b"400 "),
+        (b"GET /metrics HTTP/1.1\r\nno colon\r\n\r\n", b"400 "),
+        (b"GET /metrics HTTP/1.1\r\n", b"400 "),
+        (b"", b"400 "),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405 "),
+        (b"GET /" + b"x" * metrics_http.HEAD_BYTES_MAX + b" HTTP/1.1\r\n\r\n", b"431 "),
+    ],
+)
+def test_what_is_no_request_is_told_so(broker: headrace.Broker, sent: bytes, status: bytes) -> None:
+    answer = exchange(broker, sent)
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert b"Connection: close\r\n" in answer
+    assert get(broker, "/-/healthy")[0] == 200
+
+
+def test_a_head_request_has_the_length_but_no_body(broker: headrace.Broker) -> None:
+    head, _, body = exchange(broker, b"HEAD /-/healthy HTTP/1.1\r\n\r\n").partition(b"\r\n\r\n")
+    assert b"Content-Length: 3" in head
+    assert body == b""
+
+
+def test_who_says_nothing_is_hung_up_on(
+    broker: headrace.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_http, "REQUEST_SECONDS_MAX", 0.05)
+    assert broker.metrics_port is not None
+    with socket.create_connection(("127.0.0.1", broker.metrics_port), timeout=TIMEOUT) as one:
+        one.sendall(b"GET /")
+        with contextlib.suppress(ConnectionResetError):
+            assert one.recv(1) == b""
+
+
+def test_too_many_scrapers_are_refused(
+    broker: headrace.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_http, "CONNECTIONS_MAX", 0)
+    assert get(broker, "/-/healthy")[0] == 503
+
+
+def test_a_port_in_use_is_told_and_leaves_the_folder_free(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartError, match=f"port {port} on 127.0.0.1 is in use"):
+            headrace.Broker(tmp_path, settings={"headrace.metrics.port": port}).start()
+    with headrace.Broker(tmp_path) as broker:
+        assert broker.metrics_port is None
+
+
+def test_a_broker_with_a_partition_that_cannot_be_synced_is_not_ready() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        config = Config.parse({"headrace.durability": "fsync"})
+        services = Services(config, disk, SystemClock(), uuid4)
+        services.topics.load()
+        await services.start()
+        await services.topics.create(CreateTopic("orders", uuid4(), 1, {}))
+        partition = services.partition("orders", 0)
+        assert partition is not None
+        partition.append_records([Record(0, 1, None, b"x")])
+        assert services.trouble() is None
+        disk.failing.add("sync")
+        with pytest.raises(OSError, match="Input/output"):
+            await partition.durable()
+        assert services.trouble() == (
+            "orders-0 cannot be synced: [Errno 5] Input/output error; restart the broker"
+        )
+
+    asyncio.run(scenario())
+
+
+def test_buckets_hold_what_is_at_most_their_bound() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 2.0, 99.0):
+        histogram.observe(value)
+    assert histogram.counts == [2, 2, 1]
+    assert histogram.sum == 104.0
+    metrics, twin = Metrics(), Histogram(REQUEST_SECONDS)
+    for value in (0.0, *REQUEST_SECONDS, 99.0):
+        metrics.request(PRODUCE, value, 1, 2)
+        twin.observe(value)
+    assert metrics.apis[PRODUCE].seconds.counts == twin.counts
+    assert metrics.apis[PRODUCE].bytes_out == 2 * len(REQUEST_SECONDS) + 4
+
+
+def test_error_pairs_have_a_bound() -> None:
+    metrics = Metrics()
+    for code in range(5000):
+        metrics.failed(PRODUCE, code)
+    metrics.failed(PRODUCE, 1)
+    assert len(metrics.errors) == 1000
+    assert metrics.errors[PRODUCE, 1] == 2

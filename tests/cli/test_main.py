@@ -1,0 +1,37 @@
+"""The command line as a whole: every command is found, whichever way it is asked for."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import headrace
+from headrace.cli import main
+
+
+def test_help_lists_every_command() -> None:
+    told = CliRunner().invoke(main.app, ["--help"]).stdout
+    assert set(main.COMMANDS) <= set(re.findall(r"[a-z][a-z-]+", told))
+
+
+@pytest.mark.parametrize("command", main.COMMANDS)
+def test_a_command_is_built_alone(command: str) -> None:
+    result = CliRunner().invoke(main.build([command]), [command, "--help"])
+    assert result.exit_code == 0
+    assert result.stdout
+
+
+def test_the_version_and_a_command_that_is_none() -> None:
+    run = [sys.executable, "-m", "headrace"]
+    told = subprocess.run([*run, "--version"], capture_output=True, text=True, check=True)
+    assert told.stdout == f"headrace {headrace.__version__}\n"
+    told = subprocess.run([*run, "swerve"], capture_output=True, text=True, check=False)
+    assert told.returncode == 2
+    assert "No such command" in told.stderr
+
+
+def test_no_other_attribute_is_made_up() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'apps'"):
+        _ = main.apps
