@@ -35,7 +35,7 @@ class Config(LogConfig):
         "max.connections", 10_000, "Connections open at a time.", low=1, high=INT_MAX
     )
     connections_idle_ms: int = setting(
-        "connections.max.idle.ms", 600_000, "Silence after which a connection is closed; -1: never.",
+        "connections.max.idle.ms", 600_000, "Silence that ends a connection; -1: none.",
         low=-1, high=LONG_MAX,
     )  # fmt: skip
     fetch_sessions_max: int = setting(

@@ -6,7 +6,6 @@ ApiVersions from the future is answered in version 0 with error 35, on which cli
 
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from types import CoroutineType
 from typing import Any, NamedTuple, Protocol
 
 from headrace.broker.handlers import (
@@ -141,7 +140,9 @@ class Dispatcher:
             answer = route.handler.handle(request, self._services)
         except (Malformed, StorageFault, OSError) as error:
             raise _hang_up(route.api, head.version, error) from error
-        if isinstance(answer, CoroutineType):
+        if isinstance(answer, Raw):
+            return _framed(head.correlation_id, answer.buffers, flexible=route.answers_flexible)
+        if isinstance(answer, Coroutine):
             return self._awaited(route, head, answer)
         return _encoded(route, head, answer)
 

@@ -23,6 +23,7 @@ class Code(IntEnum):
     INVALID_REQUIRED_ACKS = 21
     INVALID_GROUP_ID = 24
     UNKNOWN_MEMBER_ID = 25
+    INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -40,9 +41,12 @@ class Code(IntEnum):
     FETCH_SESSION_ID_NOT_FOUND = 70
     INVALID_FETCH_SESSION_EPOCH = 71
     UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
     GROUP_MAX_SIZE_REACHED = 81
     INVALID_RECORD = 87
     UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
     FENCED_MEMBER_EPOCH = 110
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
@@ -99,5 +103,11 @@ def _code(why: Why) -> Code:  # noqa: C901  # one line a reason, and exhaustive
             return Code.INVALID_SHARE_SESSION_EPOCH
         case Why.SESSION_LIMIT:
             return Code.SHARE_SESSION_LIMIT_REACHED
+        case Why.FETCH_SESSION_NOT_FOUND:
+            return Code.FETCH_SESSION_ID_NOT_FOUND
+        case Why.FETCH_SESSION_EPOCH:
+            return Code.INVALID_FETCH_SESSION_EPOCH
+        case Why.FETCH_SESSION_TOPIC_IDS:
+            return Code.FETCH_SESSION_TOPIC_ID_ERROR
         case _:
             assert_never(why)

@@ -16,8 +16,10 @@ from headrace.core.types import WallMs
 from headrace.log.api import CorruptLog, Disk, File, OffsetOutOfRange, Slice
 from headrace.log.index import SegmentIndex
 from headrace.log.producers import Producers
+from headrace.log.reading import Stops
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
+from headrace.wire.primitives import Buffer
 
 log = logging.getLogger("headrace.log")
 
@@ -48,6 +50,17 @@ class _Segment:
     def header_at(self, position: int) -> BatchHeader:
         return batches.read_header(self.file.pread(HEADER_BYTES, position))
 
+    def boundary(self, position: int) -> int:
+        """As `reading.Source.boundary`."""
+        return self.index.boundary(position)
+
+    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """As `reading.Source.find`."""
+        for position, header in self.walk(self.index.position_of(offset)):
+            if header.last_offset >= offset:
+                return position, header
+        return None
+
     def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """The batches from one that begins at `position`."""
         while position < self.size:
@@ -76,6 +89,7 @@ class SegmentedLog:
         index_interval_bytes: int = INDEX_INTERVAL_BYTES,
     ) -> None:
         self.producers = Producers()
+        self._stops = Stops()
         self._disk = disk
         self._folder = folder
         self._segment_bytes = segment_bytes
@@ -147,6 +161,25 @@ class SegmentedLog:
                 if header.last_offset >= offset:
                     return self._slice(segment, position, header, max_bytes, end)
         return Slice(b"", ())
+
+    def read_bytes(
+        self, offset: int, max_bytes: int, *, end: int | None = None, whole: bool = True
+    ) -> Buffer:
+        """As `read`, without headers, and nothing when the first batch is larger and not `whole`.
+
+        Raises: OffsetOutOfRange; OSError; CorruptBatch.
+        """
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
+        for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            stop = segment.size
+            if end is not None and end < segment.end_offset:
+                following = segment.find(end)
+                stop = stop if following is None else following[0]
+            found = self._stops.read(segment, offset, max_bytes, stop, whole=whole)
+            if found is not None:
+                return found
+        return b""
 
     def offset_for_time(self, timestamp: WallMs) -> tuple[int, WallMs] | None:
         """As `Log.offset_for_time`."""

@@ -53,7 +53,7 @@ class Reader:
         return self._data[start : start + count]
 
     def unpack(self, form: struct.Struct) -> tuple[Any, ...]:
-        """The fields of `form`; one call for neighbours is several times as fast as one for each."""
+        """The fields of `form`; one call for neighbours is much faster than one for each."""
         start = self.position
         try:
             found = form.unpack_from(self._data, start)
