@@ -12,6 +12,7 @@ from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch, read_
 from headrace.wire.primitives import Buffer
 
 STOPS_MAX = 64
+_BASE_OFFSET = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT = 8
 _OVERHEAD = 12
@@ -37,6 +38,9 @@ class Stops:
     def __init__(self) -> None:
         self._positions: dict[int, tuple[Source, int]] = {}
 
+    def __len__(self) -> int:
+        return len(self._positions)
+
     def read(
         self, segment: Source, offset: int, max_bytes: int, stop: int, *, whole: bool
     ) -> Buffer | None:
@@ -59,7 +63,9 @@ class Stops:
         # An index is quicker than a walk, where batches are small.
         near = max(segment.boundary(position + len(data)) - position, 0)
         start, end = _last_whole(data, near)
-        if start < end:
+        if len(data) - end >= _BASE_OFFSET.size:
+            self._remember(_BASE_OFFSET.unpack_from(data, end)[0], segment, position + end)
+        elif start < end:
             self._remember(read_header(data, start).last_offset + 1, segment, position + end)
         return data if end == len(data) else memoryview(data)[:end]
 
