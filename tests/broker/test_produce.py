@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 import headrace
 from headrace.log.os_disk import OsFile
@@ -127,7 +128,7 @@ def test_a_compacted_topic_needs_keys(connect: Connect, policy: str, compression
     assert produce(wire, batch(b"a", key=b"k", compression=compression)).base_offset == 0
     damaged = bytearray(batch(b"a" * 50, key=b"k"))
     damaged[61] ^= 0xFF  # the first record's length, which no broker reads elsewhere
-    damaged[17:21] = batches.crc32c(damaged[21:]).to_bytes(4, "big")
+    damaged[17:21] = crc32c(damaged[21:]).to_bytes(4, "big")
     assert produce(wire, bytes(damaged)).error_code == 2
 
 

@@ -125,7 +125,7 @@ def test_only_news_is_told() -> None:
     assert session.is_news(first, NOTHING._replace(high_watermark=1))
     assert session.is_news(first, NOTHING._replace(start_offset=1))
     assert session.is_news(first, NOTHING._replace(has_records=True))
-    failed = NOTHING._replace(code=3)
+    failed = Told(-1, -1, 3, has_records=False)
     assert session.is_news(first, failed)
     sessions.apply(SessionTold(5, [(first, failed)]))
     assert session.is_news(first, failed), "an error is repeated each time"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.log.api import Disk, OffsetOutOfRange
+from headrace.log.api import Disk, File, OffsetOutOfRange
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.reading import STOPS_MAX
 from headrace.log.segments import SegmentedLog
@@ -52,7 +52,7 @@ def test_a_reader_that_goes_on_reads_once(
     file = type(disk.open(f"{FOLDER}/{0:020d}.log"))
     pread = file.pread
 
-    def counted(self: object, count: int, position: int) -> bytes:
+    def counted(self: File, count: int, position: int) -> bytes:
         reads.append(position)
         return pread(self, count, position)
 

@@ -42,12 +42,16 @@ class Asked(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What the client was told of one partition, and whether records came with it."""
+    """What the client was told of one partition, and whether records came with it.
+
+    Offsets are -1 with an error. `name` is the topic's when it was last seen: its id may be gone.
+    """
 
     high_watermark: int
     start_offset: int
     code: int
     has_records: bool
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +256,7 @@ def _tell(session: Session, told: Sequence[tuple[Key, Told]]) -> None:
         asked = session.partitions.get(key)
         if asked is None:
             continue
-        if found.code:
-            # Once the error is over, the client is told where the partition stands.
-            session.told.pop(key, None)
-        else:
-            session.told[key] = found
+        session.told[key] = found
         if found.has_records:
             # To the end, so that the others have their turn before it (KIP-74).
             del session.partitions[key]

@@ -70,11 +70,10 @@ async def _when_ready(poll: "_Poll", services: Services) -> Answer:
     deadline = after(services.clock.mono(), poll.asking.wait_ms_max)
     keys = [partition.key for partition in poll.partitions if partition is not None]
     while True:
-        left_ms = elapsed_ms(services.clock.mono(), deadline)
-        if not await services.waits.wait(keys, left_ms):
-            break
+        # Also before the first wait: something may have come before this task began to run.
         poll.look_again()
-        if poll.is_ready():
+        left_ms = elapsed_ms(services.clock.mono(), deadline)
+        if poll.is_ready() or not await services.waits.wait(keys, left_ms):
             break
     return Raw(_answer(poll, services))
 
@@ -107,7 +106,8 @@ def _opened(poll: "_Poll", services: Services) -> list[Buffer]:
 
 
 def _told(found: Found) -> Told:
-    return Told(found.high_watermark, found.start_offset, found.code, bool(found.records))
+    offsets = found.high_watermark, found.start_offset
+    return Told(*offsets, found.code, bool(found.records), found.name)
 
 
 def _decide(services: Services, command: Command) -> Refused | None:
@@ -163,13 +163,14 @@ class _Poll:
 
     def _look_at(self, index: int) -> None:
         found = self.found[index]
-        topic, unknown = _topic(found.asked.topic, self._services)
+        topic = _topic(found.asked.topic, self._services)
         partition = None
         if topic is not None:
+            found.name = topic.name
             partition = self._services.partitions.get(topic.id, found.asked.partition)
         self.partitions[index] = partition
         if partition is None:
-            found.code = unknown
+            found.code = self._unknown(found, topic)
             return
         left = min(self.asking.bytes_max, self._services.config.fetch_max_bytes) - self._bytes
         _read(partition, found, left, whole=self._bytes == 0)
@@ -177,15 +178,21 @@ class _Poll:
         self._bytes += len(found.records)
         self._failed = self._failed or found.code != Code.NONE
 
+    def _unknown(self, found: Found, topic: Topic | None) -> Code:
+        """The code for a partition that is not there."""
+        if topic is None and isinstance(found.asked.topic, UUID):
+            told = self.session.told.get(found.asked.key) if self.session else None
+            found.name = told.name if told else None
+            if found.name is None:
+                return Code.UNKNOWN_TOPIC_ID
+            if found.name in self._services.catalog.topics:
+                return Code.INCONSISTENT_TOPIC_ID
+        return Code.UNKNOWN_TOPIC_OR_PARTITION
 
-def _topic(asked: UUID | str, services: Services) -> tuple[Topic | None, Code]:
-    """A topic, and the code for a partition that it does not have."""
-    if isinstance(asked, str):
-        return services.catalog.topics.get(asked), Code.UNKNOWN_TOPIC_OR_PARTITION
-    topic = services.catalog.topics_by_id.get(asked)
-    if topic is None:
-        return None, Code.UNKNOWN_TOPIC_ID
-    return topic, Code.UNKNOWN_TOPIC_OR_PARTITION
+
+def _topic(asked: UUID | str, services: Services) -> Topic | None:
+    catalog = services.catalog
+    return catalog.topics.get(asked) if isinstance(asked, str) else catalog.topics_by_id.get(asked)
 
 
 def _read(partition: Partition, found: Found, left: int, *, whole: bool) -> None:

@@ -55,6 +55,7 @@ class Found:
     high_watermark: int = -1
     start_offset: int = -1
     records: Buffer = b""
+    name: str | None = None
     # Kafka answers null where it looked for aborted transactions of nobody: with uncommitted reads,
     # and out of range.
     has_aborted: bool = True
