@@ -64,12 +64,14 @@ def serve(
 
 async def _serve(config: "Config", data_dir: Path, host: str, port: int) -> None:
     from headrace.broker.node import start_node
+    from headrace.broker.tuning import tune_process
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _on_signal, number, stop)
     node = await start_node(config, data_dir, host, port)
+    tune_process()
     count = sum(not topic.internal for topic in node.services.catalog.topics.values())
     topics = "1 topic" if count == 1 else f"{count} topics"
     print(
