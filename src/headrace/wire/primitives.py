@@ -114,7 +114,7 @@ class Reader:
     def count(self, *, flexible: bool) -> int:
         """The length of an array that must stand here, -1 for null: compact when `flexible`."""
         count = self.uvarint() - 1 if flexible else self.int32()
-        if not -1 <= count <= self.remaining:
+        if not -1 <= count <= len(self._data) - self.position:
             raise Malformed(f"an array of {count} in {self.remaining} bytes")
         return count
 
@@ -152,7 +152,10 @@ class Reader:
     def tags(self) -> dict[int, memoryview]:
         """A tagged-field section: tag number to raw bytes."""
         found: dict[int, memoryview] = {}
-        for _ in range(self.uvarint()):
+        count = self.uvarint()
+        if count == 0:
+            return found
+        for _ in range(count):
             tag = self.uvarint()
             found[tag] = self.take(self.uvarint())
         return found
@@ -188,6 +191,9 @@ class Writer:
         self.data += value.bytes
 
     def uvarint(self, value: int) -> None:
+        if 0 <= value < 0x80:
+            self.data.append(value)
+            return
         while value > 0x7F:
             self.data.append((value & 0x7F) | 0x80)
             value >>= 7
@@ -237,9 +243,11 @@ class Writer:
 
     def tags(self, fields: dict[int, bytes] | None = None) -> None:
         """A tagged-field section, tags in ascending order as KIP-482 demands."""
-        present = fields or {}
-        self.uvarint(len(present))
-        for tag in sorted(present):
+        if not fields:
+            self.data.append(0)
+            return
+        self.uvarint(len(fields))
+        for tag in sorted(fields):
             self.uvarint(tag)
-            self.uvarint(len(present[tag]))
-            self.data += present[tag]
+            self.uvarint(len(fields[tag]))
+            self.data += fields[tag]

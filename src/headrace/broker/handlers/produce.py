@@ -32,6 +32,7 @@ _IDS_SINCE = 13
 _ACKS = (-1, 0, 1)
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _PART_HEAD = struct.Struct(">ihqq")
+_NO_ERRORS = b"\x01\x00\x00"  # no record errors, no message, no tagged fields
 
 
 @dataclass(slots=True)
@@ -223,6 +224,9 @@ def _write_part(out: Writer, part: _Part, version: int) -> None:
     out.raw(_PART_HEAD.pack(part.index, part.code, part.base_offset, part.append_time))
     if version >= _START_OFFSET_SINCE:
         out.int64(part.start_offset)
+    if flexible and part.message is None:
+        out.raw(_NO_ERRORS)
+        return
     if version >= _MESSAGES_SINCE:
         out.count(len(part.errors), flexible=flexible)
         for error in part.errors:
