@@ -15,6 +15,8 @@ STOPS_MAX = 64
 _BASE_OFFSET = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT = 8
+_MAGIC_AT = 16
+_MAGIC = 2
 _OVERHEAD = 12
 
 
@@ -76,7 +78,7 @@ class Stops:
         known, position = self._positions.pop(offset, (None, 0))
         if known is segment:
             data = _bytes(segment, position, max_bytes, stop)
-            if len(data) >= HEADER_BYTES and read_header(data).base_offset == offset:
+            if _begins_with(data, offset):
                 return data, position
         found = segment.find(offset)
         if found is None:
@@ -92,6 +94,13 @@ class Stops:
 def _bytes(segment: Source, position: int, max_bytes: int, stop: int) -> bytes:
     wanted = min(max(max_bytes, HEADER_BYTES), stop - position)
     return segment.file.pread(wanted, position) if wanted >= HEADER_BYTES else b""
+
+
+def _begins_with(data: bytes, offset: int) -> bool:
+    """Whether a batch of this first offset stands there; where logs are cut, anything may."""
+    if len(data) < HEADER_BYTES or data[_MAGIC_AT] != _MAGIC:
+        return False
+    return bool(_BASE_OFFSET.unpack_from(data)[0] == offset)
 
 
 def _size_at(data: bytes, position: int) -> int:

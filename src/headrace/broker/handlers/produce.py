@@ -17,6 +17,7 @@ from headrace.broker.errors import Code, Faulty
 from headrace.broker.partitions import Partition
 from headrace.broker.request import Answer, Answering, Api, HangUp, Raw, Request
 from headrace.broker.services import Services
+from headrace.broker.settings import LONG_MAX
 from headrace.core.types import WallMs
 from headrace.log.api import OffsetOutOfRange
 from headrace.log.producers import Duplicate, Fenced, OutOfOrder
@@ -61,7 +62,7 @@ def handle(request: Request, services: Services) -> Answering:
                 raise Faulty(Code.INVALID_REQUIRED_ACKS, f"acks {acks}; -1, 0 and 1 are possible")
             partition = _partition(part, services)
             _append(partition, part, now, request.version)
-            if partition.high_watermark < partition.log.end_offset:
+            if _may_have_to_wait(partition):
                 unsynced.append((part, partition))
         except Faulty as fault:
             _fail(part, fault)
@@ -71,6 +72,12 @@ def handle(request: Request, services: Services) -> Answering:
     if unsynced:
         return _when_durable(topics, unsynced, request.version)
     return Raw([_encoded(topics, request.version)])
+
+
+def _may_have_to_wait(partition: Partition) -> bool:
+    """Whether what was appended is perhaps less durable than configured."""
+    flushes = partition.settings.flush_messages < LONG_MAX
+    return flushes or partition.high_watermark < partition.log.end_offset
 
 
 async def _when_durable(
