@@ -5,6 +5,7 @@ A reader that goes on where it stopped is the usual one, so the last stops are r
 """
 
 import struct
+from collections.abc import Iterable
 from typing import Protocol
 
 from headrace.log.api import File
@@ -27,11 +28,16 @@ class Source(Protocol):
     def file(self) -> File: ...
     @property
     def size(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
     def boundary(self, position: int) -> int:
         """A position, at most `position`, at which a batch begins; not far below."""
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The batch that holds or follows `offset`, with its position."""
+
+    def position_after(self, offset: int) -> int:
+        """Where the batches below `offset` end."""
 
 
 class Stops:
@@ -44,13 +50,27 @@ class Stops:
         return len(self._positions)
 
     def read(
+        self, segments: Iterable[Source], offset: int, max_bytes: int, end: int | None, *,
+        whole: bool,
+    ) -> Buffer:  # fmt: skip
+        """Whole batches of one segment, from the one that holds `offset` and below `end`.
+
+        At most `max_bytes`, but a first batch that is larger when `whole`. `segments` are the one
+        that may hold `offset` and those that follow. Raises: OSError; CorruptBatch.
+        """
+        for segment in segments:
+            stop = segment.size
+            if end is not None and end < segment.end_offset:
+                stop = segment.position_after(end)
+            found = self._read(segment, offset, max_bytes, stop, whole=whole)
+            if found is not None:
+                return found
+        return b""
+
+    def _read(
         self, segment: Source, offset: int, max_bytes: int, stop: int, *, whole: bool
     ) -> Buffer | None:
-        """Whole batches from the one that holds `offset`, up to byte `stop` of its segment.
-
-        At most `max_bytes`, but a first batch that is larger when `whole`. None when all offsets of
-        the segment are lower. Raises: OSError; CorruptBatch.
-        """
+        """From one segment, up to its byte `stop`; None when all its offsets are lower."""
         found = self._begin(segment, offset, max_bytes, stop)
         if found is None:
             return None

@@ -61,6 +61,11 @@ class _Segment:
                 return position, header
         return None
 
+    def position_after(self, offset: int) -> int:
+        """As `reading.Source.position_after`."""
+        found = self.find(offset)
+        return self.size if found is None else found[0]
+
     def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """The batches from one that begins at `position`."""
         while position < self.size:
@@ -171,15 +176,8 @@ class SegmentedLog:
         """
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
-        for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
-            stop = segment.size
-            if end is not None and end < segment.end_offset:
-                following = segment.find(end)
-                stop = stop if following is None else following[0]
-            found = self._stops.read(segment, offset, max_bytes, stop, whole=whole)
-            if found is not None:
-                return found
-        return b""
+        segments = self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]
+        return self._stops.read(segments, offset, max_bytes, end, whole=whole)
 
     def offset_for_time(self, timestamp: WallMs) -> tuple[int, WallMs] | None:
         """As `Log.offset_for_time`."""
