@@ -84,7 +84,7 @@ def test_a_stop_where_another_batch_stands_now_is_no_hint(disk: Disk, append: Ap
     first = len(log.read_bytes(0, 1))
     # As if the file had been cut and written anew since, at another batch or within one.
     for position in (first, first + 7, 4 * first, 9 * first):
-        log._stops._positions[4] = log._segments[0], position
+        log._stops._positions[4] = next(iter(log._segments)), position
         assert batches.headers(log.read_bytes(4, 1))[0].base_offset == 4
 
 

@@ -170,10 +170,7 @@ class SegmentedLog:
     def read_bytes(
         self, offset: int, max_bytes: int, *, end: int | None = None, whole: bool = True
     ) -> Buffer:
-        """As `read`, without headers, and nothing when the first batch is larger and not `whole`.
-
-        Raises: OffsetOutOfRange; OSError; CorruptBatch.
-        """
+        """As `read`, but bytes; none when the first batch is larger and not `whole`."""
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
         segments = self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]
