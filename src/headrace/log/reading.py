@@ -95,7 +95,7 @@ class Stops:
         self, segment: Source, offset: int, max_bytes: int, stop: int
     ) -> tuple[bytes, int] | None:
         """The bytes from the batch that holds `offset`, and their position."""
-        known, position = self._positions.pop(offset, (None, 0))
+        known, position = self._positions.get(offset, (None, 0))
         if known is segment:
             data = _bytes(segment, position, max_bytes, stop)
             if _begins_with(data, offset):

@@ -81,7 +81,7 @@ async def _when_ready(poll: "_Poll", services: Services) -> Answer:
 def _answer(poll: "_Poll", services: Services) -> list[Buffer]:
     """What is told, once the session has noted it."""
     asking, session = poll.asking, poll.session
-    if asking.epoch == OPEN and asking.version >= 7:
+    if asking.epoch == OPEN:
         return _opened(poll, services)
     if session is None:
         return encoded(asking, poll.found, NO_SESSION)
@@ -146,11 +146,12 @@ class _Poll:
         for index, (one, known) in enumerate(zip(self.found, self.partitions, strict=True)):
             if known is None:
                 continue
-            moved = (one.high_watermark, one.start_offset) != (
+            # In this order: a log that is gone must not be asked, which could open it anew.
+            is_there = self._services.partitions.get(known.topic.id, known.index) is known
+            if not is_there or (one.high_watermark, one.start_offset) != (
                 known.high_watermark,
                 known.start_offset,
-            )
-            if moved or self._services.partitions.get(known.topic.id, known.index) is not known:
+            ):
                 self._bytes -= len(one.records)
                 self.found[index] = Found(one.asked)
                 self._look_at(index)
