@@ -176,11 +176,6 @@ def test_what_fetch_refuses(
     assert (part.error_code, part.high_watermark, part.log_start_offset) == (code, -1, -1)
 
 
-def test_sessions_are_declined(wire: Any) -> None:
-    fetch(wire, "orders", 0, session_id=0, session_epoch=0)
-    assert fetch(wire, "orders", 0, session_id=7, session_epoch=1).error_code == 70
-
-
 def test_limits_leave_out_batches_but_never_the_first(wire: Any) -> None:
     for _ in range(3):
         produce(wire, "orders", batch(b"x" * 1000))

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import NamedTuple
 from uuid import UUID
@@ -29,7 +29,7 @@ from headrace.log.segments import SegmentedLog
 from headrace.wire import batches, codec, columns, compression
 from headrace.wire.batches import InvalidRecord, Record
 from headrace.wire.compression import Codec
-from headrace.wire.frames import Frames
+from headrace.wire.frames import STAGING_BYTES, Frames
 from headrace.wire.primitives import Malformed
 
 FRAME_BYTES_MAX = 1 << 16
@@ -44,7 +44,7 @@ SERVED = [
 
 def frames(data: bytes) -> None:
     """A stream of bytes cut into frames, received in pieces of varying size."""
-    source = Frames(FRAME_BYTES_MAX)
+    source = Frames(FRAME_BYTES_MAX, bytearray(STAGING_BYTES))
     position, step = 0, 1
     with contextlib.suppress(Malformed):
         while position < len(data):
@@ -63,7 +63,9 @@ def requests(data: bytes) -> None:
     async def respond() -> None:
         with contextlib.suppress(HangUp, TimeoutError):
             async with asyncio.timeout(_WAIT_SECONDS_MAX):
-                await broker.dispatcher.respond(bytearray(data), peer)
+                response = broker.dispatcher.respond(bytearray(data), peer)
+                if isinstance(response, Coroutine):
+                    await response
 
     broker.loop.run_until_complete(respond())
 

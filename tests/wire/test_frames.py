@@ -34,7 +34,7 @@ def receive(source: Frames, data: bytes, step: int) -> list[bytes]:
 
 @given(st.lists(st.binary(min_size=8, max_size=100), max_size=10), st.integers(1, 200))
 def test_frames_do_not_depend_on_how_bytes_arrive(bodies: list[bytes], step: int) -> None:
-    assert receive(Frames(MAX), b"".join(map(framed, bodies)), step) == bodies
+    assert receive(Frames(MAX, bytearray(STAGED)), b"".join(map(framed, bodies)), step) == bodies
 
 
 @pytest.mark.parametrize("step", [7, 1000, 70_000, 10_000_000])
@@ -44,11 +44,11 @@ def test_large_frames_between_small_ones(size: int, step: int) -> None:
         step = 1777
     large = bytes(index % 251 for index in range(size))
     bodies = [b"x" * 8, large, b"y" * 9, large, b"z" * 10]
-    assert receive(Frames(MAX), b"".join(map(framed, bodies)), step) == bodies
+    assert receive(Frames(MAX, bytearray(STAGED)), b"".join(map(framed, bodies)), step) == bodies
 
 
 def test_a_claimed_size_costs_nothing_until_bytes_come() -> None:
-    source = Frames(2**31 - 1)
+    source = Frames(2**31 - 1, bytearray(STAGED))
     receive(source, struct.pack(">i", 2**31 - 1) + b"x", 5)
     assert len(source.buffer()) <= 131_072
 
@@ -56,7 +56,7 @@ def test_a_claimed_size_costs_nothing_until_bytes_come() -> None:
 @pytest.mark.parametrize("size", [-1, 0, 7, MAX + 1, 2**31 - 1])
 def test_sizes_that_are_refused(size: int) -> None:
     with pytest.raises(Malformed, match="a frame of"):
-        receive(Frames(MAX), struct.pack(">i", size), 4)
+        receive(Frames(MAX, bytearray(STAGED)), struct.pack(">i", size), 4)
 
 
 def test_request_headers() -> None:
@@ -80,3 +80,15 @@ def test_a_header_cut_short_is_malformed(cut: int) -> None:
 def test_response_heads_count_themselves() -> None:
     assert frames.response_head(9, 10, flexible=False) == struct.pack(">ii", 14, 9)
     assert frames.response_head(9, 10, flexible=True) == struct.pack(">iib", 15, 9, 0)
+
+
+def test_connections_share_one_staging_buffer() -> None:
+    staging = bytearray(STAGED)
+    sources = [Frames(MAX, staging) for _ in range(3)]
+    bodies = [bytes([65 + number]) * (10 + number) for number in range(len(sources))]
+    found: list[list[bytes]] = [[], [], []]
+    streams = [framed(body) * 2 for body in bodies]
+    for at in range(max(map(len, streams))):
+        for number, source in enumerate(sources):
+            found[number] += receive(source, streams[number][at : at + 1], 1)
+    assert found == [[body, body] for body in bodies]

@@ -6,7 +6,7 @@ Source: Kafka 4.3 broker configuration; KIP-932.
 
 from dataclasses import dataclass
 
-from headrace.broker.settings import INT_MAX, ConfigError, setting
+from headrace.broker.settings import INT_MAX, LONG_MAX, ConfigError, setting
 from headrace.broker.topic_settings import LogConfig
 
 __all__ = ["DYNAMIC", "RANGED", "Config", "ConfigError"]
@@ -41,6 +41,14 @@ class Config(LogConfig):
     connections_max: int = setting(
         "max.connections", 10_000, "Connections open at a time.", low=1, high=INT_MAX
     )
+    connections_idle_ms: int = setting(
+        "connections.max.idle.ms", 600_000, "Silence that ends a connection; -1: none.",
+        low=-1, high=LONG_MAX,
+    )  # fmt: skip
+    fetch_sessions_max: int = setting(
+        "max.incremental.fetch.session.cache.slots", 1000, "Fetch sessions kept at a time.",
+        low=0, high=INT_MAX,
+    )  # fmt: skip
     waits_max: int = setting(
         "headrace.max.waits", 10_000, "Long polls waiting at a time.", low=1, high=INT_MAX
     )

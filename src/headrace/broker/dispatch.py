@@ -4,42 +4,34 @@ Whatever is wrong with a frame ends its connection with a reason, except one thi
 ApiVersions from the future is answered in version 0 with error 35, on which clients rely (KIP-511).
 """
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headrace.broker.errors import Code
 from headrace.broker.handlers import (
-    alter_configs,
     api_versions,
-    client_entities,
     configs,
     create_partitions,
-    delete_records,
     describe_cluster,
-    describe_log_dirs,
-    describe_producers,
-    describe_topic_partitions,
     fetch,
     find_coordinator,
     init_producer_id,
     leases,
-    list_config_resources,
     list_offsets,
     metadata,
-    offset_for_leader_epoch,
     produce,
-    replicas,
     share_acknowledge,
     share_fetch,
     share_group_heartbeat,
     topics,
 )
-from headrace.broker.request import Answer, Api, HangUp, Raw, Request
+from headrace.broker.request import Answer, Answering, Api, HangUp, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.wire import codec, frames
+from headrace.wire.frames import RequestHead
 from headrace.wire.primitives import Buffer, Malformed
 
 _JOIN_BYTES_MAX = 16 * 1024
@@ -51,7 +43,7 @@ class Handler(Protocol):
     @property
     def APIS(self) -> tuple[Api, ...]: ...  # noqa: N802  # a constant of the module
 
-    async def handle(self, request: Request, services: Services) -> Answer: ...
+    def handle(self, request: Request, services: Services) -> Answering: ...
 
 
 SHARE_HANDLERS: tuple[Handler, ...] = (
@@ -73,16 +65,7 @@ HANDLERS: tuple[Handler, ...] = (
     create_partitions,
     init_producer_id,
     configs,
-    alter_configs,
     describe_cluster,
-    offset_for_leader_epoch,
-    delete_records,
-    describe_log_dirs,
-    describe_topic_partitions,
-    describe_producers,
-    list_config_resources,
-    replicas,
-    client_entities,
     *SHARE_HANDLERS,
 )
 
@@ -104,73 +87,123 @@ class Peer:
         return {"peer": str(self), "connection": self.connection_id}
 
 
+class _Route(NamedTuple):
+    """What a version of an API needs, found once instead of with every request."""
+
+    api: Api
+    handler: Handler
+    flexible: bool
+    answers_flexible: bool
+
+
+Buffers = list[Buffer]
+
+
 class Dispatcher:
     """Answers frames with the handlers given."""
 
     def __init__(self, services: Services, handlers: Sequence[Handler] = HANDLERS) -> None:
         self._services = services
+        self._metrics = services.metrics
         if not services.config.share_group_enable:
             handlers = [handler for handler in handlers if handler not in SHARE_HANDLERS]
-        self._handlers = {api.key: (api, handler) for handler in handlers for api in handler.APIS}
-        services.apis = tuple(api for _, (api, _) in sorted(self._handlers.items()))
+        apis = {api.key: (api, handler) for handler in handlers for api in handler.APIS}
+        self._apis = {key: api for key, (api, _) in apis.items()}
+        services.apis = tuple(api for _, api in sorted(self._apis.items()))
+        # KIP-511: a client that knows no flexible headers must be able to read ApiVersions.
+        self._routes = {
+            (key, version): _Route(
+                api,
+                handler,
+                api.is_flexible(version),
+                api.is_flexible(version) and key != api_versions.KEY,
+            )
+            for key, (api, handler) in apis.items()
+            for version in api.versions
+        }
 
-    async def respond(self, frame: bytearray, peer: Peer) -> list[Buffer]:
+    def respond(self, frame: bytearray, peer: Peer) -> Buffers | Coroutine[Any, Any, Buffers]:
         """The response as buffers to send in order; none when the request wants no answer.
 
-        Raises: HangUp; whatever a bug in a handler raises.
+        A coroutine that returns them when something has to be waited for.
+        Raises, here or there: HangUp; whatever a bug in a handler raises.
         """
         try:
             head = frames.request_head(frame)
         except Malformed as error:
             raise HangUp(f"request header: {error}") from error
-        known = self._handlers.get(head.api_key)
-        if known is None:
-            raise HangUp(f"API key {head.api_key} is not served")
-        api, handler = known
-        if head.version not in api.versions:
-            if api.key == api_versions.KEY:
-                return _framed(head.correlation_id, [api_versions.unsupported(api)], flexible=False)
-            raise HangUp(f"{api.name} version {head.version} is not served")
-        if len(frame) > api.body_bytes_max:
-            raise HangUp(f"{api.name} of {len(frame)} bytes; {api.body_bytes_max} are allowed")
-        flexible = api.is_flexible(head.version)
-        began, metrics = perf_counter(), self._services.metrics
-        metrics.in_flight += 1
+        route = self._routes.get((head.api_key, head.version))
+        if route is None:
+            return self._unserved(head)
+        if len(frame) > route.api.body_bytes_max:
+            raise HangUp(
+                f"{route.api.name} of {len(frame)} bytes; {route.api.body_bytes_max} are allowed"
+            )
+        began = perf_counter()
         try:
-            body = frames.body_of(frame, head, flexible=flexible)
+            body = frames.body_of(frame, head, flexible=route.flexible)
             request = Request(
                 head.api_key, head.version, head.correlation_id, head.client_id,
                 peer.host, peer.connection_id, body,
             )  # fmt: skip
-            answer = await handler.handle(request, self._services)
-        except Malformed as error:
-            raise HangUp(f"{api.name} version {head.version}: {error}") from error
-        except (StorageFault, OSError) as error:
-            raise HangUp(
-                f"{api.name} version {head.version} failed: {error}", blame="fault"
-            ) from error
+            answer = route.handler.handle(request, self._services)
+        except (Malformed, StorageFault, OSError) as error:
+            raise _hang_up(route.api, head.version, error) from error
+        if isinstance(answer, Coroutine):
+            return self._awaited(route, head, answer, began, len(frame))
+        return self._encoded(route, head, answer, began, len(frame))
+
+    async def _awaited(
+        self, route: _Route, head: RequestHead, answer: Coroutine[Any, Any, Answer],
+        began: float, size: int,
+    ) -> Buffers:  # fmt: skip
+        self._metrics.in_flight += 1
+        try:
+            return self._encoded(route, head, await answer, began, size)
+        except (Malformed, StorageFault, OSError) as error:
+            raise _hang_up(route.api, head.version, error) from error
         finally:
-            metrics.in_flight -= 1
+            self._metrics.in_flight -= 1
+
+    def _encoded(
+        self, route: _Route, head: RequestHead, answer: Answer, began: float, size: int
+    ) -> Buffers:
+        key = route.api.key
         if answer is None:
-            metrics.request(api.key, perf_counter() - began, len(frame), 0)
+            self._metrics.request(key, perf_counter() - began, size, 0)
             return []
         if isinstance(answer, Raw):
             buffers: Sequence[Buffer] = answer.buffers
         else:
-            metrics.failed(api.key, answer.get("error_code", Code.NONE))
-            buffers = [codec.encode_response(api.key, head.version, answer)]
-        # KIP-511: a client that knows no flexible headers must be able to read this response.
-        plain = api.key == api_versions.KEY
-        response = _framed(head.correlation_id, buffers, flexible=flexible and not plain)
-        metrics.request(api.key, perf_counter() - began, len(frame), sum(map(len, response)))
+            self._metrics.failed(key, answer.get("error_code", Code.NONE))
+            buffers = [codec.encode_response(key, head.version, answer)]
+        response = _framed(head.correlation_id, buffers, flexible=route.answers_flexible)
+        self._metrics.request(key, perf_counter() - began, size, sum(map(len, response)))
         return response
 
+    def _unserved(self, head: RequestHead) -> Buffers:
+        api = self._apis.get(head.api_key)
+        if api is None:
+            raise HangUp(f"API key {head.api_key} is not served")
+        if api.key == api_versions.KEY:
+            return _framed(head.correlation_id, [api_versions.unsupported(api)], flexible=False)
+        raise HangUp(f"{api.name} version {head.version} is not served")
 
-def _framed(correlation_id: int, body: Sequence[Buffer], *, flexible: bool) -> list[Buffer]:
+
+def _hang_up(api: Api, version: int, error: Exception) -> HangUp:
+    if isinstance(error, Malformed):
+        return HangUp(f"{api.name} version {version}: {error}")
+    return HangUp(f"{api.name} version {version} failed: {error}", blame="fault")
+
+
+def _framed(correlation_id: int, body: Sequence[Buffer], *, flexible: bool) -> Buffers:
     """The response with its head; small buffers joined, since each one costs a system call."""
+    if len(body) == 1 and len(body[0]) <= _JOIN_BYTES_MAX:
+        head = frames.response_head(correlation_id, len(body[0]), flexible=flexible)
+        return [head + body[0]]
     size = sum(map(len, body))
     joined = bytearray(frames.response_head(correlation_id, size, flexible=flexible))
-    found: list[Buffer] = []
+    found: Buffers = []
     for buffer in body:
         if len(buffer) <= _JOIN_BYTES_MAX:
             joined += buffer

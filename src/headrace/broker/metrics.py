@@ -71,7 +71,7 @@ class Metrics:
     def __init__(self) -> None:
         self.apis: dict[int, ApiCounts] = {}
         self.errors: dict[tuple[int, int], int] = {}  # (API key, error code) to answers
-        self.closed: dict[str, int] = dict.fromkeys(("peer", "protocol", "fault", "bug"), 0)
+        self.closed: dict[str, int] = dict.fromkeys(("peer", "protocol", "fault", "bug", "idle"), 0)
         self.connections_accepted = self.connections_refused = 0
         self.in_flight = 0
         self.loop_lag = Histogram(LAG_SECONDS)

@@ -1,13 +1,14 @@
 """What a handler is given and what it may answer with.
 
-A handler module says which APIs it serves and has one coroutine for all of them:
+A handler module says which APIs it serves and has one function for all of them, a coroutine unless
+most of its requests have nothing to wait for (`Answering`):
 
     APIS = (Api(3, "Metadata", range(14)),)
 
     async def handle(request: Request, services: Services) -> Answer: ...
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +47,7 @@ class Api:
         return codec.is_flexible(self.key, version) if self.flexible is None else self.flexible
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would double the cost of making one
 class Request:
     """One request; `body` is memory of its own that the handler may keep and write to."""
 
@@ -72,3 +73,5 @@ class Raw:
 
 # Fields for the codec, a body made by hand, or no response at all.
 Answer = Mapping[str, Any] | Raw | None
+# What a handler returns: a coroutine, or at once what it would return, which saves a task.
+Answering = Answer | Coroutine[Any, Any, Answer]

@@ -1,27 +1,32 @@
 """The server: connections in, frames to the dispatcher, responses out in the order of requests.
 
-One task a connection answers its requests one after the other, as Kafka does. Bytes are received
-straight into frames (`wire/frames.py`); when too many frames wait, the socket is not read until
-they are fewer, and when the peer does not read its responses, no further request is answered. A
-connection that sends what it must not ends alone, with one logged line.
+A connection answers its requests one after the other, as Kafka does: at once, where the bytes
+arrived, when the handler has nothing to wait for, else in a task. Bytes are received straight into
+frames (`wire/frames.py`); when too many frames wait, the socket is not read until they are fewer,
+and when the peer does not read its responses, no further request is answered. A connection that
+sends what it must not ends alone, with one logged line; one that sends nothing at all is closed
+after `connections.max.idle.ms`.
 """
 
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Coroutine
 from itertools import count
-from typing import cast
+from typing import Any, cast
 
-from headrace.broker.dispatch import Dispatcher, Peer
+from headrace.broker.dispatch import Buffers, Dispatcher, Peer
 from headrace.broker.request import HangUp
 from headrace.broker.services import Services
-from headrace.wire.frames import Frames
+from headrace.wire.frames import STAGING_BYTES, Frames
 from headrace.wire.primitives import Malformed
 
 log = logging.getLogger("headrace.broker")
 FRAMES_QUEUED_MAX = 16
 BYTES_QUEUED_MAX = 4 * 1024 * 1024
 STOP_SECONDS_MAX = 5.0
+_IDLE_LOOKS = 10  # in the time after which a connection is idle
+_IDLE_LOOK_SECONDS_MIN = 0.1
 
 
 class Server:
@@ -32,24 +37,38 @@ class Server:
         self.dispatcher = dispatcher
         self.connections: set[Connection] = set()
         self.connection_ids = count(1)
+        self.staging = bytearray(STAGING_BYTES)
         self._listening: asyncio.Server | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port, which the system chooses for 0. Raises: OSError."""
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_server(lambda: Connection(self), host, port)
+        if self.services.config.connections_idle_ms >= 0:
+            self._look_for_idle(loop)
         return int(self._listening.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Accept nothing more, finish the requests under way, close all connections."""
         if self._listening is not None:
             self._listening.close()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         self.services.waits.close()
         tasks = [connection.finish() for connection in list(self.connections)]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=STOP_SECONDS_MAX)
+        running = [task for task in tasks if task is not None]
+        if running:
+            _, late = await asyncio.wait(running, timeout=STOP_SECONDS_MAX)
             for task in late:
                 task.cancel()
+
+    def _look_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        idle_seconds = self.services.config.connections_idle_ms / 1000
+        for connection in list(self.connections):
+            connection.close_if_idle(loop.time() - idle_seconds)
+        pause = max(idle_seconds / _IDLE_LOOKS, _IDLE_LOOK_SECONDS_MIN)
+        self._idle_timer = loop.call_later(pause, self._look_for_idle, loop)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -57,14 +76,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._frames = Frames(server.services.config.request_max_bytes)
+        self._frames = Frames(server.services.config.request_max_bytes, server.staging)
         self._queue: deque[bytearray] = deque()
         self._queued_bytes = 0
-        self._arrived = asyncio.Event()
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._finishing = False
+        self._task: asyncio.Task[None] | None = None  # of a request that has to wait
+        self._writable = True
         self._reading = True
+        self._ending = False
+        self._loop = asyncio.get_running_loop()
+        self._active = self._loop.time()
+        self._unsent = 0
         self._ended_by = "peer"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -83,17 +104,23 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._server.connections.add(self)
         self._server.services.metrics.connections_accepted += 1
-        self._task = asyncio.get_running_loop().create_task(self._serve())
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio calls it so
-        if self in self._server.connections:
-            self._server.connections.discard(self)
+        if self not in self._server.connections:
+            return
+        self._server.connections.discard(self)
+        self._server.services.metrics.closed[self._ended_by] += 1
+        self._ending = True
+        if self._task is None:
+            self._server.services.disconnected(self._peer.connection_id)
+        else:
             self._task.cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio calls it so
         return self._frames.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._active = self._loop.time()
         try:
             arrived = self._frames.received(nbytes)
         except Malformed as error:
@@ -101,23 +128,88 @@ class Connection(asyncio.BufferedProtocol):
             log.warning("closing %s: %s", self._peer, error, extra=self._peer.fields)
             self._transport.abort()
             return
-        self._queue.extend(arrived)
-        self._queued_bytes += sum(map(len, arrived))
         if arrived:
-            self._arrived.set()
-        self._throttle()
+            self._queue.extend(arrived)
+            self._queued_bytes += sum(map(len, arrived))
+            self._answer()
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self._writable = False
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        self._writable = True
+        self._answer()
 
-    def finish(self) -> "asyncio.Task[None]":
-        """End after the request under way; returns the task to wait for."""
-        self._finishing = True
-        self._arrived.set()
+    def finish(self) -> "asyncio.Task[None] | None":
+        """End after the request under way; returns the task to wait for, if there is one."""
+        self._ending = True
+        if self._task is None:
+            self._transport.close()
         return self._task
+
+    def close_if_idle(self, since: float) -> None:
+        """Close when nothing came since the loop's time `since`, and nothing is under way."""
+        unsent = self._transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent, self._active = unsent, self._loop.time()
+        if self._active < since and self._task is None:
+            self._ended_by = "idle"
+            log.info(
+                "closing %s: idle (connections.max.idle.ms)", self._peer, extra=self._peer.fields
+            )
+            self._transport.abort()
+
+    def _answer(self) -> None:
+        """Answer what is queued, until a request has to wait or the peer does not read."""
+        while self._queue and self._task is None and self._writable and not self._ending:
+            frame = self._queue.popleft()
+            self._queued_bytes -= len(frame)
+            try:
+                response = self._server.dispatcher.respond(frame, self._peer)
+            except Exception as error:
+                self._end(error)
+                return
+            if isinstance(response, list):
+                self._send(response)
+            else:
+                self._task = self._loop.create_task(self._finished(response))
+        self._throttle()
+
+    async def _finished(self, response: Coroutine[Any, Any, Buffers]) -> None:
+        """Answer a request that has to wait, then those that came meanwhile."""
+        try:
+            self._send(await response)
+        except Exception as error:
+            self._end(error)
+        finally:
+            self._task = None
+            if self not in self._server.connections:
+                self._server.services.disconnected(self._peer.connection_id)
+            elif self._ending:
+                self._transport.close()
+            else:
+                self._answer()
+
+    def _send(self, response: Buffers) -> None:
+        if len(response) == 1:
+            self._transport.write(response[0])
+        else:
+            self._transport.writelines(response)
+
+    def _end(self, error: Exception) -> None:
+        """Close, with the reason; what was answered before is still sent."""
+        self._ending = True
+        if isinstance(error, HangUp):
+            self._ended_by = error.blame
+            log.warning("closing %s: %s", self._peer, error, extra=self._peer.fields)
+        else:
+            self._ended_by = "bug"
+            # A bug in a handler must not take the other connections down; it is told in full.
+            log.error(
+                "closing %s after a bug in a handler", self._peer, exc_info=error,
+                extra=self._peer.fields,
+            )  # fmt: skip
+        self._transport.close()
 
     def _throttle(self) -> None:
         full = len(self._queue) >= FRAMES_QUEUED_MAX or self._queued_bytes >= BYTES_QUEUED_MAX
@@ -127,34 +219,3 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
-
-    async def _next_frame(self) -> bytearray | None:
-        while not self._queue and not self._finishing:
-            self._arrived.clear()
-            await self._arrived.wait()
-        if self._finishing:
-            return None
-        frame = self._queue.popleft()
-        self._queued_bytes -= len(frame)
-        self._throttle()
-        return frame
-
-    async def _serve(self) -> None:
-        try:
-            while (frame := await self._next_frame()) is not None:
-                for buffer in await self._server.dispatcher.respond(frame, self._peer):
-                    self._transport.write(buffer)
-                await self._writable.wait()
-        except HangUp as reason:
-            self._ended_by = reason.blame
-            log.warning("closing %s: %s", self._peer, reason, extra=self._peer.fields)
-        except Exception:
-            self._ended_by = "bug"
-            # A bug in a handler must not take the other connections down; it is told in full.
-            log.exception(
-                "closing %s after a bug in a handler", self._peer, extra=self._peer.fields
-            )
-        finally:
-            self._server.services.metrics.closed[self._ended_by] += 1
-            self._server.services.disconnected(self._peer.connection_id)
-            self._transport.close()

@@ -22,10 +22,12 @@ from headrace.broker.shares import Shares
 from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog
+from headrace.core.fetch_session import FetchSessions
 from headrace.log.api import Clock, Disk
 from headrace.log.os_disk import OsDisk, SystemClock
 
 _PROPERTIES = "meta.properties"
+_SESSION_IDS = 2**31 - 1
 
 
 class StartError(Exception):
@@ -54,6 +56,9 @@ class Services:
         self.apis: tuple[Api, ...] = ()
         self.metrics = metrics or Metrics()
         self.waits = Waits(config.waits_max)
+        self.fetch_sessions = FetchSessions(config.fetch_sessions_max)
+        # Not from 1: a client of the time before a restart must not meet a session of another.
+        self._fetch_session_id = clock.wall() % _SESSION_IDS
         self.topics = Topics(config, disk, clock, self.waits, new_id)
         self.shares = Shares(config, clock, self.topics, self.waits)
         self.dead_letters = DeadLetters(config, self.topics, self.shares)
@@ -92,6 +97,11 @@ class Services:
     def partition(self, topic: str, index: int) -> Partition | None:
         """A partition by the name of its topic."""
         return self.topics.partition(topic, index)
+
+    def next_fetch_session_id(self) -> int:
+        """A number for a fetch session."""
+        self._fetch_session_id = self._fetch_session_id % _SESSION_IDS + 1
+        return self._fetch_session_id
 
     def disconnected(self, connection_id: int) -> None:
         """A connection is gone, and no request of it runs any more."""

@@ -109,13 +109,14 @@ def serve(options: Options) -> int:
 
 async def _serve(config: "Config", options: Options, began: float) -> None:
     from headrace.broker.node import start_node
+    from headrace.broker.tuning import tune_process
 
     stop: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _on_signal, number, stop)
     node = await start_node(config, options.data_dir, options.host, options.port)
-    gc.freeze()  # what was loaded stays: no collection looks at it again
+    tune_process()
     gc.enable()
     count = sum(not topic.internal for topic in node.services.catalog.topics.values())
     topics = "1 topic" if count == 1 else f"{count} topics"

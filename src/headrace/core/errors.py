@@ -24,6 +24,9 @@ class Why(Enum):
     SESSION_NOT_FOUND = auto()
     SESSION_EPOCH = auto()
     SESSION_LIMIT = auto()
+    FETCH_SESSION_NOT_FOUND = auto()
+    FETCH_SESSION_EPOCH = auto()
+    FETCH_SESSION_TOPIC_IDS = auto()
 
 
 @dataclass(frozen=True, slots=True)

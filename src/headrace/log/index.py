@@ -64,6 +64,11 @@ class SegmentIndex:
         index = bisect_right(self._offsets, offset - self._base_offset) - 1
         return self._positions[index] if index >= 0 else 0
 
+    def boundary(self, position: int) -> int:
+        """The position of the last batch with an entry that begins at `position` or before."""
+        index = bisect_right(self._positions, position) - 1
+        return self._positions[index] if index >= 0 else 0
+
     def position_before(self, timestamp: int) -> int:
         """Where to begin to look for the first record as late as `timestamp`."""
         index = bisect_left(self._timestamps, timestamp) - 1

@@ -142,6 +142,10 @@ class Segment:
         found = self.find(offset) if offset < self.end_offset else None
         return self.size if found is None else found[0]
 
+    def boundary(self, position: int) -> int:
+        """As `reading.Source.boundary`."""
+        return self.index.boundary(position)
+
     def save_index(self) -> None:
         """Write the indexes where they have an entry and are not written yet."""
         if self._index is not None and len(self._index) and self._saved_size != self.size:

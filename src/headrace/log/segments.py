@@ -21,10 +21,12 @@ from headrace.core.types import WallMs
 from headrace.log import snapshots, times
 from headrace.log.api import Disk, OffsetOutOfRange, SegmentInfo, Slice
 from headrace.log.opening import Opening
+from headrace.log.reading import Stops
 from headrace.log.segment import Segment
 from headrace.log.segment_list import SegmentList, try_to_save_index
 from headrace.wire import batches
 from headrace.wire.batches import BatchHeader, CorruptBatch
+from headrace.wire.primitives import Buffer
 
 log = logging.getLogger("headrace.log")
 
@@ -68,6 +70,7 @@ class SegmentedLog:
         self._folder = folder
         self._keep_start = keep_start
         self._syncing = threading.Lock()
+        self._stops = Stops()
         self._torn = False
         self._fault: OSError | None = None
         self._cut_at: int | None = None
@@ -221,7 +224,8 @@ class SegmentedLog:
                 active.cut(self._cut_at)
             except CorruptBatch as damage:
                 raise _damaged(active, damage) from damage
-            self.producers = self._opening().rebuilt(list(self._segments), self._durable_end)
+            opening = Opening(self._disk, self._folder, self._interval_bytes)
+            self.producers = opening.rebuilt(list(self._segments), self._durable_end)
         self._durable_end = self.end_offset
         self._cut_at = self._fault = None
         self._torn = False
@@ -246,6 +250,16 @@ class SegmentedLog:
             except CorruptBatch as damage:
                 raise _damaged(segment, damage) from damage
         return Slice(b"", ())
+
+    def read_bytes(
+        self, offset: int, max_bytes: int, *, end: int | None = None, whole: bool = True
+    ) -> Buffer:
+        """As `read`, but bytes; none when the first batch is larger and not `whole`."""
+        if not self._start <= offset <= self.end_offset:
+            raise OffsetOutOfRange(offset, self._start, self.end_offset)
+        return self._stops.read(
+            self._segments.from_offset(offset), offset, max_bytes, end, whole=whole
+        )
 
     def offset_for_time(self, timestamp: WallMs) -> tuple[int, WallMs] | None:
         """As `Log.offset_for_time`. Raises: CorruptBatch, also for what a producer put inside."""
@@ -339,9 +353,6 @@ class SegmentedLog:
         self._disk.remove(self._folder)
 
     # ---- inside
-
-    def _opening(self) -> Opening:
-        return Opening(self._disk, self._folder, self._interval_bytes)
 
     def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:
         """The segment that batches go to; a further one when the active one is full."""

@@ -23,6 +23,9 @@ _LEADER_EPOCH_AT = 12
 _CRC = struct.Struct(">I")
 _CRC_AT = 17
 _CRC_FROM = 21
+_ATTRIBUTES = struct.Struct(">h")
+_MAX_TIMESTAMP = struct.Struct(">q")
+_MAX_TIMESTAMP_AT = 35
 _MAGIC = 2
 _OVERHEAD = 12  # base offset and length, which the length does not count
 HEADER_BYTES = _HEADER.size
@@ -175,6 +178,20 @@ def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_
     """Give the batch at `position` its place in the log; the checksum does not cover either."""
     _BASE_OFFSET.pack_into(data, position, base_offset)
     _LEADER_EPOCH.pack_into(data, position + _LEADER_EPOCH_AT, leader_epoch)
+
+
+def stamp_time(data: memoryview, header: BatchHeader, timestamp: int) -> BatchHeader:
+    """Give all records of the batch at the start of `data` the time at which a log takes them.
+
+    Returns the header as it is then; the checksum covers the time and is made anew.
+    Source: DefaultRecordBatch.setMaxTimestamp.
+    """
+    attributes = header.attributes | LOG_APPEND_TIME
+    _ATTRIBUTES.pack_into(data, _CRC_FROM, attributes)
+    _MAX_TIMESTAMP.pack_into(data, _MAX_TIMESTAMP_AT, timestamp)
+    crc = crc32c(data[_CRC_FROM : header.size])
+    _CRC.pack_into(data, _CRC_AT, crc)
+    return header._replace(attributes=attributes, max_timestamp=timestamp, crc=crc)
 
 
 def payload(data: Buffer, position: int, header: BatchHeader) -> memoryview:

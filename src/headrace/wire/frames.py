@@ -8,19 +8,20 @@ Source: Kafka protocol guide, "Protocol Structure"; RequestHeader.json, Response
 """
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from headrace.wire.primitives import Buffer, Malformed, Reader
 
 _SIZE = struct.Struct(">i")
+_HEAD = struct.Struct(">hhih")
 _RESPONSE = struct.Struct(">ii")
+_RESPONSE_FLEXIBLE = struct.Struct(">iib")
 _HEADER_BYTES_MIN = 8
-_STAGING_BYTES = 16 * 1024
+STAGING_BYTES = 64 * 1024
 _FIRST_ALLOCATION_BYTES_MAX = 128 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(NamedTuple):
     """The part of a request's header that all its versions share, and where the rest begins."""
 
     api_key: int
@@ -33,8 +34,8 @@ class RequestHead:
 def request_head(frame: Buffer) -> RequestHead:
     """The header at the start of a frame. Raises: Malformed when the frame is too short."""
     source = Reader(frame)
-    key, version = source.int16(), source.int16()
-    correlation_id, client_id = source.int32(), source.nullable_string()
+    key, version, correlation_id, size = source.unpack(_HEAD)
+    client_id = None if size < 0 else source.text(size)
     return RequestHead(key, version, correlation_id, client_id, source.position)
 
 
@@ -49,7 +50,7 @@ def body_of(frame: Buffer, head: RequestHead, *, flexible: bool) -> memoryview:
 def response_head(correlation_id: int, body_bytes: int, *, flexible: bool) -> bytes:
     """The size and header before a response body of `body_bytes`."""
     if flexible:
-        return _RESPONSE.pack(body_bytes + 5, correlation_id) + b"\0"
+        return _RESPONSE_FLEXIBLE.pack(body_bytes + 5, correlation_id, 0)
     return _RESPONSE.pack(body_bytes + 4, correlation_id)
 
 
@@ -57,64 +58,67 @@ class Frames:
     """Cuts received bytes into frames of at most `bytes_max` bytes.
 
     Bytes are received into `buffer()`; `received(count)` then returns the frames that are complete.
-    Small frames are staged and copied out; a large one is received in place. Memory for it grows
-    with what arrived, so a claimed size alone costs nothing.
+    What arrives first is staged and copied out, so that one system call receives many small frames;
+    the rest of a large frame is received in place. Memory for it grows with what arrived, so a
+    claimed size alone costs nothing. Nothing of a connection stays in `staging` between the two
+    calls: all connections of one event loop may share it.
     """
 
-    __slots__ = ("_bytes_max", "_filled", "_frame", "_size", "_staging")
+    __slots__ = ("_bytes_max", "_filled", "_frame", "_rest", "_size", "_staging")
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, staging: bytearray) -> None:
         self._bytes_max = bytes_max
-        self._staging = bytearray(_STAGING_BYTES)
+        self._staging = staging
+        self._rest = b""  # of a size that is not whole
         self._frame: bytearray | None = None
         self._size = 0
         self._filled = 0
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; valid until the next call of `received`. Never empty."""
-        if self._frame is None:
-            return memoryview(self._staging)[self._filled :]
-        if self._filled == len(self._frame):
-            self._frame.extend(bytes(min(self._filled, self._size - self._filled)))
-        return memoryview(self._frame)[self._filled :]
+        frame = self._frame
+        if frame is None:
+            count = len(self._rest)
+            self._staging[:count] = self._rest
+            return memoryview(self._staging)[count:]
+        if self._filled == len(frame):
+            frame.extend(bytes(min(self._filled, self._size - self._filled)))
+        return memoryview(frame)[self._filled :]
 
     def received(self, count: int) -> list[bytearray]:
         """The frames completed by `count` more bytes, without their sizes.
 
         Raises: Malformed when a frame is larger than allowed or too small for a header.
         """
-        self._filled += count
         if self._frame is None:
-            return self._unstaged()
+            return self._unstaged(len(self._rest) + count)
+        self._filled += count
         if self._filled < self._size:
             return []
-        frame, self._frame, self._filled = self._frame, None, 0
+        frame, self._frame = self._frame, None
         return [frame]
 
-    def _unstaged(self) -> list[bytearray]:
+    def _unstaged(self, end: int) -> list[bytearray]:
         found: list[bytearray] = []
-        start, end = 0, self._filled
+        staging, start = self._staging, 0
         while end - start >= _SIZE.size:
-            (size,) = _SIZE.unpack_from(self._staging, start)
+            (size,) = _SIZE.unpack_from(staging, start)
             if not _HEADER_BYTES_MIN <= size <= self._bytes_max:
                 raise Malformed(
                     f"a frame of {size} bytes; {_HEADER_BYTES_MIN} to {self._bytes_max} are allowed"
                 )
-            body = start + _SIZE.size
-            if size > _STAGING_BYTES - _SIZE.size and end - body < size:
-                self._receive_in_place(size, body)
-                return found
-            if end - body < size:
+            start += _SIZE.size
+            if end - start < size:
+                self._receive_in_place(size, start, end)
+                start = end
                 break
-            found.append(self._staging[body : body + size])
-            start = body + size
-        self._staging[: end - start] = self._staging[start:end]
-        self._filled = end - start
+            found.append(staging[start : start + size])
+            start += size
+        self._rest = bytes(staging[start:end])
         return found
 
-    def _receive_in_place(self, size: int, body: int) -> None:
-        part = self._staging[body : self._filled]
-        # At least one byte more than what is there, so that the buffer has room.
-        self._frame = bytearray(min(size, _FIRST_ALLOCATION_BYTES_MAX))
-        self._frame[: len(part)] = part
-        self._size, self._filled = size, len(part)
+    def _receive_in_place(self, size: int, start: int, end: int) -> None:
+        # Never full: there is more to come than what is there.
+        frame = bytearray(min(size, max(_FIRST_ALLOCATION_BYTES_MAX, end - start + 1)))
+        frame[: end - start] = memoryview(self._staging)[start:end]
+        self._frame, self._size, self._filled = frame, size, end - start

@@ -1,197 +1,229 @@
-"""Fetch (1): records from logs, as stored.
+"""Fetch (1): records from logs, as stored, in sessions or without (KIP-227).
 
-Sessions are not kept: a request that wants to open one is answered with session 0, after which
-clients go on sending complete requests (KIP-227). A poll that finds fewer than `min_bytes` waits
-until something is appended. Records reach the socket as they were read, without a copy.
-Source: FetchRequest.json, FetchResponse.json; KIP-74 for the limits.
+A poll that finds fewer than `bytes_min` waits until something is appended, and then looks again at
+those partitions only that have moved. Records reach the socket as they were read, without a copy.
+Partitions nobody knows are told with the answer, and do not hasten it; other errors do.
+Source: KIP-74 for the limits, KIP-227 for sessions; ReplicaManager.fetchMessages,
+DelayedFetch, KafkaApis.handleFetchRequest (4.3).
 """
 
 import logging
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from uuid import UUID
 
-from headrace.broker.errors import Code
-from headrace.broker.metrics import Metrics, Traffic
+from headrace.broker.errors import Code, error_code
+from headrace.broker.handlers.fetch_messages import FetchRequest, Found, decoded, encoded
 from headrace.broker.partitions import LEADER_EPOCH, Partition
-from headrace.broker.request import Answer, Api, Raw, Request
+from headrace.broker.request import Answer, Answering, Api, Raw, Request
 from headrace.broker.services import Services
-from headrace.core.types import MonoMs, after, elapsed_ms
+from headrace.core.catalog import Topic
+from headrace.core.errors import Refused
+from headrace.core.fetch_session import (
+    FINAL,
+    NO_SESSION,
+    OPEN,
+    Asked,
+    Close,
+    Command,
+    Continue,
+    Open,
+    Session,
+    SessionTold,
+    Told,
+)
+from headrace.core.types import after, elapsed_ms
 from headrace.log.api import OffsetOutOfRange
-from headrace.wire.primitives import Buffer, Writer
+from headrace.wire.batches import CorruptBatch
+from headrace.wire.primitives import Buffer
 
 log = logging.getLogger("headrace.broker")
-APIS = (Api(1, "Fetch", range(4, 19)),)
-_IDS_SINCE = 13
-_FLEXIBLE_SINCE = 12
-_READ_COMMITTED = 1
+_KEY = 1
+APIS = (Api(_KEY, "Fetch", range(4, 19)),)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What one partition answers."""
-
-    index: int
-    code: Code
-    high_watermark: int = -1
-    start_offset: int = -1
-    records: bytes = b""
-    traffic: Traffic | None = None
-
-
-_Topics = list[tuple[Any, list[_Found]]]
-
-
-async def handle(request: Request, services: Services) -> Answer:
-    message = request.message()
-    committed = message.isolation_level == _READ_COMMITTED
-    if getattr(message, "session_epoch", -1) > 0:
-        code = Code.FETCH_SESSION_ID_NOT_FOUND
-        return Raw(_encoded([], request.version, code, committed=committed))
-    topics = await _poll(message, request.version, services)
-    _count_answers(topics, request.api_key, services.metrics)
-    return Raw(_encoded(topics, request.version, Code.NONE, committed=committed))
-
-
-async def _poll(message: Any, version: int, services: Services) -> _Topics:
-    """Read until enough is there or the time is up."""
-    clock = services.clock
-    deadline: MonoMs = after(clock.mono(), max(0, message.max_wait))
-    while True:
-        topics, keys = _read(message, version, services)
-        found = [one for _, partitions in topics for one in partitions]
-        enough = sum(len(one.records) for one in found) >= message.min_bytes
-        if enough or any(one.code for one in found):
-            return topics
-        left_ms = elapsed_ms(clock.mono(), deadline)
-        if not await services.waits.wait(keys, left_ms):
-            return topics
-
-
-def _read(message: Any, version: int, services: Services) -> tuple[_Topics, list[Any]]:
-    """What every partition has now, and the keys that tell when it has more."""
-    left = min(message.max_bytes, services.config.fetch_max_bytes)
-    first = True
-    topics: _Topics = []
-    keys: list[Any] = []
-    for topic in message.topics:
-        partitions = []
-        topic_id, code = _resolve(topic, version, services)
-        for asked in topic.partitions:
-            partition = (
-                None if topic_id is None else services.partitions.get(topic_id, asked.partition)
-            )
-            if partition is None:
-                partitions.append(_Found(asked.partition, code))
-                continue
-            keys.append(partition.key)
-            one = _read_partition(partition, asked, left, first)
-            if one.records:
-                left, first = left - len(one.records), False
-            partitions.append(one)
-        topics.append((topic.topic_id if version >= _IDS_SINCE else topic.topic, partitions))
-    return topics, keys
-
-
-def _resolve(topic: Any, version: int, services: Services) -> tuple[Any, Code]:
-    """The id of a topic, and the code for a partition of it that is not there."""
-    if version < _IDS_SINCE:
-        found = services.catalog.topics.get(topic.topic)
-        return (found and found.id), Code.UNKNOWN_TOPIC_OR_PARTITION
-    if topic.topic_id in services.catalog.topics_by_id:
-        return topic.topic_id, Code.UNKNOWN_TOPIC_OR_PARTITION
-    return None, Code.UNKNOWN_TOPIC_ID
-
-
-def _read_partition(partition: Partition, asked: Any, left: int, first: bool) -> _Found:
-    """Records for one partition: at most `left` bytes, but a whole batch if it is the first."""
-    if getattr(asked, "current_leader_epoch", -1) > LEADER_EPOCH:
-        return _Found(asked.partition, Code.UNKNOWN_LEADER_EPOCH)
-    records = b""
-    try:
-        limit = min(asked.partition_max_bytes, left)
-        if not partition.start_offset <= asked.fetch_offset <= partition.high_watermark:
-            raise OffsetOutOfRange(
-                asked.fetch_offset, partition.start_offset, partition.high_watermark
-            )
-        if getattr(asked, "last_fetched_epoch", -1) > LEADER_EPOCH:
-            return _Found(asked.partition, Code.OFFSET_OUT_OF_RANGE)
-        if first or limit > 0:
-            records = partition.read(asked.fetch_offset, max(limit, 0)).data
-            if len(records) > left and not first:
-                records = b""
-    except OffsetOutOfRange:
-        return _Found(asked.partition, Code.OFFSET_OUT_OF_RANGE)
-    except OSError as error:
-        log.error(
-            "read of %s-%d failed: %s", partition.topic.name, partition.index, error,
-            extra=partition.fields,
-        )  # fmt: skip
-        return _Found(asked.partition, Code.STORAGE_ERROR)
-    return _Found(
-        asked.partition, Code.NONE, partition.high_watermark, partition.start_offset, records,
-        partition.traffic,
-    )  # fmt: skip
-
-
-def _count_answers(topics: _Topics, api_key: int, metrics: Metrics) -> None:
-    for _, partitions in topics:
-        for one in partitions:
-            metrics.failed(api_key, one.code)
-            if one.traffic is not None:
-                one.traffic.fetched_bytes += len(one.records)
-
-
-def _encoded(topics: _Topics, version: int, code: Code, *, committed: bool) -> list[Buffer]:
-    """The body; each partition's records are a buffer of their own."""
-    flexible = version >= _FLEXIBLE_SINCE
-    buffers: list[Buffer] = []
-    out = Writer()
-    out.int32(0)
-    if version >= 7:
-        out.int16(code)
-        out.int32(0)
-    _count(out, len(topics), flexible)
-    for topic, partitions in topics:
-        if version >= _IDS_SINCE:
-            out.raw(bytes(16) if topic is None else topic.bytes)
-        elif flexible:
-            out.compact_string(topic)
-        else:
-            out.nullable_string(topic)
-        _count(out, len(partitions), flexible)
-        for found in partitions:
-            _head(out, found, version, committed=committed)
-            if flexible:
-                out.uvarint(len(found.records) + 1)
-            else:
-                out.int32(len(found.records))
-            buffers += (out.data, found.records)
-            out = Writer()
-            if flexible:
-                out.tags()
-        if flexible:
-            out.tags()
-    if flexible:
-        out.tags()
-    return [*buffers, out.data]
-
-
-def _head(out: Writer, found: _Found, version: int, *, committed: bool) -> None:
-    """What stands before the records of a partition."""
-    out.int32(found.index)
-    out.int16(found.code)
-    out.int64(found.high_watermark)
-    out.int64(found.high_watermark)
-    if version >= 5:
-        out.int64(found.start_offset)
-    # No transaction was ever aborted here; clients that read committed want an empty list.
-    _count(out, 0 if committed else -1, version >= _FLEXIBLE_SINCE)
-    if version >= 11:
-        out.int32(-1)
-
-
-def _count(out: Writer, count: int, flexible: bool) -> None:
-    if flexible:
-        out.uvarint(count + 1)
+def handle(request: Request, services: Services) -> Answering:
+    asking = decoded(request.body, request.version)
+    session: Session | None = None
+    if asking.epoch in {OPEN, FINAL}:
+        if asking.session_id != NO_SESSION:
+            _decide(services, Close(asking.session_id))
+        asked: Sequence[Asked] = asking.asked
     else:
-        out.int32(count)
+        refused = _decide(
+            services,
+            Continue(
+                asking.session_id, asking.epoch, asking.by_ids, asking.asked, asking.forgotten,
+                services.clock.mono(),
+            ),
+        )  # fmt: skip
+        if refused is not None:
+            return Raw(encoded(asking, [], NO_SESSION, error_code(refused)))
+        session = services.fetch_sessions.get(asking.session_id)
+        asked = asking.asked if session is None else list(session.partitions.values())
+    poll = _Poll(asking, asked, session, services)
+    poll.look()
+    if poll.is_ready():
+        return Raw(_answer(poll, services))
+    return _when_ready(poll, services)
+
+
+async def _when_ready(poll: "_Poll", services: Services) -> Answer:
+    deadline = after(services.clock.mono(), poll.asking.wait_ms_max)
+    keys = [partition.key for partition in poll.partitions if partition is not None]
+    while True:
+        # Also before the first wait: something may have come before this task began to run.
+        poll.look_again()
+        left_ms = elapsed_ms(services.clock.mono(), deadline)
+        if poll.is_ready() or not await services.waits.wait(keys, left_ms):
+            break
+    return Raw(_answer(poll, services))
+
+
+def _answer(poll: "_Poll", services: Services) -> list[Buffer]:
+    """What is told, once the session has noted it."""
+    asking, session = poll.asking, poll.session
+    for one, partition in zip(poll.found, poll.partitions, strict=True):
+        if one.code:
+            services.metrics.failed(_KEY, one.code)
+        if partition is not None:
+            partition.traffic.fetched_bytes += len(one.records)
+    if asking.epoch == OPEN:
+        return _opened(poll, services)
+    if session is None:
+        return encoded(asking, poll.found, NO_SESSION)
+    news = [(one, told) for one in poll.found if session.is_news(one.asked.key, told := _told(one))]
+    if news:
+        told_now = [(one.asked.key, told) for one, told in news]
+        services.fetch_sessions.apply(SessionTold(asking.session_id, told_now))
+    return encoded(asking, [one for one, _ in news], asking.session_id)
+
+
+def _opened(poll: "_Poll", services: Services) -> list[Buffer]:
+    asking = poll.asking
+    new_id = services.next_fetch_session_id()
+    asked = [one.asked for one in poll.found]
+    _decide(services, Open(new_id, asking.by_ids, asked, services.clock.mono()))
+    if services.fetch_sessions.get(new_id) is None:
+        new_id = NO_SESSION
+    else:
+        told = [(one.asked.key, _told(one)) for one in poll.found]
+        services.fetch_sessions.apply(SessionTold(new_id, told))
+    return encoded(asking, poll.found, new_id)
+
+
+def _told(found: Found) -> Told:
+    offsets = found.high_watermark, found.start_offset
+    return Told(*offsets, found.code, bool(found.records), found.name)
+
+
+def _decide(services: Services, command: Command) -> Refused | None:
+    decided = services.fetch_sessions.decide(command)
+    if isinstance(decided, Refused):
+        return decided
+    for event in decided:
+        services.fetch_sessions.apply(event)
+    return None
+
+
+class _Poll:
+    """One request, what was found for it so far, and where."""
+
+    __slots__ = ("_bytes", "_failed", "_services", "asking", "found", "partitions", "session")
+
+    def __init__(
+        self, asking: FetchRequest, asked: Sequence[Asked], session: Session | None,
+        services: Services,
+    ) -> None:  # fmt: skip
+        self.asking = asking
+        self.session = session
+        self.found = [Found(one) for one in asked]
+        self.partitions: list[Partition | None] = [None] * len(asked)
+        self._services = services
+        self._bytes = 0
+        self._failed = False
+
+    def look(self) -> None:
+        """Read every partition, in order, while the limits last."""
+        for index in range(len(self.found)):
+            self._look_at(index)
+
+    def look_again(self) -> None:
+        """Read those partitions that have moved since, or are gone."""
+        for index, (one, known) in enumerate(zip(self.found, self.partitions, strict=True)):
+            if known is None:
+                continue
+            # In this order: a log that is gone must not be asked, which could open it anew.
+            is_there = self._services.partitions.get(known.topic.id, known.index) is known
+            if not is_there or (one.high_watermark, one.start_offset) != (
+                known.high_watermark,
+                known.start_offset,
+            ):
+                self._bytes -= len(one.records)
+                self.found[index] = Found(one.asked)
+                self._look_at(index)
+
+    def is_ready(self) -> bool:
+        """Whether enough was found, or waiting is of no use."""
+        if self._failed or self._bytes >= self.asking.bytes_min or self.asking.wait_ms_max <= 0:
+            return True
+        return not any(self.partitions)
+
+    def _look_at(self, index: int) -> None:
+        found = self.found[index]
+        topic = _topic(found.asked.topic, self._services)
+        partition = None
+        if topic is not None:
+            found.name = topic.name
+            partition = self._services.partitions.get(topic.id, found.asked.partition)
+        self.partitions[index] = partition
+        if partition is None:
+            found.code = self._unknown(found, topic)
+            return
+        left = min(self.asking.bytes_max, self._services.config.fetch_max_bytes) - self._bytes
+        _read(partition, found, left, whole=self._bytes == 0)
+        found.has_aborted = self.asking.committed and not found.code
+        self._bytes += len(found.records)
+        self._failed = self._failed or found.code != Code.NONE
+
+    def _unknown(self, found: Found, topic: Topic | None) -> Code:
+        """The code for a partition that is not there."""
+        if topic is None and isinstance(found.asked.topic, UUID):
+            told = self.session.told.get(found.asked.key) if self.session else None
+            found.name = told.name if told else None
+            if found.name is None:
+                return Code.UNKNOWN_TOPIC_ID
+            if found.name in self._services.catalog.topics:
+                return Code.INCONSISTENT_TOPIC_ID
+        return Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _topic(asked: UUID | str, services: Services) -> Topic | None:
+    catalog = services.catalog
+    return catalog.topics.get(asked) if isinstance(asked, str) else catalog.topics_by_id.get(asked)
+
+
+def _read(partition: Partition, found: Found, left: int, *, whole: bool) -> None:
+    """At most `left` bytes of whole batches, but at least one batch when `whole`."""
+    asked = found.asked
+    if asked.leader_epoch > LEADER_EPOCH:
+        found.code = Code.UNKNOWN_LEADER_EPOCH
+        return
+    try:
+        if not partition.start_offset <= asked.offset <= partition.log.end_offset:
+            raise OffsetOutOfRange(asked.offset, partition.start_offset, partition.high_watermark)
+        if asked.last_epoch > LEADER_EPOCH:
+            found.code = Code.OFFSET_OUT_OF_RANGE
+            return
+        end = partition.high_watermark
+        limit = max(0, min(asked.max_bytes, left))
+        if asked.offset < end and (limit or whole):
+            found.records = partition.log.read_bytes(asked.offset, limit, end=end, whole=whole)
+    except OffsetOutOfRange:
+        found.code = Code.OFFSET_OUT_OF_RANGE
+        return
+    except (OSError, CorruptBatch) as error:
+        log.error("read of %s failed: %s", partition.name, error, extra=partition.fields)
+        is_damage = isinstance(error, CorruptBatch)
+        found.code = Code.CORRUPT_MESSAGE if is_damage else Code.STORAGE_ERROR
+        return
+    found.high_watermark, found.start_offset = end, partition.start_offset

@@ -1,19 +1,38 @@
-"""InitProducerId (22): ids for idempotent producers; transactions are not served."""
+"""InitProducerId (22): ids for idempotent producers; transactions are not served.
+
+Source: InitProducerIdRequest.json; KafkaApis.handleInitProducerIdRequest,
+TransactionCoordinator.handleInitProducerId (4.3).
+"""
+
+from typing import Any
 
 from headrace.broker.errors import Code
 from headrace.broker.request import Answer, Api, Request
 from headrace.broker.services import Services
 
 APIS = (Api(22, "InitProducerId", range(6)),)
+_TRANSACTION_MS_MAX = 900_000  # the default of Kafka's transaction.max.timeout.ms
 
 
 async def handle(request: Request, services: Services) -> Answer:
-    transactional_id = request.message().transactional_id
-    if transactional_id is not None:
-        code = Code.UNSUPPORTED_VERSION if transactional_id else Code.INVALID_REQUEST
-        return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
+    refused = _refused(request.message())
+    if refused is not None:
+        return {"error_code": refused, "producer_id": -1, "producer_epoch": -1}
     return {
         "error_code": Code.NONE,
         "producer_id": await services.topics.next_producer_id(),
         "producer_epoch": 0,
     }
+
+
+def _refused(message: Any) -> Code | None:
+    producer = getattr(message, "producer_id", -1), getattr(message, "producer_epoch", -1)
+    if (producer[0] == -1) != (producer[1] == -1):
+        return Code.INVALID_REQUEST
+    if message.transactional_id is None:
+        return None
+    if not message.transactional_id:
+        return Code.INVALID_REQUEST
+    if not 0 < message.transaction_timeout <= _TRANSACTION_MS_MAX:
+        return Code.INVALID_TRANSACTION_TIMEOUT
+    return Code.UNSUPPORTED_VERSION

@@ -1,26 +1,39 @@
 """Produce (0): one record batch a partition, checked by header and checksum, appended as sent.
 
 Request and response are read and written by hand, so that records are neither copied nor parsed:
-the batch is given its offset where it was received and goes to the file from there.
-Source: ProduceRequest.json, ProduceResponse.json; LogValidator; KIP-98 for idempotent producers.
+the batch is given its offset where it was received and goes to the file from there. Nothing is
+waited for unless appends have to reach the disk.
+Source: ProduceRequest.json, ProduceResponse.json; KIP-98 for idempotent producers, KIP-467.
 """
 
 import asyncio
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from headrace.broker.accepting import RecordError, RecordsRefused, accept
 from headrace.broker.errors import Code, Faulty
 from headrace.broker.partitions import Partition
-from headrace.broker.request import Answer, Api, HangUp, Raw, Request
+from headrace.broker.request import Answer, Answering, Api, HangUp, Raw, Request
 from headrace.broker.services import Services
+from headrace.broker.settings import LONG_MAX
+from headrace.core.types import WallMs
+from headrace.log.api import OffsetOutOfRange
 from headrace.log.producers import Duplicate, Fenced, OutOfOrder
-from headrace.wire import batches
+from headrace.wire.batches import BatchHeader
 from headrace.wire.primitives import Malformed, Reader, Writer
 
 # librdkafka takes a broker for too old unless versions from 0 are advertised; they are not served.
 APIS = (Api(0, "Produce", range(3, 14), advertised_from=0, body_bytes_max=2**31 - 1),)
+_START_OFFSET_SINCE = 5
+_MESSAGES_SINCE = 8
 _FLEXIBLE_SINCE = 9
 _IDS_SINCE = 13
+_ACKS = (-1, 0, 1)
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_PART_HEAD = struct.Struct(">ihqq")
+_NO_ERRORS = b"\x01\x00\x00"  # no record errors, no message, no tagged fields
 
 
 @dataclass(slots=True)
@@ -30,39 +43,56 @@ class _Part:
     topic: str | UUID
     index: int
     records: memoryview | None
+    partition: Partition | None = None
     code: Code = Code.NONE
     message: str | None = None
+    errors: Sequence[RecordError] = ()
     base_offset: int = -1
+    append_time: int = -1
     start_offset: int = -1
 
 
-async def handle(request: Request, services: Services) -> Answer:
+def handle(request: Request, services: Services) -> Answering:
     acks, topics = _decoded(request)
-    written: list[tuple[_Part, Partition, int]] = []
+    now = services.clock.wall()
+    unsynced: list[tuple[_Part, Partition, int]] = []
     for part in (part for parts in topics for part in parts):
         try:
-            if acks not in {-1, 0, 1}:
+            if acks not in _ACKS:
                 raise Faulty(Code.INVALID_REQUIRED_ACKS, f"acks {acks}; -1, 0 and 1 are possible")
             partition = _partition(part, services)
-            part.base_offset = _append(partition, part)
-            part.start_offset = partition.start_offset
-            written.append((part, partition, partition.cuts))
+            _append(partition, part, now, request.version)
+            if _may_have_to_wait(partition):
+                unsynced.append((part, partition, partition.cuts))
         except Faulty as fault:
-            part.code, part.message = fault.code, str(fault)
+            _fail(part, fault)
             services.metrics.failed(request.api_key, fault.code)
     if acks == 0:
         _require_success(topics)
         return None
+    if unsynced:
+        return _when_durable(topics, unsynced, request.version)
+    return Raw([_encoded(topics, request.version)])
+
+
+def _may_have_to_wait(partition: Partition) -> bool:
+    """Whether what was appended is perhaps less durable than configured."""
+    flushes = partition.settings.flush_messages < LONG_MAX
+    return flushes or partition.high_watermark < partition.log.end_offset
+
+
+async def _when_durable(
+    topics: list[list[_Part]], unsynced: list[tuple[_Part, Partition, int]], version: int
+) -> Answer:
     outcomes = await asyncio.gather(
-        *(partition.durable(cuts=cuts) for _, partition, cuts in written),
-        return_exceptions=True,
+        *(partition.durable(cuts=cuts) for _, partition, cuts in unsynced), return_exceptions=True
     )
-    for (part, _, _), outcome in zip(written, outcomes, strict=True):
+    for (part, _, _), outcome in zip(unsynced, outcomes, strict=True):
         if isinstance(outcome, OSError):
-            part.code, part.message, part.base_offset = Code.STORAGE_ERROR, str(outcome), -1
+            _fail(part, Faulty(Code.STORAGE_ERROR, str(outcome)))
         elif outcome is not None:
             raise outcome
-    return Raw([_encoded(topics, request.version)])
+    return Raw([_encoded(topics, version)])
 
 
 def _partition(part: _Part, services: Services) -> Partition:
@@ -82,41 +112,55 @@ def _partition(part: _Part, services: Services) -> Partition:
     return partition
 
 
-def _append(partition: Partition, part: _Part) -> int:
-    """Validate and append; returns the base offset. Raises: Faulty."""
-    if part.records is None:
-        raise Faulty(Code.INVALID_RECORD, "no records")
-    limit = partition.settings.message_max_bytes
-    if len(part.records) > limit:
-        raise Faulty(Code.MESSAGE_TOO_LARGE, f"{len(part.records)} bytes; {limit} are allowed")
+def _append(partition: Partition, part: _Part, now: WallMs, version: int) -> None:
+    """Validate and append, unless the log has the batch already. Raises: Faulty."""
+    header = accept(part.records, partition.settings, now, version)
+    assert part.records is not None
     try:
-        header = batches.check(part.records)
-    except batches.CorruptBatch as error:
-        raise Faulty(Code.CORRUPT_MESSAGE, str(error)) from error
-    except batches.InvalidRecord as error:
-        raise Faulty(Code.INVALID_RECORD, str(error)) from error
-    if header.attributes & batches.TRANSACTIONAL:
-        raise Faulty(Code.INVALID_RECORD, "transactions are not served")
-    original = _duplicate_of(partition, header)
-    if original is not None:
-        return original
-    try:
-        return partition.append(part.records, [header])
+        if _is_duplicate(partition, part, header):
+            return
+        part.base_offset = partition.append(part.records, [header])
     except OSError as error:
         raise Faulty(Code.STORAGE_ERROR, str(error)) from error
+    part.append_time = header.max_timestamp if header.timestamp_type else -1
+    part.start_offset = partition.start_offset
 
 
-def _duplicate_of(partition: Partition, header: batches.BatchHeader) -> int | None:
-    """Where an idempotent producer's batch was written before, if it was. Raises: Faulty."""
+def _is_duplicate(partition: Partition, part: _Part, header: BatchHeader) -> bool:
+    """Whether an idempotent producer's batch was written before; then it is answered as then.
+
+    Raises: Faulty; OSError.
+    """
+    if header.producer_id < 0:
+        return False
     match partition.log.producers.check(header):
         case Duplicate(base_offset):
-            return base_offset
+            part.base_offset = base_offset
+            part.append_time = _time_of(partition, base_offset)
+            part.start_offset = partition.start_offset
+            return True
         case OutOfOrder(message):
             raise Faulty(Code.OUT_OF_ORDER_SEQUENCE, message)
         case Fenced(message):
             raise Faulty(Code.INVALID_PRODUCER_EPOCH, message)
         case None:
-            return None
+            return False
+
+
+def _time_of(partition: Partition, base_offset: int) -> int:
+    """The time of a batch that was written before; -1 when it is kept no more. Raises: OSError."""
+    try:
+        stored = partition.log.read(base_offset, 1).headers
+    except OffsetOutOfRange:
+        return -1
+    return stored[0].max_timestamp if stored else -1
+
+
+def _fail(part: _Part, fault: Faulty) -> None:
+    part.code, part.message = fault.code, str(fault)
+    part.base_offset = part.append_time = part.start_offset = -1
+    if isinstance(fault, RecordsRefused):
+        part.errors = fault.errors
 
 
 def _require_success(topics: list[list[_Part]]) -> None:
@@ -129,12 +173,8 @@ def _require_success(topics: list[list[_Part]]) -> None:
 def _decoded(request: Request) -> tuple[int, list[list[_Part]]]:
     """Acks and the partitions by topic. Raises: Malformed."""
     source, flexible = Reader(request.body), request.version >= _FLEXIBLE_SINCE
-    if flexible:
-        source.compact_nullable_string()
-    else:
-        source.nullable_string()
-    acks = source.int16()
-    source.int32()
+    source.string(flexible=flexible)
+    acks, _ = source.unpack(_ACKS_TIMEOUT)
     topics = []
     for _ in range(_count(source, flexible)):
         topics.append(_decoded_topic(source, request.version))
@@ -147,13 +187,7 @@ def _decoded(request: Request) -> tuple[int, list[list[_Part]]]:
 
 def _decoded_topic(source: Reader, version: int) -> list[_Part]:
     flexible = version >= _FLEXIBLE_SINCE
-    topic: str | UUID
-    if version >= _IDS_SINCE:
-        topic = source.uuid()
-    elif flexible:
-        topic = source.compact_string()
-    else:
-        topic = source.nullable_string() or ""
+    topic = source.uuid() if version >= _IDS_SINCE else source.string(flexible=flexible) or ""
     parts = []
     for _ in range(_count(source, flexible)):
         index = source.int32()
@@ -165,9 +199,9 @@ def _decoded_topic(source: Reader, version: int) -> list[_Part]:
 
 
 def _count(source: Reader, flexible: bool) -> int:
-    count = source.uvarint() - 1 if flexible else source.int32()
-    if not 0 <= count <= source.remaining:
-        raise Malformed(f"an array of {count} in {source.remaining} bytes")
+    count = source.count(flexible=flexible)
+    if count < 0:
+        raise Malformed("null where an array must stand")
     return count
 
 
@@ -175,16 +209,14 @@ def _encoded(topics: list[list[_Part]], version: int) -> bytearray:
     out, flexible = Writer(), version >= _FLEXIBLE_SINCE
     # An empty topic would have nothing to name it by; it is left out, as it asks for nothing.
     named = [parts for parts in topics if parts]
-    _write_count(out, len(named), flexible)
+    out.count(len(named), flexible=flexible)
     for parts in named:
         topic = parts[0].topic
         if isinstance(topic, UUID):
             out.uuid(topic)
-        elif flexible:
-            out.compact_string(topic)
         else:
-            out.nullable_string(topic)
-        _write_count(out, len(parts), flexible)
+            out.string(topic, flexible=flexible)
+        out.count(len(parts), flexible=flexible)
         for part in parts:
             _write_part(out, part, version)
         if flexible:
@@ -197,24 +229,19 @@ def _encoded(topics: list[list[_Part]], version: int) -> bytearray:
 
 def _write_part(out: Writer, part: _Part, version: int) -> None:
     flexible = version >= _FLEXIBLE_SINCE
-    out.int32(part.index)
-    out.int16(part.code)
-    out.int64(part.base_offset)
-    out.int64(-1)
-    if version >= 5:
+    out.raw(_PART_HEAD.pack(part.index, part.code, part.base_offset, part.append_time))
+    if version >= _START_OFFSET_SINCE:
         out.int64(part.start_offset)
-    if version >= 8:
-        _write_count(out, 0, flexible)
-        if flexible:
-            out.compact_nullable_string(part.message)
-        else:
-            out.nullable_string(part.message)
+    if flexible and part.message is None:
+        out.raw(_NO_ERRORS)
+        return
+    if version >= _MESSAGES_SINCE:
+        out.count(len(part.errors), flexible=flexible)
+        for error in part.errors:
+            out.int32(error.batch_index)
+            out.string(error.message, flexible=flexible)
+            if flexible:
+                out.tags()
+        out.string(part.message, flexible=flexible)
     if flexible:
         out.tags()
-
-
-def _write_count(out: Writer, count: int, flexible: bool) -> None:
-    if flexible:
-        out.uvarint(count + 1)
-    else:
-        out.int32(count)

@@ -1,0 +1,30 @@
+"""What a process that is nothing but a broker sets for itself, once it is up.
+
+Not for an embedded broker: all of it holds for the whole process.
+"""
+
+import ctypes
+import gc
+
+# From <malloc.h> of the GNU C library.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_TRIM_BYTES = 64 * 1024 * 1024
+_MMAP_BYTES = 16 * 1024 * 1024
+
+
+def tune_process() -> None:
+    """Keep the collector and the allocator from costing more than the work itself.
+
+    What was made at the start lives as long as the process: frozen, it is not walked by full
+    collections, which would stop everything for 20 to 80 ms. Buffers of about a megabyte, one
+    for each partition of a fetch, are kept by the allocator: pages that are fresh from the system
+    take longer than reading the records into them (a third of the time of a large fetch).
+    """
+    gc.freeze()
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # another C library, which has no such setting
+    mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+    mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)

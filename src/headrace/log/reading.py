@@ -1,0 +1,138 @@
+"""Reading a log as bytes: whole batches, cut without looking at more of them than is needed.
+
+A reader that goes on where it stopped is the usual one, so the last stops are remembered: one
+`pread` then serves it. A stop is a hint; it counts only when the batch of that offset stands there.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import Protocol
+
+from headrace.log.api import File
+from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch, read_header
+from headrace.wire.primitives import Buffer
+
+STOPS_MAX = 64
+_BASE_OFFSET = struct.Struct(">q")
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT = 8
+_MAGIC_AT = 16
+_MAGIC = 2
+_OVERHEAD = 12
+
+
+class Source(Protocol):
+    """What a segment has to be able to do."""
+
+    @property
+    def file(self) -> File: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    def boundary(self, position: int) -> int:
+        """A position, at most `position`, at which a batch begins; not far below."""
+
+    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """The batch that holds or follows `offset`, with its position."""
+
+    def position_after(self, offset: int) -> int:
+        """Where the batches below `offset` end."""
+
+
+class Stops:
+    """Where readers stopped: offset to segment and position, the last `STOPS_MAX` of them."""
+
+    def __init__(self) -> None:
+        self._positions: dict[int, tuple[Source, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def read(
+        self, segments: Iterable[Source], offset: int, max_bytes: int, end: int | None, *,
+        whole: bool,
+    ) -> Buffer:  # fmt: skip
+        """Whole batches of one segment, from the one that holds `offset` and below `end`.
+
+        At most `max_bytes`, but a first batch that is larger when `whole`. `segments` are the one
+        that may hold `offset` and those that follow. Raises: OSError; CorruptBatch.
+        """
+        for segment in segments:
+            stop = segment.size
+            if end is not None and end < segment.end_offset:
+                stop = segment.position_after(end)
+            found = self._read(segment, offset, max_bytes, stop, whole=whole)
+            if found is not None:
+                return found
+        return b""
+
+    def _read(
+        self, segment: Source, offset: int, max_bytes: int, stop: int, *, whole: bool
+    ) -> Buffer | None:
+        """From one segment, up to its byte `stop`; None when all its offsets are lower."""
+        found = self._begin(segment, offset, max_bytes, stop)
+        if found is None:
+            return None
+        data, position = found
+        if len(data) < HEADER_BYTES:
+            return b""
+        first = _size_at(data, 0)
+        if first > len(data):
+            data = segment.file.pread(first, position) if whole else b""
+        if len(data) < first or (first > max_bytes and not whole):
+            return b""
+        # An index is quicker than a walk, where batches are small.
+        near = max(segment.boundary(position + len(data)) - position, 0)
+        start, end = _last_whole(data, near)
+        if len(data) - end >= _BASE_OFFSET.size:
+            self._remember(_BASE_OFFSET.unpack_from(data, end)[0], segment, position + end)
+        elif start < end:
+            self._remember(read_header(data, start).last_offset + 1, segment, position + end)
+        return data if end == len(data) else memoryview(data)[:end]
+
+    def _begin(
+        self, segment: Source, offset: int, max_bytes: int, stop: int
+    ) -> tuple[bytes, int] | None:
+        """The bytes from the batch that holds `offset`, and their position."""
+        known, position = self._positions.get(offset, (None, 0))
+        if known is segment:
+            data = _bytes(segment, position, max_bytes, stop)
+            if _begins_with(data, offset):
+                return data, position
+        found = segment.find(offset)
+        if found is None:
+            return None
+        return _bytes(segment, found[0], max_bytes, stop), found[0]
+
+    def _remember(self, offset: int, segment: Source, position: int) -> None:
+        self._positions[offset] = segment, position
+        if len(self._positions) > STOPS_MAX:
+            del self._positions[next(iter(self._positions))]
+
+
+def _bytes(segment: Source, position: int, max_bytes: int, stop: int) -> bytes:
+    wanted = min(max(max_bytes, HEADER_BYTES), stop - position)
+    return segment.file.pread(wanted, position) if wanted >= HEADER_BYTES else b""
+
+
+def _begins_with(data: bytes, offset: int) -> bool:
+    """Whether a batch of this first offset stands there; where logs are cut, anything may."""
+    if len(data) < HEADER_BYTES or data[_MAGIC_AT] != _MAGIC:
+        return False
+    return bool(_BASE_OFFSET.unpack_from(data)[0] == offset)
+
+
+def _size_at(data: bytes, position: int) -> int:
+    size = int(_LENGTH.unpack_from(data, position + _LENGTH_AT)[0]) + _OVERHEAD
+    if size < HEADER_BYTES:
+        raise CorruptBatch(f"a batch of {size} bytes at {position}")
+    return size
+
+
+def _last_whole(data: bytes, position: int) -> tuple[int, int]:
+    """Where the last whole batch begins and ends, from the one at `position`; equal if none is."""
+    start = end = position
+    while len(data) - end >= HEADER_BYTES and end + (size := _size_at(data, end)) <= len(data):
+        start, end = end, end + size
+    return start, end

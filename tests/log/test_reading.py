@@ -1,0 +1,104 @@
+"""Bytes without headers: the same as with them, wherever a reader begins, stops and goes on."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.log.api import Disk, File, OffsetOutOfRange
+from headrace.log.memory_disk import MemoryDisk
+from headrace.log.reading import STOPS_MAX
+from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
+from headrace.wire.batches import CorruptBatch
+
+Append = Callable[..., int]
+FOLDER = "orders-0"
+
+
+@given(
+    sizes=st.lists(st.integers(0, 300), min_size=1, max_size=25),
+    reads=st.lists(
+        st.tuples(st.integers(0, 60), st.integers(0, 3000), st.none() | st.integers(0, 30)),
+        max_size=12,
+    ),
+    interval=st.sampled_from([0, 200, 4096]),
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_bytes_are_those_of_read(
+    append: Append, sizes: list[int], reads: list[tuple[int, int, int | None]], interval: int
+) -> None:
+    log = SegmentedLog(MemoryDisk(), FOLDER, segment_bytes=1500, index_interval_bytes=interval)
+    starts = [append(log, *[b"v"] * (1 + size % 3), size=size) for size in sizes]
+    starts.append(log.end_offset)
+    for offset, max_bytes, end_at in reads:
+        offset = min(offset, log.end_offset)
+        # A high watermark stands where a batch begins.
+        end = None if end_at is None else starts[end_at % len(starts)]
+        expected = log.read(offset, max_bytes, end=end)
+        assert bytes(log.read_bytes(offset, max_bytes, end=end)) == expected.data
+        found = bytes(log.read_bytes(offset, max_bytes, end=end, whole=False))
+        assert found == (expected.data if len(expected.data) <= max_bytes else b"")
+
+
+def test_a_reader_that_goes_on_reads_once(
+    disk: Disk, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = SegmentedLog(disk, FOLDER)
+    for _ in range(200):
+        append(log, b"a", b"b", size=100)
+    offset, reads = 0, []
+    file = type(disk.open(f"{FOLDER}/{0:020d}.log"))
+    pread = file.pread
+
+    def counted(self: File, count: int, position: int) -> bytes:
+        reads.append(position)
+        return pread(self, count, position)
+
+    monkeypatch.setattr(file, "pread", counted)
+    rounds = 0
+    while offset < log.end_offset:
+        data = log.read_bytes(offset, 2000)
+        offset = batches.headers(data)[-1].last_offset + 1
+        rounds += 1
+    assert rounds > 10
+    assert len(reads) <= rounds + 1, "but for the first, which had to look for its batch"
+
+
+def test_more_readers_than_are_remembered(disk: Disk, append: Append) -> None:
+    log = SegmentedLog(disk, FOLDER)
+    for _ in range(STOPS_MAX + 10):
+        append(log, b"a")
+    size = log.size_bytes // (STOPS_MAX + 10)
+    for offset in [*range(STOPS_MAX + 10)] * 2:
+        (header,) = batches.headers(log.read_bytes(offset, size))
+        assert header.base_offset == offset
+    assert len(log._stops) <= STOPS_MAX
+
+
+def test_a_stop_where_another_batch_stands_now_is_no_hint(disk: Disk, append: Append) -> None:
+    log = SegmentedLog(disk, FOLDER)
+    for _ in range(4):
+        append(log, b"a", b"b")
+    first = len(log.read_bytes(0, 1))
+    # As if the file had been cut and written anew since, at another batch or within one.
+    for position in (first, first + 7, 4 * first, 9 * first):
+        log._stops._positions[4] = next(iter(log._segments)), position
+        assert batches.headers(log.read_bytes(4, 1))[0].base_offset == 4
+
+
+def test_offsets_outside_and_damage_are_told(disk: Disk, append: Append) -> None:
+    log = SegmentedLog(disk, FOLDER)
+    append(log, b"a")
+    assert bytes(log.read_bytes(1, 100)) == b""
+    for offset in (-1, 2):
+        with pytest.raises(OffsetOutOfRange):
+            log.read_bytes(offset, 100)
+    append(log, b"b")
+    log.read_bytes(0, 1)
+    file = disk.open(f"{FOLDER}/{0:020d}.log")
+    file.truncate(0)
+    file.append(bytes(log.size_bytes))
+    with pytest.raises(CorruptBatch):
+        log.read_bytes(1, 100)
