@@ -1,0 +1,42 @@
+"""Builds the compiled kernel, for every Python from 3.11 on; without a compiler, a wheel runs numpy.
+
+HEADRACE_PURE=1 builds the wheel `py3-none-any`, which has no kernel. All else is in pyproject.toml.
+"""
+
+import os
+import sys
+
+from setuptools import Extension, setup
+
+LIMITED_API = 0x030B0000
+KERNEL = "src/headrace/wire/_codec.py"
+
+
+def extensions() -> list[Extension]:
+    if os.environ.get("HEADRACE_PURE") == "1":
+        return []
+    try:
+        from Cython.Build import cythonize
+
+        found = cythonize(
+            Extension(
+                "headrace.wire._codec",
+                [KERNEL],
+                define_macros=[("Py_LIMITED_API", hex(LIMITED_API))],
+                py_limited_api=True,
+                extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
+            )
+        )
+    except Exception as error:  # noqa: BLE001 - whatever fails here, numpy does the work
+        print(f"headrace: no compiled kernel: {error}", file=sys.stderr)
+        return []
+    for one in found:
+        one.optional = True  # cythonize would drop it
+    return list(found)
+
+
+kernel = extensions()
+setup(
+    ext_modules=kernel,
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if kernel else {},
+)
