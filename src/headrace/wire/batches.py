@@ -207,31 +207,57 @@ def build(
     given = list(records)
     assert given, "a batch holds at least one record"
     base_timestamp = given[0].timestamp
-    body = compress(
-        compression,
+    return seal(
         b"".join(_encode(one, index, base_timestamp) for index, one in enumerate(given)),
+        record_count=len(given),
+        base_timestamp=base_timestamp,
+        max_timestamp=max(one.timestamp for one in given),
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        compression=compression,
+        attributes=attributes,
     )
-    batch = bytearray(HEADER_BYTES)
-    batch += body
+
+
+def seal(
+    body: Buffer,
+    *,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    compression: int = Codec.NONE,
+    attributes: int = 0,
+) -> bytes:
+    """The batch of `record_count` records that `body` holds encoded, not compressed yet."""
+    stored = body if compression == Codec.NONE else compress(compression, body)
+    head = bytearray(HEADER_BYTES)
     _HEADER.pack_into(
-        batch,
+        head,
         0,
         base_offset,
-        len(batch) - _OVERHEAD,
+        HEADER_BYTES - _OVERHEAD + len(stored),
         leader_epoch,
         _MAGIC,
         0,
         attributes | compression,
-        len(given) - 1,
+        record_count - 1,
         base_timestamp,
-        max(one.timestamp for one in given),
+        max_timestamp,
         producer_id,
         producer_epoch,
         base_sequence,
-        len(given),
+        record_count,
     )
-    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_CRC_FROM:]))
-    return bytes(batch)
+    _CRC.pack_into(head, _CRC_AT, crc32c(stored, crc32c(memoryview(head)[_CRC_FROM:])))
+    return b"".join((head, stored))
 
 
 def records(data: Buffer) -> Iterator[Record]:

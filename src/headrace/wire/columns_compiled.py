@@ -4,6 +4,8 @@ The kernel gets room for all that the bytes can hold, from Arrow's pool, which k
 ones from the system cost several times the copying. What was not used is given back.
 """
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -18,6 +20,7 @@ from headrace.wire.columns_numpy import (
     header_names,
     refuse_unaddressable,
 )
+from headrace.wire.columns_outgoing import Outgoing, Span
 from headrace.wire.compression import OUTPUT_BYTES_MAX, Codec, decompress_into
 from headrace.wire.primitives import Buffer
 
@@ -56,6 +59,25 @@ def decode(data: Buffer, *, first: int, last: int, headers: bool) -> pa.RecordBa
         numbers.headers(source) if headers else pa.nulls(numbers.rows.count, HEADER_LIST),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def bodies(
+    records: Outgoing, spans: Iterable[tuple[Span, int]]
+) -> Iterator[tuple[Span, memoryview]]:
+    """The encoded records of each span; a body lasts until the next is asked for."""
+    keys, values, names, contents = (
+        _codec.Pieces(memoryview(one.data), memoryview(one.starts), memoryview(one.sizes))
+        for one in (records.keys, records.values, records.names, records.contents)
+    )
+    timestamps, headers_end = memoryview(records.timestamps), memoryview(records.headers_end)
+    room = _room(0)
+    for (start, stop), bytes_max in spans:
+        if bytes_max > len(room):
+            room = _room(bytes_max)
+        size = _codec.encode(
+            start, stop, timestamps, keys, values, headers_end, names, contents, room
+        )
+        yield (start, stop), room[:size]
 
 
 def _survey(view: memoryview, first: int, last: int) -> Table:
