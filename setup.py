@@ -1,4 +1,4 @@
-"""Builds the compiled kernel, for every Python from 3.11 on; without a compiler, a wheel runs numpy.
+"""Builds the compiled kernel, for every Python from 3.11 on; without a compiler there is none.
 
 HEADRACE_PURE=1 builds the wheel `py3-none-any`, which has no kernel. All else is in pyproject.toml.
 """
@@ -27,7 +27,7 @@ def extensions() -> list[Extension]:
                 extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
             )
         )
-    except Exception as error:  # noqa: BLE001 - whatever fails here, numpy does the work
+    except Exception as error:  # whatever fails here, numpy does the work
         print(f"headrace: no compiled kernel: {error}", file=sys.stderr)
         return []
     for one in found:

@@ -246,7 +246,7 @@ def _numbers(view: memoryview) -> Any:
 
 def _copy(target: memoryview, at: int, source: memoryview, start: int, size: int) -> None:
     if cython.compiled:
-        memcpy(target + at, source + start, size)
+        memcpy(cython.address(target[at]), cython.address(source[start]), size)  # type: ignore[name-defined]  # noqa: F821 - cimported in _codec.pxd
     else:
         target[at : at + size] = source[start : start + size]
 
@@ -402,9 +402,7 @@ def _keep(rows: Rows, delta: int, elapsed: int, position: int, end: int, count: 
     rows.count = row + 1
 
 
-def _headers(
-    source: memoryview, row: int, rows: Rows, names: Binary, contents: Binary
-) -> bool:
+def _headers(source: memoryview, row: int, rows: Rows, names: Binary, contents: Binary) -> bool:
     position = rows.header_start[row]
     end = rows.header_end[row]
     for _ in range(rows.headers_end[row + 1] - rows.headers_end[row]):

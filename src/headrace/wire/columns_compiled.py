@@ -4,7 +4,9 @@ The kernel gets room for all that the bytes can hold, from Arrow's pool, which k
 ones from the system cost several times the copying. What was not used is given back.
 """
 
+import struct
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +31,6 @@ Table = npt.NDArray[np.int64]
 _TABLE_COLUMNS = 11
 _CRC_FROM = 21
 _RECORD_BYTES_MIN = 7
-_HEADER_ENTRY_BYTES_MIN = 2
 _GROWTH = 4  # decompressed bytes that are expected of a compressed one
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -48,7 +49,7 @@ def decode(data: Buffer, *, first: int, last: int, headers: bool) -> pa.RecordBa
     bytes_max = int(sizes.sum())
     keys, values = _Bytes(rows_max, bytes_max), _Bytes(rows_max, bytes_max)
     numbers = _Numbers(rows_max, first, last, headers=headers)
-    _codec.decode(source, memoryview(table), len(table), numbers.rows, keys.column, values.column)
+    _codec.decode(source, table.data, len(table), numbers.rows, keys.column, values.column)
     numbers.check()
     if not numbers.rows.count:
         return pa.RecordBatch.from_pylist([], schema=SCHEMA)
@@ -66,10 +67,10 @@ def bodies(
 ) -> Iterator[tuple[Span, memoryview]]:
     """The encoded records of each span; a body lasts until the next is asked for."""
     keys, values, names, contents = (
-        _codec.Pieces(memoryview(one.data), memoryview(one.starts), memoryview(one.sizes))
+        _codec.Pieces(one.data.data, one.starts.data, one.sizes.data)
         for one in (records.keys, records.values, records.names, records.contents)
     )
-    timestamps, headers_end = memoryview(records.timestamps), memoryview(records.headers_end)
+    timestamps, headers_end = records.timestamps.data, records.headers_end.data
     room = _room(0)
     for (start, stop), bytes_max in spans:
         if bytes_max > len(room):
@@ -86,7 +87,7 @@ def _survey(view: memoryview, first: int, last: int) -> Table:
         batches.headers(view)
         raise AssertionError("two readers of headers disagree")
     table = np.empty((count, _TABLE_COLUMNS), np.int64)
-    return table[: _codec.survey(view, count, first, last, memoryview(table))]
+    return table[: _codec.survey(view, count, first, last, table.data)]
 
 
 def _payloads(view: memoryview, table: Table) -> memoryview:
@@ -148,20 +149,19 @@ def _room(size: int) -> memoryview:
     return memoryview(pa.allocate_buffer(max(size, 1), resizable=True)).cast("B")
 
 
-def _buffer(count: int, width: int = 1) -> tuple[pa.ResizableBuffer, memoryview]:
-    """Room for `count` numbers of `width` bytes (at least one), and a view of it as such."""
-    buffer = pa.allocate_buffer(max(count, 1) * width, resizable=True)
-    octets = memoryview(buffer).cast("B")
-    return buffer, octets if width == 1 else octets.cast({4: "i", 8: "q"}[width])
+def _buffer(count: int, kind: Literal["B", "i", "q"]) -> tuple[pa.ResizableBuffer, memoryview]:
+    """Room for `count` numbers of a kind as in `struct`, at least one, and a view of it."""
+    buffer = pa.allocate_buffer(max(count, 1) * struct.calcsize(kind), resizable=True)
+    return buffer, memoryview(buffer).cast("B").cast(kind)
 
 
 class _Bytes:
     """Buffers of a binary column; the kernel writes to `column`."""
 
     def __init__(self, rows_max: int, bytes_max: int) -> None:
-        self._data, data = _buffer(bytes_max)
-        self._ends, ends = _buffer(rows_max + 1, 4)
-        self._valid, valid = _buffer((rows_max + 7) // 8)
+        self._data, data = _buffer(bytes_max, "B")
+        self._ends, ends = _buffer(rows_max + 1, "i")
+        self._valid, valid = _buffer((rows_max + 7) // 8, "B")
         self.column = _codec.Binary(data, ends, valid)
 
     def array(self) -> pa.Array:
@@ -177,14 +177,14 @@ class _Numbers:
     """Buffers of all other columns; the kernel writes to `rows`."""
 
     def __init__(self, rows_max: int, first: int, last: int, *, headers: bool) -> None:
-        self._offset, offset = _buffer(rows_max, 8)
-        self._micros, micros = _buffer(rows_max, 8)
-        self._kind, kind = _buffer(rows_max, 4)
-        self._valid, valid = _buffer((rows_max + 7) // 8)
+        self._offset, offset = _buffer(rows_max, "q")
+        self._micros, micros = _buffer(rows_max, "q")
+        self._kind, kind = _buffer(rows_max, "i")
+        self._valid, valid = _buffer((rows_max + 7) // 8, "B")
         places = None
         if headers:
-            self._headers_end, headers_end = _buffer(rows_max + 1, 4)
-            places = (_buffer(rows_max, 8)[1], _buffer(rows_max, 8)[1], headers_end)
+            self._headers_end, headers_end = _buffer(rows_max + 1, "i")
+            places = (_buffer(rows_max, "q")[1], _buffer(rows_max, "q")[1], headers_end)
         self.rows = _codec.Rows(first, last, (offset, micros, kind), valid, places)
 
     def check(self) -> None:

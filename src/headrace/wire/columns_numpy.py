@@ -265,7 +265,9 @@ def _headers(source: Buffer, rows: _Rows) -> pa.Array:
     order = np.argsort(owner, kind="stable")
     names, values = _pairs(source, *(span[order] for span in spans))
     offsets = np.concatenate(([0], np.cumsum(rows.header_count))).astype(np.int32)
-    items = pa.StructArray.from_arrays([header_names(names), values], fields=list(HEADER_LIST.value_type))
+    items = pa.StructArray.from_arrays(
+        [header_names(names), values], fields=list(HEADER_LIST.value_type)
+    )
     return pa.ListArray.from_arrays(
         pa.array(offsets), items, type=HEADER_LIST, mask=pa.array(rows.header_count == 0)
     )

@@ -70,7 +70,8 @@ def _joined(records: Outgoing, firsts: Ints) -> tuple[memoryview, Ints]:
 
 
 def _total(columns: Iterable[Pieces]) -> Ints:
-    return np.sum([np.maximum(one.sizes, 0) for one in columns], axis=0, dtype=np.int64)
+    sizes: Ints = np.sum([np.maximum(one.sizes, 0) for one in columns], axis=0, dtype=np.int64)
+    return sizes
 
 
 def _varints(values: Ints | Int32s, *, followed_by: int = 0) -> Pieces:

@@ -68,29 +68,29 @@ def spans(records: Outgoing, bytes_max: int) -> Iterator[tuple[Span, int]]:
 
 def _sizes(records: Outgoing) -> Ints:
     """A bound for each record: its bytes, and each length as long as the longest of its kind."""
-    times = records.timestamps
-    counts = np.diff(records.headers_end)
+    times, names, contents = records.timestamps, records.names.sizes, records.contents.sizes
+    if not len(times):
+        return np.zeros(0, np.int64)
     sizes = np.maximum(records.keys.sizes, 0).astype(np.int64)
     sizes += np.maximum(records.values.sizes, 0)
-    if records.headers_end[-1]:
-        in_headers = np.zeros(len(records.names.sizes) + 1, np.int64)
-        each = records.names.sizes + np.maximum(records.contents.sizes, 0).astype(np.int64)
-        each += _varint_bytes(records.names.sizes) + _varint_bytes(records.contents.sizes)
-        np.cumsum(each, out=in_headers[1:])
+    if len(names):
+        in_headers = np.zeros(len(names) + 1, np.int64)
+        np.cumsum(names + np.maximum(contents, 0).astype(np.int64), out=in_headers[1:])
+        counts = np.diff(records.headers_end)
         sizes += np.diff(in_headers[records.headers_end])
-    attributes = 1
-    elapsed = int(times.max()) - int(times.min()) if len(times) else 0
-    sizes += attributes + _varint_bytes(np.array([elapsed])) + _varint_bytes(np.array([len(times)]))
-    sizes += _varint_bytes(counts) + sum(
-        _varint_bytes(column.sizes) for column in (records.keys, records.values)
-    )
-    return sizes + _varint_bytes(sizes)
+        sizes += counts * (_varint_bytes(names.max()) + _varint_bytes(contents.max()))
+        sizes += _varint_bytes(counts.max()) - 1
+    number_of_headers = attributes = 1
+    sizes += number_of_headers + attributes
+    sizes += _varint_bytes(int(times.max()) - int(times.min())) + _varint_bytes(len(times))
+    sizes += _varint_bytes(records.keys.sizes.max()) + _varint_bytes(records.values.sizes.max())
+    return sizes + _varint_bytes(sizes.max())
 
 
-def _varint_bytes(values: npt.NDArray[np.signedinteger]) -> int:
-    """How many bytes a zigzag varint of the greatest value takes."""
-    greatest = max(int(values.max(initial=0)), 0) << 1
-    return max(-(-greatest.bit_length() // _BITS_PER_VARINT_BYTE), 1)
+def _varint_bytes(value: int) -> int:
+    """How many bytes a zigzag varint of `value`, or less, takes."""
+    bits = int(max(value, 0)).bit_length() + 1
+    return -(-bits // _BITS_PER_VARINT_BYTE)
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
