@@ -24,7 +24,7 @@ def extensions() -> list[Extension]:
                 [KERNEL],
                 define_macros=[("Py_LIMITED_API", hex(LIMITED_API))],
                 py_limited_api=True,
-                extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
+                extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-g0"],
             )
         )
     except Exception as error:  # whatever fails here, numpy does the work

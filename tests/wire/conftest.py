@@ -1,4 +1,4 @@
-"""Every kernel of the columns, and batches that nobody should send: right checksums, wrong records."""
+"""Each kernel of the columns; batches that nobody should send: right checksums, wrong records."""
 
 import importlib.util
 import struct
@@ -53,6 +53,12 @@ _NOT_BUILT = pytest.mark.skipif(
     not columns_compiled.COMPILED,
     reason="the kernel is not compiled here: install a C compiler, then `pip install -e .`",
 )
+
+
+@pytest.fixture(scope="session")
+def numpy_kernel() -> ModuleType:
+    """`wire.columns` bound to numpy, to compare others to."""
+    return KERNELS["numpy"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -68,8 +68,8 @@ def encode(
     epoch, sequences go on from `base_sequence` as an idempotent producer's do, and after 2^31 - 1
     from 0.
 
-    Raises: ValueError (pyarrow's ArrowInvalid is one) on a header without a name or a column of
-    another type.
+    Raises: ValueError, before the first batch, for a header without a name and for a column that
+    its type in `SCHEMA` cannot hold.
     """
     records = outgoing(rows, timestamp_ms)
     found = _encoder.bodies(records, spans(records, batch_bytes_max - HEADER_BYTES))

@@ -38,7 +38,7 @@ class Outgoing:
 
 
 def outgoing(rows: pa.RecordBatch, timestamp_ms: int) -> Outgoing:
-    """Raises: ValueError on a header without a name; as `columns.encode`."""
+    """The columns of `rows` that records have. Raises: as `columns.encode`."""
     headers_end, names, contents = _headers(_column(rows, "headers"))
     return Outgoing(
         timestamps=_timestamps(_column(rows, "timestamp"), timestamp_ms),
@@ -96,7 +96,13 @@ def _varint_bytes(value: int) -> int:
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
     index = rows.schema.get_field_index(name)
     wanted = SCHEMA.field(name).type
-    return pa.nulls(rows.num_rows, wanted) if index < 0 else rows.column(index).cast(wanted)
+    if index < 0:
+        return pa.nulls(rows.num_rows, wanted)
+    column = rows.column(index)
+    try:
+        return column.cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ValueError(f"column {name} is {column.type}, not {wanted}: {error}") from error
 
 
 def _timestamps(column: pa.Array, timestamp_ms: int) -> Ints:
