@@ -1,13 +1,14 @@
-"""Record batches to Arrow columns on one core: the compiled kernel, numpy, and aiokafka's reader.
+"""Record batches to Arrow columns and back on one core: our kernel, numpy, and aiokafka.
 
     python bench/columns.py [--quick]
 
-The same bytes for each, built by aiokafka: 8-byte keys, values like JSON, batches of 128 KB. Each
-method checks the checksums and makes one Arrow record batch with key, value, offset, timestamp and
-headers of all batches of a fetch. aiokafka reads records as objects, as its consumer does, and
-their lists become Arrow columns. Methods take turns, and the best CPU time of this thread counts,
-as other work on the machine disturbs all of them. The last line is one JSON object: million records
-a second, and ours / aiokafka.
+The same bytes for each: 8-byte keys, values like JSON, batches of 128 KB. Each method checks the
+checksums and makes Arrow columns of key, value, offset, timestamp and headers of all batches of a
+fetch; aiokafka reads records as objects, as its consumer does, and their lists become columns. Back
+again, aiokafka's builder gets the same records as objects. Methods take turns, and the least CPU
+time of this thread counts, as other work on the machine disturbs all of them.
+
+The last line is one JSON object: million records a second, and ours / aiokafka's.
 """
 
 import argparse
@@ -21,7 +22,8 @@ import pyarrow as pa
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from headrace.wire import columns, columns_numpy
+from headrace.wire import batches, columns, columns_numpy
+from headrace.wire.batches import Record
 from headrace.wire.columns import SCHEMA
 from headrace.wire.compression import Codec
 
@@ -58,22 +60,25 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="4 MB instead of 16, fewer rounds")
     quick = parser.parse_args().quick
     size, rounds = (4 << 20, 5) if quick else (16 << 20, 15)
-    print(f"kernel: {columns.KERNEL}")
+    print(f"kernel: {columns.KERNEL}; million records a second")
     figures: dict[str, float] = {}
     for case in CASES:
-        data, count = _fetch(case, size)
-        for name, seconds in _best(data, count, rounds).items():
-            figures[f"{case.name}_{name}_M_s"] = round(count / seconds / 1e6, 3)
-        ours, theirs = (figures[f"{case.name}_{name}_M_s"] for name in ("headrace", "aiokafka"))
-        figures[f"{case.name}_ratio"] = round(ours / theirs, 1)
-        print(f"{case.name}: {_told(figures, case.name)}")
-    print(json.dumps({"kernel": columns.KERNEL} | figures))
-
-
-def _told(figures: dict[str, float], case: str) -> str:
-    start = f"{case}_"
-    mine = {name.removeprefix(start): one for name, one in figures.items() if name.startswith(start)}
-    return ", ".join(f"{name} {one}" for name, one in mine.items())
+        records = _records(case, size // case.size)
+        data = _fetch(case, records)
+        mine = {f"decode_{case.name}_{name}": one for name, one in _decoders(case, data).items()}
+        if case.codec is Codec.NONE and not case.varies:
+            encoders = _encoders(data, records)
+            mine |= {f"encode_{case.name}_{name}": one for name, one in encoders.items()}
+        found = {
+            name: len(records) / seconds / 1e6 for name, seconds in _best(mine, rounds).items()
+        }
+        for name in [name for name in found if name.endswith("_headrace")]:
+            theirs = found[name.removesuffix("headrace") + "aiokafka"]
+            found[name.removesuffix("headrace") + "ratio"] = found[name] / theirs
+        for name, one in found.items():
+            print(f"{name:32}{one:8.2f}")
+        figures |= {name: round(one, 3) for name, one in found.items()}
+    print(json.dumps({"kernel": columns.KERNEL, **figures}))
 
 
 def _records(case: Case, count: int) -> list[Record]:
@@ -98,29 +103,52 @@ def _fetch(case: Case, records: list[Record]) -> bytes:
     )
 
 
-def _aiokafka(data: bytes, headers: bool) -> pa.RecordBatch:
-    keys, values, offsets, times, pairs = [], [], [], [], []
-    batches_left = MemoryRecords(data)
-    while batches_left.has_next():
-        batch = batches_left.next_batch()
-        if not batch.validate_crc():
-            raise AssertionError("checksum")
-        for one in batch:
-            keys.append(one.key)
-            values.append(one.value)
-            offsets.append(one.offset)
-            times.append(one.timestamp)
-            if headers:
-                pairs.append(one.headers)
-    columns = [
-        pa.array(keys, pa.binary()),
-        pa.array(values, pa.binary()),
-        pa.array(offsets, pa.int64()),
-        pa.array(times, pa.timestamp("ms", tz="UTC")),
-    ]
+def _decoders(case: Case, data: bytes) -> dict[str, Callable[[], object]]:
+    headers = case.headers > 0
+    return {
+        "headrace": lambda: columns.decode(data, first=0, last=LAST, headers=headers),
+        "numpy": lambda: columns_numpy.decode(data, first=0, last=LAST, headers=headers),
+        "aiokafka": lambda: _aiokafka_decode(data, headers=headers),
+    }
+
+
+def _aiokafka_decode(data: bytes, *, headers: bool) -> list[pa.Array]:
+    kinds = [SCHEMA.field(name).type for name in ("key", "value", "offset")]
+    kinds.append(pa.timestamp("ms", tz="UTC"))
+    rows = []
+    left = MemoryRecords(data)
+    while batch := left.next_batch():
+        assert batch.validate_crc()
+        rows += [(one.key, one.value, one.offset, one.timestamp, one.headers) for one in batch]
+    *plain, pairs = zip(*rows, strict=True)
+    made = [pa.array(column, kind) for column, kind in zip(plain, kinds, strict=True)]
     if headers:
-        columns.append(pa.array(pairs, pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))))
-    return columns
+        made.append(pa.array(pairs, SCHEMA.field("headers").type))
+    return made
+
+
+def _encoders(data: bytes, records: list[Record]) -> dict[str, Callable[[], object]]:
+    rows = columns.decode(data, first=0, last=LAST, headers=True)
+    return {
+        "headrace": lambda: sum(
+            map(len, columns.encode(rows, timestamp_ms=0, batch_bytes_max=BATCH_BYTES))
+        ),
+        "aiokafka": lambda: _aiokafka_encode(records),
+    }
+
+
+def _aiokafka_encode(records: list[Record]) -> int:
+    size = at = 0
+    while at < len(records):
+        builder = DefaultRecordBatchBuilder(2, Codec.NONE, 0, -1, -1, -1, BATCH_BYTES)
+        first = at
+        for one in records[first:]:
+            headers = list(one.headers)
+            if builder.append(at - first, one.timestamp, one.key, one.value, headers) is None:
+                break
+            at += 1
+        size += len(builder.build())
+    return size
 
 
 def _best(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:

@@ -35,7 +35,7 @@ def told(message: Message) -> dict[str, Any]:
         "key": message.key(),
         "value": message.value(),
         "timestamp": message.timestamp()[1] * 1000,
-        "headers": [{"key": name, "value": value} for name, value in headers] or None,
+        "headers": [dict(zip(("key", "value"), pair, strict=True)) for pair in headers] or None,
     }
 
 

@@ -10,6 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from headrace.wire import (
+    _codec,
     batches,
     columns,
     columns_compiled,
@@ -38,9 +39,9 @@ def _columns(decoder: ModuleType, encoder: ModuleType) -> ModuleType:
 
 def _plain() -> ModuleType:
     source = str(Path(str(columns_compiled.__file__)).with_name("_codec.py"))
-    codec = _copy(columns_compiled._codec, source)
-    assert not codec.COMPILED
-    return _copy(columns_compiled, str(columns_compiled.__file__), _codec=codec)
+    plain = _copy(_codec, source)
+    assert not plain.COMPILED
+    return _copy(columns_compiled, str(columns_compiled.__file__), _codec=plain)
 
 
 _PLAIN = _plain()

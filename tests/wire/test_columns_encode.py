@@ -149,7 +149,7 @@ def test_columns_of_other_types_are_cast_and_absent_ones_null(kernel: ModuleType
         {"value": pa.array(["å", None], pa.large_string()), "partition": pa.array([1, 2])}
     )
     (one,) = kernel.encode(rows, **ROOM)
-    nothing = {"key": None, "timestamp": NOW_MS, "headers": []}
+    nothing: dict[str, Any] = {"key": None, "timestamp": NOW_MS, "headers": []}
     assert told(one) == [nothing | {"value": "å".encode()}, nothing | {"value": None}]
 
 
