@@ -9,7 +9,7 @@ import sys
 from setuptools import Extension, setup
 
 LIMITED_API = 0x030B0000
-KERNEL = "src/headrace/wire/_codec.py"
+KERNEL = ("_codec", "_codec_encode")
 
 
 def extensions() -> list[Extension]:
@@ -19,13 +19,16 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
 
         found = cythonize(
-            Extension(
-                "headrace.wire._codec",
-                [KERNEL],
-                define_macros=[("Py_LIMITED_API", hex(LIMITED_API))],
-                py_limited_api=True,
-                extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-g0"],
-            )
+            [
+                Extension(
+                    f"headrace.wire.{name}",
+                    [f"src/headrace/wire/{name}.py"],
+                    define_macros=[("Py_LIMITED_API", hex(LIMITED_API))],
+                    py_limited_api=True,
+                    extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-g0"],
+                )
+                for name in KERNEL
+            ]
         )
     except Exception as error:  # whatever fails here, numpy does the work
         print(f"headrace: no compiled kernel: {error}", file=sys.stderr)

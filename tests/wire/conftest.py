@@ -11,6 +11,7 @@ from crc32c import crc32c
 
 from headrace.wire import (
     _codec,
+    _codec_encode,
     batches,
     columns,
     columns_compiled,
@@ -38,10 +39,13 @@ def _columns(decoder: ModuleType, encoder: ModuleType) -> ModuleType:
 
 
 def _plain() -> ModuleType:
-    source = str(Path(str(columns_compiled.__file__)).with_name("_codec.py"))
-    plain = _copy(_codec, source)
-    assert not plain.COMPILED
-    return _copy(columns_compiled, str(columns_compiled.__file__), _codec=plain)
+    halves = {}
+    for half in (_codec, _codec_encode):
+        name = half.__name__.rpartition(".")[2]
+        source = Path(str(columns_compiled.__file__)).with_name(f"{name}.py")
+        halves[name] = _copy(half, str(source))
+        assert not halves[name].COMPILED
+    return _copy(columns_compiled, str(columns_compiled.__file__), **halves)
 
 
 _PLAIN = _plain()

@@ -39,13 +39,6 @@ cdef class Rows:
     cdef int *headers_end
 
 
-cdef class Pieces:
-    cdef object views
-    cdef const octet_t *data
-    cdef const int *starts
-    cdef const int *sizes
-
-
 @cython.locals(found=int64, position=int64, size=int64)
 cpdef int64 frames(const octet_t[::1] data)
 
@@ -61,16 +54,10 @@ cpdef decode(const octet_t[::1] data, const int64[:, ::1] table, int64 batches, 
 @cython.locals(row=int64)
 cpdef decode_headers(const octet_t[::1] data, Rows rows, Binary names, Binary contents)
 
-@cython.locals(row=int64, position=int64)
-cpdef int64 encode(int64 start, int64 stop, const int64[::1] timestamps, Pieces keys,
-                   Pieces values, const int[::1] headers_end, Pieces names, Pieces contents,
-                   octet_t[::1] output)
-
 cdef octet_t *_octets(octet_t[::1] view) noexcept
 cdef int *_int32s(int[::1] view) noexcept
 cdef int64 *_int64s(int64[::1] view) noexcept
 cdef const octet_t *_source(const octet_t[::1] view) noexcept
-cdef const int *_numbers(const int[::1] view) noexcept
 
 cdef void _copy(octet_t *target, int64 at, const octet_t *source, int64 start,
                        int64 size) noexcept nogil
@@ -78,7 +65,6 @@ cdef void _copy(octet_t *target, int64 at, const octet_t *source, int64 start,
 cdef int64 _signed32(const octet_t *data, int64 at) noexcept nogil
 cdef int64 _signed64(const octet_t *data, int64 at) noexcept nogil
 cdef int64 _unzigzag(uint64 raw) noexcept nogil
-cdef uint64 _zigzag(int64 value) noexcept nogil
 cdef (int64, int64) _varint(const octet_t *source, int64 position, int64 end,
                             int bytes_max) noexcept nogil
 @cython.locals(raw=uint64, octet=uint64, shift=int)
@@ -102,15 +88,3 @@ cdef void _keep(Rows rows, int64 delta, int64 elapsed, int64 position, int64 end
 @cython.locals(position=int64, name_size=int64, name_start=int64, size=int64, start=int64)
 cdef bint _headers(const octet_t *source, int64 row, Rows rows, Binary names,
                    Binary contents) noexcept nogil
-@cython.locals(raw=uint64, size=int64)
-cdef int64 _varint_size(int64 value) noexcept nogil
-@cython.locals(raw=uint64)
-cdef int64 _put_varint(octet_t *out, int64 position, int64 value) noexcept nogil
-@cython.locals(size=int64)
-cdef int64 _field_size(Pieces column, int64 row) noexcept nogil
-@cython.locals(size=int64)
-cdef int64 _put_field(octet_t *out, int64 position, Pieces column, int64 row) noexcept nogil
-@cython.locals(size=int64, index=int64)
-cdef int64 _put_record(octet_t *out, int64 position, int64 row, int64 elapsed, int64 delta,
-                       Pieces keys, Pieces values, int64 header, int64 headers_end, Pieces names,
-                       Pieces contents) noexcept nogil

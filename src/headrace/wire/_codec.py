@@ -1,13 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 # cython: cdivision=True, infer_types=True, annotation_typing=False
-"""The compiled kernel: records of batches to columns and back, without a Python object a record.
+"""The compiled kernel: records of batches to columns, without a Python object a record.
 
 One source: Cython compiles it, with the C types that `_codec.pxd` gives its names, and plain Python
 runs it, for tests and coverage only, as that is some hundred times slower than numpy. No bounds
 are checked by the compiler, so every position is compared to the end of what surrounds it before a
 byte is read there, and callers give columns with room for all that the bytes can contain. Nothing
-is raised amid the records, where the GIL is released: a refusal is a number with words in
-`REFUSALS`.
+is raised amid the records, where the GIL is released: a refusal is a number.
 
 `headrace.wire.columns` chooses between this and numpy: import that one.
 """
@@ -17,17 +16,8 @@ from typing import Any
 import cython
 
 COMPILED = bool(cython.compiled)
-REFUSALS = (
-    "",
-    "varint",
-    "length",
-    "number of headers",
-    "record length",
-    "offset delta",
-    "timestamp",
-    "header without a name",
-)
 
+# Why a record is refused; `columns_compiled` has the words.
 _BAD_VARINT = 1
 _BAD_LENGTH = 2
 _BAD_HEADER_COUNT = 3
@@ -57,16 +47,14 @@ class Binary:
         self.ends[0] = 0
 
 
+Views = tuple[memoryview, memoryview, memoryview]
+
+
 class Rows:
     """What else is known of the records, and why decoding stopped, if it did."""
 
     def __init__(
-        self,
-        first: int,
-        last: int,
-        numbers: tuple[memoryview, memoryview, memoryview],
-        valid: memoryview,
-        headers: tuple[memoryview, memoryview, memoryview] | None,
+        self, first: int, last: int, numbers: Views, valid: memoryview, headers: Views | None
     ) -> None:
         self.views = (numbers, valid, headers)
         self.first, self.last = first, last
@@ -83,16 +71,6 @@ class Rows:
             self.header_end: memoryview = _int64s(headers[1])
             self.headers_end: memoryview = _int32s(headers[2])
             self.headers_end[0] = 0
-
-
-class Pieces:
-    """A column of bytes to encode: where each value starts, and its size, -1 for null."""
-
-    def __init__(self, data: memoryview, starts: memoryview, sizes: memoryview) -> None:
-        self.views = (data, starts, sizes)
-        self.data: memoryview = _source(data)
-        self.starts: memoryview = _numbers(starts)
-        self.sizes: memoryview = _numbers(sizes)
 
 
 def frames(data: memoryview) -> int:
@@ -174,74 +152,21 @@ def decode_headers(data: memoryview, rows: Rows, names: Binary, contents: Binary
                 break
 
 
-def encode(
-    start: int,
-    stop: int,
-    timestamps: memoryview,
-    keys: Pieces,
-    values: Pieces,
-    headers_end: memoryview,
-    names: Pieces,
-    contents: Pieces,
-    output: memoryview,
-) -> int:
-    """The records of rows `start` to `stop` as in one batch; returns their size in bytes.
-
-    Headers of row n are those from `headers_end[n]` to `headers_end[n + 1]`.
-    """
-    out = _octets(output)
-    position = 0
-    with cython.nogil:
-        for row in range(start, stop):
-            position = _put_record(
-                out,
-                position,
-                row,
-                timestamps[row] - timestamps[start],
-                row - start,
-                keys,
-                values,
-                headers_end[row],
-                headers_end[row + 1],
-                names,
-                contents,
-            )
-    return position
-
-
 def _octets(view: memoryview) -> Any:
-    if cython.compiled:
-        return cython.address(view[0])
-    else:  # noqa: RET505 - Cython leaves out the branch that is not taken
-        return view
+    """The memory of a view, of one type in each of these; plain Python gets the view itself."""
+    return cython.address(view[0]) if cython.compiled else view
 
 
 def _int32s(view: memoryview) -> Any:
-    if cython.compiled:
-        return cython.address(view[0])
-    else:  # noqa: RET505 - as above
-        return view
+    return cython.address(view[0]) if cython.compiled else view
 
 
 def _int64s(view: memoryview) -> Any:
-    if cython.compiled:
-        return cython.address(view[0])
-    else:  # noqa: RET505 - as above
-        return view
+    return cython.address(view[0]) if cython.compiled else view
 
 
 def _source(view: memoryview) -> Any:
-    if cython.compiled:
-        return cython.address(view[0])
-    else:  # noqa: RET505 - as above
-        return view
-
-
-def _numbers(view: memoryview) -> Any:
-    if cython.compiled:
-        return cython.address(view[0])
-    else:  # noqa: RET505 - as above
-        return view
+    return cython.address(view[0]) if cython.compiled else view
 
 
 def _copy(target: memoryview, at: int, source: memoryview, start: int, size: int) -> None:
@@ -417,70 +342,3 @@ def _headers(source: memoryview, row: int, rows: Rows, names: Binary, contents: 
     if position != end:
         _refuse(rows, _BAD_RECORD_LENGTH)
     return position == end
-
-
-def _varint_size(value: int) -> int:
-    raw = _zigzag(value)
-    size = 1
-    while raw > 0x7F:
-        raw >>= 7
-        size += 1
-    return size
-
-
-def _zigzag(value: int) -> int:
-    return (value << 1) ^ (value >> 63)
-
-
-def _put_varint(out: memoryview, position: int, value: int) -> int:
-    raw = _zigzag(value)
-    while raw > 0x7F:
-        out[position] = (raw & 0x7F) | 0x80
-        raw >>= 7
-        position += 1
-    out[position] = raw
-    return position + 1
-
-
-def _field_size(column: Pieces, row: int) -> int:
-    size = column.sizes[row]
-    return _varint_size(size) + max(size, 0)
-
-
-def _put_field(out: memoryview, position: int, column: Pieces, row: int) -> int:
-    size = column.sizes[row]
-    position = _put_varint(out, position, size)
-    if size <= 0:
-        return position
-    _copy(out, position, column.data, column.starts[row], size)
-    return position + size
-
-
-def _put_record(
-    out: memoryview,
-    position: int,
-    row: int,
-    elapsed: int,
-    delta: int,
-    keys: Pieces,
-    values: Pieces,
-    header: int,
-    headers_end: int,
-    names: Pieces,
-    contents: Pieces,
-) -> int:
-    size = 1 + _varint_size(elapsed) + _varint_size(delta) + _varint_size(headers_end - header)
-    size += _field_size(keys, row) + _field_size(values, row)
-    for index in range(header, headers_end):
-        size += _field_size(names, index) + _field_size(contents, index)
-    position = _put_varint(out, position, size)
-    out[position] = 0
-    position = _put_varint(out, position + 1, elapsed)
-    position = _put_varint(out, position, delta)
-    position = _put_field(out, position, keys, row)
-    position = _put_field(out, position, values, row)
-    position = _put_varint(out, position, headers_end - header)
-    for index in range(header, headers_end):
-        position = _put_field(out, position, names, index)
-        position = _put_field(out, position, contents, index)
-    return position

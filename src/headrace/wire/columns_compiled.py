@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from headrace.wire import _codec, batches
-from headrace.wire._codec import COMPILED as COMPILED
+from headrace.wire import _codec, _codec_encode, batches
 from headrace.wire.batches import HEADER_BYTES, CorruptBatch
 from headrace.wire.columns_numpy import (
     HEADER_LIST,
@@ -28,6 +27,17 @@ from headrace.wire.primitives import Buffer
 
 Table = npt.NDArray[np.int64]
 
+COMPILED = bool(_codec.COMPILED and _codec_encode.COMPILED)
+_REFUSALS = (  # by the kernel's number
+    "",
+    "varint",
+    "length",
+    "number of headers",
+    "record length",
+    "offset delta",
+    "timestamp",
+    "header without a name",
+)
 _TABLE_COLUMNS = 11
 _CRC_FROM = 21
 _RECORD_BYTES_MIN = 7
@@ -67,7 +77,7 @@ def bodies(
 ) -> Iterator[tuple[Span, memoryview]]:
     """The encoded records of each span; a body lasts until the next is asked for."""
     keys, values, names, contents = (
-        _codec.Pieces(one.data.data, one.starts.data, one.sizes.data)
+        _codec_encode.Pieces(one.data.data, one.starts.data, one.sizes.data)
         for one in (records.keys, records.values, records.names, records.contents)
     )
     timestamps, headers_end = records.timestamps.data, records.headers_end.data
@@ -75,7 +85,7 @@ def bodies(
     for (start, stop), bytes_max in spans:
         if bytes_max > len(room):
             room = _room(bytes_max)
-        size = _codec.encode(
+        size = _codec_encode.encode(
             start, stop, timestamps, keys, values, headers_end, names, contents, room
         )
         yield (start, stop), room[:size]
@@ -189,7 +199,7 @@ class _Numbers:
 
     def check(self) -> None:
         if self.rows.refusal:
-            what = _codec.REFUSALS[self.rows.refusal]
+            what = _REFUSALS[self.rows.refusal]
             raise CorruptBatch(f"impossible {what} in record {self.rows.parsed} of the fetch")
 
     def arrays(self) -> list[pa.Array]:
