@@ -3,6 +3,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+KERNEL := $(wildcard src/headrace/wire/_codec*.py src/headrace/wire/_codec*.pxd)
+# In the environment, constraints hold for what builds the kernel too (by the second name from pip 25.3).
+PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 ARGS ?=
 PYTEST_ARGS ?=
 
@@ -28,11 +31,12 @@ format: .venv/.dev ## put the code in form
 
 clean: ## forget the installation and all caches
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build src/headrace.egg-info src/headrace/wire/_codec*.c src/headrace/wire/_codec*.so
 
 # A stamp says that an extra is installed; it is older than what it was made from when that changes.
-.venv/.%: .venv/.made pyproject.toml constraints.txt
+.venv/.%: .venv/.made pyproject.toml constraints.txt setup.py $(KERNEL)
 	@echo "installing headrace[$*] (a few minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$*]'
+	@$(PINNED) $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
 .venv/.made:

@@ -1,13 +1,80 @@
-"""Batches that nobody should send, for both decoders: right checksums, wrong records."""
+"""Each kernel of the columns; batches that nobody should send: right checksums, wrong records."""
 
+import importlib.util
 import struct
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 from crc32c import crc32c
 
-from headrace.wire import batches
+from headrace.wire import (
+    _codec,
+    _codec_encode,
+    batches,
+    columns,
+    columns_compiled,
+    columns_numpy,
+    columns_numpy_encode,
+)
 from headrace.wire.batches import Record
 from headrace.wire.compression import Codec, compress
+
+
+def _copy(module: ModuleType, path: str, **changes: ModuleType) -> ModuleType:
+    """The module once more, from the source at `path`, with names of its own changed."""
+    loader = SourceFileLoader(f"{module.__name__}_copy", path)
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    copied = importlib.util.module_from_spec(spec)
+    loader.exec_module(copied)
+    for name, value in changes.items():
+        setattr(copied, name, value)
+    return copied
+
+
+def _columns(decoder: ModuleType, encoder: ModuleType) -> ModuleType:
+    return _copy(columns, str(columns.__file__), _decoder=decoder, _encoder=encoder)
+
+
+def _plain() -> ModuleType:
+    halves = {}
+    for half in (_codec, _codec_encode):
+        name = half.__name__.rpartition(".")[2]
+        source = Path(str(columns_compiled.__file__)).with_name(f"{name}.py")
+        halves[name] = _copy(half, str(source))
+        assert not halves[name].COMPILED
+    return _copy(columns_compiled, str(columns_compiled.__file__), **halves)
+
+
+_PLAIN = _plain()
+KERNELS = {
+    "numpy": _columns(columns_numpy, columns_numpy_encode),
+    "compiled": _columns(columns_compiled, columns_compiled),
+    "plain": _columns(_PLAIN, _PLAIN),
+}
+_NOT_BUILT = pytest.mark.skipif(
+    not columns_compiled.COMPILED,
+    reason="the kernel is not compiled here: install a C compiler, then `pip install -e .`",
+)
+
+
+@pytest.fixture(scope="session")
+def numpy_kernel() -> ModuleType:
+    """`wire.columns` bound to numpy, to compare others to."""
+    return KERNELS["numpy"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test with the argument `kernel` runs with each: `wire.columns` bound to that one."""
+    if "kernel" in metafunc.fixturenames:
+        found = [
+            pytest.param(module, id=name, marks=_NOT_BUILT if name == "compiled" else ())
+            for name, module in KERNELS.items()
+        ]
+        metafunc.parametrize("kernel", found)
+
 
 MINIMAL = b"\x00\x00\x00\x01\x01\x00"
 NO_UTF8 = b"\x12" + MINIMAL[:5] + b"\x02\x02\xff\x01"

@@ -229,10 +229,36 @@ def build(
     given = list(records)
     assert given, "a batch holds at least one record"
     base_timestamp = given[0].timestamp
-    body = compress(
-        compression,
+    return build_encoded(
         b"".join(_encode(one, index, base_timestamp) for index, one in enumerate(given)),
+        record_count=len(given),
+        base_timestamp=base_timestamp,
+        max_timestamp=max(one.timestamp for one in given),
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        compression=compression,
+        attributes=attributes,
     )
+
+
+def build_encoded(
+    body: Buffer,
+    *,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    compression: int = Codec.NONE,
+    attributes: int = 0,
+) -> bytes:
+    """The batch of `record_count` records that `body` holds encoded, not compressed yet."""
     header = BatchHeader(
         base_offset,
         0,
@@ -240,25 +266,24 @@ def build(
         _MAGIC,
         0,
         attributes | compression,
-        len(given) - 1,
+        record_count - 1,
         base_timestamp,
-        max(one.timestamp for one in given),
+        max_timestamp,
         producer_id,
         producer_epoch,
         base_sequence,
-        len(given),
+        record_count,
     )
-    return seal(header, body)
+    return seal(header, body if compression == Codec.NONE else compress(compression, body))
 
 
 def seal(header: BatchHeader, stored: Buffer) -> bytes:
     """A batch of this header and of records as they are stored; size and checksum are made anew."""
-    batch = bytearray(HEADER_BYTES)
-    batch += stored
-    made = header._replace(size=len(batch) - _OVERHEAD, magic=_MAGIC, crc=0)
-    _HEADER.pack_into(batch, 0, *made)
-    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_CRC_FROM:]))
-    return bytes(batch)
+    head = bytearray(HEADER_BYTES)
+    size = HEADER_BYTES - _OVERHEAD + len(stored)
+    _HEADER.pack_into(head, 0, *header._replace(size=size, magic=_MAGIC, crc=0))
+    _CRC.pack_into(head, _CRC_AT, crc32c(stored, crc32c(memoryview(head)[_CRC_FROM:])))
+    return b"".join((head, stored))
 
 
 def records(data: Buffer) -> Iterator[Record]:

@@ -9,6 +9,7 @@ limit, and never beyond it.
 """
 
 import struct
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any
 
@@ -75,6 +76,27 @@ def decompress(codec: int, data: Buffer, *, limit: int = OUTPUT_BYTES_MAX) -> me
             raise Malformed(f"codec {codec} is not one of 0 to {Codec.ZSTD}")
 
 
+def decompress_into(codec: int, data: Buffer, output: memoryview) -> int | None:
+    """Decompress to the start of `output`; returns the number of bytes there.
+
+    None when they do not fit or `data` is damaged: `decompress` tells which.
+    """
+    try:
+        match codec:
+            case Codec.GZIP:
+                return int(cramjam.gzip.decompress_into(data, output))
+            case Codec.SNAPPY:
+                return _snappy_into(memoryview(data), output)
+            case Codec.LZ4:
+                return int(cramjam.lz4.decompress_into(data, output))
+            case Codec.ZSTD:
+                return int(cramjam.zstd.decompress_into(data, output))
+            case _:
+                return None
+    except (cramjam.DecompressionError, Malformed):
+        return None
+
+
 def _grow(decompress_into: Any, data: Buffer, limit: int) -> memoryview:
     size = min(max(_OUTPUT_BYTES_FIRST, 4 * len(data)), limit)
     while True:
@@ -101,6 +123,24 @@ def _snappy_decompress(data: memoryview, limit: int) -> memoryview:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return memoryview(_snappy_block(data, limit))
     output = bytearray()
+    for block in _xerial_blocks(data):
+        output += _snappy_block(block, limit - len(output))
+    return memoryview(output)
+
+
+def _snappy_into(data: memoryview, output: memoryview) -> int | None:
+    xerial = data[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC
+    position = 0
+    for block in _xerial_blocks(data) if xerial else (data,):
+        end = position + cramjam.snappy.decompress_raw_len(block)
+        if end > len(output):
+            return None
+        cramjam.snappy.decompress_raw_into(block, output[position:end])
+        position = end
+    return position
+
+
+def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
     position = len(_XERIAL)
     while position < len(data):
         start = position + _LENGTH.size
@@ -110,8 +150,7 @@ def _snappy_decompress(data: memoryview, limit: int) -> memoryview:
         if not 0 < size <= len(data) - start:
             raise Malformed(f"compressed records: a snappy block of {size} bytes")
         position = start + size
-        output += _snappy_block(data[start:position], limit - len(output))
-    return memoryview(output)
+        yield data[start:position]
 
 
 def _snappy_block(block: memoryview, limit: int) -> bytearray:

@@ -1,0 +1,344 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: cdivision=True, infer_types=True, annotation_typing=False
+"""The compiled kernel: records of batches to columns, without a Python object a record.
+
+One source: Cython compiles it, with the C types that `_codec.pxd` gives its names, and plain Python
+runs it, for tests and coverage only, as that is some hundred times slower than numpy. No bounds
+are checked by the compiler, so every position is compared to the end of what surrounds it before a
+byte is read there, and callers give columns with room for all that the bytes can contain. Nothing
+is raised amid the records, where the GIL is released: a refusal is a number.
+
+`headrace.wire.columns` chooses between this and numpy: import that one.
+"""
+
+from typing import Any
+
+import cython
+
+COMPILED = bool(cython.compiled)
+
+# Why a record is refused; `columns_compiled` has the words.
+_BAD_VARINT = 1
+_BAD_LENGTH = 2
+_BAD_HEADER_COUNT = 3
+_BAD_RECORD_LENGTH = 4
+_BAD_DELTA = 5
+_BAD_TIMESTAMP = 6
+_NAMELESS = 7
+_HEADER_BYTES = 61
+_VARINT_BYTES_MAX = 5
+_VARLONG_BYTES_MAX = 10
+_INT64_MAX = (1 << 63) - 1
+_INT64_MIN = -_INT64_MAX - 1
+_UINT32 = (1 << 32) - 1
+_UINT64 = (1 << 64) - 1
+_MS_MAX = _INT64_MAX // 1000
+
+
+class Binary:
+    """A column of bytes in the making: each value is copied behind the one before."""
+
+    def __init__(self, data: memoryview, ends: memoryview, valid: memoryview) -> None:
+        self.views = (data, ends, valid)
+        self.size = self.rows = self.nulls = 0
+        self.data: memoryview = _octets(data)
+        self.ends: memoryview = _int32s(ends)
+        self.valid: memoryview = _octets(valid)
+        self.ends[0] = 0
+
+
+Views = tuple[memoryview, memoryview, memoryview]
+
+
+class Rows:
+    """What else is known of the records, and why decoding stopped, if it did."""
+
+    def __init__(
+        self, first: int, last: int, numbers: Views, valid: memoryview, headers: Views | None
+    ) -> None:
+        self.views = (numbers, valid, headers)
+        self.first, self.last = first, last
+        self.count = self.parsed = self.too_far = self.header_bytes = self.refusal = 0
+        self.base_offset = self.last_delta = 0
+        self.base_timestamp = self.max_timestamp = self.timestamp_type = 0
+        self.offset: memoryview = _int64s(numbers[0])
+        self.micros: memoryview = _int64s(numbers[1])
+        self.kind: memoryview = _int32s(numbers[2])
+        self.valid: memoryview = _octets(valid)
+        self.has_headers = headers is not None
+        if headers:
+            self.header_start: memoryview = _int64s(headers[0])
+            self.header_end: memoryview = _int64s(headers[1])
+            self.headers_end: memoryview = _int32s(headers[2])
+            self.headers_end[0] = 0
+
+
+def frames(data: memoryview) -> int:
+    """How many whole batches stand in `data`; -1 where one must begin and none does."""
+    found = position = 0
+    while len(data) - position >= _HEADER_BYTES:
+        size = 12 + _signed32(_source(data), position + 8)
+        if data[position + 16] != 2 or size < _HEADER_BYTES:
+            return -1
+        if size > len(data) - position:
+            break
+        found += 1
+        position += size
+    return found
+
+
+def survey(data: memoryview, count: int, first: int, last: int, table: memoryview) -> int:
+    """The headers of those of the first `count` batches that have records from `first` to `last`.
+
+    Each becomes a row of `table`: position, size, CRC, codec, whether its offsets or its count are
+    impossible, type of timestamp, base offset, last offset delta, base and greatest timestamp,
+    number of records. Returns how many there are.
+    """
+    source = _source(data)
+    wanted = position = 0
+    for _ in range(count):
+        size = 12 + _signed32(source, position + 8)
+        base_offset = _signed64(source, position)
+        last_delta = _signed32(source, position + 23)
+        attributes = source[position + 22]
+        records = _signed32(source, position + 57)
+        above = last_delta > 0 and base_offset > _INT64_MAX - last_delta
+        below = last_delta < 0 and base_offset < _INT64_MIN - last_delta
+        ends = _INT64_MAX if above else _INT64_MIN if below else base_offset + last_delta
+        if base_offset <= last and ends >= first and attributes & 0x20 == 0:
+            table[wanted, 0] = position
+            table[wanted, 1] = size
+            table[wanted, 2] = _signed32(source, position + 17) & _UINT32
+            table[wanted, 3] = attributes & 7
+            table[wanted, 4] = above or below or base_offset < 0 or records < 0
+            table[wanted, 5] = (attributes >> 3) & 1
+            table[wanted, 6] = base_offset
+            table[wanted, 7] = last_delta
+            table[wanted, 8] = _signed64(source, position + 27)
+            table[wanted, 9] = _signed64(source, position + 35)
+            table[wanted, 10] = records
+            wanted += 1
+        position += size
+    return wanted
+
+
+def decode(
+    data: memoryview, table: memoryview, batches: int, rows: Rows, keys: Binary, values: Binary
+) -> None:
+    """The records of the batches in `table`; its first two columns now say where records stand.
+
+    `rows.refusal` is not 0 when some are damaged; `rows.parsed` counts those before.
+    """
+    source = _source(data)
+    with cython.nogil:
+        for batch in range(batches):
+            rows.timestamp_type = table[batch, 5]
+            rows.base_offset = table[batch, 6]
+            rows.last_delta = table[batch, 7]
+            rows.base_timestamp = table[batch, 8]
+            rows.max_timestamp = table[batch, 9]
+            position, stop, count = table[batch, 0], table[batch, 1], table[batch, 10]
+            if not _batch(source, position, stop, count, rows, keys, values):
+                break
+
+
+def decode_headers(data: memoryview, rows: Rows, names: Binary, contents: Binary) -> None:
+    """The headers of the records that `decode` kept; refuses as it does."""
+    source = _source(data)
+    with cython.nogil:
+        for row in range(rows.count):
+            rows.parsed = row
+            if not _headers(source, row, rows, names, contents):
+                break
+
+
+def _octets(view: memoryview) -> Any:
+    """The memory of a view, of one type in each of these; plain Python gets the view itself."""
+    return cython.address(view[0]) if cython.compiled else view
+
+
+def _int32s(view: memoryview) -> Any:
+    return cython.address(view[0]) if cython.compiled else view
+
+
+def _int64s(view: memoryview) -> Any:
+    return cython.address(view[0]) if cython.compiled else view
+
+
+def _source(view: memoryview) -> Any:
+    return cython.address(view[0]) if cython.compiled else view
+
+
+def _copy(target: memoryview, at: int, source: memoryview, start: int, size: int) -> None:
+    if cython.compiled:
+        memcpy(cython.address(target[at]), cython.address(source[start]), size)  # type: ignore[name-defined]  # noqa: F821 - cimported in _codec.pxd
+    else:
+        target[at : at + size] = source[start : start + size]
+
+
+def _signed32(data: memoryview, at: int) -> int:
+    high = data[at] - 256 if data[at] > 127 else data[at]
+    return high * (1 << 24) + (data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3])
+
+
+def _signed64(data: memoryview, at: int) -> int:
+    return _signed32(data, at) * (_UINT32 + 1) + (_signed32(data, at + 4) & _UINT32)
+
+
+def _unzigzag(raw: int) -> int:
+    return (raw >> 1) ^ -(raw & 1)
+
+
+def _varint(source: memoryview, position: int, end: int, bytes_max: int) -> tuple[int, int]:
+    """A zigzag varint, and the position after it or the reason of a refusal below 0.
+
+    A position that is such a reason comes back as it is, so that a caller looks at the last only.
+    """
+    if 0 <= position < end and source[position] < 0x80:
+        return _unzigzag(source[position]), position + 1
+    return _long_varint(source, position, min(end, position + bytes_max))
+
+
+def _long_varint(source: memoryview, position: int, end: int) -> tuple[int, int]:
+    if position < 0:
+        return 0, position
+    raw = 0
+    shift = 0
+    while position < end:
+        octet = source[position]
+        position += 1
+        raw |= (octet & 0x7F) << shift
+        if octet < 0x80:
+            return _unzigzag(raw & _UINT64), position
+        shift += 7
+    return 0, -_BAD_VARINT
+
+
+def _piece(source: memoryview, position: int, end: int) -> tuple[int, int]:
+    """Size (-1 for null) and start of a field; the start as the position of `_varint`."""
+    size, start = _varint(source, position, end, _VARINT_BYTES_MAX)
+    if size < -1 or (start >= 0 and size > end - start):
+        return 0, -_BAD_LENGTH
+    return size, start
+
+
+def _append(column: Binary, source: memoryview, start: int, size: int) -> None:
+    row = column.rows
+    if row & 7 == 0:
+        column.valid[row >> 3] = 0
+    if size >= 0:
+        column.valid[row >> 3] |= 1 << (row & 7)
+        _copy(column.data, column.size, source, start, size)
+        column.size += size
+    else:
+        column.nulls += 1
+    column.rows = row + 1
+    column.ends[row + 1] = column.size
+
+
+def _refuse(rows: Rows, why: int) -> int:
+    rows.refusal = why
+    return -1
+
+
+def _batch(
+    source: memoryview,
+    position: int,
+    stop: int,
+    count: int,
+    rows: Rows,
+    keys: Binary,
+    values: Binary,
+) -> bool:
+    previous = -1
+    for _ in range(count):
+        size, position = _varint(source, position, stop, _VARINT_BYTES_MAX)
+        if position < 0 or size < 0 or size > stop - position:
+            _refuse(rows, _BAD_LENGTH)
+            return False
+        previous = _record(source, position, position + size, previous, rows, keys, values)
+        if previous < 0:
+            return False
+        rows.parsed += 1
+        position += size
+    if position != stop:
+        _refuse(rows, _BAD_LENGTH)
+    return position == stop
+
+
+def _record(
+    source: memoryview,
+    position: int,
+    end: int,
+    previous: int,
+    rows: Rows,
+    keys: Binary,
+    values: Binary,
+) -> int:
+    """Takes in one record; returns its offset delta, -1 when it is refused."""
+    # The first byte of a record holds attributes, of which Kafka uses none.
+    elapsed, position = _varint(source, position + 1, end, _VARLONG_BYTES_MAX)
+    delta, position = _varint(source, position, end, _VARINT_BYTES_MAX)
+    key_size, key_start = _piece(source, position, end)
+    value_size, value_start = _piece(source, key_start + max(key_size, 0), end)
+    count, position = _varint(source, value_start + max(value_size, 0), end, _VARINT_BYTES_MAX)
+    if position < 0:
+        return _refuse(rows, -position)
+    if count < 0 or count > (end - position) >> 1:
+        return _refuse(rows, _BAD_HEADER_COUNT)
+    if count == 0 and position != end:
+        return _refuse(rows, _BAD_RECORD_LENGTH)
+    if delta <= previous or delta > rows.last_delta:
+        return _refuse(rows, _BAD_DELTA)
+    if not _is_sum(rows.base_timestamp, elapsed):
+        return _refuse(rows, _BAD_TIMESTAMP)
+    if rows.first <= rows.base_offset + delta <= rows.last:
+        _append(keys, source, key_start, key_size)
+        _append(values, source, value_start, value_size)
+        _keep(rows, delta, elapsed, position, end, count)
+    return delta
+
+
+def _is_sum(one: int, other: int) -> bool:
+    """Whether their sum has 64 bits."""
+    if other > 0:
+        return one <= _INT64_MAX - other
+    return one >= _INT64_MIN - other
+
+
+def _keep(rows: Rows, delta: int, elapsed: int, position: int, end: int, count: int) -> None:
+    row = rows.count
+    timestamp = rows.max_timestamp if rows.timestamp_type else rows.base_timestamp + elapsed
+    if row & 7 == 0:
+        rows.valid[row >> 3] = 0
+    if -_MS_MAX <= timestamp <= _MS_MAX:
+        rows.valid[row >> 3] |= 1 << (row & 7)
+        rows.micros[row] = timestamp * 1000
+    else:
+        rows.too_far += 1
+        rows.micros[row] = 0
+    rows.offset[row] = rows.base_offset + delta
+    rows.kind[row] = rows.timestamp_type
+    if rows.has_headers:
+        rows.header_start[row] = position
+        rows.header_end[row] = end
+        rows.headers_end[row + 1] = rows.headers_end[row] + count
+        rows.header_bytes += end - position
+    rows.count = row + 1
+
+
+def _headers(source: memoryview, row: int, rows: Rows, names: Binary, contents: Binary) -> bool:
+    position = rows.header_start[row]
+    end = rows.header_end[row]
+    for _ in range(rows.headers_end[row + 1] - rows.headers_end[row]):
+        name_size, name_start = _piece(source, position, end)
+        size, start = _piece(source, name_start + max(name_size, 0), end)
+        if start < 0 or name_size < 0:
+            _refuse(rows, -start if start < 0 else _NAMELESS)
+            return False
+        _append(names, source, name_start, name_size)
+        _append(contents, source, start, size)
+        position = start + max(size, 0)
+    if position != end:
+        _refuse(rows, _BAD_RECORD_LENGTH)
+    return position == end
