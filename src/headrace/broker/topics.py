@@ -35,7 +35,7 @@ AnswerT = TypeVar("AnswerT")
 class Topics:
     """Topics, their settings and those of groups; `new_id` makes the ids of topics.
 
-    `listeners` are called with the events of every change, `on_deleted` with the id of a topic
+    `listeners` are called with the events of every change, `on_deleted` with a topic
     whose deletion is durable. Raises: StorageFault from every change.
     """
 
@@ -53,7 +53,7 @@ class Topics:
             fsync=config.durability == "fsync",
         )
         self._producer_ids = iter(range(0))
-        self.on_deleted: list[Callable[[UUID], None]] = []
+        self.on_deleted: list[Callable[[Topic], None]] = []
         self._changes: set[asyncio.Task[Any]] = set()
         self.listeners = self._catalog.listeners
 
@@ -93,7 +93,7 @@ class Topics:
         assert isinstance(reply, Topic | Refused)
         if isinstance(reply, Topic):
             for forget in self.on_deleted:  # not before the catalogue's journal has it
-                forget(reply.id)
+                forget(reply)
             self.partitions.delete_topic(reply)
         return reply
 
