@@ -124,19 +124,18 @@ def drive() -> Callable[..., Driver]:
 
 
 class Asked:
-    """A request to a group; `answer` is None as long as it waits."""
+    """A request to a group; its answer is None as long as it waits."""
 
     def __init__(self, told: dict[Ticket, Any], ticket: Ticket, reply: Any) -> None:
         self._told, self._ticket, self._reply = told, ticket, reply
 
-    @property
     def answer(self) -> Any:
         return self._told.get(self._ticket) if self._reply is None else self._reply
 
     @property
     def why(self) -> Why | None:
         """The reason of a refusal; None without one."""
-        return self.answer.why if isinstance(self.answer, Refused) else None
+        return answer.why if isinstance(answer := self.answer(), Refused) else None
 
 
 class GroupDriver:
@@ -210,7 +209,7 @@ class GroupDriver:
 
     def leave(self, *leavers: tuple[str, str | None]) -> list[Why | None]:
         command = Leave("g", tuple(Leaver(MemberId(m), i) for m, i in leavers))
-        return [refused and refused.why for refused in self.do(command)]
+        return [None if refused is None else refused.why for refused in self.do(command)]
 
     def commit(
         self,
@@ -233,11 +232,11 @@ class GroupDriver:
         )
         if isinstance(answer, Refused):
             return answer.why
-        return [refused and refused.why for refused in answer]
+        return [None if refused is None else refused.why for refused in answer]
 
     def delete(self, group: str) -> Why | None:
         refused = self.do(DeleteGroup(group))
-        return refused and refused.why
+        return None if refused is None else refused.why
 
     def stable(self, count: int, **joining: Any) -> int:
         """A Stable group of m1 to m<count>, led by m1; its generation."""

@@ -157,6 +157,11 @@ class Groups:
         kind = self._shares.settings(group).group_type
         return kind == "share" or (kind != "consumer" and self._shares.exists(group))
 
+    def is_consumer_group(self, group: str) -> bool:
+        """The other way round: whether the name is no share group's, nor can become one."""
+        kind = self._shares.settings(group).group_type
+        return kind == "consumer" or (kind != "share" and self.find(group) is not None)
+
     # ---- wiring
 
     def _shard_of(self, group: str) -> Shard:
