@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
@@ -139,6 +140,12 @@ class GroupClient:
     def beat(self, member: str, generation: int, group: str = "g") -> int:
         answer = self.wire.call(BEAT, 4, group_id=group, generation_id=generation, member_id=member)
         return int(answer.error_code)
+
+    def beat_until(self, code: int, member: str, generation: int) -> None:
+        """Beat until what another connection asked for shows."""
+        deadline = time.monotonic() + 10
+        while self.beat(member, generation) != code:
+            assert time.monotonic() < deadline, f"no heartbeat was answered with {code}"
 
     def stable(self) -> str:
         """A member, alone in generation 1."""

@@ -88,8 +88,7 @@ def test_join_waits_for_the_other_member(
     second = group_client(connect())
     other = second.join().member_id
     second.wire.send(JOIN, 9, bytes(codec.encode_request(JOIN, 9, second.joining(other))))
-    while client.beat(first, 1) != 27:
-        pass  # the request of the other connection is on its way
+    client.beat_until(27, first, 1)
     assert client.join(member=first).generation_id == 2
     _, body = second.wire.receive()
     answer = codec.decode_response(JOIN, 9, body[1:])
@@ -105,8 +104,7 @@ def test_stopping_broker_answers_those_who_wait(
         first = client.stable()
         other = second.join().member_id
         second.wire.send(JOIN, 9, bytes(codec.encode_request(JOIN, 9, second.joining(other))))
-        while client.beat(first, 1) != 27:
-            pass
+        client.beat_until(27, first, 1)
         broker.stop()
         answer = codec.decode_response(JOIN, 9, second.wire.receive()[1][1:])
         assert answer.error_code == 15

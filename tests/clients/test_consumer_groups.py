@@ -130,7 +130,7 @@ def test_members_share_partitions_and_take_over(broker: headrace.Broker, assigno
                     message = one.poll(0.05)
                     if message is not None and message.error() is None:
                         found.append(message.value() or b"")
-                        one.commit(message, asynchronous=False)
+                        one.commit(message=message, asynchronous=False)
             assert sorted(found) == values(RECORDS, 40)
         assert until(lambda: owned(first) == [4], first) == []  # nothing that was committed
     assert committed(bootstrap) == RECORDS + 40
@@ -319,7 +319,7 @@ def settle(one: Consumer, settled: set[bytes], doubtful: set[bytes]) -> None:
     value = message.value() or b""
     assert value not in settled, f"{value!r} was committed, and came again"
     try:
-        one.commit(message, asynchronous=False)
+        one.commit(message=message, asynchronous=False)
     except KafkaException:
         doubtful.add(value)
     else:
