@@ -10,9 +10,10 @@ import pytest
 
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.errors import Refused, Why
+from headrace.core.group_events import Answered
+from headrace.core.group_events import Event as GroupEvent
 from headrace.core.group_shard import GroupShard
 from headrace.core.group_words import (
-    Answered,
     Beat,
     Candidate,
     Commit,
@@ -28,7 +29,6 @@ from headrace.core.group_words import (
     Ticket,
 )
 from headrace.core.group_words import Command as GroupCommand
-from headrace.core.group_words import Event as GroupEvent
 from headrace.core.runs import State
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import (

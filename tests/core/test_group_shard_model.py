@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.core.errors import Refused, Why
+from headrace.core.group_events import Answered, Event
 from headrace.core.group_shard import GroupShard
 from headrace.core.group_words import (
-    Answered,
     Beat,
     Candidate,
     Command,
     Commit,
     DeleteGroup,
-    Event,
     ForgetOffsets,
     Join,
     Joined,

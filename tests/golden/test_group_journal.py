@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from headrace.core.group_words import (
-    Committed,
+from headrace.core.group_events import (
     Event,
     GroupDropped,
     GroupStored,
     OffsetCommitted,
     OffsetDropped,
-    Snapshot,
 )
+from headrace.core.group_words import Committed, Snapshot
 from headrace.core.types import WallMs
 from headrace.log.group_records import GroupJournal
 from headrace.wire import batches

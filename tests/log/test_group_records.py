@@ -6,20 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.group_words import (
-    Candidate,
-    Committed,
+from headrace.core.group_events import (
     Event,
     GroupDropped,
     GroupStored,
     JoinParked,
-    Member,
     MemberGone,
     OffsetCommitted,
     OffsetDropped,
-    Snapshot,
-    Ticket,
 )
+from headrace.core.group_words import Candidate, Committed, Member, Snapshot, Ticket
 from headrace.core.types import MemberId, WallMs
 from headrace.log.group_records import GroupJournal
 from headrace.wire.primitives import Malformed

@@ -20,11 +20,10 @@ from headrace.broker.waits import Waits
 from headrace.core.catalog import Topic
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.errors import Refused, Why
+from headrace.core.group_events import Answered, Event
 from headrace.core.group_shard import GroupShard
 from headrace.core.group_words import (
-    Answered,
     Command,
-    Event,
     ForgetOffsets,
     Join,
     Limits,

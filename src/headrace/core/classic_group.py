@@ -11,30 +11,32 @@ from copy import copy
 from typing import assert_never
 
 from headrace.core.errors import Refused, Why
-from headrace.core.group_words import (
-    NOBODY,
-    TIME_UNKNOWN,
+from headrace.core.group_events import (
     Answered,
-    Candidate,
     DelayExtended,
     GenerationBegan,
     GroupStored,
-    Joined,
     JoinParked,
-    Member,
     MemberEvent,
     MemberGone,
     MemberReplaced,
     MemberSet,
-    Peer,
-    Phase,
     RebalanceBegan,
-    Snapshot,
     SyncParked,
-    Ticket,
-    Timer,
     TimerCleared,
     TimerSet,
+)
+from headrace.core.group_words import (
+    NOBODY,
+    TIME_UNKNOWN,
+    Candidate,
+    Joined,
+    Member,
+    Peer,
+    Phase,
+    Snapshot,
+    Ticket,
+    Timer,
 )
 from headrace.core.types import MemberId, MonoMs, Now, WallMs, after
 

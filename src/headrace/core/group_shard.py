@@ -11,6 +11,7 @@ from typing import assert_never
 
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.errors import Refused, Why
+from headrace.core.group_events import Event, GroupDropped, OffsetCommitted, OffsetDropped, TimerSet
 from headrace.core.group_words import (
     NOBODY,
     Beat,
@@ -18,20 +19,15 @@ from headrace.core.group_words import (
     Commit,
     Committed,
     DeleteGroup,
-    Event,
     ForgetOffsets,
-    GroupDropped,
     Join,
     Leave,
     Offset,
-    OffsetCommitted,
-    OffsetDropped,
     Outside,
     Phase,
     RestartSessions,
     Sync,
     Timer,
-    TimerSet,
 )
 from headrace.core.machine import Decided
 from headrace.core.offsets import Offsets

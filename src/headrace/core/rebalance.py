@@ -9,34 +9,36 @@ from dataclasses import replace
 
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.errors import Refused, Why
-from headrace.core.group_words import (
-    NOBODY,
+from headrace.core.group_events import (
     Answered,
     DelayExtended,
     GenerationBegan,
     GroupStored,
-    IdRequired,
-    Join,
-    Joined,
     JoinParked,
-    Leave,
-    Leaver,
-    Limits,
-    Member,
     MemberEvent,
     MemberGone,
     MemberReplaced,
     MemberSet,
-    Phase,
     RebalanceBegan,
+    SyncParked,
+    TimerCleared,
+    TimerSet,
+)
+from headrace.core.group_words import (
+    NOBODY,
+    IdRequired,
+    Join,
+    Joined,
+    Leave,
+    Leaver,
+    Limits,
+    Member,
+    Phase,
     Snapshot,
     Sync,
     Synced,
-    SyncParked,
     Ticket,
     Timer,
-    TimerCleared,
-    TimerSet,
 )
 from headrace.core.types import MemberId, Now, after
 

@@ -11,18 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from headrace.core.group_words import (
-    TIME_UNKNOWN,
-    Candidate,
-    Committed,
+from headrace.core.group_events import (
     Event,
     GroupDropped,
     GroupStored,
-    Member,
     OffsetCommitted,
     OffsetDropped,
-    Snapshot,
 )
+from headrace.core.group_words import TIME_UNKNOWN, Candidate, Committed, Member, Snapshot
 from headrace.core.types import MemberId, WallMs
 from headrace.wire.primitives import Malformed, Reader, Writer
 
