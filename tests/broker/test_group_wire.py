@@ -157,10 +157,12 @@ def test_deleting_groups(client: Any) -> None:
     client.create_topic("orders")
     client.stable()
     client.commit(("orders", 0, 1), group_id="simple")
-    answer = client.wire.call(DELETE, 2, groups_names=("simple", "g", "absent", "simple"))
+    assert client.share("shared") == 0
+    names = ("simple", "g", "shared", "absent", "simple")
+    answer = client.wire.call(DELETE, 2, groups_names=names)
     codes = {one.group_id: one.error_code for one in answer.results}
-    assert codes == {"simple": 0, "g": 68, "absent": 69}
-    assert len(answer.results) == 3
+    assert codes == {"simple": 0, "g": 68, "shared": 68, "absent": 69}
+    assert len(answer.results) == 4
     assert client.fetch(group="simple", everything=True) == []
 
 

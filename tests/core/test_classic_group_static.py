@@ -149,15 +149,18 @@ def test_static_member_that_does_not_rejoin_stays_until_its_session_ends(
     assert set(groups.group().members) == {"m1", "m2"}
 
 
-def test_rebalance_waits_while_only_static_members_are_left(drive_groups: Groups) -> None:
+@pytest.mark.parametrize("rebalance_ms", [10_000, 0])
+def test_rebalance_waits_while_only_static_members_are_left(
+    drive_groups: Groups, rebalance_ms: int
+) -> None:
     groups = drive_groups()
-    times = {"session_ms": 30_000, "rebalance_ms": 10_000}
+    times = {"session_ms": 30_000, "rebalance_ms": rebalance_ms}
     groups.join(instance="i1", **times)
     groups.join(**times)
     groups.join("m1", instance="i1", **times)
     groups.sync("m1", 2, None, "i1")
     groups.leave(("m2", None))
-    groups.elapse(25_000)
+    groups.elapse(25_000)  # and looks again as often as that says, but never all the time
     assert groups.group().phase is Phase.PREPARING
     assert list(groups.group().members) == ["m1"]
     groups.elapse(5_000)

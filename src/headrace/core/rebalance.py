@@ -43,6 +43,7 @@ from headrace.core.group_words import (
 from headrace.core.types import MemberId, Now, after
 
 NEW_MEMBER_MS = 300_000  # how long a first join may wait for the others (Kafka fixes it too)
+_LOOK_AGAIN_MS_MIN = 1_000  # whatever timeout members ask for, who is away costs next to nothing
 
 
 class Decision:
@@ -255,7 +256,8 @@ class Decision:
             self._emit(GroupStored(group.name, empty))
             return
         if not group.joins:
-            self._set_rebalance_timer(group.rebalance_ms)  # static members only, none is back yet
+            # There are static members only, and none is back yet.
+            self._set_rebalance_timer(max(group.rebalance_ms, _LOOK_AGAIN_MS_MIN))
             return
         leader = group.leader if group.leader in group.joins else next(iter(group.joins))
         assert leader is not None

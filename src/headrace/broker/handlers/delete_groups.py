@@ -1,4 +1,7 @@
-"""DeleteGroups (42): remove consumer groups without members, with all that they committed."""
+"""DeleteGroups (42): remove consumer groups without members, with all that they committed.
+
+A share group without members keeps its state: it goes with the topics that it reads.
+"""
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Api, Request
@@ -18,4 +21,6 @@ async def handle(request: Request, services: Services) -> Answer:
 
 
 async def _delete(name: str, services: Services) -> Code:
+    if services.shares.has_members(name):
+        return Code.NON_EMPTY_GROUP
     return error_code(await services.groups.ask(name, DeleteGroup(name)))
