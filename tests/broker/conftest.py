@@ -1,10 +1,12 @@
-"""A broker and a bare connection to it, for what no stock client would send."""
+"""A broker and bare connections to it, for what no stock client would send."""
 
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -114,3 +116,154 @@ def connect(broker: headrace.Broker) -> Iterator[Connect]:
     """Opens connections to `broker`; closes them after the test."""
     with _connecting(broker) as opening:
         yield opening
+
+
+CREATE_TOPICS, DELETE_TOPICS, SHARE_HEARTBEAT = 19, 20, 76
+JOIN, SYNC, BEAT, COMMIT, FETCH, LIST_GROUPS = 11, 14, 12, 8, 9, 16
+
+
+class GroupClient:
+    """A member of group "g" over one bare connection."""
+
+    def __init__(self, wire: Any) -> None:
+        self.wire = wire
+
+    def join(self, version: int = 9, member: str = "", **other: Any) -> Any:
+        return self.wire.call(JOIN, version, **self.joining(member, **other))
+
+    @staticmethod
+    def joining(member: str, **other: Any) -> dict[str, Any]:
+        fields = {
+            "group_id": "g",
+            "session_timeout": 10_000,
+            "rebalance_timeout": 20_000,
+            "member_id": member,
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "protocols": ({"name": "range", "metadata": b"topics"},),
+            "reason": None,
+        }
+        return fields | other
+
+    def sync(self, member: str, generation: int, version: int = 5, **other: Any) -> Any:
+        fields = {
+            "group_id": "g",
+            "generation_id": generation,
+            "member_id": member,
+            "protocol_type": "consumer",
+            "protocol_name": "range",
+            "assignments": ({"member_id": member, "assignment": b"all"},),
+        }
+        return self.wire.call(SYNC, version, **(fields | other))
+
+    def beat(self, member: str, generation: int, group: str = "g") -> int:
+        answer = self.wire.call(BEAT, 4, group_id=group, generation_id=generation, member_id=member)
+        return int(answer.error_code)
+
+    def beat_until(self, code: int, member: str, generation: int) -> None:
+        """Beat until what another connection asked for shows."""
+        deadline = time.monotonic() + 10
+        while self.beat(member, generation) != code:
+            assert time.monotonic() < deadline, f"no heartbeat was answered with {code}"
+
+    def stable(self) -> str:
+        """A member, alone in generation 1."""
+        member = str(self.join().member_id)
+        assert self.join(member=member).error_code == 0
+        assert self.sync(member, 1).error_code == 0
+        return member
+
+    def commit(
+        self,
+        *offsets: tuple[Any, int, int],
+        version: int = 9,
+        generation: int = -1,
+        member: str = "",
+        **other: Any,
+    ) -> list[tuple[Any, int, int]]:
+        """Commit offsets of (topic, partition, offset); (topic, partition, code) of each."""
+        field = "topic_id" if version >= 10 else "name"
+        metadata = other.pop("metadata", None)
+        topics = [
+            {
+                field: topic,
+                "partitions": (
+                    {
+                        "partition_index": partition,
+                        "committed_offset": offset,
+                        "committed_leader_epoch": 0,
+                        "committed_metadata": metadata,
+                    },
+                ),
+            }
+            for topic, partition, offset in offsets
+        ]
+        fields = {
+            "group_id": "g",
+            "generation_id_or_member_epoch": generation,
+            "member_id": member,
+            "topics": topics,
+        }
+        answer = self.wire.call(COMMIT, version, **(fields | other))
+        return [
+            (getattr(topic, field), one.partition_index, one.error_code)
+            for topic in answer.topics
+            for one in topic.partitions
+        ]
+
+    def fetch(
+        self, *wanted: Any, version: int = 9, group: str = "g", everything: bool = False
+    ) -> Any:
+        """What was committed for (topic, partition) each, or for everything."""
+        field = "topic_id" if version >= 10 else "name"
+        asked = [{field: topic, "partition_indexes": (index,)} for topic, index in wanted]
+        one = {"group_id": group, "topics": None if everything else asked}
+        fields = {"groups": (one,)} if version >= 8 else one
+        answer = self.wire.call(FETCH, version, require_stable=True, **fields)
+        found = answer.groups[0] if version >= 8 else answer
+        return [
+            (getattr(topic, field), one.partition_index, one.committed_offset, one.error_code)
+            for topic in found.topics
+            for one in topic.partitions
+        ]
+
+    def create_topic(self, name: str, partitions: int = 2) -> UUID:
+        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+        topic |= {"assignments": (), "configs": ()}
+        answer = self.wire.call(
+            CREATE_TOPICS, 7, topics=(topic,), timeout=1000, validate_only=False
+        )
+        found = answer.topics[0].topic_id
+        assert isinstance(found, UUID)
+        return found
+
+    def delete_topic(self, name: str) -> None:
+        asked = ({"name": name, "topic_id": None},)
+        answer = self.wire.call(DELETE_TOPICS, 6, topics=asked, timeout=1000)
+        assert answer.responses[0].error_code == 0
+
+    def listed(self, *states: str, types: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+        answer = self.wire.call(LIST_GROUPS, 5, states_filter=states, types_filter=types)
+        return sorted(
+            (one.group_id, one.protocol_type, one.group_state, one.group_type)
+            for one in answer.groups
+        )
+
+    def share(self, group: str) -> int:
+        """Join a share group; the code."""
+        answer = self.wire.call(
+            SHARE_HEARTBEAT, 1, group_id=group, member_id="s", member_epoch=0, rack_id=None,
+            subscribed_topic_names=("orders",),
+        )  # fmt: skip
+        return int(answer.error_code)
+
+
+@pytest.fixture
+def group_client() -> Callable[[Wire], GroupClient]:
+    return GroupClient
+
+
+@pytest.fixture
+def client(connect: Connect) -> GroupClient:
+    """A client of groups, connected to `broker`."""
+    return GroupClient(connect())

@@ -59,7 +59,7 @@ def test_metadata(broker: headrace.Broker, wire: Any, version: int) -> None:
 
 def test_metadata_of_all_of_none_and_by_id(wire: Any) -> None:
     created = wire.create("orders")
-    everything = {"orders": False, "__share_group_state": True}
+    everything = {"orders": False, "__share_group_state": True, "__consumer_offsets": True}
     assert {topic.name for topic in wire.call(3, 0, topics=[]).topics} == set(everything)
     asked = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
     found = wire.call(3, 12, topics=None, **asked).topics

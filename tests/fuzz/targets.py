@@ -22,6 +22,7 @@ from headrace.broker.services import Services
 from headrace.core.catalog import CreateTopic
 from headrace.core.shard import ShareShard
 from headrace.log.api import CorruptLog
+from headrace.log.group_records import GroupJournal
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.log.metadata_records import MetadataRecords
 from headrace.log.record_codec import ShareJournal
@@ -108,7 +109,7 @@ def journals(data: bytes) -> None:
         return
     key, value = data[1 : 1 + data[0]], data[1 + data[0] :]
     shard = ShareShard(_broker().services.shares)
-    for journal in (ShareJournal(shard), MetadataRecords(1)):
+    for journal in (ShareJournal(shard), GroupJournal(), MetadataRecords(1)):
         with contextlib.suppress(Malformed):
             journal.events(key or None, value or None)
 

@@ -70,6 +70,40 @@ class Config(LogConfig):
         "Series of topics are told by partition, by topic, or (none) not at all.",
         choices=("partition", "topic", "none"),
     )  # fmt: skip
+    group_initial_delay_ms: int = setting(
+        "group.initial.rebalance.delay.ms", 0,
+        "How long an empty group waits for more members when the first joins (3000 in Kafka).",
+        low=0, high=INT_MAX,
+    )  # fmt: skip
+    group_session_ms_min: int = setting(
+        "group.min.session.timeout.ms", 6000, "Shortest session timeout a member may ask for.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    group_session_ms_max: int = setting(
+        "group.max.session.timeout.ms", 1_800_000, "Longest session timeout a member may ask for.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    group_size_max: int = setting(
+        "group.max.size", INT_MAX, "Members of a consumer group.", low=1, high=INT_MAX
+    )
+    offset_metadata_max: int = setting(
+        "offset.metadata.max.bytes", 4096, "Characters that a committed offset may carry.",
+        low=0, high=INT_MAX,
+    )  # fmt: skip
+    offsets_partitions: int = setting(
+        "offsets.topic.num.partitions", 1,
+        "Shards of consumer groups; fixed when the data folder is new (50 in Kafka).",
+        low=1, high=1000,
+    )  # fmt: skip
+    offsets_segment_bytes: int = setting(
+        "offsets.topic.segment.bytes", 104_857_600,
+        "Segment size of the journal of consumer groups; fixed when the data folder is new.",
+        low=1024, high=INT_MAX,
+    )  # fmt: skip
+    offsets_retention_minutes: int = setting(
+        "offsets.retention.minutes", 10_080,
+        "How long committed offsets are kept once nobody uses them.", low=1, high=INT_MAX,
+    )  # fmt: skip
     share_group_enable: bool = setting("share.group.enable", True, "Serve share groups.")
     share_delivery_count_limit: int = setting(
         "group.share.delivery.count.limit", 5, "Deliveries of a record before it is archived.",
@@ -170,6 +204,10 @@ class Config(LogConfig):
             if value > high:
                 bound = settings[f"{name}_max"].name
                 raise ConfigError(f"{shown}: {value} is above {bound}, which is {high}")
+        if self.group_session_ms_min > self.group_session_ms_max:
+            raise ConfigError(
+                "group.min.session.timeout.ms must not be above group.max.session.timeout.ms"
+            )
         if self.share_heartbeat_ms >= self.share_session_timeout_ms:
             raise ConfigError(
                 "group.share.heartbeat.interval.ms must be below group.share.session.timeout.ms"

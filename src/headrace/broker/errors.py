@@ -18,11 +18,17 @@ class Code(IntEnum):
     CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
     MESSAGE_TOO_LARGE = 10
+    OFFSET_METADATA_TOO_LARGE = 12
     COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
     INVALID_TOPIC = 17
     INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
     INVALID_GROUP_ID = 24
     UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
     INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
@@ -45,7 +51,9 @@ class Code(IntEnum):
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     UNSUPPORTED_COMPRESSION_TYPE = 76
+    MEMBER_ID_REQUIRED = 79
     GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
     ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
     INVALID_RECORD = 87
@@ -91,7 +99,7 @@ def _code(why: Why) -> Code:  # noqa: C901  # one line a reason, and exhaustive
             return Code.INVALID_REQUEST
         case Why.INVALID_GROUP:
             return Code.INVALID_GROUP_ID
-        case Why.UNKNOWN_GROUP:
+        case Why.UNKNOWN_GROUP | Why.WRONG_GROUP_TYPE:
             return Code.GROUP_ID_NOT_FOUND
         case Why.UNKNOWN_MEMBER:
             return Code.UNKNOWN_MEMBER_ID
@@ -103,6 +111,20 @@ def _code(why: Why) -> Code:  # noqa: C901  # one line a reason, and exhaustive
             return Code.FENCED_MEMBER_EPOCH
         case Why.NOT_THE_HOLDER:
             return Code.INVALID_RECORD_STATE
+        case Why.INVALID_SESSION_TIMEOUT:
+            return Code.INVALID_SESSION_TIMEOUT
+        case Why.INCONSISTENT_PROTOCOL:
+            return Code.INCONSISTENT_GROUP_PROTOCOL
+        case Why.ILLEGAL_GENERATION:
+            return Code.ILLEGAL_GENERATION
+        case Why.REBALANCE_IN_PROGRESS:
+            return Code.REBALANCE_IN_PROGRESS
+        case Why.FENCED_INSTANCE:
+            return Code.FENCED_INSTANCE_ID
+        case Why.METADATA_TOO_LARGE:
+            return Code.OFFSET_METADATA_TOO_LARGE
+        case Why.COORDINATOR_GONE:
+            return Code.COORDINATOR_NOT_AVAILABLE
         case Why.SESSION_NOT_FOUND:
             return Code.SHARE_SESSION_NOT_FOUND
         case Why.SESSION_EPOCH:

@@ -9,14 +9,13 @@ counts. Other journals may be handed in with `look_after`.
 import asyncio
 import logging
 from collections.abc import Iterator
-from uuid import UUID
 
 from headrace.broker.cleaner import Cleaner, Counters, Kept, size_text
 from headrace.broker.config import Config
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.shares import STATE_TOPIC
 from headrace.broker.topics import Topics
-from headrace.core.catalog import METADATA_TOPIC
+from headrace.core.catalog import METADATA_TOPIC, Topic
 from headrace.log.api import Clock, Disk
 
 log = logging.getLogger("headrace.broker")
@@ -112,9 +111,9 @@ class Housekeeping:
     def _partitions(self) -> Partitions:
         return self._topics.partitions
 
-    def _deleted(self, topic_id: UUID) -> None:
+    def _deleted(self, topic: Topic) -> None:
         for partition in self._partitions:
-            if partition.key.topic_id == topic_id:
+            if partition.topic.id == topic.id:
                 self._complained.discard(partition)
                 self._cleaner.forget(_kept(partition))
 

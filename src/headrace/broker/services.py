@@ -1,6 +1,6 @@
 """What handlers are given, and the order in which a broker comes up and goes down.
 
-Up: lock the data folder, replay the catalogue, open the logs of all partitions, replay the share
+Up: lock the data folder, replay the catalogue, open the logs of all partitions, replay the
 groups; `server.py` then listens. Down: the server first, then the journals, the logs and the lock.
 """
 
@@ -13,6 +13,7 @@ from uuid import UUID
 
 from headrace.broker.config import Config
 from headrace.broker.dead_letters import DeadLetters
+from headrace.broker.groups import Groups
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.metrics import Metrics
 from headrace.broker.partitions import Partition, Partitions, uuid_text
@@ -61,6 +62,7 @@ class Services:
         self._fetch_session_id = clock.wall() % _SESSION_IDS
         self.topics = Topics(config, disk, clock, self.waits, new_id)
         self.shares = Shares(config, clock, self.topics, self.waits)
+        self.groups = Groups(config, clock, self.topics, self.shares, self.waits)
         self.dead_letters = DeadLetters(config, self.topics, self.shares)
         self.housekeeping = Housekeeping(config, disk, clock, self.topics)
 
@@ -108,13 +110,14 @@ class Services:
         self.shares.disconnected(connection_id)
 
     async def start(self) -> None:
-        """Begin to keep time, on the running event loop, and bring the share groups up.
+        """Begin to keep time, on the running event loop, and bring share and consumer groups up.
 
         Raises: OSError; JournalDamaged; CorruptLog.
         """
         self.topics.start()
         self.partitions.on_start_moved.append(self.shares.log_start_moved)
         await self.shares.open()
+        await self.groups.open()
         self.dead_letters.start()
         self.housekeeping.start()
 
@@ -122,6 +125,7 @@ class Services:
         """Write, sync and close everything. Raises: OSError."""
         await self.housekeeping.close()
         await self.dead_letters.close()
+        await self.groups.close()
         await self.shares.close()
         await self.topics.close()
 

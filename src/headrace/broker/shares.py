@@ -5,20 +5,19 @@ internal topic; the shard's journal is that partition of `__share_group_state`, 
 fetch. The number of shards is fixed when the topic is created.
 """
 
-import errno
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 from headrace.broker.config import Config
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import ShardRuntime
+from headrace.broker.shards import PartitionJournal, journals, shard_index
 from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
-from headrace.core.catalog import ConfigSet, CreateTopic, Resource
+from headrace.core.catalog import ConfigSet, Resource, Topic
 from headrace.core.catalog import Event as CatalogEvent
 from headrace.core.errors import Refused
 from headrace.core.shard import ShareShard
@@ -33,9 +32,8 @@ from headrace.core.shard_words import (
 from headrace.core.share_group import Timing, TopicView
 from headrace.core.share_session import Continue, SessionEnded, SessionEvent, ShareSessions
 from headrace.core.share_words import Advanced, LogStartMoved, Policy, Settled, Started
-from headrace.log.api import Clock, Slice
+from headrace.log.api import Clock
 from headrace.log.record_codec import ShareJournal
-from headrace.wire.batches import BatchHeader
 
 log = logging.getLogger("headrace.broker")
 STATE_TOPIC = "__share_group_state"
@@ -50,48 +48,6 @@ class _Resolved:
     settings: GroupSettings
     policy: Policy
     timing: Timing
-
-
-class _PartitionJournal:
-    """A partition as the log of a shard: appends wake its readers, replay sees all of it.
-
-    A partition whose sync failed cuts off what nobody was promised, and mends itself. What a shard
-    decided may be gone then: it is told so, until it replayed what is left (`heal`).
-    """
-
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
-        self._seen = partition.cuts
-
-    @property
-    def start_offset(self) -> int:
-        return self._partition.log.start_offset
-
-    @property
-    def end_offset(self) -> int:
-        return self._partition.log.end_offset
-
-    def append(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int:
-        self._require_unchanged()
-        return self._partition.append(batches, list(headers))
-
-    async def durable(self) -> None:
-        self._require_unchanged()
-        await self._partition.durable(cuts=self._seen)
-
-    def heal(self, *, keep: bool) -> None:  # noqa: ARG002  # the partition knows itself
-        self._partition.require_whole()
-        self._seen = self._partition.cuts
-
-    def _require_unchanged(self) -> None:
-        if self._seen != self._partition.cuts:
-            raise OSError(errno.EIO, f"a sync of {self._partition.name} failed meanwhile")
-
-    def read(self, offset: int, max_bytes: int, *, end: int | None = None) -> Slice:
-        return self._partition.log.read(offset, max_bytes, end=end)
-
-    def sync(self) -> None:
-        self._partition.log.sync()
 
 
 class Shares:
@@ -112,17 +68,8 @@ class Shares:
 
         Raises: OSError; JournalDamaged.
         """
-        topics = self._topics
-        if STATE_TOPIC not in topics.catalog.topics:
-            count = self._config.share_state_partitions
-            created = await topics.create(
-                CreateTopic(STATE_TOPIC, topics.new_id(), count, {"cleanup.policy": "delete"})
-            )
-            assert not isinstance(created, Refused), created
-        topic = topics.catalog.topics[STATE_TOPIC]
-        for index in range(topic.partitions):
-            partition = topics.partitions.get(topic.id, index)
-            assert partition is not None
+        topics, count = self._topics, self._config.share_state_partitions
+        for partition in await journals(topics, STATE_TOPIC, count, {"cleanup.policy": "delete"}):
             shard = self._shard(partition)
             shard.load()
             shard.listeners.append(self._wake)
@@ -145,7 +92,7 @@ class Shares:
 
     def shard(self, group: str) -> Shard:
         """The shard that a group belongs to."""
-        return self.shards[_java_hash(group) % len(self.shards)]
+        return self.shards[shard_index(group, len(self.shards))]
 
     def machine(self, group: str) -> ShareShard:
         """The state of the shard of a group; changed through `ask` alone."""
@@ -156,6 +103,24 @@ class Shares:
         machine = shard.machine
         assert isinstance(machine, ShareShard)
         return machine
+
+    def names(self) -> list[str]:
+        """The share groups that there are: they have members, or share-partitions."""
+        found: dict[str, None] = {}
+        for shard in self.shards:
+            machine = self.machine_of(shard)
+            found |= {name: None for name, group in machine.groups.items() if group.members}
+            found |= {key.group: None for key in machine.partitions}
+        return list(found)
+
+    def exists(self, group: str) -> bool:
+        """Whether a share group of this name has members or share-partitions."""
+        machine = self.machine(group)
+        return self.has_members(group) or bool(machine.partitions_of(group))
+
+    def has_members(self, group: str) -> bool:
+        known = self.machine(group).groups.get(group)
+        return known is not None and bool(known.members)
 
     async def ask(self, group: str, command: Command) -> Any:
         """A command to the shard of a group; its reply, or Refused. Raises: StorageFault."""
@@ -257,7 +222,7 @@ class Shares:
 
     def _shard(self, partition: Partition) -> Shard:
         snapshot_every = self._config.share_updates_per_snapshot
-        journal = _PartitionJournal(partition)
+        journal = PartitionJournal(partition)
 
         def build() -> tuple[ShareShard, ShareJournal]:
             machine = ShareShard(self)
@@ -279,9 +244,9 @@ class Shares:
         for group in {event.key.group for event in events if isinstance(event, waking)}:
             self._waits.notify(wait_key(group))
 
-    def _forget(self, topic_id: UUID) -> None:
+    def _forget(self, topic: Topic) -> None:
         for shard in self.shards:
-            shard.tell(ForgetTopic(topic_id))
+            shard.tell(ForgetTopic(topic.id))
 
     def _topics_changed(self, events: Sequence[CatalogEvent]) -> None:
         for event in events:
@@ -292,12 +257,3 @@ class Shares:
 def wait_key(group: str) -> tuple[str, str]:
     """What a poll waits for besides appends."""
     return ("share group", group)
-
-
-def _java_hash(text: str) -> int:
-    """Kafka's mapping of a group to a number: String.hashCode without its sign (Utils.abs)."""
-    data = text.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for high, low in zip(data[::2], data[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return value if value < 1 << 31 else (1 << 32) - value & 0x7FFFFFFF

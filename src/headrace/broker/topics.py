@@ -40,8 +40,8 @@ AnswerT = TypeVar("AnswerT")
 class Topics:
     """Topics, their settings and those of groups and this broker; `new_id` makes the ids of topics.
 
-    `listeners` are called with the events of every change, `on_deleted` with the id of a topic
-    whose deletion is durable. `config` has the settings as they count now, `started_with` those
+    `listeners` are called with the events of every change, `on_deleted` with a topic whose
+    deletion is durable. `config` has the settings as they count now, `started_with` those
     without what was changed since. Raises: StorageFault from every change.
     """
 
@@ -62,7 +62,7 @@ class Topics:
             fsync=config.durability == "fsync",
         )
         self._producer_ids = iter(range(0))
-        self.on_deleted: list[Callable[[UUID], None]] = []
+        self.on_deleted: list[Callable[[Topic], None]] = []
         self._changes: set[asyncio.Task[Any]] = set()
         self._one_at_a_time = asyncio.Lock()
         self.listeners = self._catalog.listeners
@@ -108,7 +108,7 @@ class Topics:
         assert isinstance(reply, Topic | Refused)
         if isinstance(reply, Topic):
             for forget in self.on_deleted:  # not before the catalogue's journal has it
-                forget(reply.id)
+                forget(reply)
             await self.partitions.delete_topic(reply)
         return reply
 

@@ -79,6 +79,11 @@ async def _open(call: wire.OpenRequest, services: Services) -> wire.OpenResponse
             f"a lease needs a group and a session of 1 to {NAME_BYTES_MAX} bytes, topics, and "
             "'latest' or 'earliest' as its start",
         )
+    if services.groups.is_consumer_group(call.group):
+        return wire.OpenResponse(
+            Code.GROUP_ID_NOT_FOUND,
+            f"Group {call.group} is a consumer group, or its group.type says so; take another.",
+        )
     command = OpenLease(_lease(call), call.topics, call.start == "earliest")
     opened, code, message = await _ask(services, call.group, command)
     if opened is None:

@@ -61,10 +61,10 @@ def _malformed(message: Any, services: Services) -> Refused | None:
         return Refused(Why.INVALID_REQUEST, "RackId can't be empty.")
     if message.member_epoch < LEAVE:
         return Refused(Why.INVALID_REQUEST, f"MemberEpoch is {message.member_epoch}.")
-    if services.shares.settings(message.group_id).group_type == "consumer":
+    if services.groups.is_consumer_group(message.group_id):
         return Refused(
-            Why.UNKNOWN_GROUP,
-            f"Group {message.group_id} is not a share group (its group.type is consumer).",
+            Why.WRONG_GROUP_TYPE,
+            f"Group {message.group_id} is a consumer group, or its group.type says so.",
         )
     return None
 

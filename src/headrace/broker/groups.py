@@ -1,0 +1,223 @@
+"""Consumer groups in the broker: their shards, and the requests that wait for other members.
+
+The shards' journal is `__consumer_offsets`. A join or sync that has to wait holds a ticket; when
+the group has its answer, an Answered event wakes it, and it leaves once the journal is as durable
+as configured. When a shard is rebuilt after a fault, those who wait are sent to join again.
+"""
+
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.broker.config import Config
+from headrace.broker.partitions import Partition
+from headrace.broker.runtime import ShardRuntime, StorageFault
+from headrace.broker.shards import PartitionJournal, journals, shard_index
+from headrace.broker.shares import Shares
+from headrace.broker.topics import Topics
+from headrace.broker.waits import Waits
+from headrace.core.catalog import Topic
+from headrace.core.classic_group import ClassicGroup
+from headrace.core.errors import Refused, Why
+from headrace.core.group_events import Answered, Event
+from headrace.core.group_shard import GroupShard
+from headrace.core.group_words import (
+    Command,
+    ForgetOffsets,
+    Join,
+    Limits,
+    RestartSessions,
+    Sync,
+    Ticket,
+)
+from headrace.core.offsets import Offsets
+from headrace.core.types import MemberId
+from headrace.log.api import Clock
+from headrace.log.group_records import GroupJournal
+
+log = logging.getLogger("headrace.broker")
+OFFSETS_TOPIC = "__consumer_offsets"
+_WAIT_MS_MAX = 300_000  # who waits longer is told to come again
+
+Shard = ShardRuntime[Command, Event]
+
+
+class Groups:
+    """All consumer groups of a broker; made by `Services`."""
+
+    def __init__(
+        self, config: Config, clock: Clock, topics: Topics, shares: Shares, waits: Waits
+    ) -> None:
+        self.shards: list[Shard] = []
+        self.limits = Limits(
+            config.group_session_ms_min,
+            config.group_session_ms_max,
+            config.group_size_max,
+            config.group_initial_delay_ms,
+            config.offset_metadata_max,
+        )
+        self._config = config
+        self._clock = clock
+        self._topics = topics
+        self._shares = shares
+        self._waits = waits
+        self._tickets = itertools.count(1)
+        # By shard, each waiting request's answer; None until there is one. There are at most as
+        # many as connections, because a connection's requests are answered one after the other.
+        self._answers: dict[int, dict[Ticket, Any]] = {}
+
+    async def open(self) -> None:
+        """Create the internal topic when it is new, replay every shard, begin to keep time.
+
+        Raises: OSError; JournalDamaged; StorageFault.
+        """
+        config, topics = self._config, self._topics
+        settings = {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(config.offsets_segment_bytes),
+        }
+        for partition in await journals(topics, OFFSETS_TOPIC, config.offsets_partitions, settings):
+            shard = self._shard(partition)
+            shard.load()
+            self.shards.append(shard)
+        topics.on_deleted.append(self._forget)
+        for shard in self.shards:
+            shard.start()
+            self._forget_strays(shard)
+
+    async def close(self) -> None:
+        """Write what is decided and stop keeping time."""
+        for shard in self.shards:
+            await shard.close()
+
+    # ---- what handlers use
+
+    def new_member(self, prefix: str) -> MemberId:
+        """An id that no member had before."""
+        return MemberId(f"{prefix}-{self._topics.new_id()}")
+
+    def ticket(self) -> Ticket:
+        """For a join or sync, which may have to wait."""
+        return Ticket(next(self._tickets))
+
+    async def ask(self, group: str, command: Command) -> Any:
+        """A command to the shard of a group; its reply, or Refused, also when the disk fails."""
+        try:
+            return await self._shard_of(group).ask(command)
+        except StorageFault as fault:
+            return Refused(Why.COORDINATOR_GONE, str(fault))
+
+    async def ask_and_wait(self, command: Join | Sync) -> Any:
+        """The answer to a join or sync, also when others decide it; otherwise as `ask`."""
+        index = shard_index(command.group, len(self.shards))
+        answers, shard = self._answers[index], self.shards[index]
+        ticket = command.ticket
+        answers[ticket] = None
+        try:
+            reply = await shard.ask(command)
+            if reply is not None:
+                return reply
+            if answers[ticket] is None:
+                await self._waits.wait([_wait_key(ticket)], _WAIT_MS_MAX)
+            await shard.durable()
+            return answers[ticket] or Refused(
+                Why.COORDINATOR_GONE, f"Group {command.group} is still rebalancing; join again."
+            )
+        except StorageFault as fault:
+            return Refused(Why.COORDINATOR_GONE, str(fault))
+        finally:
+            del answers[ticket]
+
+    async def durable(self) -> Refused | None:
+        """Return once all that was decided is durable; refused when the disk fails."""
+        try:
+            for shard in self.shards:
+                await shard.durable()
+        except StorageFault as fault:
+            return Refused(Why.COORDINATOR_GONE, str(fault))
+        return None
+
+    def find(self, group: str) -> ClassicGroup | None:
+        """A group as it is now; what is told of it waits for `durable`."""
+        return _machine(self._shard_of(group)).groups.get(group)
+
+    def offsets(self, group: str) -> Offsets:
+        """What a group has committed, likewise."""
+        return _machine(self._shard_of(group)).offsets.get(group, Offsets())
+
+    def all(self) -> list[ClassicGroup]:
+        """All groups, likewise."""
+        return [group for shard in self.shards for group in _machine(shard).groups.values()]
+
+    # ---- what decisions may read of the outside (core.group_words.Outside)
+
+    def is_share_group(self, group: str) -> bool:
+        kind = self._shares.settings(group).group_type
+        return kind == "share" or (kind != "consumer" and self._shares.exists(group))
+
+    def is_consumer_group(self, group: str) -> bool:
+        """The other way round: whether the name is no share group's, nor can become one."""
+        kind = self._shares.settings(group).group_type
+        return kind == "consumer" or (kind != "share" and self.find(group) is not None)
+
+    # ---- wiring
+
+    def _shard_of(self, group: str) -> Shard:
+        return self.shards[shard_index(group, len(self.shards))]
+
+    def _shard(self, partition: Partition) -> Shard:
+        answers = self._answers[partition.index] = {}
+        journal = PartitionJournal(partition)
+
+        def build() -> tuple[GroupShard, GroupJournal]:
+            for ticket in answers:  # the machine that they waited for is gone
+                gone = "The group was read anew from its journal; join again."
+                answers[ticket] = Refused(Why.COORDINATOR_GONE, gone)
+                self._waits.notify(_wait_key(ticket))
+            return GroupShard(self), GroupJournal()
+
+        def answer(events: Sequence[Event]) -> None:
+            for event in events:
+                if isinstance(event, Answered) and event.ticket in answers:
+                    answers[event.ticket] = event.answer
+                    self._waits.notify(_wait_key(event.ticket))
+
+        shard: Shard = ShardRuntime(
+            f"{OFFSETS_TOPIC}-{partition.index}",
+            build,
+            journal,
+            self._clock,
+            fsync=self._config.durability == "fsync",
+            recovered=RestartSessions(),
+            sync=journal.durable,
+        )
+        shard.listeners.append(answer)
+        return shard
+
+    def _forget(self, topic: Topic) -> None:
+        for shard in self.shards:
+            shard.tell(ForgetOffsets(topic.name, topic.id))
+
+    def _forget_strays(self, shard: Shard) -> None:
+        """Drop offsets of topics that are gone: the process died between the two journals."""
+        topics = self._topics.catalog.topics
+        known = {
+            (topic, committed.topic_id)
+            for offsets in _machine(shard).offsets.values()
+            for topic, _, committed in offsets
+        }
+        for name, topic_id in known:
+            here = topics.get(name)
+            if here is None or topic_id not in (None, here.id):
+                shard.tell(ForgetOffsets(name, topic_id))
+
+
+def _machine(shard: Shard) -> GroupShard:
+    machine = shard.machine
+    assert isinstance(machine, GroupShard)
+    return machine
+
+
+def _wait_key(ticket: Ticket) -> tuple[str, int]:
+    return ("group", ticket)

@@ -1,0 +1,78 @@
+"""DescribeGroups (15): the state and the members of classic groups."""
+
+from typing import Any
+
+from headrace.broker.errors import Code, error_code
+from headrace.broker.request import Answer, Api, Request
+from headrace.broker.services import Services
+from headrace.core.classic_group import ClassicGroup
+from headrace.core.errors import Refused
+from headrace.core.group_words import Phase
+
+APIS = (Api(15, "DescribeGroups", range(7)),)
+_NOT_FOUND_SINCE = 6
+_GONE = "Dead"  # Kafka's word for a group that is not there
+_NOT_ASKED = -(2**31)
+# Bits of Kafka's AclOperation that a group has: READ, DELETE, DESCRIBE, and the two of configs.
+_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    message = request.message()
+    wants_operations = getattr(message, "include_authorized_operations", False)
+    operations = _OPERATIONS if wants_operations else _NOT_ASKED
+    refused = await services.groups.durable()
+    return {
+        "groups": [
+            _described(name, request.version, refused, services)
+            | {"group_id": name, "authorized_operations": operations}
+            for name in message.groups
+        ]
+    }
+
+
+def _described(
+    name: str, version: int, refused: Refused | None, services: Services
+) -> dict[str, Any]:
+    if refused is not None:
+        return _missing(error_code(refused), refused.message)
+    group = services.groups.find(name)
+    if group is not None:
+        return _found(group)
+    if version < _NOT_FOUND_SINCE:
+        return _missing(Code.NONE, None)
+    if services.groups.is_share_group(name):
+        return _missing(Code.GROUP_ID_NOT_FOUND, f"Group {name} is not a classic group.")
+    return _missing(Code.GROUP_ID_NOT_FOUND, f"Group {name} not found.")
+
+
+def _missing(code: Code, message: str | None) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "error_message": message,
+        "group_state": _GONE,
+        "protocol_type": "",
+        "protocol_data": "",
+        "members": (),
+    }
+
+
+def _found(group: ClassicGroup) -> dict[str, Any]:
+    stable = group.phase is Phase.STABLE
+    return {
+        "error_code": Code.NONE,
+        "group_state": group.phase.value,
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": (group.protocol or "") if stable else "",
+        "members": [
+            {
+                "member_id": member.id,
+                "group_instance_id": member.instance,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata(group.protocol) if stable else b"",
+                "member_assignment": member.assignment if stable else b"",
+            }
+            for member in group.members.values()
+        ],
+    }

@@ -1,0 +1,20 @@
+"""Heartbeat (12): a member of a consumer group is alive, and learns whether it has to rejoin."""
+
+from headrace.broker.errors import error_code
+from headrace.broker.request import Answer, Api, Request
+from headrace.broker.services import Services
+from headrace.core.group_words import Beat
+from headrace.core.types import MemberId
+
+APIS = (Api(12, "Heartbeat", range(5)),)
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    message = request.message()
+    command = Beat(
+        message.group_id,
+        MemberId(message.member_id),
+        getattr(message, "group_instance_id", None),
+        message.generation_id,
+    )
+    return {"error_code": error_code(await services.groups.ask(command.group, command))}

@@ -1,0 +1,39 @@
+"""LeaveGroup (13): members go, of their own or because an administrator removes them (KIP-345)."""
+
+from headrace.broker.errors import Code, error_code
+from headrace.broker.request import Answer, Api, Request
+from headrace.broker.services import Services
+from headrace.core.errors import Refused
+from headrace.core.group_words import Leave, Leaver
+from headrace.core.types import MemberId
+
+APIS = (Api(13, "LeaveGroup", range(6)),)
+_SEVERAL_SINCE = 3
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    message = request.message()
+    if not message.group_id:
+        return {"error_code": Code.INVALID_GROUP_ID, "members": ()}
+    if request.version < _SEVERAL_SINCE:
+        leavers: tuple[Leaver, ...] = (Leaver(MemberId(message.member_id)),)
+    else:
+        leavers = tuple(
+            Leaver(MemberId(one.member_id), one.group_instance_id) for one in message.members
+        )
+    answers = await services.groups.ask(message.group_id, Leave(message.group_id, leavers))
+    if isinstance(answers, Refused):
+        return {"error_code": error_code(answers), "members": ()}
+    if request.version < _SEVERAL_SINCE:
+        return {"error_code": error_code(answers[0])}
+    return {
+        "error_code": Code.NONE,
+        "members": [
+            {
+                "member_id": leaver.member,
+                "group_instance_id": leaver.instance,
+                "error_code": error_code(answer),
+            }
+            for leaver, answer in zip(leavers, answers, strict=True)
+        ],
+    }

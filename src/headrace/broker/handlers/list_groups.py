@@ -1,0 +1,38 @@
+"""ListGroups (16): consumer groups and share groups, by state and type if asked (KIP-518, 848)."""
+
+from headrace.broker.errors import Code, error_code
+from headrace.broker.request import Answer, Api, Request
+from headrace.broker.services import Services
+
+APIS = (Api(16, "ListGroups", range(6)),)
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    message = request.message()
+    refused = await services.groups.durable()
+    if refused is not None:
+        return {"error_code": error_code(refused), "groups": ()}
+    states = {state.strip().lower() for state in getattr(message, "states_filter", ())}
+    types = {kind.strip().lower() for kind in getattr(message, "types_filter", ())}
+    return {
+        "error_code": Code.NONE,
+        "groups": [
+            {"group_id": name, "protocol_type": protocol, "group_state": state, "group_type": kind}
+            for name, protocol, state, kind in _all(services)
+            if (not states or state.lower() in states) and (not types or kind in types)
+        ],
+    }
+
+
+def _all(services: Services) -> list[tuple[str, str, str, str]]:
+    """Name, protocol type, state and type of every group."""
+    classic = [
+        (group.name, group.protocol_type or "", group.phase.value, "classic")
+        for group in services.groups.all()
+    ]
+    shares = services.shares
+    share = [
+        (name, "share", "Stable" if shares.has_members(name) else "Empty", "share")
+        for name in shares.names()
+    ]
+    return classic + share

@@ -1,0 +1,99 @@
+"""OffsetFetch (9): what consumer groups have committed.
+
+There are no transactions, so every commit is stable and `require_stable` changes nothing.
+"""
+
+from typing import Any
+
+from headrace.broker.errors import Code
+from headrace.broker.request import Answer, Api, Request
+from headrace.broker.services import Services
+from headrace.core.group_words import Committed
+from headrace.core.offsets import Offsets
+
+APIS = (Api(9, "OffsetFetch", range(1, 11)),)
+_GROUP_ERROR_SINCE = 2
+_GROUPS_SINCE = 8
+_IDS_SINCE = 10
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    message, version = request.message(), request.version
+    # Clients of old versions try again at once on NOT_COORDINATOR, and on no other code.
+    code = Code.NONE if await services.groups.durable() is None else Code.NOT_COORDINATOR
+    asked = message.groups if version >= _GROUPS_SINCE else (message,)
+    groups = [
+        {
+            "group_id": one.group_id,
+            "error_code": code,
+            "topics": ()
+            if code and version >= _GROUP_ERROR_SINCE
+            else _topics(
+                services.groups.offsets(one.group_id), one.topics, code, version, services
+            ),
+        }
+        for one in asked
+    ]
+    return {"groups": groups} if version >= _GROUPS_SINCE else groups[0]
+
+
+def _topics(
+    offsets: Offsets, asked: Any, code: Code, version: int, services: Services
+) -> list[dict[str, Any]]:
+    catalog = services.catalog
+    if asked is None:
+        return _all(offsets, version, services)
+    told = []
+    for topic in asked:
+        if version >= _IDS_SINCE:
+            found = catalog.topics_by_id.get(topic.topic_id)
+            name, unknown = found.name if found else "", Code.UNKNOWN_TOPIC_ID
+        else:
+            found = catalog.topics.get(topic.name)
+            name, unknown = topic.name, Code.NONE
+        topic_id = found.id if found else None
+        partitions = [
+            _told(
+                index,
+                offsets.find(name, index, topic_id) if found else None,
+                code if found else code or unknown,
+            )
+            for index in topic.partition_indexes
+        ]
+        told.append(
+            {"name": name, "topic_id": getattr(topic, "topic_id", None), "partitions": partitions}
+        )
+    return told
+
+
+def _all(offsets: Offsets, version: int, services: Services) -> list[dict[str, Any]]:
+    told = []
+    for name, partitions in offsets.by_topic.items():
+        topic = services.catalog.topics.get(name)
+        topic_id = topic.id if topic else None
+        if topic is None and version >= _IDS_SINCE:
+            continue  # there is no id to tell of a topic that is gone
+        found = [(index, offsets.find(name, index, topic_id)) for index in partitions]
+        told.append(
+            {
+                "name": name,
+                "topic_id": topic_id,
+                "partitions": [_told(index, one, Code.NONE) for index, one in found if one],
+            }
+        )
+    return told
+
+
+def _told(index: int, committed: Committed | None, code: Code) -> dict[str, Any]:
+    if committed is None or code:
+        return {
+            "partition_index": index, "committed_offset": -1, "committed_leader_epoch": -1,
+            "metadata": "", "error_code": code,
+        }  # fmt: skip
+    return {
+        "partition_index": index,
+        "committed_offset": committed.offset,
+        "committed_leader_epoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+        "error_code": code,
+    }

@@ -1,0 +1,39 @@
+"""SyncGroup (14): the leader hands in the assignment, every member gets its own."""
+
+from headrace.broker.errors import Code, error_code
+from headrace.broker.request import Answer, Api, Request
+from headrace.broker.services import Services
+from headrace.core.errors import Refused
+from headrace.core.group_words import Sync, Synced
+from headrace.core.types import MemberId
+
+APIS = (Api(14, "SyncGroup", range(6)),)
+_PROTOCOL_SINCE = 5
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    message = request.message()
+    protocol_type = getattr(message, "protocol_type", None)
+    protocol = getattr(message, "protocol_name", None)
+    if request.version >= _PROTOCOL_SINCE and None in (protocol_type, protocol):
+        return {"error_code": Code.INCONSISTENT_GROUP_PROTOCOL, "assignment": b""}
+    command = Sync(
+        message.group_id,
+        MemberId(message.member_id),
+        getattr(message, "group_instance_id", None),
+        message.generation_id,
+        services.groups.ticket(),
+        {MemberId(one.member_id): one.assignment for one in message.assignments},
+        protocol_type,
+        protocol,
+    )
+    answer = await services.groups.ask_and_wait(command)
+    if isinstance(answer, Refused):
+        return {"error_code": error_code(answer), "assignment": b""}
+    assert isinstance(answer, Synced)
+    return {
+        "error_code": Code.NONE,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol,
+        "assignment": answer.assignment,
+    }

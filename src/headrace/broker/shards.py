@@ -1,0 +1,85 @@
+"""Shards of groups: which one a group belongs to, and the internal topic that is their journal.
+
+A group belongs to the shard that its name hashes to, as Kafka maps groups to partitions of an
+internal topic; the shard's journal is that partition, which any client can fetch. The number of
+shards is fixed when the topic is created.
+"""
+
+import errno
+from collections.abc import Mapping, Sequence
+
+from headrace.broker.partitions import Partition
+from headrace.broker.topics import Topics
+from headrace.core.catalog import CreateTopic
+from headrace.core.errors import Refused
+from headrace.log.api import Slice
+from headrace.wire.batches import BatchHeader
+
+
+class PartitionJournal:
+    """A partition as the log of a shard: appends wake its readers, replay sees all of it.
+
+    A partition whose sync failed cuts off what nobody was promised, and mends itself. What a shard
+    decided may be gone then: it is told so, until it replayed what is left (`heal`).
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._seen = partition.cuts
+
+    @property
+    def start_offset(self) -> int:
+        return self._partition.log.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._partition.log.end_offset
+
+    def append(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int:
+        self._require_unchanged()
+        return self._partition.append(batches, list(headers))
+
+    async def durable(self) -> None:
+        self._require_unchanged()
+        await self._partition.durable(cuts=self._seen)
+
+    def heal(self, *, keep: bool) -> None:  # noqa: ARG002  # the partition knows itself
+        self._partition.require_whole()
+        self._seen = self._partition.cuts
+
+    def _require_unchanged(self) -> None:
+        if self._seen != self._partition.cuts:
+            raise OSError(errno.EIO, f"a sync of {self._partition.name} failed meanwhile")
+
+    def read(self, offset: int, max_bytes: int, *, end: int | None = None) -> Slice:
+        return self._partition.log.read(offset, max_bytes, end=end)
+
+    def sync(self) -> None:
+        self._partition.log.sync()
+
+
+async def journals(
+    topics: Topics, name: str, count: int, configs: Mapping[str, str]
+) -> list[Partition]:
+    """The partitions of an internal topic, which is created with `count` of them when it is new.
+
+    Raises: OSError; StorageFault.
+    """
+    if name not in topics.catalog.topics:
+        created = await topics.create(CreateTopic(name, topics.new_id(), count, configs))
+        assert not isinstance(created, Refused), created
+    topic = topics.catalog.topics[name]
+    found = [topics.partitions.get(topic.id, index) for index in range(topic.partitions)]
+    return [partition for partition in found if partition is not None]
+
+
+def shard_index(group: str, count: int) -> int:
+    """Kafka's mapping of a group to one of `count` partitions.
+
+    String.hashCode without its sign (Utils.abs), modulo `count`.
+    """
+    data = group.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(data[::2], data[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return (value if value < 1 << 31 else (1 << 32) - value & 0x7FFFFFFF) % count

@@ -1,0 +1,158 @@
+"""What happens to classic groups and committed offsets.
+
+Durable are GroupStored, GroupDropped, OffsetCommitted and OffsetDropped; all other events die with
+the process, as members, timers and waiting requests do.
+"""
+
+from dataclasses import dataclass
+
+from headrace.core.errors import Refused
+from headrace.core.group_words import Committed, Joined, Member, Snapshot, Synced, Ticket, Timer
+from headrace.core.types import MemberId, MonoMs, WallMs
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSet:
+    """A member was added, or said something else."""
+
+    group: str
+    member: Member
+    protocol_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReplaced:
+    """A static member came back under a new id."""
+
+    group: str
+    old: MemberId
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class MemberGone:
+    """A member left, was late, or did not rejoin."""
+
+    group: str
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSet:
+    group: str
+    timer: Timer
+    member: MemberId
+    deadline: MonoMs
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCleared:
+    group: str
+    timer: Timer
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class JoinParked:
+    """A join waits for the others."""
+
+    group: str
+    member: MemberId
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class SyncParked:
+    """A sync waits for the leader's assignment."""
+
+    group: str
+    member: MemberId
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A parked join or sync has its answer."""
+
+    group: str
+    member: MemberId
+    ticket: Ticket
+    answer: Joined | Synced | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceBegan:
+    """All members have to rejoin. `delay_left_ms`: how far a first rebalance may be put off yet."""
+
+    group: str
+    delay_left_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DelayExtended:
+    """Somebody joined while a first rebalance was put off, so it is put off further."""
+
+    group: str
+    delay_left_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationBegan:
+    """The members of a generation are known; it waits for the leader's assignment."""
+
+    group: str
+    generation: int
+    protocol: str
+    leader: MemberId
+    at: WallMs
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStored:
+    """A generation is assigned, or the group is empty. Durable."""
+
+    group: str
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDropped:
+    """The group is no more. Durable."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitted:
+    """Durable."""
+
+    group: str
+    topic: str
+    partition: int
+    committed: Committed
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDropped:
+    """Durable."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+MemberEvent = (
+    MemberSet
+    | MemberReplaced
+    | MemberGone
+    | TimerSet
+    | TimerCleared
+    | JoinParked
+    | SyncParked
+    | Answered
+    | RebalanceBegan
+    | DelayExtended
+    | GenerationBegan
+    | GroupStored
+)
+Event = MemberEvent | GroupDropped | OffsetCommitted | OffsetDropped

@@ -1,0 +1,265 @@
+"""The words of classic groups and committed offsets: what they are, what is asked, what is told.
+
+What happens to them is in `group_events.py`. Source: Kafka 4.3's group coordinator.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NewType, Protocol
+from uuid import UUID
+
+from headrace.core.types import MemberId, WallMs
+
+Ticket = NewType("Ticket", int)  # of a request whose answer comes later, as an Answered
+NOBODY = MemberId("")
+INT_MAX = 2**31 - 1
+TIME_UNKNOWN = WallMs(-1)
+
+
+class Phase(Enum):
+    """Where a group is, in Kafka's words. A deleted group is gone: there is no state for it."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+class Timer(Enum):
+    """What a deadline is about; REBALANCE is the group's, the others are one member's."""
+
+    SESSION = auto()
+    PENDING = auto()  # an id was given out and has not joined yet
+    SYNC = auto()
+    REBALANCE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Settings of classic groups; durations in milliseconds, metadata in UTF-16 units."""
+
+    session_ms_min: int = 6_000
+    session_ms_max: int = 1_800_000
+    members_max: int = INT_MAX
+    initial_delay_ms: int = 0
+    metadata_max: int = 4096
+
+
+class Outside(Protocol):
+    """What decisions may read beyond the shard."""
+
+    @property
+    def limits(self) -> Limits: ...
+    def is_share_group(self, group: str) -> bool:
+        """Whether the name is a share group's, or is set apart for one by `group.type`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A protocol that a member offers: an assignor's name and what the member tells it."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a classic group; `instance` makes it a static one (KIP-345)."""
+
+    id: MemberId
+    instance: str | None
+    client_id: str
+    client_host: str
+    rebalance_ms: int
+    session_ms: int
+    candidates: tuple[Candidate, ...]
+    assignment: bytes = b""
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What the member said for a protocol; nothing when it does not offer it."""
+        return next((one.metadata for one in self.candidates if one.name == protocol), b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A group as its journal has it: with members it is Stable, without it is Empty."""
+
+    protocol_type: str | None
+    generation: int
+    protocol: str | None
+    leader: MemberId | None
+    state_at: WallMs
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One committed offset. `expires_at` is set where an old client chose its own retention."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_at: WallMs
+    expires_at: WallMs | None = None
+    topic_id: UUID | None = None
+
+
+# ---- commands
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """JoinGroup. Reply: Joined, IdRequired, Refused, or None: the answer comes as an Answered.
+
+    `new_id` is for a member that has none; with `id_required` (version 4 on) it has to come back
+    with it. `may_skip` (version 9 on): the client understands `skip_assignment`.
+    """
+
+    group: str
+    member: MemberId
+    instance: str | None
+    new_id: MemberId
+    client_id: str
+    client_host: str
+    session_ms: int
+    rebalance_ms: int
+    protocol_type: str
+    candidates: tuple[Candidate, ...]
+    ticket: Ticket
+    id_required: bool = True
+    may_skip: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """SyncGroup. Reply: Synced, Refused, or None: the answer comes as an Answered.
+
+    `protocol_type` and `protocol` are None where the version does not tell them.
+    """
+
+    group: str
+    member: MemberId
+    instance: str | None
+    generation: int
+    ticket: Ticket
+    assignments: Mapping[MemberId, bytes] = field(default_factory=dict)
+    protocol_type: str | None = None
+    protocol: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Heartbeat. Reply: None, or Refused."""
+
+    group: str
+    member: MemberId
+    instance: str | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaver:
+    """Who is to leave: a member, or by its instance whoever has that now."""
+
+    member: MemberId
+    instance: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """LeaveGroup. Reply: for each leaver None, or Refused."""
+
+    group: str
+    leavers: tuple[Leaver, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """What is to be committed for one partition."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    topic_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """OffsetCommit. Reply: for each offset None, or Refused; Refused when it is all of them.
+
+    `retention_ms` is None where the group's retention holds.
+    """
+
+    group: str
+    member: MemberId
+    instance: str | None
+    generation: int
+    offsets: tuple[Offset, ...]
+    retention_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup:
+    """Reply: None, or Refused."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetOffsets:
+    """A topic was deleted: forget what was committed for it, or for any topic of its name."""
+
+    topic: str
+    topic_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestartSessions:
+    """The journal was replayed: members have their whole session timeout to show themselves."""
+
+
+Command = Join | Sync | Beat | Leave | Commit | DeleteGroup | ForgetOffsets | RestartSessions
+
+
+# ---- what is told
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A member as the leader is told of it."""
+
+    id: MemberId
+    instance: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A join is done; `members` are for the leader alone, who assigns unless told to skip it."""
+
+    member: MemberId
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    leader: MemberId
+    members: tuple[Peer, ...] = ()
+    skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IdRequired:
+    """The id with which a new member has to join again (KIP-394)."""
+
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """A member's assignment."""
+
+    protocol_type: str | None
+    protocol: str | None
+    assignment: bytes

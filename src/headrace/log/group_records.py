@@ -1,0 +1,243 @@
+"""The journal of a shard of classic groups: events as records of `__consumer_offsets`, and back.
+
+Layout of Kafka 4.3: OffsetCommitKey (type 0 or 1) with OffsetCommitValue, GroupMetadataKey (type 2)
+with GroupMetadataValue; a key begins with its type, a value with its version, both int16. Written
+are OffsetCommitValue 4, or 1 where a client chose its own retention (it alone has room for the
+expiry, and none for leader epoch and topic id), and GroupMetadataValue 3; read are all versions
+from 0 to 4. Sources: OffsetCommitValue.json, GroupMetadataValue.json.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from headrace.core.group_events import (
+    Event,
+    GroupDropped,
+    GroupStored,
+    OffsetCommitted,
+    OffsetDropped,
+)
+from headrace.core.group_words import TIME_UNKNOWN, Candidate, Committed, Member, Snapshot
+from headrace.core.types import MemberId, WallMs
+from headrace.wire.primitives import Malformed, Reader, Writer
+
+LEGACY_OFFSET, OFFSET, GROUP = 0, 1, 2
+_NEWEST = 4
+_OFFSET_VERSION, _EXPIRING_VERSION, _GROUP_VERSION = 4, 1, 3
+_TOPIC_ID = 0  # a tag
+_NO_EPOCH = -1
+_AS_SESSION = -1  # the rebalance timeout of clients that know none
+
+Bytes = bytes | None
+T = TypeVar("T")
+
+
+class GroupJournal:
+    """Encodes what a shard's events make durable, and gives the events back in recovery."""
+
+    def records(self, events: Sequence[Event], written_at: WallMs) -> list[tuple[Bytes, Bytes]]:  # noqa: ARG002  # Journal's signature; these records carry their own times
+        """One record for each durable event; none for the others."""
+        out: list[tuple[Bytes, Bytes]] = []
+        for event in events:
+            match event:
+                case OffsetCommitted(group, topic, partition, committed):
+                    out.append((_offset_key(group, topic, partition), _offset_value(committed)))
+                case OffsetDropped(group, topic, partition):
+                    out.append((_offset_key(group, topic, partition), None))
+                case GroupStored(group, snapshot):
+                    out.append((_group_key(group), _group_value(snapshot)))
+                case GroupDropped(group):
+                    out.append((_group_key(group), None))
+                case _:
+                    pass  # members without a generation, timers and requests die with the process
+        return out
+
+    def events(self, key: Bytes, value: Bytes) -> list[Event]:
+        """What a record stands for. Raises: Malformed for bytes, types or versions not known."""
+        if key is None:
+            raise Malformed("a record of the consumer-group journal without a key")
+        source = Reader(key)
+        kind = source.int16()
+        if kind == GROUP:
+            group = _text(source)
+            _at_end(source)
+            return [_stored(group, value)]
+        if kind not in (LEGACY_OFFSET, OFFSET):
+            raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
+        place = _text(source), _text(source), source.int32()
+        _at_end(source)
+        if value is None:
+            return [OffsetDropped(*place)]
+        return [OffsetCommitted(*place, _committed(value))]
+
+
+# ---- offsets
+
+
+def _offset_key(group: str, topic: str, partition: int) -> bytes:
+    out = Writer()
+    out.int16(OFFSET)
+    out.nullable_string(group)
+    out.nullable_string(topic)
+    out.int32(partition)
+    return bytes(out.data)
+
+
+def _offset_value(committed: Committed) -> bytes:
+    out = Writer()
+    if committed.expires_at is not None:
+        out.int16(_EXPIRING_VERSION)
+        out.int64(committed.offset)
+        out.nullable_string(committed.metadata)
+        out.int64(committed.committed_at)
+        out.int64(committed.expires_at)
+        return bytes(out.data)
+    out.int16(_OFFSET_VERSION)
+    out.int64(committed.offset)
+    out.int32(committed.leader_epoch)
+    out.compact_string(committed.metadata)
+    out.int64(committed.committed_at)
+    out.tags({_TOPIC_ID: committed.topic_id.bytes} if committed.topic_id else None)
+    return bytes(out.data)
+
+
+def _committed(value: bytes) -> Committed:
+    source = Reader(value)
+    version = _version(source, "a committed offset")
+    flexible = version == _NEWEST
+    offset = source.int64()
+    leader_epoch = source.int32() if version >= 3 else _NO_EPOCH
+    metadata = source.compact_string() if flexible else _text(source)
+    committed_at = WallMs(source.int64())
+    expires_at = WallMs(source.int64()) if version == _EXPIRING_VERSION else None
+    if expires_at == TIME_UNKNOWN:
+        expires_at = None  # Kafka's old brokers wrote -1 for: none of its own
+    topic_id = None
+    if flexible:
+        told = source.tags().get(_TOPIC_ID)
+        topic_id = Reader(told).uuid() if told is not None else None
+    _at_end(source)
+    return Committed(offset, leader_epoch, metadata, committed_at, expires_at, _real(topic_id))
+
+
+def _real(topic_id: UUID | None) -> UUID | None:
+    """Kafka's zero id means none."""
+    return topic_id if topic_id is not None and topic_id.int else None
+
+
+# ---- groups
+
+
+def _group_key(group: str) -> bytes:
+    out = Writer()
+    out.int16(GROUP)
+    out.nullable_string(group)
+    return bytes(out.data)
+
+
+def _group_value(snapshot: Snapshot) -> bytes:
+    out = Writer()
+    out.int16(_GROUP_VERSION)
+    out.nullable_string(snapshot.protocol_type or "")
+    out.int32(snapshot.generation)
+    out.nullable_string(snapshot.protocol)
+    out.nullable_string(snapshot.leader)
+    out.int64(snapshot.state_at)
+    out.int32(len(snapshot.members))
+    for member in snapshot.members:
+        out.nullable_string(member.id)
+        out.nullable_string(member.instance)
+        out.nullable_string(member.client_id)
+        out.nullable_string(member.client_host)
+        out.int32(member.rebalance_ms)
+        out.int32(member.session_ms)
+        for data in (member.metadata(snapshot.protocol), member.assignment):
+            out.int32(len(data))
+            out.raw(data)
+    return bytes(out.data)
+
+
+def _stored(group: str, value: Bytes) -> Event:
+    if value is None:
+        return GroupDropped(group)
+    source = Reader(value)
+    version = _version(source, "a group")
+    flexible = version == _NEWEST
+    protocol_type = source.compact_string() if flexible else _text(source)
+    generation = source.int32()
+    protocol = _nullable(source, flexible)
+    leader = _nullable(source, flexible)
+    state_at = WallMs(source.int64()) if version >= 2 else TIME_UNKNOWN
+    members = tuple(_array(source, flexible, lambda: _member(source, version, protocol)))
+    if flexible:
+        source.tags()
+    _at_end(source)
+    told_leader = None if leader is None else MemberId(leader)
+    return GroupStored(
+        group,
+        Snapshot(protocol_type or None, generation, protocol, told_leader, state_at, members),
+    )
+
+
+def _member(source: Reader, version: int, protocol: str | None) -> Member:
+    flexible = version == _NEWEST
+    text = Reader.compact_string if flexible else _text
+    name = text(source)
+    if protocol is None:
+        raise Malformed(f"a group with member {name} and without a protocol")
+    instance = _nullable(source, flexible) if version >= 3 else None
+    client_id, client_host = text(source), text(source)
+    rebalance_ms = source.int32() if version >= 1 else _AS_SESSION
+    session_ms = source.int32()
+    metadata, assignment = _bytes(source, flexible), _bytes(source, flexible)
+    if flexible:
+        source.tags()
+    return Member(
+        MemberId(name),
+        instance,
+        client_id,
+        client_host,
+        session_ms if rebalance_ms == _AS_SESSION else rebalance_ms,
+        session_ms,
+        (Candidate(protocol, metadata),),
+        assignment,
+    )
+
+
+# ---- parts
+
+
+def _version(source: Reader, what: str) -> int:
+    version = source.int16()
+    if not 0 <= version <= _NEWEST:
+        raise Malformed(f"version {version} of {what} is from the future")
+    return version
+
+
+def _text(source: Reader) -> str:
+    text = source.nullable_string()
+    if text is None:
+        raise Malformed("null where a name must stand")
+    return text
+
+
+def _nullable(source: Reader, flexible: bool) -> str | None:
+    return source.compact_nullable_string() if flexible else source.nullable_string()
+
+
+def _bytes(source: Reader, flexible: bool) -> bytes:
+    count = source.uvarint() - 1 if flexible else source.int32()
+    return bytes(source.take(count))
+
+
+def _array(source: Reader, flexible: bool, item: Callable[[], T]) -> list[T]:
+    count = source.uvarint() - 1 if flexible else source.int32()
+    if not 0 <= count <= source.remaining:
+        raise Malformed(f"an array of {count} in {source.remaining} bytes")
+    return [item() for _ in range(count)]
+
+
+def _at_end(source: Reader) -> None:
+    if source.remaining:
+        raise Malformed(f"{source.remaining} bytes more than the record has fields")
