@@ -3,12 +3,13 @@
 Modules here import nothing heavy until their command runs, so that the server is up in a moment.
 """
 
+import sys
 from typing import Annotated
 
 import typer
 
 from headrace import __version__
-from headrace.cli import demo, serve
+from headrace.cli import configs, consume, demo, log, produce, serve, topics
 
 app = typer.Typer(
     name="headrace",
@@ -18,8 +19,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+_USAGE = 2
+
 # A new command is added here.
-COMMANDS = (demo, serve)
+COMMANDS = (configs, consume, demo, log, produce, serve, topics)
 
 
 def _version(wanted: bool) -> None:
@@ -43,5 +46,8 @@ for _command in COMMANDS:
 
 
 def run() -> None:
-    """Entry point of the command."""
-    app()
+    """Entry point of the command. A usage error ends with 1, as it does with Kafka's tools."""
+    try:
+        app()
+    except SystemExit as end:
+        sys.exit(1 if end.code == _USAGE else end.code)
