@@ -179,7 +179,7 @@ def _describe(cluster: "Cluster", entity: _Entity, *, everything: bool, as_json:
             raise Trouble(
                 f"The {entity.word} '{name}' doesn't exist and doesn't have dynamic config."
             ) from error
-        shown = [one for one in entries if everything or _is_own(entity, one)]
+        shown = [one for one in entries if everything or _is_own(entity, name, one)]
         if as_json:
             print(json.dumps({entity.word: name, "configs": [_as_object(one) for one in shown]}))
             continue
@@ -199,10 +199,10 @@ def _names(cluster: "Cluster", entity: _Entity) -> list[str]:
         return list(describe_topics(cluster))
     if entity.type == "groups":
         return groups_with_configs(cluster)
-    return [str(broker) for broker in broker_ids(cluster)]
+    return [*(str(broker) for broker in broker_ids(cluster)), ""]
 
 
-def _is_own(entity: _Entity, one: "ConfigEntry") -> bool:
+def _is_own(entity: _Entity, name: str, one: "ConfigEntry") -> bool:
     """Whether a setting was made for this very resource while the broker ran."""
     from headrace.client.configs import ConfigSource
 
@@ -211,7 +211,7 @@ def _is_own(entity: _Entity, one: "ConfigEntry") -> bool:
         == {
             "topics": ConfigSource.DYNAMIC_TOPIC_CONFIG,
             "brokers": ConfigSource.DYNAMIC_BROKER_CONFIG
-            if entity.name != ""
+            if name
             else ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
             "groups": ConfigSource.DYNAMIC_GROUP_CONFIG,
         }[entity.type]

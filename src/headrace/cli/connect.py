@@ -55,8 +55,11 @@ def connect(
 
     Raises: Trouble for an address or a file that makes no sense.
     """
+    import logging
+
     from headrace.client.connection import Cluster, Patience
 
+    logging.basicConfig(level=logging.WARNING, format="headrace: %(message)s")
     client_settings(config)
     try:
         return Cluster(

@@ -163,6 +163,7 @@ class Dump:
 
     def _marker(self, marker: Marker, header: BatchHeader) -> None:
         if self._options.skips_metadata:
+            self._line("")
             return
         about = {
             "offset": marker.offset,

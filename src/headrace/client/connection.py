@@ -206,16 +206,15 @@ class Cluster:
                     raise
                 self.close()
                 now = time.monotonic()
-                most_s = patience.total_s
-                if not self._in_contact and patience.contact_s is not None:
-                    most_s = min(most_s, patience.contact_s)
+                contact_s = None if self._in_contact else patience.contact_s
+                most_s = patience.total_s if contact_s is None else contact_s
                 left = began + most_s - now
                 if left <= 0:
                     raise Unreachable(
                         f"{what}: gave up after {most_s:g} s at {self.bootstrap_servers}"
                         f" ({error}); is a broker running there?"
                     ) from None
-                if now >= warn_at:
+                if now >= warn_at and contact_s is None:
                     warn_at = now + patience.warn_every_s
                     LOG.warning(
                         "%s: no answer from %s for %.0f s (%s); trying for %.0f s more",
