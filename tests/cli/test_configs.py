@@ -50,7 +50,9 @@ def test_all_settings_and_those_of_all_topics(configs: Command) -> None:
 
 def test_settings_from_a_file_and_of_a_group(configs: Command, tmp_path: Path) -> None:
     file = tmp_path / "settings"
-    file.write_text("! of a group\nshare.delivery.count.limit : 7\nshare.session.timeout.ms 45000\n")
+    file.write_text(
+        "! of a group\nshare.delivery.count.limit : 7\nshare.session.timeout.ms 45000\n"
+    )
     assert configs("--alter", "--group", "work", "--add-config-file", str(file)).code == 0
     shown = json.loads(configs("--describe", "--group", "work", "--json").text)
     assert shown["group"] == "work"

@@ -108,9 +108,7 @@ def test_a_missing_topic_is_told_unless_it_may_be_missing(topics: Command, actio
     asked = (action, "--topic", "absent", *(("--partitions", "2") if action == "--alter" else ()))
     ended = topics(*asked)
     assert ended.code == 1
-    assert ended.err == (
-        "headrace topics: Topic 'absent' does not exist as expected; see --list\n"
-    )
+    assert ended.err == ("headrace topics: Topic 'absent' does not exist as expected; see --list\n")
     missing = topics(*asked, "--if-exists")
     assert (missing.code, missing.text, missing.err) == (0, "", "")
 
