@@ -1,6 +1,5 @@
 """The command line in this process, and as a process of its own where pipes and signals count."""
 
-import os
 import re
 import subprocess
 import sys
@@ -92,8 +91,9 @@ def start(broker: headrace.Broker) -> Iterator[Start]:
         given = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | pipes
         servers = ("--bootstrap-server", broker.bootstrap_servers)
         line: Sequence[str] = (sys.executable, "-m", "headrace", command, *servers, *arguments)
-        started.append(subprocess.Popen(line, env=dict(os.environ), **given))
-        return started[-1]
+        process: subprocess.Popen[bytes] = subprocess.Popen(line, **given)
+        started.append(process)
+        return process
 
     yield run
     for process in started:

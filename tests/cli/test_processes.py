@@ -1,5 +1,6 @@
 """Commands in pipes and under signals, as processes of their own."""
 
+import select
 import signal
 import subprocess
 import sys
@@ -66,8 +67,7 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(
 
 
 def _readable(process: subprocess.Popen[bytes]) -> bool:
-    import select
-
+    assert process.stdout is not None
     return bool(select.select([process.stdout], [], [], 0.2)[0])
 
 

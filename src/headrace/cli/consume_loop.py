@@ -54,7 +54,6 @@ class Wanted:
     messages_max: int | None
     idle_ms_max: int | None
     skip_errors: bool
-    look_s: float = _LOOK_S
 
 
 class Reading:
@@ -88,7 +87,9 @@ class Reading:
             self._consumer.subscribe([f"^({name})$" if self._wanted.is_pattern else name])
         else:
             self._look(cluster, at_start=True)
-        once = Cluster(cluster.bootstrap_servers, patience=Patience(total_s=0))
+        once = Cluster(
+            cluster.bootstrap_servers, patience=Patience(total_s=0), request_timeout_s=_LOOK_S
+        )
         idle_since = time.monotonic()
         with once:
             while self.stopped is None and not self._is_full():
@@ -169,7 +170,7 @@ class Reading:
             told = "no topic matches" if wanted.is_pattern else "there is no topic"
             part = "" if wanted.partition is None else f" with partition {wanted.partition}"
             tell("consume", f"{told} {wanted.name}{part}; waiting for one")
-        pause = wanted.look_s if self._assigned else min(wanted.look_s, _LOOK_MISSING_S)
+        pause = _LOOK_S if self._assigned else _LOOK_MISSING_S
         self._look_at = time.monotonic() + pause
 
     def _begin(self, cluster: Cluster, topic: str, partition: int, *, at_start: bool) -> int:
@@ -185,7 +186,7 @@ class Reading:
             self._look(once)
         except ClientError:
             # librdkafka reconnects by itself; this look is made up for by the next one.
-            self._look_at = time.monotonic() + self._wanted.look_s
+            self._look_at = time.monotonic() + _LOOK_S
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._is_down:

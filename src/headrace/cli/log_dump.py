@@ -44,7 +44,7 @@ class Raw:
     key: Decoder
     value: Decoder
 
-    def decode(self, key: Bytes, value: Bytes, offset: int) -> tuple[str | Bytes, str | Bytes]:  # noqa: ARG002 -- a Decode
+    def decode(self, key: Bytes, value: Bytes, offset: int) -> tuple[str | Bytes, str | Bytes]:  # noqa: ARG002 -- asked by Decode
         """Raises: Undecodable."""
         return (
             None if key is None else self.key(key),

@@ -14,7 +14,6 @@ from headrace.log.record_codec import LEASE, SNAPSHOT, UPDATE
 from headrace.wire.primitives import Malformed, Reader
 
 Decoded = tuple[str | None, str | None]
-RecordDecoder = Callable[[bytes | None, bytes | None, int], Decoded]
 _COUNT_TAG = 0
 _METADATA_FRAME = 1
 
@@ -72,7 +71,7 @@ def _state_batch(source: Reader) -> dict[str, int]:
     return batch
 
 
-def cluster_metadata(key: bytes | None, value: bytes | None, offset: int) -> Decoded:  # noqa: ARG001 -- a RecordDecoder
+def cluster_metadata(key: bytes | None, value: bytes | None, offset: int) -> Decoded:  # noqa: ARG001 -- asked by log_dump.Decode
     """Payload of a record of `__cluster_metadata`; its records have no key. Raises: Malformed."""
     if value is None:
         raise Malformed("a metadata record without a value")

@@ -107,20 +107,14 @@ def produce(
             raise Trouble(f"--compression-codec: one of {', '.join(_CODECS)}")
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap_server,
-            "client.id": "console-producer",
-            "acks": request_required_acks,
-            "enable.idempotence": request_required_acks in {"-1", "all"}
-            and message_send_max_retries > 0,
-            "partitioner": "murmur2_random",
             "compression.type": compression_codec,
             "batch.size": batch_size,
             "linger.ms": 0 if sync else timeout,
             "request.timeout.ms": request_timeout_ms,
-            "retries": message_send_max_retries,
             "retry.backoff.ms": retry_backoff_ms,
             "retry.backoff.max.ms": max(retry_backoff_ms, 1000),
             "queue.buffering.max.kbytes": max_memory_bytes // 1024,
-            "delivery.timeout.ms": _DELIVERY_MS,
+            **_guarantees(request_required_acks, message_send_max_retries),
         }
         settings |= client_settings(command_config)
         settings |= pairs("--command-property", command_property)
@@ -128,6 +122,18 @@ def produce(
         with connect(bootstrap_server) as cluster:
             cluster.retrying("connecting", lambda: cluster.offers(0, 3))
         _Sending(settings, topic, sync=sync).run(reader, file)
+
+
+def _guarantees(acks: str, retries: int) -> dict[str, Any]:
+    """What Java's producer does by itself, and librdkafka when it is asked to."""
+    return {
+        "client.id": "console-producer",
+        "acks": acks,
+        "retries": retries,
+        "enable.idempotence": acks in {"-1", "all"} and retries > 0,
+        "partitioner": "murmur2_random",
+        "delivery.timeout.ms": _DELIVERY_MS,
+    }
 
 
 class _Sending:
