@@ -3,10 +3,9 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -87,13 +86,12 @@ def start(broker: headrace.Broker) -> Iterator[Start]:
     """Starts `headrace COMMAND --bootstrap-server (the broker) ...` as a process with pipes."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def run(command: str, *arguments: str, **pipes: Any) -> subprocess.Popen[bytes]:
-        given = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | pipes
+    def run(command: str, *arguments: str) -> subprocess.Popen[bytes]:
         servers = ("--bootstrap-server", broker.bootstrap_servers)
-        line: Sequence[str] = (sys.executable, "-m", "headrace", command, *servers, *arguments)
-        process: subprocess.Popen[bytes] = subprocess.Popen(line, **given)
-        started.append(process)
-        return process
+        line = (sys.executable, "-m", "headrace", command, *servers, *arguments)
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=pipe))
+        return started[-1]
 
     yield run
     for process in started:
