@@ -41,6 +41,19 @@ def test_a_broker_that_comes_back_costs_time_only(cluster: Cluster, broker: Any)
     assert cluster.partitions("t") == (0,)
 
 
+def test_an_address_where_nobody_ever_answered_is_told_sooner(broker: Any) -> None:
+    patience = Patience(total_s=30, contact_s=0.2, first_s=0.01)
+    with Cluster(broker.address, patience=patience) as cluster:
+        broker.stop()
+        with pytest.raises(Unreachable, match=r"gave up after 0\.2 s at 127\.0\.0\.1"):
+            cluster.partitions("t")
+        broker.start()
+        assert cluster.partitions("t") == (0,)
+        broker.stop()
+        threading.Timer(0.4, broker.start).start()
+        assert cluster.partitions("t") == (0,), "it was there once, so it is waited for"
+
+
 def test_a_connection_that_breaks_in_the_middle_is_made_anew(cluster: Cluster, broker: Any) -> None:
     real = broker.answers[3]
     broker.answers[3] = lambda body: broker.answers.update({3: real})

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
     app: typer.Typer
 
+_USAGE = 2
+
 # A new command is added here: a module of this package that has the command's name.
-COMMANDS = ("demo", "doctor", "serve")
+COMMANDS = ("configs", "consume", "demo", "doctor", "log", "produce", "serve", "topics")
 
 
 def build(commands: Sequence[str] = COMMANDS) -> "typer.Typer":
@@ -53,7 +55,7 @@ def build(commands: Sequence[str] = COMMANDS) -> "typer.Typer":
 
 
 def run() -> None:
-    """Entry point of the command."""
+    """Entry point of the command. A usage error ends with 1, as it does with Kafka's tools."""
     asked = sys.argv[1:2]
     if asked == ["serve"]:
         from headrace.cli.serving import plain, serve
@@ -61,7 +63,10 @@ def run() -> None:
         options = plain(sys.argv[2:])
         if options is not None:
             sys.exit(serve(options))
-    build(asked if asked and asked[0] in COMMANDS else COMMANDS)()
+    try:
+        build(asked if asked and asked[0] in COMMANDS else COMMANDS)()
+    except SystemExit as end:
+        sys.exit(1 if end.code == _USAGE else end.code)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,21 +1,19 @@
-"""What a program asks a cluster about itself: topics, settings of groups, ends of logs.
+"""What a program asks a cluster about itself: topics, settings, ends of logs.
 
-Source: CreateTopics (KIP-4), IncrementalAlterConfigs (KIP-339, groups by KIP-848), ListOffsets.
+Topics and settings have modules of their own; what programs need most of them is found here too.
+Source: ListOffsets.
 """
 
-from collections.abc import Mapping
 from enum import IntEnum
 
+from headrace.client.configs import set_group_configs
 from headrace.client.connection import Cluster
-from headrace.client.errors import BrokerError, check
+from headrace.client.errors import check
+from headrace.client.topics import create_topic
+
+__all__ = ["LogEnd", "create_topic", "log_end", "log_ends", "set_group_configs"]
 
 _LIST_OFFSETS, _LIST_OFFSETS_VERSION = 2, 1
-_CREATE_TOPICS, _CREATE_TOPICS_VERSION = 19, 5
-_ALTER_CONFIGS, _ALTER_CONFIGS_VERSION = 44, 1
-_TOPIC_ALREADY_EXISTS = 36
-_RESOURCE_GROUP = 32
-_SET = 0
-_TIMEOUT_MS = 30_000
 
 
 class LogEnd(IntEnum):
@@ -23,61 +21,6 @@ class LogEnd(IntEnum):
 
     LATEST = -1
     EARLIEST = -2
-
-
-def create_topic(
-    cluster: Cluster,
-    topic: str,
-    partitions: int,
-    *,
-    configs: Mapping[str, str] | None = None,
-    exist_ok: bool = False,
-) -> None:
-    """Create a topic, with the broker's default replication.
-
-    Raises: `BrokerError` 36 when it exists, unless `exist_ok`; otherwise as `Cluster`.
-    """
-    what = f"creating topic {topic!r}"
-    wanted = {
-        "name": topic,
-        "num_partitions": partitions,
-        "replication_factor": -1,
-        "assignments": [],
-        "configs": [{"name": name, "value": value} for name, value in (configs or {}).items()],
-    }
-    request = {"topics": [wanted], "timeout": _TIMEOUT_MS, "validate_only": False}
-
-    def attempt() -> None:
-        answer = cluster.ask(_CREATE_TOPICS, _CREATE_TOPICS_VERSION, request)
-        check(answer.topics[0].error_code, what, answer.topics[0].error_message)
-
-    try:
-        cluster.retrying(what, attempt)
-    except BrokerError as error:
-        if not (exist_ok and error.code == _TOPIC_ALREADY_EXISTS):
-            raise
-
-
-def set_group_configs(cluster: Cluster, group: str, configs: Mapping[str, str]) -> None:
-    """Set settings of a group by Kafka's names, e.g. `share.record.lock.duration.ms`.
-
-    Raises: `BrokerError` 40 for a name or value that the broker refuses; otherwise as `Cluster`.
-    """
-    what = f"setting {', '.join(configs)} of group {group!r}"
-    changes = [
-        {"name": name, "config_operation": _SET, "value": value} for name, value in configs.items()
-    ]
-    resource = {"resource_type": _RESOURCE_GROUP, "resource_name": group, "configs": changes}
-
-    def attempt() -> None:
-        answer = cluster.ask(
-            _ALTER_CONFIGS,
-            _ALTER_CONFIGS_VERSION,
-            {"resources": [resource], "validate_only": False},
-        )
-        check(answer.responses[0].error_code, what, answer.responses[0].error_message)
-
-    cluster.retrying(what, attempt)
 
 
 def log_ends(cluster: Cluster, topic: str, which: LogEnd = LogEnd.LATEST) -> dict[int, int]:

@@ -63,9 +63,14 @@ def addresses(bootstrap_servers: str) -> tuple[Address, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to ask again (`total_s`), with pauses that double from `first_s` to `most_s`."""
+    """How long to ask again (`total_s`), with pauses that double from `first_s` to `most_s`.
+
+    `contact_s` holds instead of `total_s` until a broker has answered for the first time: somebody
+    who mistyped an address is to be told before they look elsewhere. None: no difference.
+    """
 
     total_s: float = 120.0
+    contact_s: float | None = None
     first_s: float = 0.05
     most_s: float = 1.0
     warn_every_s: float = 5.0
@@ -78,18 +83,22 @@ class Connection:
     the connection is of no use afterwards and must be closed.
     """
 
-    def __init__(self, address: Address, *, client_id: str, timeout_s: float) -> None:
+    def __init__(
+        self, address: Address, *, client_id: str, timeout_s: float, contact_s: float | None = None
+    ) -> None:
+        """Connect and ask for versions, within `contact_s` each; otherwise `timeout_s` holds."""
         self.address = address
         self._client_id = client_id
-        self._timeout_s = timeout_s
+        self._timeout_s = timeout_s if contact_s is None else contact_s
         self._correlation = 0
-        self._socket = socket.create_connection((address.host, address.port), timeout_s)
+        self._socket = socket.create_connection((address.host, address.port), self._timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             self.versions = self._api_versions()
         except BaseException:
             self.close()
             raise
+        self._timeout_s = timeout_s
 
     def exchange(
         self, key: int, version: int, body: bytes | bytearray, *, flexible: bool, wait_s: float = 0
@@ -169,6 +178,7 @@ class Cluster:
         self._sleep = sleep
         self._connections: dict[Address, Connection] = {}
         self._leaders: dict[tuple[str, int], Address] = {}
+        self._in_contact = False
 
     def __enter__(self) -> Self:
         return self
@@ -196,13 +206,15 @@ class Cluster:
                     raise
                 self.close()
                 now = time.monotonic()
-                left = began + patience.total_s - now
+                contact_s = None if self._in_contact else patience.contact_s
+                most_s = patience.total_s if contact_s is None else contact_s
+                left = began + most_s - now
                 if left <= 0:
                     raise Unreachable(
-                        f"{what}: gave up after {patience.total_s:g} s at {self.bootstrap_servers}"
+                        f"{what}: gave up after {most_s:g} s at {self.bootstrap_servers}"
                         f" ({error}); is a broker running there?"
                     ) from None
-                if now >= warn_at:
+                if now >= warn_at and contact_s is None:
                     warn_at = now + patience.warn_every_s
                     LOG.warning(
                         "%s: no answer from %s for %.0f s (%s); trying for %.0f s more",
@@ -239,6 +251,10 @@ class Cluster:
         body = encode_request(key, version, values)
         reader = self.exchange(address, key, version, body, flexible=flexible)
         return decode_response(key, version, reader.take(reader.remaining))
+
+    def offers(self, key: int, version: int) -> bool:
+        """Whether a broker speaks this version of an API; not repeated."""
+        return version in self._any().versions.get(key, range(0))
 
     def partitions(self, topic: str) -> tuple[int, ...]:
         """The partitions of a topic, ascending."""
@@ -280,8 +296,12 @@ class Cluster:
     def _to(self, address: Address) -> Connection:
         if address not in self._connections:
             self._connections[address] = Connection(
-                address, client_id=self._client_id, timeout_s=self._request_timeout_s
+                address,
+                client_id=self._client_id,
+                timeout_s=self._request_timeout_s,
+                contact_s=None if self._in_contact else self._patience.contact_s,
             )
+            self._in_contact = True
         return self._connections[address]
 
     def _any(self) -> Connection:

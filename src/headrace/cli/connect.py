@@ -1,0 +1,71 @@
+"""How commands reach a cluster: the options they share, and a client that tells early."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.ending import Trouble
+from headrace.cli.properties import load
+
+if TYPE_CHECKING:
+    from headrace.client.connection import Cluster
+
+BOOTSTRAP_SERVER = "127.0.0.1:9092"
+_CONTACT_S = 3.0
+_PATIENCE_S = 30.0
+_PLAINTEXT = "PLAINTEXT"
+
+BootstrapServer = Annotated[
+    str,
+    typer.Option("--bootstrap-server", metavar="HOST:PORT,...", help="Brokers to connect to."),
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config", metavar="FILE", help="Properties file with settings of the client."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+
+
+def client_settings(config: Path | None) -> dict[str, str]:
+    """The settings in the file of --command-config; none without one.
+
+    Raises: Trouble when it cannot be read or asks for encryption or authentication.
+    """
+    settings = {} if config is None else load(config)
+    require_plaintext(settings)
+    return settings
+
+
+def require_plaintext(settings: dict[str, str]) -> None:
+    """Raises: Trouble when a connection as these settings ask for it cannot be made."""
+    protocol = settings.get("security.protocol", _PLAINTEXT)
+    if protocol.upper() != _PLAINTEXT:
+        raise Trouble(
+            f"security.protocol={protocol} is not supported; connect to a {_PLAINTEXT} listener"
+        )
+
+
+def connect(
+    bootstrap_server: str, config: Path | None = None, *, client_id: str = "headrace-cli"
+) -> "Cluster":
+    """A client that gives up after a few seconds when no broker answers.
+
+    Raises: Trouble for an address or a file that makes no sense.
+    """
+    import logging
+
+    from headrace.client.connection import Cluster, Patience
+
+    logging.basicConfig(level=logging.WARNING, format="headrace: %(message)s")
+    client_settings(config)
+    try:
+        return Cluster(
+            bootstrap_server,
+            client_id=client_id,
+            patience=Patience(total_s=_PATIENCE_S, contact_s=_CONTACT_S),
+        )
+    except ValueError as error:
+        raise Trouble(f"--bootstrap-server: {error}") from error

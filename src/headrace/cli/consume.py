@@ -1,0 +1,214 @@
+"""`headrace consume`: records of topics on standard output, as kafka-console-consumer.
+
+Without --group all partitions are read by assignment, and no group is made on the broker; the id
+that Kafka's tool would make up is the client id.
+"""
+
+import random
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.connect import (
+    BOOTSTRAP_SERVER,
+    BootstrapServer,
+    CommandConfig,
+    Json,
+    client_settings,
+    connect,
+    require_plaintext,
+)
+from headrace.cli.ending import Trouble, ending
+from headrace.cli.properties import load, pairs
+from headrace.cli.topics import included
+
+if TYPE_CHECKING:
+    from headrace.cli.consume_loop import Wanted
+
+_BEGINNING = -2  # as librdkafka's OFFSET_BEGINNING
+_LEVELS = ("read_uncommitted", "read_committed")
+_FETCH_API = 1
+_SIGNALLED = 128
+
+_Topic = Annotated[str | None, typer.Option(help="The topic to read.")]
+_Include = Annotated[
+    str | None, typer.Option(help="Regular expression of the topics to read, instead of --topic.")
+]
+_FromBeginning = Annotated[
+    bool, typer.Option("--from-beginning", help="Begin with the first record, not the next one.")
+]
+_Partition = Annotated[int | None, typer.Option(min=0, help="Read this partition only.")]
+_Offset = Annotated[
+    str | None,
+    typer.Option(help="Where to begin in --partition: earliest, latest or a number."),
+]
+_Messages = Annotated[int | None, typer.Option(min=0, help="End after so many records.")]
+_Timeout = Annotated[
+    int | None, typer.Option(min=0, help="End when no record came for so many milliseconds.")
+]
+_Group = Annotated[
+    str | None, typer.Option(help="Read as a member of this group, and commit its offsets.")
+]
+_Formatter = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--formatter-property",
+        metavar="NAME=VALUE",
+        help="What is printed, e.g. print.key=true; repeatable.",
+    ),
+]
+_FormatterConfig = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Properties file of --formatter-property.")
+]
+_KeyDeserializer = Annotated[str | None, typer.Option(help="What keys are, e.g. Long.")]
+_ValueDeserializer = Annotated[str | None, typer.Option(help="What values are, e.g. Long.")]
+_Isolation = Annotated[str, typer.Option(metavar="LEVEL", help=f"{' or '.join(_LEVELS)}.")]
+_CommandProperty = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--command-property",
+        metavar="NAME=VALUE",
+        help="A setting of the consumer by librdkafka's name; repeatable.",
+    ),
+]
+_SkipErrors = Annotated[
+    bool, typer.Option("--skip-message-on-error", help="Pass over what cannot be read.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(consume)
+
+
+def consume(
+    bootstrap_server: BootstrapServer = BOOTSTRAP_SERVER,
+    topic: _Topic = None,
+    include: _Include = None,
+    from_beginning: _FromBeginning = False,
+    partition: _Partition = None,
+    offset: _Offset = None,
+    max_messages: _Messages = None,
+    timeout_ms: _Timeout = None,
+    group: _Group = None,
+    formatter_property: _Formatter = None,
+    formatter_config: _FormatterConfig = None,
+    key_deserializer: _KeyDeserializer = None,
+    value_deserializer: _ValueDeserializer = None,
+    isolation_level: _Isolation = _LEVELS[0],
+    skip_message_on_error: _SkipErrors = False,
+    as_json: Json = False,
+    command_property: _CommandProperty = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Print records; options and text are kafka-console-consumer's.
+
+    headrace consume --topic orders --from-beginning --formatter-property print.key=true
+    """
+    with ending("consume"):
+        if isolation_level not in _LEVELS:
+            raise Trouble(f"--isolation-level: {' or '.join(_LEVELS)}")
+        shown = {} if formatter_config is None else load(formatter_config)
+        shown |= pairs("--formatter-property", formatter_property)
+        for name, one in (("key", key_deserializer), ("value", value_deserializer)):
+            if one is not None:
+                shown[f"{name}.deserializer"] = one
+        given = client_settings(command_config) | pairs("--command-property", command_property)
+        settings = {
+            "bootstrap.servers": bootstrap_server,
+            "isolation.level": isolation_level,
+            "auto.offset.reset": "earliest" if from_beginning else "latest",
+            **_identity(group, given),
+        }
+        settings |= {name: one for name, one in given.items() if name != "group.id"}
+        require_plaintext(given)
+
+        from headrace.cli.consume_loop import Wanted
+
+        pattern = _pattern(topic, include)
+        wanted = Wanted(
+            name=topic or pattern.pattern,
+            is_pattern=topic is None,
+            matches=pattern,
+            partition=partition,
+            offset=_first(partition, offset, from_beginning, settings["auto.offset.reset"]),
+            messages_max=max_messages,
+            idle_ms_max=timeout_ms,
+            skip_errors=skip_message_on_error,
+        )
+        _run(bootstrap_server, settings, wanted, None if as_json else shown)
+
+
+def _run(
+    bootstrap_server: str, settings: dict[str, Any], wanted: "Wanted", shown: dict[str, str] | None
+) -> None:
+    """Read, say how much it was, and end by the signal that came. `shown` is None for JSON."""
+    from headrace.cli.consume_format import formatter, json_line
+    from headrace.cli.consume_loop import Reading
+
+    write = json_line if shown is None else formatter(shown)
+    with connect(bootstrap_server, client_id=settings["client.id"]) as cluster:
+        cluster.retrying("connecting", lambda: cluster.offers(_FETCH_API, 4))
+        reading = Reading(settings, wanted, write)
+        try:
+            reading.run(cluster)
+        except Trouble:
+            _sum_up(reading.count)
+            raise
+    _sum_up(reading.count)
+    if reading.stopped is not None:
+        raise typer.Exit(_SIGNALLED + reading.stopped)
+
+
+def _sum_up(count: int) -> None:
+    print(f"Processed a total of {count} messages", file=sys.stderr)
+
+
+def _pattern(topic: str | None, include: str | None) -> re.Pattern[str]:
+    """What the names of topics match. Raises: Trouble unless one of the two is given."""
+    if (topic is None) == (include is None):
+        raise Trouble("Exactly one of the following arguments is required: --topic, --include")
+    return included(include) if include is not None else re.compile(re.escape(topic or ""))
+
+
+def _identity(group: str | None, given: dict[str, str]) -> dict[str, Any]:
+    """Who reads, and whether it commits. Raises: Trouble when two groups are named."""
+    named = given.get("group.id")
+    if group and named and group != named:
+        raise Trouble(
+            "The group ids provided in different places do not match. "
+            f"Detected group ids: '{group}', '{named}'"
+        )
+    group = group or named
+    made_up = f"console-consumer-{random.randrange(100_000)}"  # noqa: S311 -- not a secret
+    return {
+        "group.id": group or made_up,
+        "client.id": "console-consumer" if group else made_up,
+        "enable.auto.commit": group is not None,
+        "enable.auto.offset.store": False,
+    }
+
+
+def _first(
+    partition: int | None, offset: str | None, from_beginning: bool, reset: str
+) -> int | None:
+    """The first offset; None for the end. Raises: Trouble."""
+    if offset is None:
+        return _BEGINNING if from_beginning or reset == "earliest" else None
+    if partition is None:
+        raise Trouble("The partition is required when offset is specified: add --partition")
+    if from_beginning:
+        raise Trouble("Options --from-beginning and --offset cannot be specified together")
+    if offset.lower() == "earliest":
+        return _BEGINNING
+    if offset.lower() == "latest":
+        return None
+    if not offset.isdecimal():
+        raise Trouble(
+            f"The provided offset value '{offset}' is incorrect. Valid values are 'earliest', "
+            "'latest', or a non-negative long."
+        )
+    return int(offset)

@@ -1,0 +1,220 @@
+"""The loop of `headrace consume`: records out of librdkafka, in the order they come, to stdout.
+
+With a group it subscribes, and commits what was written. Without one it reads all partitions by
+assignment, so that no group is needed or made: new topics and partitions are looked for now and
+then, and read from their beginning, as nobody can have seen them before.
+"""
+
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from headrace.cli.consume_format import Format
+from headrace.cli.decoders import Undecodable
+from headrace.cli.ending import Trouble, tell
+from headrace.client.admin import log_end
+from headrace.client.connection import Cluster, Patience
+from headrace.client.errors import ClientError
+from headrace.client.topics import describe_topics
+
+_POLL_S = 0.2
+_BATCH_MAX = 500
+_LOOK_S = 5.0
+_LOOK_MISSING_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is read. `offset` is where it begins: a number, OFFSET_BEGINNING, or None for the end.
+
+    `name` is a topic, or a regular expression when `is_pattern`; the topics meant match `matches`
+    whole. `messages_max` and `idle_ms_max` end the reading.
+    """
+
+    name: str
+    is_pattern: bool
+    matches: re.Pattern[str]
+    partition: int | None
+    offset: int | None
+    messages_max: int | None
+    idle_ms_max: int | None
+    skip_errors: bool
+
+
+class Reading:
+    """One run of the consumer; `count` records were written, `stopped` is the signal that came."""
+
+    def __init__(self, settings: dict[str, Any], wanted: Wanted, write: Format) -> None:
+        self.count = 0
+        self.stopped: int | None = None
+        self._settings = settings
+        self._wanted = wanted
+        self._write = write
+        self._commits = bool(settings["enable.auto.commit"])
+        self._assigned: set[tuple[str, int]] = set()
+        self._look_at = 0.0
+        self._is_down = False
+        self._consumer = _new_consumer(settings | {"error_cb": self._on_error})
+
+    def run(self, cluster: Cluster) -> None:
+        """Read until something ends it. Raises: Trouble, BrokenPipeError, as `Cluster`."""
+        with self._signals():
+            try:
+                self._loop(cluster)
+                sys.stdout.buffer.flush()
+            finally:
+                self._consumer.close()
+
+    def _loop(self, cluster: Cluster) -> None:
+        subscribed = self._commits and self._wanted.partition is None
+        if subscribed:
+            name = self._wanted.name
+            self._consumer.subscribe([f"^({name})$" if self._wanted.is_pattern else name])
+        else:
+            self._look(cluster, at_start=True)
+        once = Cluster(
+            cluster.bootstrap_servers, patience=Patience(total_s=0), request_timeout_s=_LOOK_S
+        )
+        idle_since = time.monotonic()
+        with once:
+            while self.stopped is None and not self._is_full():
+                if not subscribed and time.monotonic() >= self._look_at:
+                    self._look_again(once)
+                if self._take():
+                    idle_since = time.monotonic()
+                elif self._has_been_idle(time.monotonic() - idle_since):
+                    return
+
+    def _take(self) -> bool:
+        """Write what is there, at most a batch; whether anything was."""
+        first = self._consumer.poll(_POLL_S)
+        if first is None:
+            return False
+        room = _BATCH_MAX - 1
+        if self._wanted.messages_max is not None:
+            room = min(room, self._wanted.messages_max - self.count - 1)
+        rest = self._consumer.consume(room, timeout=0) if room > 0 else []
+        out = sys.stdout.buffer
+        for message in (first, *rest):
+            if self.stopped is None and self._is_readable(message):
+                self._write_one(message)
+        out.flush()
+        self._is_down = False
+        return True
+
+    def _write_one(self, message: Message) -> None:
+        try:
+            line = self._write(message)
+        except Undecodable as error:
+            place = f"{message.topic()}-{message.partition()} offset {message.offset()}"
+            if not self._wanted.skip_errors:
+                raise Trouble(f"{place}: {error}; --skip-message-on-error goes on") from error
+            tell("consume", f"{place}: {error}; skipped")
+        else:
+            sys.stdout.buffer.write(line)
+        self.count += 1
+        if self._commits:
+            self._consumer.store_offsets(message)
+
+    def _is_readable(self, message: Message) -> bool:
+        error = message.error()
+        if error is None:
+            return True
+        place = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
+        if not self._wanted.skip_errors:
+            raise Trouble(f"reading {place}: {error.str()}; --skip-message-on-error goes on")
+        tell("consume", f"reading {place}: {error.str()}; skipped")
+        return False
+
+    def _is_full(self) -> bool:
+        return self._wanted.messages_max is not None and self.count >= self._wanted.messages_max
+
+    def _has_been_idle(self, idle_s: float) -> bool:
+        return self._wanted.idle_ms_max is not None and idle_s * 1000 >= self._wanted.idle_ms_max
+
+    def _look(self, cluster: Cluster, *, at_start: bool = False) -> None:
+        """Read topics and partitions that are wanted and not read yet. Raises: as `Cluster`."""
+        wanted = self._wanted
+        asked = None if wanted.is_pattern else [wanted.name]
+        found = {
+            (name, part.partition)
+            for name, topic in describe_topics(cluster, asked).items()
+            if wanted.matches.fullmatch(name) and not (wanted.is_pattern and topic.internal)
+            for part in topic.partitions
+            if wanted.partition in (None, part.partition)
+        }
+        new = sorted(found - self._assigned)
+        if new:
+            begin = [
+                TopicPartition(name, part, self._begin(cluster, name, part, at_start=at_start))
+                for name, part in new
+            ]
+            self._consumer.incremental_assign(begin)
+            self._assigned.update(new)
+        elif at_start:
+            told = "no topic matches" if wanted.is_pattern else "there is no topic"
+            part = "" if wanted.partition is None else f" with partition {wanted.partition}"
+            tell("consume", f"{told} {wanted.name}{part}; waiting for one")
+        pause = _LOOK_S if self._assigned else _LOOK_MISSING_S
+        self._look_at = time.monotonic() + pause
+
+    def _begin(self, cluster: Cluster, topic: str, partition: int, *, at_start: bool) -> int:
+        if not at_start:
+            return OFFSET_BEGINNING
+        if self._wanted.offset is not None:
+            return self._wanted.offset
+        # Asked now, so that what is produced from here on is read, however long a fetch takes.
+        return log_end(cluster, topic, partition)
+
+    def _look_again(self, once: Cluster) -> None:
+        try:
+            self._look(once)
+        except ClientError:
+            # librdkafka reconnects by itself; this look is made up for by the next one.
+            self._look_at = time.monotonic() + _LOOK_S
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._is_down:
+            self._is_down = True
+            servers = self._settings["bootstrap.servers"]
+            tell("consume", f"no broker answers any more at {servers}; trying on")
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- a handler's form
+            self.stopped = number
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _new_consumer(settings: dict[str, Any]) -> Consumer:
+    """Raises: Trouble on a setting that librdkafka does not know or refuses."""
+    import logging
+
+    quiet = logging.getLogger("headrace.librdkafka")
+    quiet.propagate = False
+    quiet.addHandler(logging.NullHandler())
+    try:
+        return Consumer(settings, logger=quiet)
+    except KafkaException as error:
+        raise Trouble(f"a setting of the consumer: {error.args[0].str()}") from error

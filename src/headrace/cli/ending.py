@@ -1,0 +1,58 @@
+"""How a command ends: quietly, or with one line on stderr that says what to do, and exit code 1.
+
+Exit codes: 0 done; 1 something failed or was refused, usage errors included, as Kafka's tools;
+130 and 143 ended by SIGINT and SIGTERM; 141 when nobody reads the output any more.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import typer
+
+FAILED = 1
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+
+class Trouble(Exception):
+    """What a person has to be told, in one line with its remedy; ends the command."""
+
+
+@contextmanager
+def ending(command: str) -> Iterator[None]:
+    """Run the body of `command`; what goes wrong with the cluster or the files becomes one line."""
+    from headrace.client.errors import ClientError
+
+    try:
+        yield
+        sys.stdout.flush()
+    except (Trouble, ClientError) as error:
+        fail(command, str(error))
+    except BrokenPipeError:
+        leave_closed_pipe()
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename else ""
+        fail(command, f"{named}{error.strerror or error}")
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def tell(command: str, message: str) -> None:
+    """One line on stderr."""
+    print(f"headrace {command}: {' '.join(message.split())}", file=sys.stderr, flush=True)
+
+
+def fail(command: str, message: str) -> NoReturn:
+    """One line on stderr, and the end with exit code 1."""
+    tell(command, message)
+    raise typer.Exit(FAILED)
+
+
+def leave_closed_pipe() -> NoReturn:
+    """End without a word: the reader of the output has gone, as `head` does."""
+    # What is still buffered must go somewhere when the interpreter flushes at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise typer.Exit(PIPE_CLOSED)

@@ -1,0 +1,91 @@
+"""`headrace configs` against a broker, and its text against Apache Kafka's."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Command = Callable[..., Any]
+Text = Callable[[str], str]
+
+
+@pytest.fixture
+def configs(cli: Command) -> Command:
+    """`headrace configs` on a broker with the topic of the golden files."""
+    assert cli("topics", "--create", "--topic", "orders", "--config", "retention.ms=1000").code == 0
+    return lambda *arguments: cli("configs", *arguments)
+
+
+def test_text_is_that_of_kafkas_tool(configs: Command, golden: Text, same: Text) -> None:
+    def check(name: str, *arguments: str) -> None:
+        assert same(configs(*arguments).text) == golden(name), name
+
+    check("configs_describe", "--describe", "--topic", "orders")
+    check("configs_describe", "--describe", "--entity-type", "topics", "--entity-name", "orders")
+    added = "cleanup.policy=[compact,delete],segment.bytes=5000000"
+    changes = ("--add-config", added, "--delete-config", "retention.ms")
+    check("configs_alter", "--alter", "--topic", "orders", *changes)
+    check("configs_altered", "--describe", "--topic", "orders")
+    group = ("--add-config", "share.auto.offset.reset=earliest")
+    check("configs_alter_group", "--alter", "--group", "work", *group)
+    check("configs_broker", "--describe", "--broker", "1")
+
+
+def test_all_settings_and_those_of_all_topics(configs: Command) -> None:
+    every = configs("--describe", "--topic", "orders", "--all").text.splitlines()
+    assert every[0] == "All configs for topic orders are:"
+    assert "  retention.ms=1000 sensitive=false synonyms={}" in every
+    assert "  cleanup.policy=delete sensitive=false synonyms={}" in every
+    assert every[1:] == sorted(every[1:])
+    heads = configs("--describe", "--entity-type", "topics").text
+    assert "Dynamic configs for topic orders are:\n  retention.ms=1000 " in heads
+    brokers = configs("--describe", "--entity-type", "brokers").text.splitlines()
+    assert brokers == [
+        "Dynamic configs for broker 1 are:",
+        "Default configs for brokers in the cluster are:",
+    ]
+
+
+def test_settings_from_a_file_and_of_a_group(configs: Command, tmp_path: Path) -> None:
+    file = tmp_path / "settings"
+    file.write_text(
+        "! of a group\nshare.delivery.count.limit : 7\nshare.session.timeout.ms 45000\n"
+    )
+    assert configs("--alter", "--group", "work", "--add-config-file", str(file)).code == 0
+    shown = json.loads(configs("--describe", "--group", "work", "--json").text)
+    assert shown["group"] == "work"
+    assert {one["name"]: one["value"] for one in shown["configs"]} == {
+        "share.delivery.count.limit": "7",
+        "share.session.timeout.ms": "45000",
+    }
+    assert {one["source"] for one in shown["configs"]} == {"DYNAMIC_GROUP_CONFIG"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--describe",), "At least one entity type must be specified"),
+        (("--topic", "orders"), "give exactly one of --describe and --alter"),
+        (("--describe", "--entity-type", "users"), "Invalid entity type users"),
+        (("--describe", "--topic", "a", "--group", "b"), "give one entity"),
+        (("--describe", "--topic", "a", "--add-config", "a=b"), "go with --alter"),
+        (("--alter", "--topic", "orders"), "At least one of --add-config"),
+        (("--alter", "--entity-type", "topics", "--add-config", "a=b"), "name must be specified"),
+        (("--alter", "--topic", "orders", "--add-config", "retention.ms"), "write key=value"),
+        (("--alter", "--topic", "orders", "--add-config", "a=b"), "there is no setting 'a'"),
+        (("--alter", "--topic", "absent", "--add-config", "a=b"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("--alter", "--broker", "1", "--add-config", "a=b"), "serve --set"),
+        (("--describe", "--topic", "absent"), "The topic 'absent' doesn't exist"),
+        (("--describe", "--broker", "7"), "The broker '7' doesn't exist"),
+        (("--describe", "--entity-type", "topics", "--entity-default"), "brokers alone"),
+    ],
+)
+def test_what_is_refused_is_one_line_and_1(
+    configs: Command, arguments: tuple[str, ...], told: str
+) -> None:
+    ended = configs(*arguments)
+    assert ended.code == 1
+    assert told in ended.err
+    assert ended.err.count("\n") == 1

@@ -1,0 +1,123 @@
+"""Commands in pipes and under signals, as processes of their own."""
+
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+import headrace
+
+Command = Callable[..., Any]
+Start = Callable[..., subprocess.Popen[bytes]]
+_WAIT_S = 30
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> bytes:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_consumer_that_is_stopped_sums_up(cli: Command, start: Start, number: int) -> None:
+    assert cli("produce", "--topic", "t", stdin=b"a\n").code == 0
+    consumer = start("consume", "--topic", "t", "--from-beginning")
+    assert _first_line(consumer) == b"a\n", "it writes at once, though the output is a pipe"
+    consumer.send_signal(number)
+    out, err = consumer.communicate(timeout=_WAIT_S)
+    assert (consumer.returncode, out) == (128 + number, b"")
+    assert err == b"Processed a total of 1 messages\n"
+
+
+def test_nobody_reads_the_output_any_more(cli: Command, start: Start) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(100_000))
+    assert cli("produce", "--topic", "t", stdin=lines).code == 0
+    consumer = start("consume", "--topic", "t", "--from-beginning")
+    assert _first_line(consumer) == b"0\n"
+    assert consumer.stdout is not None
+    assert consumer.stderr is not None
+    consumer.stdout.close()
+    assert consumer.wait(_WAIT_S) == 128 + signal.SIGPIPE
+    assert consumer.stderr.read() == b""
+
+
+def test_new_partitions_and_topics_are_read_from_their_beginning(
+    broker: headrace.Broker, cli: Command, start: Start
+) -> None:
+    assert cli("topics", "--create", "--topic", "t1", "--partitions", "1").code == 0
+    consumer = start("consume", "--include", "t.*", "--timeout-ms", "20000")
+    deadline = time.monotonic() + _WAIT_S
+    # Where its first reading begins it alone knows: what is sent until then it may pass over.
+    while time.monotonic() < deadline and not _readable(consumer):
+        assert cli("produce", "--topic", "t1", "--sync", stdin=b"old\n").code == 0
+    assert cli("topics", "--alter", "--topic", "t1", "--partitions", "2").code == 0
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce("t1", b"grown", partition=1)
+    producer.produce("t2", b"new")
+    assert producer.flush(10) == 0
+    seen: set[bytes] = set()
+    while not seen >= {b"grown\n", b"new\n"}:
+        line = _first_line(consumer)
+        assert line, f"it gave up with {seen}"
+        seen.add(line)
+    consumer.send_signal(signal.SIGINT)
+    assert consumer.wait(_WAIT_S) == 130
+
+
+def _readable(process: subprocess.Popen[bytes]) -> bool:
+    assert process.stdout is not None
+    return bool(select.select([process.stdout], [], [], 0.2)[0])
+
+
+def test_a_producer_reads_a_pipe_as_it_comes(cli: Command, start: Start) -> None:
+    producer = start("produce", "--topic", "t", "--timeout", "0")
+    consumer = start("consume", "--topic", "t", "--from-beginning", "--max-messages", "2")
+    assert producer.stdin is not None
+    producer.stdin.write(b"first\n")
+    producer.stdin.flush()
+    assert _first_line(consumer) == b"first\n", "before the input ends"
+    producer.stdin.write(b"second\n")
+    producer.stdin.close()
+    assert producer.wait(_WAIT_S) == 0
+    assert _first_line(consumer) == b"second\n"
+    assert consumer.wait(_WAIT_S) == 0
+
+
+def test_a_usage_error_exits_1_as_kafkas_tools_do() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "headrace", "topics", "--nonsense"],
+        capture_output=True,
+        timeout=_WAIT_S,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert b"No such option: --nonsense" in ended.stderr
+
+
+def test_the_server_starts_without_what_commands_need() -> None:
+    code = "import sys, headrace.cli.main; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    loaded = set(found.stdout.decode().split())
+    assert "headrace.cli.consume" in loaded
+    assert not loaded & {"confluent_kafka", "headrace.client.connection", "headrace.wire.batches"}
+
+
+def test_a_group_reads_on_where_it_stopped(
+    broker: headrace.Broker, cli: Command, start: Start
+) -> None:
+    from headrace.broker.dispatch import HANDLERS
+
+    offered = {api.name for handler in HANDLERS for api in handler.APIS}
+    if "JoinGroup" not in offered:
+        pytest.skip("this broker has no consumer groups")
+    assert cli("produce", "--topic", "t", stdin=b"a\nb\nc\n").code == 0
+    read = ("consume", "--topic", "t", "--group", "g", "--from-beginning")
+    for expected in (b"a\nb\n", b"c\n"):
+        ended = start(*read, "--max-messages", str(expected.count(b"\n")))
+        out, _ = ended.communicate(timeout=_WAIT_S)
+        assert (ended.returncode, out) == (0, expected)
