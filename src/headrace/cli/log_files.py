@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from crc32c import crc32c
-
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch, Record
+from headrace.wire.checksums import crc32c
 from headrace.wire.primitives import Reader
 
 _OFFSET_ENTRY = struct.Struct(">ii")
