@@ -43,25 +43,23 @@ def _topics(
     catalog = services.catalog
     if asked is None:
         return _all(offsets, version, services)
+    by_id = version >= _IDS_SINCE
     told = []
     for topic in asked:
-        if version >= _IDS_SINCE:
-            found = catalog.topics_by_id.get(topic.topic_id)
-            name, unknown = found.name if found else "", Code.UNKNOWN_TOPIC_ID
-        else:
-            found = catalog.topics.get(topic.name)
-            name, unknown = topic.name, Code.NONE
-        topic_id = found.id if found else None
-        partitions = [
-            _told(
-                index,
-                offsets.find(name, index, topic_id) if found else None,
-                code if found else code or unknown,
-            )
-            for index in topic.partition_indexes
-        ]
+        found = (
+            catalog.topics_by_id.get(topic.topic_id) if by_id else catalog.topics.get(topic.name)
+        )
+        missing = Code.UNKNOWN_TOPIC_ID if by_id and found is None else Code.NONE
+        name, topic_id = (found.name, found.id) if found else ("", None)
         told.append(
-            {"name": name, "topic_id": getattr(topic, "topic_id", None), "partitions": partitions}
+            {
+                "name": None if by_id else topic.name,
+                "topic_id": topic.topic_id if by_id else None,
+                "partitions": [
+                    _told(index, offsets.find(name, index, topic_id), code or missing)
+                    for index in topic.partition_indexes
+                ],
+            }
         )
     return told
 
