@@ -131,7 +131,12 @@ def _tool(name: str, *arguments: str) -> str:
 
 def _consumer(broker: Broker, topic: str, offset: int) -> confluent_kafka.Consumer:
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": broker.servers, "group.id": "bench", "enable.auto.commit": False}
+        {
+            "bootstrap.servers": broker.servers,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.queue.backoff.ms": 10,
+        }
     )
     consumer.assign(
         [confluent_kafka.TopicPartition(topic, index, offset) for index in range(_PARTITIONS)]

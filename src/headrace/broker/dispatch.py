@@ -143,20 +143,9 @@ class Dispatcher:
         self._metrics = services.metrics
         if not services.config.share_group_enable:
             handlers = [handler for handler in handlers if handler not in SHARE_HANDLERS]
-        apis = {api.key: (api, handler) for handler in handlers for api in handler.APIS}
-        self._apis = {key: api for key, (api, _) in apis.items()}
-        services.apis = tuple(api for _, api in sorted(self._apis.items()))
-        # KIP-511: a client that knows no flexible headers must be able to read ApiVersions.
-        self._routes = {
-            (key, version): _Route(
-                api,
-                handler,
-                api.is_flexible(version),
-                api.is_flexible(version) and key != api_versions.KEY,
-            )
-            for key, (api, handler) in apis.items()
-            for version in api.versions
-        }
+        self._handlers = {api.key: (api, handler) for handler in handlers for api in handler.APIS}
+        services.apis = tuple(api for _, (api, _) in sorted(self._handlers.items()))
+        self._routes: dict[tuple[int, int], _Route] = {}
 
     def respond(self, frame: bytearray, peer: Peer) -> Buffers | Coroutine[Any, Any, Buffers]:
         """The response as buffers to send in order; none when the request wants no answer.
@@ -168,9 +157,10 @@ class Dispatcher:
             head = frames.request_head(frame)
         except Malformed as error:
             raise HangUp(f"request header: {error}") from error
-        route = self._routes.get((head.api_key, head.version))
+        route = self._routes.get((head.api_key, head.version)) or self._route(head)
         if route is None:
-            return self._unserved(head)
+            body = api_versions.unsupported(self._handlers[head.api_key][0])
+            return _framed(head.correlation_id, [body], flexible=False)
         if len(frame) > route.api.body_bytes_max:
             raise HangUp(
                 f"{route.api.name} of {len(frame)} bytes; {route.api.body_bytes_max} are allowed"
@@ -217,13 +207,23 @@ class Dispatcher:
         self._metrics.request(key, perf_counter() - began, size, sum(map(len, response)))
         return response
 
-    def _unserved(self, head: RequestHead) -> Buffers:
-        api = self._apis.get(head.api_key)
-        if api is None:
+    def _route(self, head: RequestHead) -> _Route | None:
+        """How a version is answered, found at its first request: schemas are slow to load.
+
+        None for a version of ApiVersions that is not served. Raises: HangUp for any other.
+        """
+        if head.api_key not in self._handlers:
             raise HangUp(f"API key {head.api_key} is not served")
-        if api.key == api_versions.KEY:
-            return _framed(head.correlation_id, [api_versions.unsupported(api)], flexible=False)
-        raise HangUp(f"{api.name} version {head.version} is not served")
+        api, handler = self._handlers[head.api_key]
+        if head.version not in api.versions:
+            if api.key == api_versions.KEY:
+                return None
+            raise HangUp(f"{api.name} version {head.version} is not served")
+        flexible = api.is_flexible(head.version)
+        # KIP-511: a client that knows no flexible headers must be able to read ApiVersions.
+        route = _Route(api, handler, flexible, flexible and api.key != api_versions.KEY)
+        self._routes[head.api_key, head.version] = route
+        return route
 
 
 def _hang_up(api: Api, version: int, error: Exception) -> HangUp:
