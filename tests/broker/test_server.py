@@ -15,8 +15,8 @@ from uuid import uuid4
 import pytest
 
 import headrace
-from headrace.broker.config import Config
 from headrace.broker import server as server_module
+from headrace.broker.config import Config
 from headrace.broker.dispatch import Buffers, Dispatcher, Peer
 from headrace.broker.server import Connection, Server
 from headrace.broker.services import open_services
@@ -206,9 +206,9 @@ def test_who_sends_many_requests_at_once_takes_turns_with_others(
         _receive(busy, 0, 0, 0)
         _receive(other, 0)
         _receive(busy, 0)
-        while len(told.written) < 4:
+        for _ in range(4):
             await asyncio.sleep(0)
-        assert len(told_other.written) == 1
+        assert (len(told.written), len(told_other.written)) == (4, 1)
         assert dispatcher.asked == [1, 2, 1, 1, 1]
         await services.close()
 
