@@ -178,6 +178,12 @@ class _Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._left <= 0
 
+    def abort(self) -> None:
+        self._left = 0
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
 
 def _receive(connection: Connection, *first_bytes: int) -> None:
     """Frames of eight bytes arrive together."""
@@ -228,6 +234,24 @@ def test_nothing_is_answered_after_a_write_failed(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         assert dispatcher.asked == [1]
         assert gone == [1]
+        await services.close()
+
+    asyncio.run(go())
+
+
+def test_idle_time_begins_with_the_answer_to_who_waited(tmp_path: Path) -> None:
+    async def go() -> None:
+        dispatcher: Any = _Dispatcher()
+        services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
+        connection, transport = _connected(Server(services, dispatcher))
+        _receive(connection, 1)
+        answered_after = asyncio.get_running_loop().time()
+        await asyncio.sleep(0)
+        assert len(transport.written) == 1
+        connection.close_if_idle(answered_after)
+        assert not transport.is_closing()
+        connection.close_if_idle(asyncio.get_running_loop().time() + 1)
+        assert transport.is_closing()
         await services.close()
 
     asyncio.run(go())

@@ -202,6 +202,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end(error)
         finally:
             self._task = None
+            self._active = self._loop.time()  # the peer has not had the time to ask again
             if self not in self._server.connections:
                 self._server.services.disconnected(self._peer.connection_id)
             elif self._ending:
