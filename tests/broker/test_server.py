@@ -221,14 +221,16 @@ def test_who_sends_many_requests_at_once_takes_turns_with_others(
     asyncio.run(go())
 
 
-def test_nothing_is_answered_after_a_write_failed(tmp_path: Path) -> None:
+def test_nothing_is_answered_after_a_write_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A task that is cancelled before its first step could not clean up."""
 
     async def go() -> None:
         dispatcher: Any = _Dispatcher()
         services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
         gone: list[int] = []
-        services.disconnected = gone.append  # type: ignore[method-assign]  # to see the call
+        monkeypatch.setattr(services, "disconnected", gone.append)
         connection, _ = _connected(Server(services, dispatcher), broken=1)
         _receive(connection, 0, 1, 0)
         await asyncio.sleep(0)
