@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+import headrace
 from headrace.log.os_disk import OsFile
+from headrace.log.segments import SegmentedLog
 from headrace.wire import batches, codec
 from headrace.wire.batches import Record
 
@@ -204,3 +206,36 @@ def test_pipelined_polls_are_answered_in_order(wire: Any, connect: Connect) -> N
     other.send(18, 0, b"", correlation_id=3)
     produce(wire)
     assert [other.receive()[0] for _ in range(4)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_who_waits_for_much_is_not_read_for_with_every_append(
+    connecting: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    """And is answered with all that came once it is enough, or once the time is up."""
+    reads: list[int] = []
+    read_bytes = SegmentedLog.read_bytes
+
+    def counted(log: SegmentedLog, offset: int, *given: Any, **limits: Any) -> Any:
+        reads.append(offset)
+        return read_bytes(log, offset, *given, **limits)
+
+    monkeypatch.setattr(SegmentedLog, "read_bytes", counted)
+    settings = {"headrace.durability": durability}
+    with headrace.Broker(settings=settings) as broker, connecting(broker) as connect:
+        wire, waiting = connect(), connect()
+        assert wire.create("orders", num_partitions=2).error_code == 0
+        found: list[Any] = []
+        wait = {"min_bytes": 20 * ONE, "max_wait": LONG_MS}
+        poll = threading.Thread(target=lambda: found.append(fetch(waiting, (0, 0), (1, 0), **wait)))
+        poll.start()
+        for index in range(19):
+            produce(wire, index % 2)
+        assert poll.is_alive()
+        if durability == "os":
+            assert len(reads) <= 2 * 2, "at first, and perhaps when the task began"
+        produce(wire)
+        poll.join(10)
+        assert sizes(found[0]) == [11, 9] if found[0][0].partition_index == 0 else [9, 11]
+        late = fetch(waiting, (0, 0), min_bytes=100 * ONE, max_wait=1)
+        assert sizes(late) == [11]

@@ -220,3 +220,12 @@ def test_restart_loses_neither_members_nor_offsets(
         assert client.sync(member, 1).assignment == b"all"
         assert client.fetch(everything=True) == [("orders", 0, 7, 0)]
         assert client.fetch(group="other", everything=True) == [("orders", 1, 8, 0)]
+
+
+def test_a_group_asked_for_twice_is_described_once(client: Any) -> None:
+    """A short request could otherwise make an answer of any size."""
+    client.stable()
+    answer = client.wire.call(
+        DESCRIBE, 6, groups=["g", "no", "g"], include_authorized_operations=False
+    )
+    assert [(one.group_id, one.error_code) for one in answer.groups] == [("g", 0), ("no", 69)]

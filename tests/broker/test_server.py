@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 import headrace
+from headrace.broker import server as server_module
 from headrace.broker.config import Config
-from headrace.broker.dispatch import Dispatcher, Peer
+from headrace.broker.dispatch import Buffers, Dispatcher, Peer
+from headrace.broker.server import Connection, Server
 from headrace.broker.services import open_services
 from headrace.wire import batches, codec
 from headrace.wire.batches import Record
@@ -135,6 +139,121 @@ def test_what_comes_before_a_poll_begins_to_wait_is_not_missed(tmp_path: Path) -
         (answer,) = await asyncio.wait_for(poll, TIMEOUT)
         found = codec.decode_response(1, 12, bytes(answer)[9:])
         assert found.responses[0].partitions[0].records
+        await services.close()
+
+    asyncio.run(go())
+
+
+class _Dispatcher:
+    """Answers a frame with itself: at once, or in a task when its first byte is set."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def respond(self, frame: bytearray, peer: Peer) -> Buffers | Coroutine[Any, Any, Buffers]:
+        self.asked.append(peer.connection_id)
+        return self._later(frame) if frame[0] else [frame]
+
+    async def _later(self, frame: bytearray) -> Buffers:
+        return [frame]
+
+
+class _Transport(asyncio.Transport):
+    """Keeps what is written, until `broken` writes; then it behaves as after a reset."""
+
+    def __init__(self, connection: Connection, *, broken: int = 1000) -> None:
+        super().__init__()
+        self.written: list[Any] = []
+        self._connection = connection
+        self._left = broken
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.is_closing():
+            return
+        self.written.append(data)
+        self._left -= 1
+        if not self._left:
+            asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
+
+    def is_closing(self) -> bool:
+        return self._left <= 0
+
+    def abort(self) -> None:
+        self._left = 0
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def _receive(connection: Connection, *first_bytes: int) -> None:
+    """Frames of eight bytes arrive together."""
+    data = b"".join(struct.pack(">ib7x", 8, first) for first in first_bytes)
+    connection.get_buffer(-1)[: len(data)] = data
+    connection.buffer_updated(len(data))
+
+
+def _connected(server: Server, broken: int = 1000) -> tuple[Connection, _Transport]:
+    connection = Connection(server)
+    transport = _Transport(connection, broken=broken)
+    connection.connection_made(transport)
+    return connection, transport
+
+
+def test_who_sends_many_requests_at_once_takes_turns_with_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "ANSWERING_SECONDS_MAX", 0.0)
+
+    async def go() -> None:
+        dispatcher: Any = _Dispatcher()
+        services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
+        server = Server(services, dispatcher)
+        (busy, told), (other, told_other) = _connected(server), _connected(server)
+        _receive(busy, 0, 0, 0)
+        _receive(other, 0)
+        _receive(busy, 0)
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert (len(told.written), len(told_other.written)) == (4, 1)
+        assert dispatcher.asked == [1, 2, 1, 1, 1]
+        await services.close()
+
+    asyncio.run(go())
+
+
+def test_nothing_is_answered_after_a_write_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that is cancelled before its first step could not clean up."""
+
+    async def go() -> None:
+        dispatcher: Any = _Dispatcher()
+        services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
+        gone: list[int] = []
+        monkeypatch.setattr(services, "disconnected", gone.append)
+        connection, _ = _connected(Server(services, dispatcher), broken=1)
+        _receive(connection, 0, 1, 0)
+        await asyncio.sleep(0)
+        assert dispatcher.asked == [1]
+        assert gone == [1]
+        await services.close()
+
+    asyncio.run(go())
+
+
+def test_idle_time_begins_with_the_answer_to_who_waited(tmp_path: Path) -> None:
+    async def go() -> None:
+        dispatcher: Any = _Dispatcher()
+        services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
+        connection, transport = _connected(Server(services, dispatcher))
+        _receive(connection, 1)
+        answered_after = asyncio.get_running_loop().time()
+        await asyncio.sleep(0)
+        assert len(transport.written) == 1
+        connection.close_if_idle(answered_after)
+        assert not transport.is_closing()
+        connection.close_if_idle(asyncio.get_running_loop().time() + 1)
+        assert transport.is_closing()
         await services.close()
 
     asyncio.run(go())

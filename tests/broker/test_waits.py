@@ -36,3 +36,15 @@ def test_time_close_and_the_limit_end_a_wait_unnotified() -> None:
         assert not await waits.wait("a", LONG_MS), "nobody waits any more"
 
     asyncio.run(go())
+
+
+def test_a_key_named_twice_is_waited_for_once() -> None:
+    async def go() -> None:
+        waits = Waits(limit=10)
+        waiting = asyncio.create_task(waits.wait("aa", LONG_MS))
+        await asyncio.sleep(0)
+        waits.notify("a")
+        assert await waiting
+        assert waits.waiting == 0
+
+    asyncio.run(go())

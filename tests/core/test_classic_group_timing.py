@@ -187,3 +187,18 @@ def test_restart_with_a_lower_limit_rebalances(drive_groups: Groups) -> None:
     assert groups.join("m1").why is None
     assert groups.join("m2").why is None
     assert groups.join("m3").why is Why.GROUP_FULL
+
+
+def test_heartbeats_leave_nothing_behind(drive_groups: Groups) -> None:
+    """A deadline that comes first keeps those behind it from being met."""
+    groups = drive_groups()
+    generation = groups.stable(1, session_ms=1_800_000)
+    groups.join(group="other", session_ms=60_000)
+    for _ in range(10_000):
+        groups.elapse(1)
+        assert groups.beat("m1", generation) is None
+    assert len(groups.shard._due) < 2_000
+    groups.elapse(1_799_999)
+    assert groups.group().phase is Phase.STABLE
+    groups.elapse(1)
+    assert groups.group().phase is Phase.EMPTY

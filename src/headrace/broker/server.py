@@ -25,6 +25,7 @@ log = logging.getLogger("headrace.broker")
 FRAMES_QUEUED_MAX = 16
 BYTES_QUEUED_MAX = 4 * 1024 * 1024
 STOP_SECONDS_MAX = 5.0
+ANSWERING_SECONDS_MAX = 0.01  # at a stretch, for one connection; then others have their turn
 _IDLE_LOOKS = 10  # in the time after which a connection is idle
 _IDLE_LOOK_SECONDS_MIN = 0.1
 
@@ -80,6 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queue: deque[bytearray] = deque()
         self._queued_bytes = 0
         self._task: asyncio.Task[None] | None = None  # of a request that has to wait
+        self._turn: asyncio.Handle | None = None  # when this connection is to go on
         self._writable = True
         self._reading = True
         self._ending = False
@@ -160,8 +162,12 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _answer(self) -> None:
-        """Answer what is queued, until a request has to wait or the peer does not read."""
-        while self._queue and self._task is None and self._writable and not self._ending:
+        """Answer what is queued, until a request has to wait or the peer does not read.
+
+        Other connections have their turn when that takes long.
+        """
+        until = self._loop.time() + ANSWERING_SECONDS_MAX
+        while self._queue and self._may_answer():
             frame = self._queue.popleft()
             self._queued_bytes -= len(frame)
             try:
@@ -173,7 +179,20 @@ class Connection(asyncio.BufferedProtocol):
                 self._send(response)
             else:
                 self._task = self._loop.create_task(self._finished(response))
+            if self._queue and self._loop.time() >= until:
+                self._turn = self._loop.call_soon(self._go_on)
         self._throttle()
+
+    def _may_answer(self) -> bool:
+        # A write that failed closes the transport; a task begun after that would be cancelled
+        # before its first step, and so never clean up.
+        under_way = self._task is not None or self._turn is not None
+        ended = self._ending or self._transport.is_closing()
+        return self._writable and not under_way and not ended
+
+    def _go_on(self) -> None:
+        self._turn = None
+        self._answer()
 
     async def _finished(self, response: Coroutine[Any, Any, Buffers]) -> None:
         """Answer a request that has to wait, then those that came meanwhile."""
@@ -183,6 +202,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end(error)
         finally:
             self._task = None
+            self._active = self._loop.time()  # the peer has not had the time to ask again
             if self not in self._server.connections:
                 self._server.services.disconnected(self._peer.connection_id)
             elif self._ending:

@@ -40,7 +40,7 @@ class Waits:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         timer = loop.call_later(timeout_ms / 1000, _expire, waiter)
-        mine = list(keys)
+        mine = set(keys)  # a fetch may name a partition twice
         for key in mine:
             self._by_key.setdefault(key, set()).add(waiter)
         self._waiting += 1

@@ -37,6 +37,7 @@ from headrace.core.types import MemberId, MonoMs, Now, WallMs
 
 _SIMPLE = -1  # the generation of a commit from outside the group
 _WALL_MAX = 2**63 - 1
+_DEADLINES_MIN = 1_000  # fewer are not worth a look for those that count no more
 _TOO_LONG = f"A name of more than {NAME_BYTES_MAX} bytes."
 
 
@@ -48,6 +49,7 @@ class GroupShard:
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets: dict[str, Offsets] = {}
         self._due: list[tuple[MonoMs, int, str, Timer, MemberId]] = []
+        self._due_max = _DEADLINES_MIN
         self._pushes = count()
 
     def decide(self, command: Command, now: Now) -> Decided[Event] | Refused:
@@ -116,8 +118,20 @@ class GroupShard:
         if isinstance(event, TimerSet):
             entry = (event.deadline, next(self._pushes), name, event.timer, event.member)
             heapq.heappush(self._due, entry)
+            if len(self._due) > self._due_max:
+                self._forget_past_deadlines()
         else:
             self._forget_if_blank(name)
+
+    def _forget_past_deadlines(self) -> None:
+        """Every heartbeat and commit leaves one behind, for as long as a session may last."""
+        self._due = [
+            (deadline, next(self._pushes), name, timer, member)
+            for name, group in self.groups.items()
+            for (timer, member), deadline in group.timers.items()
+        ]
+        heapq.heapify(self._due)
+        self._due_max = max(_DEADLINES_MIN, 2 * len(self._due))
 
     def _forget_if_blank(self, name: str) -> None:
         """Keep nothing of names that somebody only asked with."""

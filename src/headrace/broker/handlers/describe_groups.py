@@ -26,7 +26,8 @@ async def handle(request: Request, services: Services) -> Answer:
         "groups": [
             _described(name, request.version, refused, services)
             | {"group_id": name, "authorized_operations": operations}
-            for name in message.groups
+            # Once each: a short request could ask for a large group very often.
+            for name in dict.fromkeys(message.groups)
         ]
     }
 

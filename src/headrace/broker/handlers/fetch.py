@@ -70,11 +70,13 @@ def handle(request: Request, services: Services) -> Answering:
 async def _when_ready(poll: "_Poll", services: Services) -> Answer:
     deadline = after(services.clock.mono(), poll.asking.wait_ms_max)
     keys = [partition.key for partition in poll.partitions if partition is not None]
-    while True:
-        # Also before the first wait: something may have come before this task began to run.
-        poll.look_again()
+    poll.look_again()  # something may have come before this task began to run
+    while not poll.is_ready():
         left_ms = elapsed_ms(services.clock.mono(), deadline)
-        if poll.is_ready() or not await services.waits.wait(keys, left_ms):
+        time_is_up = not await services.waits.wait(keys, left_ms)
+        if time_is_up or poll.may_be_ready():
+            poll.look_again()
+        if time_is_up:
             break
     return Raw(_answer(poll, services))
 
@@ -128,7 +130,9 @@ def _decide(services: Services, command: Command) -> Refused | None:
 class _Poll:
     """One request, what was found for it so far, and where."""
 
-    __slots__ = ("_bytes", "_failed", "_services", "asking", "found", "partitions", "session")
+    __slots__ = (
+        "_bytes", "_failed", "_produced", "_services", "asking", "found", "partitions", "session",
+    )  # fmt: skip
 
     def __init__(
         self, asking: FetchRequest, asked: Sequence[Asked], session: Session | None,
@@ -138,6 +142,8 @@ class _Poll:
         self.session = session
         self.found = [Found(one) for one in asked]
         self.partitions: list[Partition | None] = [None] * len(asked)
+        # What a partition had taken in when it was looked at; -1 if not all of it was seen.
+        self._produced = [-1] * len(asked)
         self._services = services
         self._bytes = 0
         self._failed = False
@@ -153,14 +159,35 @@ class _Poll:
             if known is None:
                 continue
             # In this order: a log that is gone must not be asked, which could open it anew.
-            is_there = self._services.partitions.get(known.topic.id, known.index) is known
-            if not is_there or (one.high_watermark, one.start_offset) != (
+            if not self._is_there(known) or (one.high_watermark, one.start_offset) != (
                 known.high_watermark,
                 known.start_offset,
             ):
                 self._bytes -= len(one.records)
                 self.found[index] = Found(one.asked)
                 self._look_at(index)
+
+    def may_be_ready(self) -> bool:
+        """Whether to look again: not while what was appended is too little to be enough.
+
+        A look reads all there is; one for each append would read it as often as there are batches.
+        """
+        bytes_found = self._bytes
+        if self.asking.bytes_min <= bytes_found + 1:
+            return True
+        for one, known, produced in zip(self.found, self.partitions, self._produced, strict=True):
+            if known is None:
+                continue
+            if not self._is_there(known) or known.start_offset != one.start_offset:
+                return True
+            if produced >= 0:
+                bytes_found += known.traffic.produced_bytes - produced
+            elif known.high_watermark != one.high_watermark:
+                return True
+        return bytes_found >= self.asking.bytes_min
+
+    def _is_there(self, known: Partition) -> bool:
+        return self._services.partitions.get(known.topic.id, known.index) is known
 
     def is_ready(self) -> bool:
         """Whether enough was found, or waiting is of no use."""
@@ -181,6 +208,9 @@ class _Poll:
             return
         left = min(self.asking.bytes_max, self._services.config.fetch_max_bytes) - self._bytes
         _read(partition, found, left, whole=self._bytes == 0)
+        # With an error nothing more is asked of the log, which may not even open.
+        is_all_seen = not found.code and found.high_watermark == partition.log.end_offset
+        self._produced[index] = partition.traffic.produced_bytes if is_all_seen else -1
         found.has_aborted = self.asking.committed and not found.code
         self._bytes += len(found.records)
         self._failed = self._failed or found.code != Code.NONE
