@@ -10,6 +10,7 @@ is opened at the start, so that damage shows there and not later.
 
 import asyncio
 import base64
+import contextlib
 import functools
 import logging
 import resource
@@ -117,6 +118,15 @@ class Partitions:
             made = {n: self._partition(topic, n, settings, clean=False) for n in some}
             await _in_thread(make, some)
             self._by_key.update(((topic.id, index), one) for index, one in made.items())
+
+    async def open_rest(self) -> None:
+        """Open what was not needed since the start, one at a time; a damaged log stays closed."""
+        for partition in self:
+            if partition.is_open or self.get(partition.topic.id, partition.index) is not partition:
+                continue
+            with contextlib.suppress(OSError):  # told by the partition
+                _ = partition.log
+            await asyncio.sleep(0)
 
     def configure(self, topic: Topic, catalog: Catalog) -> None:
         """Let a topic's partitions know its changed settings."""
