@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,7 +23,9 @@ from headrace.wire.batches import CorruptBatch
 
 log = logging.getLogger("headrace.broker")
 
-_REST_S = 0.0002  # after each step, so that the event loop gets the interpreter when it wants it
+# A rest costs much more than a step over a small batch: under load the interpreter comes back late.
+_WORK_S = 0.001
+_REST_S = 0.0002  # after so much work, so that the event loop gets the interpreter when it wants it
 _LOGS_PER_LOOK = 16
 _RETRY_MS = 600_000
 
@@ -236,10 +239,14 @@ class Cleaner:
 
 
 def _carry_out(steps: Steps, stop: threading.Event) -> None:
+    began = time.perf_counter()
     for _ in steps:
-        if stop.wait(_REST_S):
+        rests = time.perf_counter() - began >= _WORK_S
+        if stop.wait(_REST_S) if rests else stop.is_set():
             steps.close()
             return
+        if rests:
+            began = time.perf_counter()
 
 
 def _summary(tally: Tally, took_ms: int) -> str:
