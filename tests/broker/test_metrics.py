@@ -185,8 +185,8 @@ def test_a_damaged_partition_is_left_out_and_what_nobody_used_is_told(
     settings = {"headrace.metrics.port": "0"}
     with headrace.Broker(tmp_path, settings=settings) as broker, connecting(broker) as connect:
         a_topic(connect(), "orders", 2)
-        for index in range(2):
-            assert produce(connect(), "orders", batches.build([Record(0, 1, None, b"x")]), index) == 0
+        data = batches.build([Record(0, 1, None, b"x")])
+        assert [produce(connect(), "orders", data, index) for index in range(2)] == [0, 0]
     # A gap between two segments, as nothing but damage leaves it.
     (tmp_path / "orders-0" / f"{7:020d}.log").touch()
     with headrace.Broker(tmp_path, settings=settings) as broker:

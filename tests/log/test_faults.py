@@ -49,6 +49,19 @@ def test_no_space_for_the_index_loses_no_later_record() -> None:
         assert values(SegmentedLog(disk, FOLDER, index_interval_bytes=1)) == written, spare
 
 
+def test_a_segment_that_could_not_begin_is_not_in_the_way_of_the_next_start() -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=150)
+    append(log, b"0")
+    log.sync()
+    disk.failing.add("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        append(log, b"1" * 100)
+    disk.failing.clear()
+    append(log, b"2")  # it fits the segment that could not be sealed
+    assert values(SegmentedLog(disk, FOLDER, segment_bytes=150)) == [b"0", b"2"]
+
+
 def test_a_power_cut_after_a_roll_drops_nothing_silently() -> None:
     disk = MemoryDisk()
     log = SegmentedLog(disk, FOLDER, segment_bytes=150)
