@@ -218,3 +218,16 @@ def test_changed_settings_hold_from_the_next_append_on() -> None:
         assert values(partition)[-1] == b"d"
 
     run(go)
+
+
+def test_a_closed_partition_that_nobody_used_stays_closed() -> None:
+    """Its folder may be another topic's by now."""
+
+    async def go() -> None:
+        partition = on(MemoryDisk())
+        partition.close()
+        with pytest.raises(OSError, match="orders-0 is closed"):
+            partition.read(0, 1)
+        assert not partition.is_open
+
+    run(go)

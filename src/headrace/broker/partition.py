@@ -97,6 +97,8 @@ class Partition:
     def log(self) -> SegmentedLog:
         """The log, opened at the first use. Raises: OSError, also when it is damaged."""
         if self._log is None:
+            if self._is_closed:  # another topic may have the folder by now
+                raise self._refusal()
             try:
                 self.open()
             except (OSError, CorruptLog) as error:
