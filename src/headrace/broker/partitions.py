@@ -104,7 +104,7 @@ class Partitions:
         """Open those partitions of a topic that are not open: it is new, or has new ones.
 
         Files are made in a thread, a few partitions at a time, so that nobody waits meanwhile; a
-        partition can be used as soon as it is open.
+        partition can be used as soon as it is open. Raises: OSError, and some are not open.
         """
         missing = [n for n in range(topic.partitions) if (topic.id, n) not in self._by_key]
         settings = self._settings(topic, catalog)
@@ -116,8 +116,11 @@ class Partitions:
 
         for some in _chunks(missing):
             made = {n: self._partition(topic, n, settings, clean=False) for n in some}
-            await _in_thread(make, some)
-            self._by_key.update(((topic.id, index), one) for index, one in made.items())
+            try:
+                await _in_thread(make, some)
+            finally:  # those that were made, too, if one cannot be
+                there = ((n, one) for n, one in made.items() if one.is_open)
+                self._by_key.update(((topic.id, n), one) for n, one in there)
 
     async def open_rest(self) -> None:
         """Open what was not needed since the start, one at a time; a damaged log stays closed."""
