@@ -371,6 +371,17 @@ def test_records_deleted_meanwhile_end_a_cleaning(
     play(tmp_path, scene)
 
 
+def test_a_log_that_is_gone_is_forgotten_at_once(tmp_path: Path) -> None:
+    async def scene(running: Running) -> None:
+        partition = await running.topic("t", cleanup_policy="compact")
+        running.fill(partition)
+        assert await running.house.clean_dirtiest()
+        await running.services.topics.delete(DeleteTopic(partition.topic.id))
+        assert read_checkpoint(OsDisk(tmp_path)) == {}
+
+    play(tmp_path, scene)
+
+
 def test_a_checkpoint_is_written_as_kafka_writes_it(caplog: pytest.LogCaptureFixture) -> None:
     disk = MemoryDisk()
     assert read_checkpoint(disk) == {}

@@ -179,6 +179,26 @@ def test_series_of_topics_are_as_fine_as_asked_for(
     assert ("kafka_topic_partition_current_offset" in told) == (granularity == "partition")
 
 
+def test_a_damaged_partition_is_left_out_and_what_nobody_used_is_told(
+    tmp_path: Path, connecting: Callable[[headrace.Broker], AbstractContextManager[Any]]
+) -> None:
+    settings = {"headrace.metrics.port": "0"}
+    with headrace.Broker(tmp_path, settings=settings) as broker, connecting(broker) as connect:
+        a_topic(connect(), "orders", 2)
+        data = batches.build([Record(0, 1, None, b"x")])
+        assert [produce(connect(), "orders", data, index) for index in range(2)] == [0, 0]
+    # A gap between two segments, as nothing but damage leaves it.
+    (tmp_path / "orders-0" / f"{7:020d}.log").touch()
+    with headrace.Broker(tmp_path, settings=settings) as broker:
+        ends = series(broker)["kafka_topic_partition_current_offset"]
+        assert {key: end for key, end in ends.items() if "orders" in key} == {("1", "orders"): 1}
+
+
+def test_journals_of_consumer_groups_are_told(broker: headrace.Broker) -> None:
+    told = series(broker)["headrace_journal_appends_total"]
+    assert ("__consumer_offsets-0",) in told
+
+
 def test_a_family_in_many_pieces_is_told_once_and_whole(broker: headrace.Broker, wire: Any) -> None:
     count = PIECE_SAMPLES + 3
     a_topic(wire, "wide", count)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from headrace.broker import partition as partition_module
 from headrace.broker.topic_settings import TopicSettings
 from headrace.log.memory_disk import MemoryDisk
 
@@ -216,5 +217,32 @@ def test_changed_settings_hold_from_the_next_append_on() -> None:
         disk.failing.clear()
         await until(lambda: not partition.is_failing)
         assert values(partition)[-1] == b"d"
+
+    run(go)
+
+
+def test_a_closed_partition_that_nobody_used_stays_closed() -> None:
+    """Its folder may be another topic's by now."""
+
+    async def go() -> None:
+        partition = on(MemoryDisk())
+        partition.close()
+        with pytest.raises(OSError, match="orders-0 is closed"):
+            partition.read(0, 1)
+        assert not partition.is_open
+
+    run(go)
+
+
+def test_little_is_left_to_sync_when_a_segment_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_module, "_UNSYNCED_BYTES_MAX", 500)
+
+    async def go() -> None:
+        partition = on(MemoryDisk(), fsync=False)
+        put(partition, b"a" * 250)
+        await asyncio.sleep(0)
+        assert partition.log.durable_end == 0
+        put(partition, b"b" * 250)
+        await until(lambda: partition.log.durable_end == 2)
 
     run(go)

@@ -1,5 +1,6 @@
 """A broker as a whole: embedded, from the command line, twice on one folder, and after a crash."""
 
+import errno
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import pytest
 import headrace
 from headrace.broker.config import ConfigError
 from headrace.broker.services import StartError
+from headrace.log.os_disk import OsFile
 
 TIMEOUT = 10
 
@@ -165,3 +167,19 @@ def test_damage_that_no_crash_leaves_stops_the_start_with_one_line(tmp_path: Pat
     _, error = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 1
     assert re.fullmatch(r"headrace: .+ is damaged at byte .+\n", error)
+
+
+def test_a_catalogue_that_cannot_be_written_stops_the_start_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk, when a new version brings an internal topic."""
+
+    def full(self: OsFile, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(OsFile, "append", full)
+    with pytest.raises(StartError, match=r"^cannot write to the data folder .*No space left"):
+        headrace.Broker(tmp_path).start()
+    monkeypatch.undo()
+    with headrace.Broker(tmp_path) as broker:
+        assert broker.bootstrap_servers

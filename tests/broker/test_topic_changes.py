@@ -1,15 +1,22 @@
 """Changes of topics that are cut off in the middle, and names and numbers at their limits."""
 
+import asyncio
+import errno
 import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from crc32c import crc32c
 
 import headrace
+from headrace.broker.config import Config
+from headrace.broker.services import open_services
+from headrace.core.catalog import CreateTopic, Topic
+from headrace.log.os_disk import OsDisk
 from headrace.wire import batches, codec
 
 CREATE, DELETE, PRODUCE, FETCH, LIST_OFFSETS = 19, 20, 0, 1, 2
@@ -122,3 +129,47 @@ def test_batch_that_nobody_can_decode_fails_the_look_up_alone(connect: Callable[
     assert produce(wire, "poison", bytes(batch)) == (0, 0)
     assert end_offset(wire, "poison", timestamp=1) == (2, -1)
     assert end_offset(wire, "poison") == (0, 1)
+
+
+def test_a_topic_whose_files_cannot_be_made_can_be_created_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def go() -> None:
+        services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
+        await services.start()
+        writing = OsDisk.write
+
+        def full(self: OsDisk, path: str, data: bytes, *, durable: bool = True) -> None:
+            if path.startswith("t-2/"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            writing(self, path, data, durable=durable)
+
+        monkeypatch.setattr(OsDisk, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            await services.topics.create(CreateTopic("t", uuid4(), 4, {}))
+        monkeypatch.undo()
+        assert not (tmp_path / "t-0").exists()
+        assert isinstance(await services.topics.create(CreateTopic("t", uuid4(), 4, {})), Topic)
+        assert all(services.partition("t", index) for index in range(4))
+        await services.close()
+
+    asyncio.run(go())
+
+
+def test_a_topic_of_which_a_log_is_damaged_is_none_for_share_groups(tmp_path: Path) -> None:
+    async def go() -> None:
+        services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
+        await services.start()
+        await services.topics.create(CreateTopic("t", uuid4(), 1, {}))
+        partition = services.partition("t", 0)
+        assert partition is not None
+        partition.append_records([batches.Record(0, 0, None, b"x")])
+        assert services.shares.topic("t") is not None
+        await services.close()
+        (tmp_path / "t-0" / f"{7:020d}.log").touch()  # a gap, as only damage leaves it
+        services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
+        await services.start()
+        assert services.shares.topic("t") is None
+        await services.close()
+
+    asyncio.run(go())

@@ -49,6 +49,41 @@ def test_no_space_for_the_index_loses_no_later_record() -> None:
         assert values(SegmentedLog(disk, FOLDER, index_interval_bytes=1)) == written, spare
 
 
+def test_a_segment_that_could_not_begin_is_not_in_the_way_of_the_next_start() -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=150)
+    append(log, b"0")
+    log.sync()
+    disk.failing.add("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        append(log, b"1" * 100)
+    disk.failing.clear()
+    append(log, b"2")  # it fits the segment that could not be sealed
+    assert values(SegmentedLog(disk, FOLDER, segment_bytes=150)) == [b"0", b"2"]
+
+
+class RenamesAndFails(MemoryDisk):
+    """The folder of what was renamed cannot be synced."""
+
+    def rename(self, old: str, new: str, *, durable: bool = True) -> None:
+        super().rename(old, new, durable=durable)
+        if new.endswith(".swap"):
+            raise OSError(5, "Input/output error")
+
+
+def test_a_copy_that_could_not_take_its_place_does_not_bring_deleted_records_back() -> None:
+    disk = RenamesAndFails()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=150)
+    for n in range(3):
+        append(log, b"%d" % n)
+    disk.write(f"{FOLDER}/0.log.cleaned", disk.read(f"{FOLDER}/{0:020d}.log"))
+    with pytest.raises(OSError, match="Input/output"):
+        log.replace([0], f"{FOLDER}/0.log.cleaned")
+    assert log.drop_segments(2) == 1
+    start = log.start_offset
+    assert SegmentedLog(disk, FOLDER, segment_bytes=150).start_offset == start > 0
+
+
 def test_a_power_cut_after_a_roll_drops_nothing_silently() -> None:
     disk = MemoryDisk()
     log = SegmentedLog(disk, FOLDER, segment_bytes=150)

@@ -81,3 +81,20 @@ def test_files_that_cannot_be_right_are_not_trusted(suffix: str, junk: bytes | N
         disk.write("a" + suffix, junk)
     assert read_tail(disk, "a", BASE) is None
     assert SegmentIndex.load(disk, "a", BASE, 150) is None
+
+
+@pytest.mark.parametrize("space", range(0, 40, 4))
+def test_half_an_index_tells_no_lower_time(space: int) -> None:
+    """Retention goes by the highest timestamp."""
+    disk = saved()
+    whole = read_tail(disk, "a", BASE)
+    index = SegmentIndex.load(disk, "a", BASE, 150)
+    assert index is not None
+    disk.fail_after(space)
+    with pytest.raises(OSError, match="No space"):
+        index.save(disk, "a")
+    left = read_tail(disk, "a", BASE)
+    assert left is None or left.max_timestamp == 20
+    disk.fail_after(None)
+    index.save(disk, "a")
+    assert read_tail(disk, "a", BASE) == whole

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,7 +23,9 @@ from headrace.wire.batches import CorruptBatch
 
 log = logging.getLogger("headrace.broker")
 
-_REST_S = 0.0002  # after each step, so that the event loop gets the interpreter when it wants it
+# A rest costs much more than a step over a small batch: under load the interpreter comes back late.
+_WORK_S = 0.001
+_REST_S = 0.0002  # after so much work, so that the event loop gets the interpreter when it wants it
 _LOGS_PER_LOOK = 16
 _RETRY_MS = 600_000
 
@@ -72,6 +75,7 @@ class Cleaner:
         self._counters = counters
         self._offsets: dict[tuple[str, int], int] = {}
         self._unwritten = False
+        self._writing = threading.Lock()
         self._set_aside: dict[tuple[str, int], MonoMs] = {}
         self._gone: set[tuple[str, int]] = set()  # since the last look began
         self._stop = threading.Event()
@@ -91,6 +95,18 @@ class Cleaner:
         self._unwritten |= self._offsets.pop(kept.name, None) is not None
         if self.busy_with == kept.name:
             self._stop.set()
+
+    def keep_forgotten(self) -> None:
+        """Write what was forgotten: after a crash, other logs of those names would pass for clean.
+
+        What passes for clean is not searched for older values when its tombstones go.
+        """
+        if self._unwritten:
+            self._unwritten = False
+            try:
+                self._write()
+            except OSError as error:
+                self._not_written(error)
 
     def stop(self) -> None:
         """Abandon what is under way, and begin nothing more."""
@@ -206,11 +222,18 @@ class Cleaner:
         self._unwritten = False
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(None, write_checkpoint, self._disk, dict(self._offsets))
+            await loop.run_in_executor(None, self._write)
         except OSError as error:
-            self._unwritten = True
-            log.error("the cleaner's checkpoint cannot be written: %s; what is compacted stays so, "
-                      "and may be looked at again after a restart", error)  # fmt: skip
+            self._not_written(error)
+
+    def _write(self) -> None:
+        with self._writing:
+            write_checkpoint(self._disk, dict(self._offsets))
+
+    def _not_written(self, error: OSError) -> None:
+        self._unwritten = True
+        log.error("the cleaner's checkpoint cannot be written: %s; what is compacted stays so, "
+                  "and may be looked at again after a restart", error)  # fmt: skip
 
     def _fail(self, kept: Kept, error: Exception) -> None:
         self._counters.failures += 1
@@ -236,10 +259,14 @@ class Cleaner:
 
 
 def _carry_out(steps: Steps, stop: threading.Event) -> None:
+    began = time.perf_counter()
     for _ in steps:
-        if stop.wait(_REST_S):
+        rests = time.perf_counter() - began >= _WORK_S
+        if stop.wait(_REST_S) if rests else stop.is_set():
             steps.close()
             return
+        if rests:
+            began = time.perf_counter()
 
 
 def _summary(tally: Tally, took_ms: int) -> str:

@@ -116,6 +116,7 @@ class Housekeeping:
             if partition.topic.id == topic.id:
                 self._complained.discard(partition)
                 self._cleaner.forget(_kept(partition))
+        self._cleaner.keep_forgotten()
 
     async def _retain(self) -> None:
         while not await self._stopped_within(self._config.retention_check_ms):

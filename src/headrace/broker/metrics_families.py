@@ -194,7 +194,8 @@ def _topics(services: Services) -> Iterator[tuple[Family, Samples]]:
 def _partitions(services: Services) -> Iterator[tuple[Family, Samples]]:
     def each(value: Callable[[Partition], float]) -> Samples:
         for one in services.partitions:
-            yield Sample((one.topic.name, str(one.index)), value(one))
+            if one.is_open:
+                yield Sample((one.topic.name, str(one.index)), value(one))
 
     yield (
         Family("kafka_topic_partition_current_offset", "gauge",

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 from headrace.broker.config import Config, ConfigError
 from headrace.broker.dispatch import Dispatcher
-from headrace.broker.runtime import JournalDamaged
+from headrace.broker.runtime import JournalDamaged, StorageFault
 from headrace.broker.server import Server
 from headrace.broker.services import FolderLock, Services, StartError, open_services
 from headrace.log.api import Clock, CorruptLog
@@ -97,6 +97,9 @@ async def _start(
         raise StartError(f"cannot read the data folder {folder}: {error}") from error
     try:
         await services.start()
+    except StorageFault as fault:
+        await services.close()
+        raise StartError(f"cannot write to the data folder {folder}: {fault}") from fault
     except (OSError, JournalDamaged, CorruptLog) as error:
         await services.close()
         raise StartError(f"{error}; restore the data folder or start with another one") from error

@@ -28,6 +28,8 @@ log = logging.getLogger("headrace.broker")
 
 _MEND_SECONDS_MIN = 0.1
 _MEND_SECONDS_MAX = 5.0
+# A full segment is synced on the event loop: never more than about this much is left to do then.
+_UNSYNCED_BYTES_MAX = 64 << 20
 
 Dropped = Callable[[Sequence[str]], None]
 
@@ -72,6 +74,7 @@ class Partition:
         self._fsync = fsync
         self._producer_expiration_ms = producer_expiration_ms
         self._promised = 0
+        self._unsynced_bytes = 0  # appended since the last sync began
         self._syncing: asyncio.Future[None] | None = None
         self._mending: asyncio.Future[None] | None = None
         self._fault: OSError | None = None
@@ -97,6 +100,8 @@ class Partition:
     def log(self) -> SegmentedLog:
         """The log, opened at the first use. Raises: OSError, also when it is damaged."""
         if self._log is None:
+            if self._is_closed:  # another topic may have the folder by now
+                raise self._refusal()
             try:
                 self.open()
             except (OSError, CorruptLog) as error:
@@ -169,10 +174,13 @@ class Partition:
         if self.is_failing:
             self._recovered()
         self.traffic.produced(data, headers)
+        self._unsynced_bytes += len(data)
         if self._waits_for_disk:
             self._begin_sync()
         else:
             self._waits.notify(self.key)
+            if self._unsynced_bytes > _UNSYNCED_BYTES_MAX:
+                self._begin_sync()
             if self.settings.flush_messages < LONG_MAX or self.settings.flush_ms < LONG_MAX:
                 self._flush_as_set(opened)
         return first
@@ -226,7 +234,7 @@ class Partition:
         return self._syncing
 
     async def _sync(self) -> None:
-        end = self.log.end_offset
+        end, self._unsynced_bytes = self.log.end_offset, 0
         try:
             await asyncio.get_running_loop().run_in_executor(None, self.log.sync)
         except OSError as error:

@@ -10,6 +10,7 @@ is opened at the start, so that damage shows there and not later.
 
 import asyncio
 import base64
+import contextlib
 import functools
 import logging
 import resource
@@ -103,7 +104,7 @@ class Partitions:
         """Open those partitions of a topic that are not open: it is new, or has new ones.
 
         Files are made in a thread, a few partitions at a time, so that nobody waits meanwhile; a
-        partition can be used as soon as it is open.
+        partition can be used as soon as it is open. Raises: OSError, and some are not open.
         """
         missing = [n for n in range(topic.partitions) if (topic.id, n) not in self._by_key]
         settings = self._settings(topic, catalog)
@@ -115,8 +116,20 @@ class Partitions:
 
         for some in _chunks(missing):
             made = {n: self._partition(topic, n, settings, clean=False) for n in some}
-            await _in_thread(make, some)
-            self._by_key.update(((topic.id, index), one) for index, one in made.items())
+            try:
+                await _in_thread(make, some)
+            finally:  # those that were made, too, if one cannot be
+                there = ((n, one) for n, one in made.items() if one.is_open)
+                self._by_key.update(((topic.id, n), one) for n, one in there)
+
+    async def open_rest(self) -> None:
+        """Open what was not needed since the start, one at a time; a damaged log stays closed."""
+        for partition in self:
+            if partition.is_open or self.get(partition.topic.id, partition.index) is not partition:
+                continue
+            with contextlib.suppress(OSError):  # told by the partition
+                _ = partition.log
+            await asyncio.sleep(0)
 
     def configure(self, topic: Topic, catalog: Catalog) -> None:
         """Let a topic's partitions know its changed settings."""

@@ -84,7 +84,7 @@ class Services:
     @property
     def journals(self) -> Sequence[ShardRuntime[Any, Any]]:
         """Everything that journals its events."""
-        return (self.topics.journal, *self.shares.shards)
+        return (self.topics.journal, *self.shares.shards, *self.groups.shards)
 
     def trouble(self) -> str | None:
         """Why something cannot be served, in one line; None when all is well."""

@@ -186,11 +186,14 @@ class Shares:
         logs = [self._topics.partitions.get(topic.id, index) for index in range(topic.partitions)]
         if None in logs:
             return None
-        return TopicView(
-            topic.id,
-            tuple(log.start_offset for log in logs if log is not None),
-            tuple(log.high_watermark for log in logs if log is not None),
-        )
+        try:
+            return TopicView(
+                topic.id,
+                tuple(log.start_offset for log in logs if log is not None),
+                tuple(log.high_watermark for log in logs if log is not None),
+            )
+        except OSError:  # one cannot be opened, which the partition tells; ticks must go on
+            return None
 
     def _resolve(self, group: str) -> _Resolved:
         if not self._topics.catalog.configs_of(Resource.GROUP, group):

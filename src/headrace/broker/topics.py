@@ -1,6 +1,7 @@
 """The topics of a broker: the catalogue, its journal, and the partitions that follow from it."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from uuid import UUID
 from headrace.broker.config import Config
 from headrace.broker.dynamic_config import effective
 from headrace.broker.partitions import Partition, Partitions
-from headrace.broker.runtime import ShardRuntime
+from headrace.broker.runtime import ShardRuntime, StorageFault
 from headrace.broker.waits import Waits
 from headrace.core.catalog import (
     AddPartitions,
@@ -95,7 +96,13 @@ class Topics:
         reply = await self._catalog.ask(command)
         topic = self.catalog.topics_by_id.get(command.topic_id)
         if topic is not None:
-            await self.partitions.open_topic(topic, self.catalog)
+            try:
+                await self.partitions.open_topic(topic, self.catalog)
+            except OSError:
+                # Half a topic could not be used, and not be created again, until the next start.
+                with contextlib.suppress(OSError, StorageFault):
+                    await self._delete(DeleteTopic(topic.id))
+                raise
         assert isinstance(reply, Topic | Refused)
         return reply
 

@@ -77,13 +77,18 @@ class SegmentIndex:
         return self.position_of(self._base_offset + self._timestamp_offsets[index])
 
     def save(self, disk: Disk, path: str) -> None:
-        """Write `path`.index and `path`.timeindex and sync them. Raises: OSError."""
+        """Write `path`.timeindex and `path`.index and sync them.
+
+        Offsets come last: without any, an index is made anew, and one without all of its times
+        would tell too low a highest timestamp, by which retention goes. Raises: OSError.
+        """
         self._add_time()
         times = zip(self._timestamps, self._timestamp_offsets, strict=True)
         entries = array("i", bytes(_OFFSET_ENTRY.size * len(self._offsets)))
         entries[0::2], entries[1::2] = self._offsets, self._positions
-        contents = (_swapped(entries).tobytes(), b"".join(_TIME_ENTRY.pack(*one) for one in times))
-        for suffix, data in zip(SUFFIXES, contents, strict=True):
+        contents = (b"".join(_TIME_ENTRY.pack(*one) for one in times), _swapped(entries).tobytes())
+        remove_index(disk, path)
+        for suffix, data in zip(reversed(SUFFIXES), contents, strict=True):
             file = disk.open(path + suffix)
             try:
                 file.truncate(0)

@@ -1,5 +1,6 @@
 """One segment: a file of record batches and its indexes, both opened when first needed."""
 
+import contextlib
 import errno
 import logging
 from bisect import bisect_right
@@ -248,3 +249,19 @@ class Segment:
             raise CorruptBatch(f"a batch of {header.size} bytes, {size - position} are there")
         if header.base_offset < self.end_offset or header.last_offset_delta < 0:
             raise CorruptBatch(f"offset {header.base_offset} after {self.end_offset - 1}")
+
+
+def begun(disk: Disk, folder: str, base_offset: int, interval_bytes: int) -> Segment:
+    """An empty segment whose file is there after any crash. Raises: OSError, and leaves no file.
+
+    One left behind would stand amid the segment before, if that goes on because a batch fits it.
+    """
+    segment = Segment(disk, folder, base_offset, interval_bytes)
+    try:
+        segment.file.sync()
+    except OSError:
+        segment.release()
+        with contextlib.suppress(OSError):
+            disk.remove(segment.file_path)
+        raise
+    return segment

@@ -1,5 +1,6 @@
 """The segments of a log in order: which are open, and how some are dropped or replaced on disk."""
 
+import contextlib
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -66,7 +67,13 @@ class SegmentList:
         assert self.bases[span] == list(bases), "they are neighbours"
         assert self.active not in old, "the active segment is not cleaned"
         assert fresh.end_offset == old[-1].end_offset, "a cleaned segment keeps its end"
-        self._disk.rename(fresh.file_path, f"{fresh.path}.log{SWAP}")
+        try:
+            self._disk.rename(fresh.file_path, f"{fresh.path}.log{SWAP}")
+        except OSError:
+            # Renamed or not, an opening must not find it: by then its segments may be dropped.
+            with contextlib.suppress(OSError):
+                self._disk.remove(f"{fresh.path}.log{SWAP}")
+            raise
         fresh.file_path = f"{fresh.path}.log{SWAP}"
         fresh.sealed = True
         self._segments[span], self.bases[span] = [fresh], [fresh.base_offset]

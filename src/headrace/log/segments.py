@@ -22,7 +22,7 @@ from headrace.log import snapshots, times
 from headrace.log.api import Disk, OffsetOutOfRange, SegmentInfo, Slice
 from headrace.log.opening import Opening
 from headrace.log.reading import Stops
-from headrace.log.segment import Segment
+from headrace.log.segment import Segment, begun
 from headrace.log.segment_list import SegmentList, try_to_save_index
 from headrace.wire import batches
 from headrace.wire.batches import BatchHeader, CorruptBatch
@@ -162,9 +162,9 @@ class SegmentedLog:
         try_to_save_index(active)
         # Once older segments are dropped, nothing else tells what their producers wrote.
         self._save_snapshot(durable=True)
-        following = Segment(self._disk, self._folder, active.end_offset, self._interval_bytes)
-        following.file.sync()
-        self._segments.append(following)
+        self._segments.append(
+            begun(self._disk, self._folder, active.end_offset, self._interval_bytes)
+        )
 
     def sync(self) -> None:
         """As `Log.sync`; may run in another thread than appends.
