@@ -159,8 +159,8 @@ class Dispatcher:
             raise HangUp(f"request header: {error}") from error
         route = self._routes.get((head.api_key, head.version)) or self._route(head)
         if route is None:
-            body = api_versions.unsupported(self._handlers[head.api_key][0])
-            return _framed(head.correlation_id, [body], flexible=False)
+            told = api_versions.unsupported(self._handlers[head.api_key][0])
+            return _framed(head.correlation_id, [told], flexible=False)
         if len(frame) > route.api.body_bytes_max:
             raise HangUp(
                 f"{route.api.name} of {len(frame)} bytes; {route.api.body_bytes_max} are allowed"
