@@ -44,7 +44,7 @@ def test_metadata_says_what_may_be_done_when_asked(wire: Any) -> None:
         assert answer.cluster_authorized_operations == expected
 
 
-@pytest.mark.parametrize(("may_create", "codes"), [(True, [17, 3, 0]), (False, [17, 3, 3])])
+@pytest.mark.parametrize(("may_create", "codes"), [(True, [17, 0, 0]), (False, [17, 0, 3])])
 def test_metadata_of_what_is_not_there(wire: Any, may_create: bool, codes: list[int]) -> None:
     names = ["no good", "__consumer_offsets", "new"]
     answer = wire.call(
@@ -66,7 +66,8 @@ def test_topics_are_not_created_on_the_way_where_that_is_switched_off(connecting
 
 
 def test_topics_that_the_broker_makes_itself(wire: Any) -> None:
-    assert wire.create("__consumer_offsets").error_code == 17
+    assert wire.create("__cluster_metadata").error_code == 17
+    assert wire.create("__consumer_offsets").error_code == 36
     assert wire.create("__share_group_state").error_code == 36
     (answer,) = wire.call(20, 5, topic_names=["__share_group_state"], timeout=0).responses
     assert answer.error_code == 17
@@ -117,8 +118,9 @@ def pages(wire: Any, names: list[str], limit: int) -> list[list[tuple[str, int, 
 def test_topics_are_described_page_by_page(wire: Any) -> None:
     for name, count in (("b", 3), ("a", 2), ("c", 1)):
         wire.create(name, num_partitions=count)
-    everything = [("__share_group_state", 0, [0]), ("a", 0, [0, 1]), ("b", 0, [0, 1, 2])]
-    assert pages(wire, [], 100) == [[*everything, ("c", 0, [0])]]
+    internal = [("__consumer_offsets", 0, [0]), ("__share_group_state", 0, [0])]
+    everything = [*internal, ("a", 0, [0, 1]), ("b", 0, [0, 1, 2]), ("c", 0, [0])]
+    assert pages(wire, [], 100) == [everything]
     assert pages(wire, ["c", "b", "gone", "no good"], 2) == [
         [("b", 0, [0, 1])],
         [("b", 0, [2]), ("c", 0, [0])],
@@ -208,7 +210,7 @@ def test_what_has_a_configuration(wire: Any) -> None:
         found = wire.call(74, 1, resource_types=types).config_resources
         return {(one.resource_type, one.resource_name) for one in found}
 
-    topics = {(2, "orders"), (2, "__share_group_state")}
+    topics = {(2, "orders"), (2, "__share_group_state"), (2, "__consumer_offsets")}
     assert listed() == topics | {(4, "1"), (8, "1"), (32, "team")}
     assert listed(32) == {(32, "team")}
     assert wire.call(74, 1, resource_types=[99]).error_code == 35

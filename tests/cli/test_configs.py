@@ -36,8 +36,9 @@ def test_text_is_that_of_kafkas_tool(configs: Command, golden: Text, same: Text)
 def test_all_settings_and_those_of_all_topics(configs: Command) -> None:
     every = configs("--describe", "--topic", "orders", "--all").text.splitlines()
     assert every[0] == "All configs for topic orders are:"
-    assert "  retention.ms=1000 sensitive=false synonyms={}" in every
-    assert "  cleanup.policy=delete sensitive=false synonyms={}" in every
+    dynamic, default = "DYNAMIC_TOPIC_CONFIG:retention.ms=1000", "DEFAULT_CONFIG:log.cleanup.policy"
+    assert f"  retention.ms=1000 sensitive=false synonyms={{{dynamic}}}" in every
+    assert f"  cleanup.policy=delete sensitive=false synonyms={{{default}=delete}}" in every
     assert every[1:] == sorted(every[1:])
     heads = configs("--describe", "--entity-type", "topics").text
     assert "Dynamic configs for topic orders are:\n  retention.ms=1000 " in heads
@@ -76,7 +77,7 @@ def test_settings_from_a_file_and_of_a_group(configs: Command, tmp_path: Path) -
         (("--alter", "--topic", "orders", "--add-config", "retention.ms"), "write key=value"),
         (("--alter", "--topic", "orders", "--add-config", "a=b"), "there is no setting 'a'"),
         (("--alter", "--topic", "absent", "--add-config", "a=b"), "UNKNOWN_TOPIC_OR_PARTITION"),
-        (("--alter", "--broker", "1", "--add-config", "a=b"), "serve --set"),
+        (("--alter", "--broker", "1", "--add-config", "num.partitions=2"), "serve --set"),
         (("--describe", "--topic", "absent"), "The topic 'absent' doesn't exist"),
         (("--describe", "--broker", "7"), "The broker '7' doesn't exist"),
         (("--describe", "--entity-type", "topics", "--entity-default"), "brokers alone"),

@@ -181,7 +181,8 @@ public class JavaClients {
                 for (var consumer : List.of(one, other)) {
                     consumer.poll(Duration.ofMillis(100)).forEach(record -> seen.add(record.value()));
                 }
-                return seen.size() == 100 && one.assignment().size() == 2 && other.assignment().size() == 2;
+                boolean shared = one.assignment().size() == 2 && other.assignment().size() == 2;
+                return shared && seen.size() == 100 && isAtEnd(one) && isAtEnd(other);
             });
             one.commitSync();
             other.commitSync();
@@ -347,6 +348,11 @@ public class JavaClients {
         }
         require(found.size() == count, found.size() + " records");
         return found;
+    }
+
+    static boolean isAtEnd(KafkaConsumer<String, String> consumer) {
+        var ends = consumer.endOffsets(consumer.assignment());
+        return ends.entrySet().stream().allMatch(one -> consumer.position(one.getKey()) == one.getValue());
     }
 
     static List<String> values(List<ConsumerRecord<String, String>> records) {

@@ -52,7 +52,7 @@ def test_kafka_topics(broker: headrace.Broker, run_java: RunJava) -> None:
         (("topics", "--entity-name", "t"), "cleanup.policy=[compact,delete]", "compact,delete"),
         (("topics", "--entity-name", "t"), "retention.ms=1000", "retention.ms=1000"),
         (("brokers", "--entity-default"), "log.retention.ms=99", "log.retention.ms=99"),
-        (("brokers", "--entity-name", "1"), "log.cleaner.backoff.ms=99", "backoff.ms=99"),
+        (("brokers", "--entity-name", "1"), "log.retention.bytes=99", "retention.bytes=99"),
         (("groups", "--entity-name", "g"), "share.delivery.count.limit=7", "count.limit=7"),
     ],
 )

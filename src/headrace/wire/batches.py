@@ -260,20 +260,9 @@ def build_encoded(
 ) -> bytes:
     """The batch of `record_count` records that `body` holds encoded, not compressed yet."""
     header = BatchHeader(
-        base_offset,
-        0,
-        leader_epoch,
-        _MAGIC,
-        0,
-        attributes | compression,
-        record_count - 1,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        record_count,
-    )
+        base_offset, 0, leader_epoch, _MAGIC, 0, attributes | compression, record_count - 1,
+        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, record_count,
+    )  # fmt: skip
     return seal(header, body if compression == Codec.NONE else compress(compression, body))
 
 

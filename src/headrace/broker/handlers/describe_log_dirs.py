@@ -3,7 +3,7 @@
 Source: KIP-113, KIP-827 (sizes of the volume).
 """
 
-import shutil
+import os
 from collections import defaultdict
 from typing import Any
 
@@ -32,13 +32,13 @@ async def handle(request: Request, services: Services) -> Answer:
                     "is_future_key": False,
                 }
             )
-    volume = shutil.disk_usage(services.folder)
+    volume = os.statvfs(services.folder)
     folder = {
         "error_code": Code.NONE,
         "log_dir": str(services.folder.absolute()),
         "topics": [{"name": name, "partitions": held} for name, held in topics.items()],
-        "total_bytes": volume.total,
-        "usable_bytes": volume.free,
+        "total_bytes": volume.f_blocks * volume.f_frsize,
+        "usable_bytes": volume.f_bavail * volume.f_frsize,
     }
     return {"error_code": Code.NONE, "results": [folder]}
 

@@ -1,0 +1,129 @@
+"""One partition: what is kept of it, its end, and a log that cannot be opened."""
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace.core.catalog import Topic
+from headrace.core.types import WallMs
+from headrace.log.api import CorruptLog, OffsetOutOfRange
+from headrace.log.memory_disk import MemoryDisk
+from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
+from headrace.wire.batches import Record
+
+from .partition_rig import (
+    FOLDER,
+    append,
+    made,
+    on,
+    opened,
+    put,
+    run,
+    until,
+)
+
+
+def test_old_segments_expire_and_their_files_go_after_a_delay() -> None:
+    async def go() -> None:
+        disk = MemoryDisk()
+        partition = on(disk, fsync=False, segment_bytes=1024, retention_ms=1000,
+                       file_delete_delay_ms=30)  # fmt: skip
+        moved: list[int] = []
+        partition.on_start_moved.append(lambda one: moved.append(one.start_offset))
+        for n in range(4):
+            put(partition, b"v" * 900, at=500 * n)
+        assert partition.expire(WallMs(1000)) == 0
+        assert partition.expire(WallMs(1501)) == 2
+        assert (partition.start_offset, moved) == (2, [2])
+        names = disk.list(FOLDER)
+        assert f"{0:020d}.log.deleted" in names
+        assert f"{0:020d}.log" not in names
+        assert partition.expire(WallMs(9999)) == 2, "the active segment goes too"
+        assert (partition.start_offset, partition.high_watermark, moved) == (4, 4, [2, 4])
+        assert partition.expire(WallMs(99999)) == 0
+        await until(lambda: not any(name.endswith(".deleted") for name in disk.list(FOLDER)))
+        assert put(partition, b"next") == 4
+        assert on(disk).log.start_offset == 4
+
+    run(go)
+
+
+def test_records_are_deleted_up_to_an_offset() -> None:
+    async def go() -> None:
+        partition = on(MemoryDisk(), fsync=False, segment_bytes=1024)
+        moved: list[int] = []
+        partition.on_start_moved.append(lambda one: moved.append(one.start_offset))
+        for n in range(4):
+            put(partition, b"%d" % n * 900)
+        assert [partition.delete_records(before) for before in (2, 1, 4)] == [2, 2, 4]
+        assert moved == [2, 4]
+        assert len(partition.log.segments()) == 1
+        for wrong in (-1, 5):
+            with pytest.raises(OffsetOutOfRange):
+                partition.delete_records(wrong)
+
+    run(go)
+
+
+def test_the_journal_of_an_internal_topic_does_not_expire() -> None:
+    async def go() -> None:
+        partition = on(MemoryDisk(), fsync=False, segment_bytes=1024, retention_ms=1)
+        partition.topic = Topic("__share_group_state", UUID(int=1), 1)
+        for _ in range(4):
+            put(partition, b"v" * 900)
+        assert partition.expire(WallMs(1 << 40)) == 0
+        partition.log.advance_start(2)
+        assert partition.expire(WallMs(1 << 40)) == 2
+
+    run(go)
+
+
+def test_those_who_wait_for_a_partition_that_is_closed_are_told() -> None:
+    async def go() -> None:
+        log, partition, _ = opened()
+        append(partition)
+        waiting = asyncio.create_task(partition.durable())
+        await asyncio.sleep(0)
+        partition.close()
+        log.let_go.release()
+        with pytest.raises(OSError, match="orders-0 is closed"):
+            await waiting
+        with pytest.raises(OSError, match="orders-0 is closed"):
+            append(partition)
+
+    run(go)
+
+
+def test_silent_producers_are_forgotten() -> None:
+    async def go() -> None:
+        partition = on(MemoryDisk(), fsync=False)
+        for producer, at in ((1, 5000), (2, 5500)):
+            data = bytearray(
+                batches.build([Record(0, at, None, b"v")], producer_id=producer,
+                              producer_epoch=0, base_sequence=0)
+            )  # fmt: skip
+            partition.append(data, batches.headers(data))
+        partition.expire(WallMs(5999))
+        assert len(partition.log.producers) == 2
+        partition.expire(WallMs(6000))
+        assert len(partition.log.producers) == 1
+
+    run(go)
+
+
+def test_a_log_that_cannot_be_opened_fails_its_users_and_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def open_log(*_: Any) -> SegmentedLog:
+        raise CorruptLog("it is damaged; restore it")
+
+    partition, _ = made(open_log)
+    for _ in range(3):
+        with pytest.raises(OSError, match="orders-0 cannot be opened: it is damaged"):
+            assert partition.start_offset
+    assert len(caplog.records) == 1
+    partition.settle()
+    partition.close()
