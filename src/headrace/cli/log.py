@@ -81,22 +81,16 @@ def dump(
             decoder("--key-decoder-class", key_decoder_class),
             decoder("--value-decoder-class", value_decoder_class),
         )
-        asked = [
-            one
-            for one, is_asked in (
-                (consumer_offsets, offsets_decoder),
-                (share_group_state, share_group_state_decoder),
-                (cluster_metadata, cluster_metadata_decoder),
-            )
-            if is_asked
-        ]
-        if len(asked) > 1:
-            raise Trouble(
-                "give one of --offsets-decoder, --share-group-state-decoder and"
-                " --cluster-metadata-decoder"
-            )
-        decode = asked[0] if asked else raw.decode
-        chosen = any((key_decoder_class, value_decoder_class, asked, print_data_log))
+        asked = {
+            "--offsets-decoder": offsets_decoder and consumer_offsets,
+            "--share-group-state-decoder": share_group_state_decoder and share_group_state,
+            "--cluster-metadata-decoder": cluster_metadata_decoder and cluster_metadata,
+        }
+        decoders = [one for one in asked.values() if one]
+        if len(decoders) > 1:
+            raise Trouble(f"give one of {', '.join(asked)}")
+        decode = decoders[0] if decoders else raw.decode
+        chosen = any((key_decoder_class, value_decoder_class, decoders, print_data_log))
         options = Options(
             decode=decode,
             prints_data=chosen,
