@@ -248,11 +248,11 @@ def test_a_group_goes_on_where_it_was_and_passes_over_no_partition(cli: Command)
         == 0
     )
     group = (
-        "--topic", "wide", "--group", "team", "--timeout-ms", "4000",
+        "--topic", "wide", "--group", "team", "--timeout-ms", "30000",
         "--formatter-property", "print.key=true",
     )  # fmt: skip
     began = cli("consume", *group, "--from-beginning", "--max-messages", "5")
-    rest = cli("consume", *group)
+    rest = cli("consume", *group, "--max-messages", "25")
     assert (began.code, rest.code) == (0, 0)
     assert len(began.text.splitlines()) == 5
     assert sorted(began.text.splitlines() + rest.text.splitlines()) == sorted(lines)
