@@ -31,6 +31,7 @@ from headrace.wire.batches import Record
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 METADATA, CREATE, DELETE, PRODUCE, FETCH = 3, 19, 20, 0, 1
+COMMIT, DELETE_RECORDS = 8, 21
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 TIMEOUT = 10
 
@@ -129,6 +130,46 @@ def test_requests_topics_and_traffic_are_counted(broker: headrace.Broker, wire: 
     assert told["headrace_journal_appends_total"][("catalogue",)] >= 1
 
 
+def commit(wire: Any, group: str, **offsets: int) -> None:
+    """Commit an offset for partition 0 of each topic, from outside the group."""
+    first = {"partition_index": 0, "committed_leader_epoch": -1, "committed_metadata": None}
+    topics = [
+        {"name": name, "partitions": [first | {"committed_offset": offset}]}
+        for name, offset in offsets.items()
+    ]
+    outside = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    answer = wire.call(COMMIT, 7, group_id=group, topics=topics, **outside)
+    assert [one.partitions[0].error_code for one in answer.topics] == [0] * len(offsets)
+
+
+def test_consumer_groups_have_the_series_of_kafka_exporter(
+    broker: headrace.Broker, wire: Any
+) -> None:
+    a_topic(wire, "paid")
+    for _ in range(2):
+        produce(wire, "orders", batches.build([Record(n, 1, None, b"x") for n in range(5)]))
+    commit(wire, "billing", orders=4, paid=0)
+    commit(wire, "ahead", orders=99)
+    told = series(broker)
+    # Labels stand in the order of their names: consumergroup, partition, topic.
+    assert told["kafka_consumergroup_members"] == {("billing",): 0, ("ahead",): 0}
+    assert told["kafka_consumergroup_current_offset"] == {
+        ("billing", "0", "orders"): 4, ("billing", "0", "paid"): 0, ("ahead", "0", "orders"): 99,
+    }  # fmt: skip
+    assert told["kafka_consumergroup_lag"] == {
+        ("billing", "0", "orders"): 6, ("billing", "0", "paid"): 0, ("ahead", "0", "orders"): 0,
+    }  # fmt: skip
+    assert told["kafka_consumergroup_lag_sum"][("billing", "orders")] == 6
+    assert told["kafka_consumergroup_current_offset_sum"][("billing", "orders")] == 4
+    cut = [{"name": "orders", "partitions": [{"partition_index": 0, "offset": 8}]}]
+    wire.call(DELETE_RECORDS, 2, topics=cut, timeout=1000)
+    # Deleted records lie behind nobody.
+    assert series(broker)["kafka_consumergroup_lag"][("billing", "0", "orders")] == 2
+    wire.call(DELETE, 5, topic_names=["orders"], timeout=1000)
+    a_topic(wire, "orders")
+    assert set(series(broker)["kafka_consumergroup_lag"]) == {("billing", "0", "paid")}
+
+
 def test_a_poll_that_waits_is_in_flight_and_seen_waiting(
     broker: headrace.Broker, wire: Any, connect: Callable[[], Any]
 ) -> None:
@@ -172,11 +213,14 @@ def test_series_of_topics_are_as_fine_as_asked_for(
 ) -> None:  # fmt: skip
     settings = {"headrace.metrics.port": "0", "headrace.metrics.granularity": granularity}
     with headrace.Broker(settings=settings) as broker, connecting(broker) as connect:
-        a_topic(connect(), "orders", 2)
+        a_topic(opened := connect(), "orders", 2)
+        commit(opened, "billing", orders=0)
         told = series(broker)
     produced = set(told.get("headrace_produced_bytes_total", ()))
     assert {one for one in produced if "orders" in one} == labels
     assert ("kafka_topic_partition_current_offset" in told) == (granularity == "partition")
+    assert ("kafka_consumergroup_lag" in told) == (granularity == "partition")
+    assert ("kafka_consumergroup_lag_sum" in told) == (granularity != "none")
 
 
 def test_a_damaged_partition_is_left_out_and_what_nobody_used_is_told(

@@ -1,6 +1,7 @@
 """`headrace doctor`: what it finds, on this machine and on worse ones."""
 
 import contextlib
+import errno
 import importlib
 import json
 import resource
@@ -259,3 +260,12 @@ def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     found = installed.java()
     assert found.found == "none was found; Spark needs 17 or later"
     assert found.grade is Grade.WARN
+
+
+def test_a_full_disk_wants_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: Path) -> float:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checks, "_sync_ms", full)
+    (found,) = checks.disk(tmp_path)
+    assert (found.grade, found.remedy) == (Grade.FAIL, "make room, or choose another --data-dir")

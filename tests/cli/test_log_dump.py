@@ -50,6 +50,7 @@ def test_text_is_that_of_kafkas_tool(
 @pytest.mark.parametrize(
     ("name", "option"),
     [
+        ("consumer_offsets", "--offsets-decoder"),
         ("share_group_state", "--share-group-state-decoder"),
         ("cluster_metadata", "--cluster-metadata-decoder"),
     ],
@@ -107,7 +108,7 @@ def test_a_flipped_bit_is_told_and_the_rest_is_read(dump: Command, tmp_path: Pat
     assert any("offset: 4 " in line for line in lines)
     first, last = ended.err.splitlines()
     assert first.startswith(f"headrace log dump: {file}: at byte 0: checksum")
-    assert last == "headrace log dump: 1 damages were found; see the lines above"
+    assert last == "headrace log dump: 1 damage was found; see the lines above"
 
 
 @pytest.mark.parametrize("cut", [1, 30, 70])

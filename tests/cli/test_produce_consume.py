@@ -237,3 +237,24 @@ def test_a_broker_that_is_not_there_is_told_in_seconds(offline: Command, command
     assert ended.code == 1
     assert "gave up after 3 s at 127.0.0.1:1" in ended.err
     assert ended.err.count("\n") == 1
+
+
+def test_a_group_goes_on_where_it_was_and_passes_over_no_partition(cli: Command) -> None:
+    assert cli("topics", "--create", "--topic", "wide", "--partitions", "3").code == 0
+    lines = [f"k{number}\t{number}" for number in range(30)]
+    text = "".join(f"{line}\n" for line in lines).encode()
+    assert (
+        cli("produce", "--topic", "wide", "--reader-property", "parse.key=true", stdin=text).code
+        == 0
+    )
+    group = (
+        "--topic", "wide", "--group", "team", "--timeout-ms", "30000",
+        "--formatter-property", "print.key=true",
+    )  # fmt: skip
+    began = cli("consume", *group, "--from-beginning", "--max-messages", "5")
+    rest = cli("consume", *group, "--max-messages", "25")
+    assert (began.code, rest.code) == (0, 0)
+    assert len(began.text.splitlines()) == 5
+    assert sorted(began.text.splitlines() + rest.text.splitlines()) == sorted(lines)
+    told = cli("configs", "--describe", "--entity-type", "groups")
+    assert told.text == "Dynamic configs for group team are:\n"

@@ -98,7 +98,8 @@ class Housekeeping:
         self.counters.bytes_freed += before - after
         if dropped:
             freed = size_text(before - after)
-            log.info("retention of %s: %d segments deleted, %s", partition.name, dropped, freed)
+            were = "1 segment" if dropped == 1 else f"{dropped} segments"
+            log.info("retention of %s: %s deleted, %s", partition.name, were, freed)
         return dropped
 
     def _kept(self) -> Iterator[Kept]:

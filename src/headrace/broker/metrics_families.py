@@ -1,9 +1,9 @@
 """The metrics that Prometheus is given: every name, and where its samples come from.
 
-Names and labels of topics are kafka_exporter's, so that its dashboards work; the rest begins with
-`headrace_` and has base units. Samples come in pieces, because a broker has thousands of
-partitions: whoever renders them can do other work between two pieces. A series lives as long as
-what it is about.
+Names and labels of topics and consumer groups are kafka_exporter's, so that its dashboards work;
+the rest begins with `headrace_` and has base units. Samples come in pieces, because a broker has
+thousands of partitions: whoever renders them can do other work between two pieces. A series lives
+as long as what it is about.
 """
 
 import platform
@@ -48,6 +48,7 @@ Piece = tuple[Family, list[Sample], bool]
 _TOPIC = ("topic",)
 _PARTITION = ("topic", "partition")
 _SHARE = ("group", "topic", "partition")
+_GROUP = ("consumergroup",)
 
 
 def pieces(server: Server, granularity: str) -> Iterator[Piece]:
@@ -69,6 +70,7 @@ def _families(server: Server, granularity: str) -> Iterator[tuple[Family, Sample
         yield from _partitions(server.services)
     if granularity != "none":
         yield from _traffic(server.services, granularity)
+    yield from _consumer_groups(server.services, granularity)
     yield from _share_groups(server.services, granularity)
 
 
@@ -240,6 +242,67 @@ def _traffic(services: Services, granularity: str) -> Iterator[tuple[Family, Sam
         for one in services.partitions:
             sums[one.topic.name] += getattr(one.traffic, field)
         yield family, [Sample((name,), total) for name, total in sums.items()]
+
+
+# ---- consumer groups
+
+
+class _Place(NamedTuple):
+    """Where a group is in a partition; `lag` in offsets."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    lag: int
+
+
+def _consumer_groups(services: Services, granularity: str) -> Iterator[tuple[Family, Samples]]:
+    yield (
+        Family("kafka_consumergroup_members", "gauge", "Members of a consumer group.", _GROUP),
+        [Sample((group.name,), len(group.members)) for group in services.groups.all()],
+    )
+    values: tuple[tuple[str, str, Callable[[_Place], int]], ...] = (
+        ("current_offset", "Offset that the group has committed", lambda one: one.offset),
+        (
+            "lag",
+            "Offsets from the committed one, or the first that is kept, to the end",
+            lambda one: one.lag,
+        ),
+    )
+    if granularity == "none":
+        return
+    for name, doc, value in values:
+        if granularity == "partition":
+            yield (
+                Family(f"kafka_consumergroup_{name}", "gauge", f"{doc}.", (*_GROUP, *_PARTITION)),
+                (Sample((one.group, one.topic, str(one.partition)), value(one))
+                 for one in _places(services)),
+            )  # fmt: skip
+        sums: Counter[tuple[str, str]] = Counter()
+        for one in _places(services):
+            sums[one.group, one.topic] += value(one)
+        yield (
+            Family(f"kafka_consumergroup_{name}_sum", "gauge",
+                   f"{doc}, of all partitions.", (*_GROUP, *_TOPIC)),
+            [Sample(labels, total) for labels, total in sums.items()],
+        )  # fmt: skip
+
+
+def _places(services: Services) -> Iterator[_Place]:
+    """Every commit for a partition that exists. Commits may come and go between two of them."""
+    for group in services.groups.all():
+        for name, index, committed in list(services.groups.offsets(group.name)):
+            topic = services.catalog.topics.get(name)
+            if topic is None or committed.topic_id not in (None, topic.id):
+                continue
+            partition = services.partitions.get(topic.id, index)
+            if partition is None:
+                continue
+            # What was deleted unread is behind nobody any more.
+            reached = max(committed.offset, partition.start_offset)
+            lag = max(0, partition.high_watermark - reached)
+            yield _Place(group.name, name, index, committed.offset, lag)
 
 
 # ---- share groups

@@ -81,8 +81,7 @@ def configs(
     as_json: Json = False,
     command_config: CommandConfig = None,
 ) -> None:
-    """Describe or change settings of topics, brokers and groups; text and options are
-    kafka-configs'.
+    """Describe or change settings of topics, brokers and groups; options are kafka-configs'.
 
     headrace configs --alter --topic orders --add-config "retention.ms=1000,cleanup.policy=[compact,delete]"
     """  # noqa: E501 -- an example must fit a shell, not a page

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -35,6 +35,7 @@ from headrace.client.topics import describe_topics
 _POLL_S = 0.2
 _BATCH_MAX = 500
 _LOOK_S = 5.0
+_COMMITTED_S = 1.0
 _LOOK_MISSING_S = 1.0
 
 
@@ -66,6 +67,8 @@ class Reading:
         self._wanted = wanted
         self._write = write
         self._commits = bool(settings["enable.auto.commit"])
+        self._subscribes = self._commits and wanted.partition is None
+        self._written: set[tuple[str | None, int | None]] = set()  # partitions, by a group's member
         self._assigned: set[tuple[str, int]] = set()
         self._look_at = 0.0
         self._is_down = False
@@ -78,11 +81,26 @@ class Reading:
                 self._loop(cluster)
                 sys.stdout.buffer.flush()
             finally:
+                self._keep_beginnings()
                 self._consumer.close()
 
+    def _keep_beginnings(self) -> None:
+        """Commit, with --from-beginning, the start of partitions that were not come to.
+
+        The group's next run would begin at their end. Java's consumer commits their positions too.
+        """
+        if not self._subscribes or self._wanted.offset != OFFSET_BEGINNING:
+            return
+        with suppress(KafkaException):  # nobody answers: then nothing else is committed either
+            owned = self._consumer.assignment()
+            for one in self._consumer.committed(owned, timeout=_COMMITTED_S) if owned else ():
+                if one.offset < 0 and (one.topic, one.partition) not in self._written:
+                    first, _ = self._consumer.get_watermark_offsets(one, timeout=_COMMITTED_S)
+                    one.offset = first
+                    self._consumer.store_offsets(offsets=[one])
+
     def _loop(self, cluster: Cluster) -> None:
-        subscribed = self._commits and self._wanted.partition is None
-        if subscribed:
+        if self._subscribes:
             name = self._wanted.name
             self._consumer.subscribe([f"^({name})$" if self._wanted.is_pattern else name])
         else:
@@ -93,7 +111,7 @@ class Reading:
         idle_since = time.monotonic()
         with once:
             while self.stopped is None and not self._is_full():
-                if not subscribed and time.monotonic() >= self._look_at:
+                if not self._subscribes and time.monotonic() >= self._look_at:
                     self._look_again(once)
                 if self._take():
                     idle_since = time.monotonic()
@@ -130,6 +148,7 @@ class Reading:
         self.count += 1
         if self._commits:
             self._consumer.store_offsets(message)
+            self._written.add((message.topic(), message.partition()))
 
     def _is_readable(self, message: Message) -> bool:
         error = message.error()

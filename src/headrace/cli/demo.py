@@ -31,8 +31,9 @@ def demo(
         int, typer.Option(min=0, max=65535, help="Port of the broker; 0 picks a free one.")
     ] = 0,
 ) -> None:
-    """Send real flights through a broker and a Spark query, kill the broker on the way, and account
-    for every record. Exits 1 if the account does not close.
+    """Send real flights through a broker, killed on the way, and Spark; account for every record.
+
+    Exits 1 if the account does not close.
 
     headrace demo --flights 20000 --data-dir demo
     """

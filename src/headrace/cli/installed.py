@@ -83,7 +83,7 @@ def kernel() -> Finding:
     if getattr(columns, "KERNEL", "numpy") == "compiled":
         return Finding("columns", Grade.OK, "decoded by the compiled kernel")
     return Finding("columns", Grade.WARN, "decoded by numpy, as the compiled kernel is not there",
-                   "install a wheel of headrace for this platform for more speed")  # fmt: skip
+                   "for more speed install a C compiler, and headrace again")  # fmt: skip
 
 
 def java() -> Finding:

@@ -27,6 +27,7 @@ _Share = Annotated[
 _Metadata = Annotated[
     bool, typer.Option("--cluster-metadata-decoder", help="Records of __cluster_metadata.")
 ]
+_Offsets = Annotated[bool, typer.Option("--offsets-decoder", help="Records of __consumer_offsets.")]
 _SkipMetadata = Annotated[
     bool, typer.Option("--skip-record-metadata", help="Print key and payload alone.")
 ]
@@ -57,6 +58,7 @@ def dump(
     deep_iteration: _Deep = False,
     key_decoder_class: _KeyDecoder = None,
     value_decoder_class: _ValueDecoder = None,
+    offsets_decoder: _Offsets = False,
     share_group_state_decoder: _Share = False,
     cluster_metadata_decoder: _Metadata = False,
     skip_record_metadata: _SkipMetadata = False,
@@ -73,19 +75,22 @@ def dump(
         from headrace.cli.decoders import decoder
         from headrace.cli.log_dump import Dump, Options, Raw
         from headrace.cli.log_records import cluster_metadata, share_group_state
+        from headrace.cli.offsets_records import consumer_offsets
 
-        if share_group_state_decoder and cluster_metadata_decoder:
-            raise Trouble("give one of --share-group-state-decoder and --cluster-metadata-decoder")
         raw = Raw(
             decoder("--key-decoder-class", key_decoder_class),
             decoder("--value-decoder-class", value_decoder_class),
         )
-        decode = raw.decode
-        if share_group_state_decoder:
-            decode = share_group_state
-        elif cluster_metadata_decoder:
-            decode = cluster_metadata
-        chosen = any((key_decoder_class, value_decoder_class, decode != raw.decode, print_data_log))
+        asked = {
+            "--offsets-decoder": offsets_decoder and consumer_offsets,
+            "--share-group-state-decoder": share_group_state_decoder and share_group_state,
+            "--cluster-metadata-decoder": cluster_metadata_decoder and cluster_metadata,
+        }
+        decoders = [one for one in asked.values() if one]
+        if len(decoders) > 1:
+            raise Trouble(f"give one of {', '.join(asked)}")
+        decode = decoders[0] if decoders else raw.decode
+        chosen = any((key_decoder_class, value_decoder_class, decoders, print_data_log))
         options = Options(
             decode=decode,
             prints_data=chosen,
@@ -100,4 +105,5 @@ def dump(
         for name in filter(None, (part.strip() for part in files.split(","))):
             dumping.file(Path(name))
         if dumping.damages:
-            raise Trouble(f"{dumping.damages} damages were found; see the lines above")
+            were = "1 damage was" if dumping.damages == 1 else f"{dumping.damages} damages were"
+            raise Trouble(f"{were} found; see the lines above")

@@ -1,14 +1,16 @@
-"""Records of Headrace's journals as kafka-dump-log prints them: JSON of the record schemas.
+"""Records of `__share_group_state` and `__cluster_metadata` as kafka-dump-log prints them.
 
-Only what Headrace writes is known; any other record is shown as unknown, with its type.
+They are JSON of the record schemas. Only what Headrace writes is known; any other record is shown
+as unknown, with its type.
 Source: ShareSnapshotKey/Value.json, ShareUpdateKey/Value.json; the metadata records named in
-`log/metadata_records.py`; OffsetCommitKey/Value.json.
+`log/metadata_records.py`.
 """
 
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from headrace.log.record_codec import LEASE, SNAPSHOT, UPDATE
 from headrace.wire.primitives import Malformed, Reader
@@ -29,7 +31,7 @@ def share_group_state(key: bytes | None, value: bytes | None, offset: int) -> De
     kind = source.int16()
     if kind == LEASE:
         lease = {"groupId": source.nullable_string(), "lease": source.nullable_string()}
-        return _json({"type": str(kind), "data": lease}), None if value is None else "<lease>"
+        return compact({"type": str(kind), "data": lease}), None if value is None else "<lease>"
     if kind not in (SNAPSHOT, UPDATE):
         return f"Unknown record type {kind} at offset {offset}, skipping.", None
     about = {
@@ -37,7 +39,7 @@ def share_group_state(key: bytes | None, value: bytes | None, offset: int) -> De
         "topicId": _uuid(source),
         "partition": source.int32(),
     }
-    shown = _json({"type": str(kind), "data": about})
+    shown = compact({"type": str(kind), "data": about})
     return shown, "null" if value is None else _share_value(kind, Reader(value))
 
 
@@ -57,7 +59,7 @@ def _share_value(kind: int, source: Reader) -> str:
     count = source.tags().get(_COUNT_TAG)
     if count is not None:
         data["deliveryCompleteCount"] = Reader(count).int32()
-    return _json({"version": str(version), "data": data})
+    return compact({"version": str(version), "data": data})
 
 
 def _state_batch(source: Reader) -> dict[str, int]:
@@ -81,7 +83,7 @@ def cluster_metadata(key: bytes | None, value: bytes | None, offset: int) -> Dec
     if frame != _METADATA_FRAME or version != 0 or known is None:
         return None, f"Unknown metadata record type {kind} version {version} at offset {offset}"
     name, read = known
-    return None, _json({"type": name, "version": version, "data": read(source)})
+    return None, compact({"type": name, "version": version, "data": read(source)})
 
 
 def _topic(source: Reader) -> dict[str, Any]:
@@ -128,8 +130,14 @@ _METADATA: dict[int, tuple[str, Callable[[Reader], dict[str, Any]]]] = {
 
 
 def _uuid(source: Reader) -> str:
-    return urlsafe_b64encode(source.uuid().bytes).decode().rstrip("=")
+    return as_uuid(source.uuid())
 
 
-def _json(about: dict[str, Any]) -> str:
+def as_uuid(uuid: UUID) -> str:
+    """As Kafka writes one."""
+    return urlsafe_b64encode(uuid.bytes).decode().rstrip("=")
+
+
+def compact(about: dict[str, Any]) -> str:
+    """JSON without blanks, as Kafka's tool prints it."""
     return json.dumps(about, separators=(",", ":"), ensure_ascii=False)

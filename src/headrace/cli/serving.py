@@ -135,7 +135,7 @@ async def _serve(config: "Config", options: Options, began: float) -> None:
     log.info("stopping on %s with %d connections", stopped_by, node.connections)
     began = time.perf_counter()
     await node.stop()
-    log.info("stopped in %d ms: all is synced", (time.perf_counter() - began) * 1000)
+    log.info("stopped in %d ms", (time.perf_counter() - began) * 1000)
 
 
 def _on_signal(number: int, stop: "asyncio.Future[int]") -> None:
