@@ -126,6 +126,7 @@ class Kafka(Broker):
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.folder / "kafka"),
             "offsets.topic.replication.factor": "1",
+            "group.initial.rebalance.delay.ms": "0",  # as in the server.properties it ships with
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "group.share.min.record.lock.duration.ms": "1000",
