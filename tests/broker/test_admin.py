@@ -6,9 +6,10 @@ from uuid import UUID
 import pytest
 
 import headrace
-from headrace.broker.dispatch import HANDLERS
+from headrace.broker.apis import SERVED as APIS
+from headrace.broker.apis import SERVED_FOR_SHARE_GROUPS
 
-API = {api.name: api for handler in HANDLERS for api in handler.APIS}
+API = {api.name: api for api in (*APIS, *SERVED_FOR_SHARE_GROUPS)}
 
 
 def metadata(wire: Any, version: int, *names: str, create_missing: bool = False) -> Any:

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.dispatch import HANDLERS
+from headrace.broker.apis import SERVED as APIS
+from headrace.broker.apis import SERVED_FOR_SHARE_GROUPS
 from headrace.wire import codec
 
 Connect = Callable[[], Any]
-SERVED = [
-    (api, version) for handler in HANDLERS for api in handler.APIS for version in api.versions
-]
+SERVED = [(api, version) for api in (*APIS, *SERVED_FOR_SHARE_GROUPS) for version in api.versions]
 
 
 @pytest.fixture

@@ -15,8 +15,10 @@ from uuid import UUID
 
 from crc32c import crc32c
 
+from headrace.broker.apis import SERVED as APIS
+from headrace.broker.apis import SERVED_FOR_SHARE_GROUPS
 from headrace.broker.config import Config
-from headrace.broker.dispatch import HANDLERS, Dispatcher, Peer
+from headrace.broker.dispatch import Dispatcher, Peer
 from headrace.broker.request import HangUp
 from headrace.broker.services import Services
 from headrace.core.catalog import CreateTopic
@@ -39,7 +41,7 @@ _WAIT_SECONDS_MAX = 0.5
 _TOPIC = UUID(int=1)
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 SERVED = [
-    (api.key, version) for one in HANDLERS for api in one.APIS for version in api.versions
+    (api.key, version) for api in (*APIS, *SERVED_FOR_SHARE_GROUPS) for version in api.versions
 ]  # fmt: skip
 
 

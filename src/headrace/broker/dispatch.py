@@ -6,46 +6,14 @@ ApiVersions from the future is answered in version 0 with error 35, on which cli
 
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
+from headrace.broker.apis import SERVED, SERVED_FOR_SHARE_GROUPS, Api
 from headrace.broker.errors import Code
-from headrace.broker.handlers import (
-    alter_configs,
-    api_versions,
-    client_entities,
-    configs,
-    create_partitions,
-    delete_groups,
-    delete_records,
-    describe_cluster,
-    describe_groups,
-    describe_log_dirs,
-    describe_producers,
-    describe_topic_partitions,
-    fetch,
-    find_coordinator,
-    heartbeat,
-    init_producer_id,
-    join_group,
-    leases,
-    leave_group,
-    list_config_resources,
-    list_groups,
-    list_offsets,
-    metadata,
-    offset_commit,
-    offset_fetch,
-    offset_for_leader_epoch,
-    produce,
-    replicas,
-    share_acknowledge,
-    share_fetch,
-    share_group_heartbeat,
-    sync_group,
-    topics,
-)
-from headrace.broker.request import Answer, Answering, Api, HangUp, Raw, Request
+from headrace.broker.handlers import api_versions
+from headrace.broker.request import Answer, Answering, HangUp, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.wire import codec, frames
@@ -56,54 +24,9 @@ _JOIN_BYTES_MAX = 16 * 1024
 
 
 class Handler(Protocol):
-    """A module that serves APIs."""
-
-    @property
-    def APIS(self) -> tuple[Api, ...]: ...  # noqa: N802  # a constant of the module
+    """A module of `handlers/`."""
 
     def handle(self, request: Request, services: Services) -> Answering: ...
-
-
-SHARE_HANDLERS: tuple[Handler, ...] = (
-    share_group_heartbeat,
-    share_fetch,
-    share_acknowledge,
-    leases,
-)
-
-# Everything that is served; ApiVersions answers from this list.
-HANDLERS: tuple[Handler, ...] = (
-    produce,
-    fetch,
-    list_offsets,
-    metadata,
-    find_coordinator,
-    api_versions,
-    topics,
-    create_partitions,
-    init_producer_id,
-    configs,
-    alter_configs,
-    describe_cluster,
-    offset_for_leader_epoch,
-    delete_records,
-    describe_log_dirs,
-    describe_topic_partitions,
-    describe_producers,
-    list_config_resources,
-    replicas,
-    client_entities,
-    join_group,
-    sync_group,
-    heartbeat,
-    leave_group,
-    offset_commit,
-    offset_fetch,
-    describe_groups,
-    list_groups,
-    delete_groups,
-    *SHARE_HANDLERS,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +59,14 @@ Buffers = list[Buffer]
 
 
 class Dispatcher:
-    """Answers frames with the handlers given."""
+    """Answers frames with the handlers of the APIs that are served."""
 
-    def __init__(self, services: Services, handlers: Sequence[Handler] = HANDLERS) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
         self._metrics = services.metrics
-        if not services.config.share_group_enable:
-            handlers = [handler for handler in handlers if handler not in SHARE_HANDLERS]
-        self._handlers = {api.key: (api, handler) for handler in handlers for api in handler.APIS}
-        services.apis = tuple(api for _, (api, _) in sorted(self._handlers.items()))
+        share = SERVED_FOR_SHARE_GROUPS if services.config.share_group_enable else ()
+        self._apis = {api.key: api for api in (*SERVED, *share)}
+        services.apis = tuple(api for _, api in sorted(self._apis.items()))
         self._routes: dict[tuple[int, int], _Route] = {}
 
     def respond(self, frame: bytearray, peer: Peer) -> Buffers | Coroutine[Any, Any, Buffers]:
@@ -159,7 +81,7 @@ class Dispatcher:
             raise HangUp(f"request header: {error}") from error
         route = self._routes.get((head.api_key, head.version)) or self._route(head)
         if route is None:
-            told = api_versions.unsupported(self._handlers[head.api_key][0])
+            told = api_versions.unsupported(self._apis[head.api_key])
             return _framed(head.correlation_id, [told], flexible=False)
         if len(frame) > route.api.body_bytes_max:
             raise HangUp(
@@ -208,17 +130,18 @@ class Dispatcher:
         return response
 
     def _route(self, head: RequestHead) -> _Route | None:
-        """How a version is answered, found at its first request: schemas are slow to load.
+        """How a version is answered, found at its first request: what it needs is slow to load.
 
         None for a version of ApiVersions that is not served. Raises: HangUp for any other.
         """
-        if head.api_key not in self._handlers:
+        api = self._apis.get(head.api_key)
+        if api is None:
             raise HangUp(f"API key {head.api_key} is not served")
-        api, handler = self._handlers[head.api_key]
         if head.version not in api.versions:
             if api.key == api_versions.KEY:
                 return None
             raise HangUp(f"{api.name} version {head.version} is not served")
+        handler = cast(Handler, import_module(f"headrace.broker.handlers.{api.handler}"))
         flexible = api.is_flexible(head.version)
         # KIP-511: a client that knows no flexible headers must be able to read ApiVersions.
         route = _Route(api, handler, flexible, flexible and api.key != api_versions.KEY)

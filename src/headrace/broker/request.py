@@ -1,9 +1,7 @@
 """What a handler is given and what it may answer with.
 
-A handler module says which APIs it serves and has one function for all of them, a coroutine unless
-most of its requests have nothing to wait for (`Answering`):
-
-    APIS = (Api(3, "Metadata", range(14)),)
+A handler module has one function for all its APIs (`apis.py`), a coroutine unless most of its
+requests have nothing to wait for (`Answering`):
 
     async def handle(request: Request, services: Services) -> Answer: ...
 """
@@ -15,8 +13,6 @@ from typing import Any
 from headrace.wire import codec
 from headrace.wire.primitives import Buffer
 
-_BODY_BYTES_MAX = 1024 * 1024
-
 
 class HangUp(Exception):
     """The connection must end; the message is the reason for the log, `blame` for the metrics."""
@@ -24,27 +20,6 @@ class HangUp(Exception):
     def __init__(self, message: str, *, blame: str = "protocol") -> None:
         super().__init__(message)
         self.blame = blame
-
-
-@dataclass(frozen=True, slots=True)
-class Api:
-    """An API as it is served and advertised.
-
-    `advertised_from` is lower than the versions served where a client insists on seeing it.
-    `flexible` is needed for messages that the codec does not know. Only APIs that carry records
-    need requests larger than `body_bytes_max`: they are read without making objects.
-    """
-
-    key: int
-    name: str
-    versions: range
-    advertised_from: int | None = None
-    flexible: bool | None = None
-    body_bytes_max: int = _BODY_BYTES_MAX
-
-    def is_flexible(self, version: int) -> bool:
-        """Whether this version's headers have tagged fields."""
-        return codec.is_flexible(self.key, version) if self.flexible is None else self.flexible
 
 
 @dataclass(slots=True)  # not frozen, which would double the cost of making one

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from headrace.broker.apis import Api
 from headrace.broker.config import Config
 from headrace.broker.dead_letters import DeadLetters
 from headrace.broker.groups import Groups
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.metrics import Metrics
 from headrace.broker.partitions import Partition, Partitions, uuid_text
-from headrace.broker.request import Api
 from headrace.broker.runtime import ShardRuntime
 from headrace.broker.shares import Shares
 from headrace.broker.topics import Topics

@@ -8,6 +8,7 @@ with the log that follows it, or the newer one with more of the log than it need
 Source: RecordsSnapshotWriter (4.3); SnapshotHeaderRecord and SnapshotFooterRecord.json.
 """
 
+import errno
 import struct
 from collections.abc import Iterator, Sequence
 
@@ -92,7 +93,9 @@ class CheckpointedLog:
         May run in another thread than appends and reads; `use_checkpoint` then begins to use it.
         Raises: OSError, and nothing has changed.
         """
-        self._log.sync()  # a checkpoint that reaches farther than the log would be a hole
+        self._log.sync()
+        if self._log.end_offset < end:  # a failed sync may have cut what was seen before it
+            raise OSError(errno.EIO, f"{self._folder} ends before {end}, its checkpoint")
         self._disk.write(f"{self._folder}/{_name(end)}", encoded(records, now))
 
     def use_checkpoint(self, end: int) -> None:

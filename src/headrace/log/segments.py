@@ -302,12 +302,10 @@ class SegmentedLog:
         return count
 
     def prepare(self, bases: Sequence[int], cleaned: str) -> None:
-        """Read the file that `replace` will be given, so that it is quick; in any thread.
-
-        Raises: CorruptBatch, OSError.
-        """
+        """Read what `replace` will be given, in any thread. Raises: CorruptBatch, OSError."""
         fresh = Segment(self._disk, self._folder, bases[0], self._interval_bytes, file_path=cleaned)
         fresh.take_whole(self._disk.size(cleaned))
+        fresh.release()  # it may come to nothing, and nobody else would close the file
         self._prepared[cleaned] = fresh
 
     def replace(self, bases: Sequence[int], cleaned: str) -> None:

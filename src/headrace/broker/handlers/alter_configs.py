@@ -14,17 +14,13 @@ from headrace.broker.dynamic_config import EVERY_BROKER, overlaid
 from headrace.broker.errors import Code, Faulty, error_code
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.handlers.configs import require_this_broker
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.broker.settings import ConfigError, Setting, Table, spelled
 from headrace.broker.topic_settings import TopicSettings
 from headrace.core.catalog import Resource, SetConfigs
 
 REPLACE, ALTER = 33, 44
-APIS = (
-    Api(REPLACE, "AlterConfigs", range(3)),
-    Api(ALTER, "IncrementalAlterConfigs", range(2)),
-)
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _TABLES: Mapping[int, type[Table]] = {
     Resource.TOPIC: TopicSettings,

@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from headrace.broker.apis import Api
 from headrace.broker.errors import Code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.wire import codec
 
 KEY = 18
-APIS = (Api(KEY, "ApiVersions", range(5)),)
 
 
 async def handle(request: Request, services: Services) -> Answer:

@@ -5,14 +5,10 @@ Source: KIP-546, KIP-554.
 """
 
 from headrace.broker.errors import Code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 
 _QUOTAS, _SCRAM = 48, 50
-APIS = (
-    Api(_QUOTAS, "DescribeClientQuotas", range(2)),
-    Api(_SCRAM, "DescribeUserScramCredentials", range(1)),
-)
 
 
 async def handle(

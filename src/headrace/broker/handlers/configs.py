@@ -9,11 +9,10 @@ from typing import Any
 from headrace.broker.config_entries import Entries
 from headrace.broker.dynamic_config import EVERY_BROKER
 from headrace.broker.errors import Code, Faulty
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.catalog import Resource
 
-APIS = (Api(32, "DescribeConfigs", range(1, 5)),)
 _BROKER_LOGGER = 8
 _OPTIONAL: tuple[tuple[str, str, Any], ...] = (
     ("include_synonyms", "synonyms", []),

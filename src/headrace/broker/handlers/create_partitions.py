@@ -4,12 +4,10 @@ from collections import Counter
 from typing import Any
 
 from headrace.broker.errors import Code, error_code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.catalog import AddPartitions
 from headrace.core.errors import Refused
-
-APIS = (Api(37, "CreatePartitions", range(4)),)
 
 
 async def handle(request: Request, services: Services) -> Answer:

@@ -4,11 +4,9 @@ A share group without members keeps its state: it goes with the topics that it r
 """
 
 from headrace.broker.errors import Code, error_code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.group_words import DeleteGroup
-
-APIS = (Api(42, "DeleteGroups", range(3)),)
 
 
 async def handle(request: Request, services: Services) -> Answer:

@@ -3,13 +3,14 @@
 Source: KIP-107, ReplicaManager.deleteRecordsOnLocalLog (4.3).
 """
 
+import logging
 from typing import Any
 
 from headrace.broker.errors import Code, Faulty
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 
-APIS = (Api(21, "DeleteRecords", range(3)),)
+log = logging.getLogger("headrace.broker")
 _HIGH_WATERMARK = -1
 _NO_LOW_WATERMARK = -1
 
@@ -34,6 +35,9 @@ def _moved(topic: str, asked: Any, services: Services) -> dict[str, Any]:
         start = _move(topic, asked.partition_index, asked.offset, services)
     except Faulty as fault:
         return {"low_watermark": _NO_LOW_WATERMARK, "error_code": fault.code}
+    except OSError as error:
+        log.error("deleting records of %s-%d failed: %s", topic, asked.partition_index, error)
+        return {"low_watermark": _NO_LOW_WATERMARK, "error_code": Code.STORAGE_ERROR}
     return {"low_watermark": start, "error_code": Code.NONE}
 
 

@@ -2,10 +2,9 @@
 
 from headrace.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from headrace.broker.errors import Code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 
-APIS = (Api(60, "DescribeCluster", range(3)),)
 _BROKERS, _CONTROLLERS = 1, 2
 
 

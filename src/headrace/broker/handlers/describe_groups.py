@@ -3,13 +3,12 @@
 from typing import Any
 
 from headrace.broker.errors import Code, error_code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.errors import Refused
 from headrace.core.group_words import Phase
 
-APIS = (Api(15, "DescribeGroups", range(7)),)
 _NOT_FOUND_SINCE = 6
 _GONE = "Dead"  # Kafka's word for a group that is not there
 _NOT_ASKED = -(2**31)

@@ -9,10 +9,8 @@ from typing import Any
 
 from headrace.broker.errors import Code
 from headrace.broker.partitions import Partition
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
-
-APIS = (Api(35, "DescribeLogDirs", range(1, 6)),)
 
 
 async def handle(request: Request, services: Services) -> Answer:

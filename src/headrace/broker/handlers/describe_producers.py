@@ -7,10 +7,9 @@ from typing import Any
 
 from headrace.broker.errors import Code
 from headrace.broker.partitions import Partition
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 
-APIS = (Api(61, "DescribeProducers", range(1)),)
 _NO_TRANSACTION = -1
 
 

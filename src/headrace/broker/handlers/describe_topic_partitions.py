@@ -9,11 +9,10 @@ from typing import Any
 from headrace.broker.authorized_operations import TOPIC_OPERATIONS
 from headrace.broker.errors import Code
 from headrace.broker.handlers.metadata import partition_shown
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.catalog import is_topic_name
 
-APIS = (Api(75, "DescribeTopicPartitions", range(1)),)
 _PARTITIONS_MAX = 2000  # max.request.partition.size.limit
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 from headrace.broker.errors import Code, error_code
 from headrace.broker.handlers.fetch_messages import FetchRequest, Found, decoded, encoded
 from headrace.broker.partitions import LEADER_EPOCH, Partition
-from headrace.broker.request import Answer, Answering, Api, Raw, Request
+from headrace.broker.request import Answer, Answering, Raw, Request
 from headrace.broker.services import Services
 from headrace.core.catalog import Topic
 from headrace.core.errors import Refused
@@ -38,7 +38,6 @@ from headrace.wire.primitives import Buffer
 
 log = logging.getLogger("headrace.broker")
 _KEY = 1
-APIS = (Api(_KEY, "Fetch", range(4, 19)),)
 
 
 def handle(request: Request, services: Services) -> Answering:

@@ -4,10 +4,9 @@ import re
 from typing import Any
 
 from headrace.broker.errors import Code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 
-APIS = (Api(10, "FindCoordinator", range(7)),)
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _SHARE_SINCE = 6
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")

@@ -1,12 +1,10 @@
 """Heartbeat (12): a member of a consumer group is alive, and learns whether it has to rejoin."""
 
 from headrace.broker.errors import error_code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.group_words import Beat
 from headrace.core.types import MemberId
-
-APIS = (Api(12, "Heartbeat", range(5)),)
 
 
 async def handle(request: Request, services: Services) -> Answer:

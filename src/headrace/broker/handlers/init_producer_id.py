@@ -7,10 +7,9 @@ TransactionCoordinator.handleInitProducerId (4.3).
 from typing import Any
 
 from headrace.broker.errors import Code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 
-APIS = (Api(22, "InitProducerId", range(6)),)
 _TRANSACTION_MS_MAX = 900_000  # the default of Kafka's transaction.max.timeout.ms
 
 

@@ -3,13 +3,12 @@
 from typing import Any
 
 from headrace.broker.errors import Code, error_code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.errors import Refused
 from headrace.core.group_words import Candidate, IdRequired, Join, Joined
 from headrace.core.types import MemberId
 
-APIS = (Api(11, "JoinGroup", range(10)),)
 _ID_REQUIRED_SINCE = 4
 _NULLABLE_PROTOCOL_SINCE = 7
 _SKIP_SINCE = 9

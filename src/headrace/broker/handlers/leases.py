@@ -6,7 +6,7 @@ Messages are those of `wire/leases.py`; decisions are `core/leases.py` and `core
 from typing import Any
 
 from headrace.broker.errors import Code, error_code
-from headrace.broker.request import Answer, Api, Raw, Request
+from headrace.broker.request import Answer, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.broker.shares import wait_key
@@ -27,12 +27,6 @@ from headrace.wire.leases import LeaseApi
 from headrace.wire.primitives import Reader, Writer
 from headrace.wire.structs import Struct
 
-_BODY_BYTES_MAX = 16 * 1024 * 1024  # some 100,000 dispositions with their reasons
-
-APIS = tuple(
-    Api(api, f"Lease{api.name.title()}", range(1), flexible=True, body_bytes_max=_BODY_BYTES_MAX)
-    for api in LeaseApi
-)
 _STARTS = ("latest", "earliest")
 
 

@@ -1,13 +1,12 @@
 """LeaveGroup (13): members go, of their own or because an administrator removes them (KIP-345)."""
 
 from headrace.broker.errors import Code, error_code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.errors import Refused
 from headrace.core.group_words import Leave, Leaver
 from headrace.core.types import MemberId
 
-APIS = (Api(13, "LeaveGroup", range(6)),)
 _SEVERAL_SINCE = 3
 
 

@@ -4,11 +4,10 @@ Source: KIP-1142, ConfigHelper (4.3).
 """
 
 from headrace.broker.errors import Code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.catalog import Resource
 
-APIS = (Api(74, "ListConfigResources", range(2)),)
 _BROKER_LOGGER, _CLIENT_METRICS = 8, 16
 _KINDS = (Resource.TOPIC, Resource.BROKER, _BROKER_LOGGER, _CLIENT_METRICS, Resource.GROUP)
 

@@ -1,10 +1,8 @@
 """ListGroups (16): consumer groups and share groups, by state and type if asked (KIP-518, 848)."""
 
 from headrace.broker.errors import Code, error_code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
-
-APIS = (Api(16, "ListGroups", range(6)),)
 
 
 async def handle(request: Request, services: Services) -> Answer:

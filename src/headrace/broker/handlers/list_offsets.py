@@ -5,18 +5,19 @@ and decoded one after the other; between two partitions, others have their turn.
 """
 
 import asyncio
+import logging
 from collections import Counter
 from typing import Any
 
 from headrace.broker.errors import Code
 from headrace.broker.handlers.offset_for_leader_epoch import wrong_epoch
 from headrace.broker.partitions import LEADER_EPOCH, Partition
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.types import WallMs
 from headrace.wire.batches import CorruptBatch
 
-APIS = (Api(2, "ListOffsets", range(1, 12)),)
+log = logging.getLogger("headrace.broker")
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL = -1, -2, -3, -4
 # The first version in which each special time may be asked for; -5 and -6 concern tiered storage.
 _SINCE = {_LATEST: 1, _EARLIEST: 1, _MAX_TIMESTAMP: 7, _EARLIEST_LOCAL: 8, -5: 9, -6: 11}
@@ -57,6 +58,9 @@ def _partition(partition: Partition | None, asked: Any, version: int) -> dict[st
         return _shown(asked, Code.NONE, *_find(partition, asked.timestamp))
     except CorruptBatch:  # its checksum is right; a producer made it so
         return _shown(asked, Code.CORRUPT_MESSAGE)
+    except OSError as error:
+        log.error("offsets of %s cannot be read: %s", partition.name, error, extra=partition.fields)
+        return _shown(asked, Code.STORAGE_ERROR)
 
 
 def _shown(asked: Any, code: Code, offset: int = -1, timestamp: int = -1) -> dict[str, Any]:

@@ -14,12 +14,10 @@ from headrace.broker.authorized_operations import (
 )
 from headrace.broker.errors import Code, error_code
 from headrace.broker.partitions import LEADER_EPOCH
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.catalog import INTERNAL_TOPICS, CreateTopic, Topic, is_topic_name
 from headrace.core.errors import Refused
-
-APIS = (Api(3, "Metadata", range(14)),)
 
 
 async def handle(request: Request, services: Services) -> Answer:

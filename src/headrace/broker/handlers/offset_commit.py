@@ -10,14 +10,13 @@ from typing import Any
 from uuid import UUID
 
 from headrace.broker.errors import Code, error_code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.catalog import Topic
 from headrace.core.errors import Refused, Why
 from headrace.core.group_words import Commit, Offset
 from headrace.core.types import MemberId
 
-APIS = (Api(8, "OffsetCommit", range(2, 11)),)
 _IDS_SINCE = 10
 _UNKNOWN_GROUP_SINCE = 9
 _NO_RETENTION = -1

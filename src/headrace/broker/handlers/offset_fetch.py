@@ -6,12 +6,11 @@ There are no transactions, so every commit is stable and `require_stable` change
 from typing import Any
 
 from headrace.broker.errors import Code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.group_words import Committed
 from headrace.core.offsets import Offsets
 
-APIS = (Api(9, "OffsetFetch", range(1, 11)),)
 _GROUP_ERROR_SINCE = 2
 _GROUPS_SINCE = 8
 _IDS_SINCE = 10

@@ -7,10 +7,8 @@ from typing import Any
 
 from headrace.broker.errors import Code
 from headrace.broker.partitions import LEADER_EPOCH, Partition
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
-
-APIS = (Api(23, "OffsetForLeaderEpoch", range(2, 5)),)
 
 
 async def handle(request: Request, services: Services) -> Answer:

@@ -15,7 +15,7 @@ from uuid import UUID
 from headrace.broker.accepting import RecordError, RecordsRefused, accept
 from headrace.broker.errors import Code, Faulty
 from headrace.broker.partitions import Partition
-from headrace.broker.request import Answer, Answering, Api, HangUp, Raw, Request
+from headrace.broker.request import Answer, Answering, HangUp, Raw, Request
 from headrace.broker.services import Services
 from headrace.broker.settings import LONG_MAX
 from headrace.core.types import WallMs
@@ -25,7 +25,6 @@ from headrace.wire.batches import BatchHeader
 from headrace.wire.primitives import Malformed, Reader, Writer
 
 # librdkafka takes a broker for too old unless versions from 0 are advertised; they are not served.
-APIS = (Api(0, "Produce", range(3, 14), advertised_from=0, body_bytes_max=2**31 - 1),)
 _START_OFFSET_SINCE = 5
 _MESSAGES_SINCE = 8
 _FLEXIBLE_SINCE = 9

@@ -7,15 +7,10 @@ Source: KIP-460, KIP-455; ReplicationControlManager (4.3).
 from typing import Any
 
 from headrace.broker.errors import Code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 
 _ELECT, _REASSIGN, _LIST = 43, 45, 46
-APIS = (
-    Api(_ELECT, "ElectLeaders", range(3)),
-    Api(_REASSIGN, "AlterPartitionReassignments", range(2)),
-    Api(_LIST, "ListPartitionReassignments", range(1)),
-)
 
 
 async def handle(request: Request, services: Services) -> Answer:

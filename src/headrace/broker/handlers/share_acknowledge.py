@@ -13,7 +13,7 @@ from uuid import UUID
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.handlers.share_group_heartbeat import MEMBER_ID_CHARS_MAX
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.core.errors import Refused, Why
@@ -21,8 +21,6 @@ from headrace.core.shard_words import On, ReleaseMember
 from headrace.core.share_session import FINAL, Continue
 from headrace.core.share_words import NAME_BYTES_MAX, Acknowledge, Acknowledged, ShareKey, Verdict
 from headrace.core.types import MemberId, Span, TopicPartition
-
-APIS = (Api(79, "ShareAcknowledge", range(1, 3)),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from uuid import UUID
 from headrace.broker.errors import Code, error_code
 from headrace.broker.handlers.share_acknowledge import Acked, acknowledge, malformed, release
 from headrace.broker.partitions import Partition
-from headrace.broker.request import Answer, Api, Raw, Request
+from headrace.broker.request import Answer, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.broker.shares import wait_key
@@ -27,7 +27,6 @@ from headrace.core.types import MemberId, Span, TopicPartition, after, elapsed_m
 from headrace.log.api import OffsetOutOfRange, Slice
 from headrace.wire.primitives import Buffer, Writer
 
-APIS = (Api(78, "ShareFetch", range(1, 3)),)
 _RECORD_LIMIT = 1
 _READ_BYTES_MAX = 1 << 20
 

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from headrace.broker.errors import Code, error_code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.core.errors import Refused, Why
@@ -13,7 +13,6 @@ from headrace.core.share_group import LEAVE, Heartbeat, Seen
 from headrace.core.share_words import NAME_BYTES_MAX
 from headrace.core.types import MemberId, TopicPartition
 
-APIS = (Api(76, "ShareGroupHeartbeat", range(1, 2)),)
 MEMBER_ID_CHARS_MAX = 36
 
 

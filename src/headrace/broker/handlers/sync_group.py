@@ -1,13 +1,12 @@
 """SyncGroup (14): the leader hands in the assignment, every member gets its own."""
 
 from headrace.broker.errors import Code, error_code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.errors import Refused
 from headrace.core.group_words import Sync, Synced
 from headrace.core.types import MemberId
 
-APIS = (Api(14, "SyncGroup", range(6)),)
 _PROTOCOL_SINCE = 5
 
 

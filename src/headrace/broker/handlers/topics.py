@@ -5,7 +5,7 @@ from typing import Any
 
 from headrace.broker.config_entries import Entries
 from headrace.broker.errors import Code, Faulty, error_code
-from headrace.broker.request import Answer, Api, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.broker.settings import ConfigError, spelled
 from headrace.broker.topic_settings import TopicSettings
@@ -13,7 +13,6 @@ from headrace.core.catalog import INTERNAL_TOPICS, CreateTopic, DeleteTopic
 from headrace.core.errors import Refused
 
 CREATE, DELETE = 19, 20
-APIS = (Api(CREATE, "CreateTopics", range(2, 8)), Api(DELETE, "DeleteTopics", range(1, 7)))
 _DEFAULT = -1
 
 

@@ -1,0 +1,87 @@
+"""What is served: every API, its versions, and the module of `handlers/` that answers it.
+
+ApiVersions answers from this list. A handler is imported with its first request: a start that
+waited for all of them would take a fifth longer.
+"""
+
+from dataclasses import dataclass
+
+from headrace.wire import codec
+
+_BODY_BYTES_MAX = 1024 * 1024
+_LEASE_BODY_BYTES_MAX = 16 * 1024 * 1024  # some 100,000 dispositions with their reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """An API as it is served and advertised.
+
+    `advertised_from` is lower than the versions served where a client insists on seeing it.
+    `flexible` is needed for messages that the codec does not know. Only APIs that carry records
+    need requests larger than `body_bytes_max`: they are read without making objects.
+    """
+
+    key: int
+    name: str
+    versions: range
+    handler: str
+    advertised_from: int | None = None
+    flexible: bool | None = None
+    body_bytes_max: int = _BODY_BYTES_MAX
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether this version's headers have tagged fields."""
+        return codec.is_flexible(self.key, version) if self.flexible is None else self.flexible
+
+
+def _lease(key: int, name: str) -> Api:
+    return Api(key, name, range(1), "leases", flexible=True, body_bytes_max=_LEASE_BODY_BYTES_MAX)
+
+
+SERVED = (
+    Api(0, "Produce", range(3, 14), "produce", advertised_from=0, body_bytes_max=2**31 - 1),
+    Api(1, "Fetch", range(4, 19), "fetch"),
+    Api(2, "ListOffsets", range(1, 12), "list_offsets"),
+    Api(3, "Metadata", range(14), "metadata"),
+    Api(10, "FindCoordinator", range(7), "find_coordinator"),
+    Api(18, "ApiVersions", range(5), "api_versions"),
+    Api(19, "CreateTopics", range(2, 8), "topics"),
+    Api(20, "DeleteTopics", range(1, 7), "topics"),
+    Api(37, "CreatePartitions", range(4), "create_partitions"),
+    Api(22, "InitProducerId", range(6), "init_producer_id"),
+    Api(32, "DescribeConfigs", range(1, 5), "configs"),
+    Api(33, "AlterConfigs", range(3), "alter_configs"),
+    Api(44, "IncrementalAlterConfigs", range(2), "alter_configs"),
+    Api(60, "DescribeCluster", range(3), "describe_cluster"),
+    Api(23, "OffsetForLeaderEpoch", range(2, 5), "offset_for_leader_epoch"),
+    Api(21, "DeleteRecords", range(3), "delete_records"),
+    Api(35, "DescribeLogDirs", range(1, 6), "describe_log_dirs"),
+    Api(75, "DescribeTopicPartitions", range(1), "describe_topic_partitions"),
+    Api(61, "DescribeProducers", range(1), "describe_producers"),
+    Api(74, "ListConfigResources", range(2), "list_config_resources"),
+    Api(43, "ElectLeaders", range(3), "replicas"),
+    Api(45, "AlterPartitionReassignments", range(2), "replicas"),
+    Api(46, "ListPartitionReassignments", range(1), "replicas"),
+    Api(48, "DescribeClientQuotas", range(2), "client_entities"),
+    Api(50, "DescribeUserScramCredentials", range(1), "client_entities"),
+    Api(11, "JoinGroup", range(10), "join_group"),
+    Api(14, "SyncGroup", range(6), "sync_group"),
+    Api(12, "Heartbeat", range(5), "heartbeat"),
+    Api(13, "LeaveGroup", range(6), "leave_group"),
+    Api(8, "OffsetCommit", range(2, 11), "offset_commit"),
+    Api(9, "OffsetFetch", range(1, 11), "offset_fetch"),
+    Api(15, "DescribeGroups", range(7), "describe_groups"),
+    Api(16, "ListGroups", range(6), "list_groups"),
+    Api(42, "DeleteGroups", range(3), "delete_groups"),
+)
+SERVED_FOR_SHARE_GROUPS = (
+    Api(76, "ShareGroupHeartbeat", range(1, 2), "share_group_heartbeat"),
+    Api(78, "ShareFetch", range(1, 3), "share_fetch"),
+    Api(79, "ShareAcknowledge", range(1, 3), "share_acknowledge"),
+    _lease(20900, "LeaseOpen"),
+    _lease(20901, "LeaseAcquire"),
+    _lease(20902, "LeaseRenew"),
+    _lease(20903, "LeaseStage"),
+    _lease(20904, "LeaseCommit"),
+    _lease(20905, "LeaseDescribe"),
+)
