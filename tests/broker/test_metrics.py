@@ -1,9 +1,7 @@
 """What a broker tells Prometheus, and how its small HTTP server treats strangers."""
 
 import asyncio
-import contextlib
 import re
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -22,7 +20,7 @@ from headrace.broker import metrics_http
 from headrace.broker.config import Config
 from headrace.broker.metrics import REQUEST_SECONDS, Histogram, Metrics
 from headrace.broker.metrics_families import PIECE_SAMPLES, Family, Sample
-from headrace.broker.services import Services, StartError
+from headrace.broker.services import Services
 from headrace.core.catalog import CreateTopic
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.os_disk import SystemClock
@@ -286,94 +284,6 @@ def test_every_exposed_name_is_documented_and_every_documented_one_exposed(
     assert documented == exposed
 
 
-def test_probes(broker: headrace.Broker) -> None:
-    assert get(broker, "/-/healthy") == (200, "text/plain; charset=utf-8", "ok\n")
-    assert get(broker, "/-/ready") == (200, "text/plain; charset=utf-8", "ready\n")
-    assert get(broker, "/-/ready?verbose=1")[0] == 200
-    assert get(broker, "/favicon.ico")[0] == 404
-
-
-def exchange(broker: headrace.Broker, sent: bytes) -> bytes:
-    """What comes back until the server closes."""
-    assert broker.metrics_port is not None
-    with socket.create_connection(("127.0.0.1", broker.metrics_port), timeout=TIMEOUT) as one:
-        one.sendall(sent)
-        one.shutdown(socket.SHUT_WR)
-        found = b""
-        while piece := one.recv(65536):
-            found += piece
-        return found
-
-
-def test_a_client_that_is_hung_up_on_is_counted_and_named(
-    broker: headrace.Broker, connect: Callable[[], Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    client = connect()
-    host, port = client.socket.getsockname()
-    client.send(9999, 0, b"")
-    assert client.closed()
-    until = time.monotonic() + TIMEOUT
-    while (closed := series(broker)["headrace_connections_closed_total"])[("protocol",)] == 0:
-        assert time.monotonic() < until, closed
-    assert closed[("peer",)] == 0
-    (line,) = (one for one in caplog.records if "closing" in one.message)
-    assert line.message == f"closing {host}:{port}: API key 9999 is not served"
-    assert vars(line)["peer"] == f"{host}:{port}"
-
-
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (b"GET /metrics\r\n\r\n", b"400 "),
-        (b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff", b"400 "),
-        (b"GET metrics HTTP/1.1\r\n\r\n", b"400 "),
-        (b"GET /metrics HTTP/1.1\r\nno colon\r\n\r\n", b"400 "),
-        (b"GET /metrics HTTP/1.1\r\n", b"400 "),
-        (b"", b"400 "),
-        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405 "),
-        (b"GET /" + b"x" * metrics_http.HEAD_BYTES_MAX + b" HTTP/1.1\r\n\r\n", b"431 "),
-    ],
-)
-def test_what_is_no_request_is_told_so(broker: headrace.Broker, sent: bytes, status: bytes) -> None:
-    answer = exchange(broker, sent)
-    assert answer.startswith(b"HTTP/1.1 " + status)
-    assert b"Connection: close\r\n" in answer
-    assert get(broker, "/-/healthy")[0] == 200
-
-
-def test_a_head_request_has_the_length_but_no_body(broker: headrace.Broker) -> None:
-    head, _, body = exchange(broker, b"HEAD /-/healthy HTTP/1.1\r\n\r\n").partition(b"\r\n\r\n")
-    assert b"Content-Length: 3" in head
-    assert body == b""
-
-
-def test_who_says_nothing_is_hung_up_on(
-    broker: headrace.Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metrics_http, "REQUEST_SECONDS_MAX", 0.05)
-    assert broker.metrics_port is not None
-    with socket.create_connection(("127.0.0.1", broker.metrics_port), timeout=TIMEOUT) as one:
-        one.sendall(b"GET /")
-        with contextlib.suppress(ConnectionResetError):
-            assert one.recv(1) == b""
-
-
-def test_too_many_scrapers_are_refused(
-    broker: headrace.Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metrics_http, "CONNECTIONS_MAX", 0)
-    assert get(broker, "/-/healthy")[0] == 503
-
-
-def test_a_port_in_use_is_told_and_leaves_the_folder_free(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(StartError, match=f"port {port} on 127.0.0.1 is in use"):
-            headrace.Broker(tmp_path, settings={"headrace.metrics.port": port}).start()
-    with headrace.Broker(tmp_path) as broker:
-        assert broker.metrics_port is None
-
-
 def test_a_broker_with_a_partition_that_cannot_be_synced_is_not_ready() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
@@ -415,3 +325,19 @@ def test_error_pairs_have_a_bound() -> None:
     metrics.failed(PRODUCE, 1)
     assert len(metrics.errors) == 1000
     assert metrics.errors[PRODUCE, 1] == 2
+
+
+def test_a_client_that_is_hung_up_on_is_counted_and_named(
+    broker: headrace.Broker, connect: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    client = connect()
+    host, port = client.socket.getsockname()
+    client.send(9999, 0, b"")
+    assert client.closed()
+    until = time.monotonic() + TIMEOUT
+    while (closed := series(broker)["headrace_connections_closed_total"])[("protocol",)] == 0:
+        assert time.monotonic() < until, closed
+    assert closed[("peer",)] == 0
+    (line,) = (one for one in caplog.records if "closing" in one.message)
+    assert line.message == f"closing {host}:{port}: API key 9999 is not served"
+    assert vars(line)["peer"] == f"{host}:{port}"
