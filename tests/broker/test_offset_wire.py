@@ -55,6 +55,19 @@ def test_several_groups_are_fetched_at_once(client: Any) -> None:
     assert found == {"g": [7], "h": [8], "absent": []}
 
 
+def test_what_is_asked_for_twice_is_told_once(client: Any) -> None:
+    """A short request could otherwise make an answer of any size."""
+    client.create_topic("orders")
+    client.commit(("orders", 0, 7), metadata="long")
+    assert client.fetch(("orders", 0), ("orders", 0), ("orders", 1)) == [
+        ("orders", 0, 7, 0),
+        ("orders", 1, -1, 0),
+    ]
+    groups = ({"group_id": "g", "topics": None},) * 3
+    answer = client.wire.call(FETCH, 8, groups=groups, require_stable=False)
+    assert [one.group_id for one in answer.groups] == ["g"]
+
+
 def test_what_is_wrong_is_told_of_each_partition_first(client: Any) -> None:
     client.create_topic("orders")
     told = client.commit(("orders", 0, 1), ("none", 0, 1), ("orders", 2, 1), ("orders", -1, 1))

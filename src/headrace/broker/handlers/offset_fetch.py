@@ -31,7 +31,7 @@ async def handle(request: Request, services: Services) -> Answer:
                 services.groups.offsets(one.group_id), one.topics, code, version, services
             ),
         }
-        for one in asked
+        for one in {one.group_id: one for one in asked}.values()
     ]
     return {"groups": groups} if version >= _GROUPS_SINCE else groups[0]
 
@@ -44,19 +44,24 @@ def _topics(
         return _all(offsets, version, services)
     by_id = version >= _IDS_SINCE
     told = []
+    seen: set[tuple[Any, int]] = set()
     for topic in asked:
         found = (
             catalog.topics_by_id.get(topic.topic_id) if by_id else catalog.topics.get(topic.name)
         )
         missing = Code.UNKNOWN_TOPIC_ID if by_id and found is None else Code.NONE
         name, topic_id = (found.name, found.id) if found else ("", None)
+        key = topic.topic_id if by_id else topic.name
+        # Each once, as groups: what a short request can ask for has a bound.
+        indexes = [one for one in dict.fromkeys(topic.partition_indexes) if (key, one) not in seen]
+        seen.update((key, one) for one in indexes)
         told.append(
             {
                 "name": None if by_id else topic.name,
                 "topic_id": topic.topic_id if by_id else None,
                 "partitions": [
                     _told(index, offsets.find(name, index, topic_id), code or missing)
-                    for index in topic.partition_indexes
+                    for index in indexes
                 ],
             }
         )
