@@ -3,6 +3,7 @@
 python -m tests.fuzz.coverage_guided records -max_total_time=60
 """
 
+import logging
 import sys
 
 import atheris
@@ -12,6 +13,7 @@ with atheris.instrument_imports(include=["headrace"]):
 
 
 def main() -> None:
+    logging.getLogger("headrace").setLevel(logging.CRITICAL)
     target = TARGETS[sys.argv.pop(1)]
     atheris.Setup(sys.argv, target)
     atheris.Fuzz()

@@ -6,7 +6,6 @@ raises is a fault. `SEEDS` are well-formed inputs of each target, from which mut
 
 import asyncio
 import contextlib
-import logging
 import struct
 from collections.abc import Callable, Coroutine
 from functools import cache
@@ -140,7 +139,6 @@ class _Broker(NamedTuple):
 @cache
 def _broker() -> _Broker:
     """A broker without a socket, with one topic; its polls never wait."""
-    logging.getLogger("headrace").setLevel(logging.CRITICAL)
     loop = asyncio.new_event_loop()
     services = Services(Config.parse({}), MemoryDisk(), VirtualClock(), lambda: _TOPIC)
     services.host, services.port = "127.0.0.1", 9092

@@ -1,6 +1,7 @@
 """Hostile bytes: no crash, no hang, no unbounded memory."""
 
 import importlib.util
+import logging
 import subprocess
 import sys
 import tracemalloc
@@ -15,6 +16,12 @@ from .targets import SEEDS, TARGETS
 _MEMORY_MAX = 64 << 20
 _ROOT = Path(__file__).parents[2]
 _SECONDS = 6
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """What is told of every bad input would be most of the work."""
+    caplog.set_level(logging.CRITICAL, "headrace")
 
 
 @st.composite
