@@ -29,6 +29,7 @@ from headrace.core.group_words import (
     Ticket,
 )
 from headrace.core.group_words import Command as GroupCommand
+from headrace.core.machine import Entry
 from headrace.core.runs import State
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import (
@@ -145,7 +146,7 @@ class GroupDriver:
         self.limits = Limits(**limits)
         self.share_groups: set[str] = set()
         self.shard, self.codec = GroupShard(self), GroupJournal()
-        self.journal: list[tuple[bytes | None, bytes | None]] = []
+        self.journal: list[Entry] = []
         self.mono = 0
         self.told: dict[Ticket, Any] = {}
         self._tickets = itertools.count(1)
@@ -269,7 +270,7 @@ class GroupDriver:
     def rebuilt(self) -> GroupShard:
         """What the journal alone has."""
         shard = GroupShard(self)
-        for key, value in self.journal:
+        for key, value, _ in self.journal:
             for event in self.codec.events(key, value):
                 shard.apply(event)
         return shard

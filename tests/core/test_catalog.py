@@ -24,6 +24,7 @@ from headrace.core.catalog import (
     TopicDeleted,
 )
 from headrace.core.errors import Refused, Why
+from headrace.core.machine import Entry
 from headrace.core.types import MonoMs, Now, WallMs
 from headrace.log.metadata_records import MetadataRecords
 from headrace.wire.primitives import Malformed
@@ -146,7 +147,7 @@ GOLDEN = [
 @pytest.mark.parametrize(("event", "value"), GOLDEN)
 def test_bytes_of_the_journal(event: Event, value: str) -> None:
     journal = MetadataRecords(node_id=7)
-    assert journal.records([event], WallMs(0)) == [(None, bytes.fromhex(value))]
+    assert journal.records([event], WallMs(0)) == [Entry(None, bytes.fromhex(value))]
     assert journal.events(None, bytes.fromhex(value)) == [event]
 
 
@@ -197,7 +198,7 @@ def test_replay_equals_live(asked: list[Command], data: st.DataObject) -> None:
             continue
         for event in decided.events:
             live.apply(event)
-        for key, value in journal.records(decided.events, WallMs(0)):
+        for key, value, _ in journal.records(decided.events, WallMs(0)):
             for event in journal.events(key, value):
                 again.apply(event)
     assert snapshot(again) == snapshot(live)

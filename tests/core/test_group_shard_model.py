@@ -36,6 +36,7 @@ from headrace.core.group_words import (
     Synced,
     Ticket,
 )
+from headrace.core.machine import Entry
 from headrace.core.types import MemberId, MonoMs, Now, WallMs
 from headrace.log.group_records import GroupJournal
 
@@ -51,7 +52,7 @@ class Groups(RuleBasedStateMachine):
         super().__init__()
         self.limits = Limits()
         self.live, self.codec = GroupShard(self), GroupJournal()
-        self.journal: list[tuple[bytes | None, bytes | None]] = []
+        self.journal: list[Entry] = []
         self.mono = 0
         self.names = (MemberId(f"m{n}") for n in itertools.count())
         self.tickets = itertools.count()
@@ -270,7 +271,7 @@ class Groups(RuleBasedStateMachine):
 
     def rebuilt(self) -> GroupShard:
         shard = GroupShard(self)
-        for key, value in self.journal:
+        for key, value, _ in self.journal:
             for event in self.codec.events(key, value):
                 shard.apply(event)
         return shard

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.core.errors import Refused, Why
 from headrace.core.leases import Held, Staged
+from headrace.core.machine import Entry
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import (
     AcquireLease,
@@ -40,7 +41,7 @@ class Broker:
     ends: tuple[int, ...] = (100, 100)
     mono: int = 0
     exists: bool = True
-    records: list[tuple[bytes | None, bytes | None]] = field(default_factory=list)
+    records: list[Entry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._new_process()
@@ -84,7 +85,7 @@ class Broker:
 
     def restart(self) -> None:
         self._new_process()
-        for key, value in self.records:
+        for key, value, _ in self.records:
             for event in self.journal.events(key, value):
                 self.shard.apply(event)
         self.ask(Recovered())

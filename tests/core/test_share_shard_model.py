@@ -1,8 +1,7 @@
 """A share-partition and a lease against a model with one entry an offset; crashes included.
 
-The model is written from the seed's state diagram and the lease protocol of docs/spark.md and
-shares no code with the machine. After every step both agree, the invariants of the design hold, and
-the journal alone rebuilds the state with its locks forgotten.
+The model is written from the seed's state diagram and docs/spark.md and shares no code with the
+machine. After every step both agree, and the journal alone rebuilds the state without its locks.
 """
 
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headrace.core.errors import Refused
 from headrace.core.leases import Staged
+from headrace.core.machine import Entry
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import (
@@ -87,7 +87,7 @@ class Deliveries(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.mono = 0
-        self.journal_records: list[tuple[bytes | None, bytes | None]] = []
+        self.journal_records: list[Entry] = []
         self.live, self.codec = self._machine()
         self.cells: dict[int, Cell] = {}
         self.end = 0
@@ -335,7 +335,7 @@ class Deliveries(RuleBasedStateMachine):
 
     def _replayed(self) -> tuple[ShareShard, ShareJournal]:
         shard, codec = self._machine()
-        for key, value in self.journal_records:
+        for key, value, _ in self.journal_records:
             for event in codec.events(key, value):
                 shard.apply(event)
         return shard, codec

@@ -16,6 +16,7 @@ from headrace.core.group_events import (
     OffsetDropped,
 )
 from headrace.core.group_words import Committed, Snapshot
+from headrace.core.machine import Entry
 from headrace.core.types import WallMs
 from headrace.log.group_records import GroupJournal
 from headrace.wire import batches
@@ -40,7 +41,7 @@ def test_records_are_read_as_kafka_read_them(record: batches.Record, line: str) 
 def test_records_are_written_as_kafka_read_them(record: batches.Record) -> None:
     journal = GroupJournal()
     again = journal.records(journal.events(record.key, record.value), WallMs(record.timestamp))
-    assert again == [(record.key, record.value)]
+    assert again == [Entry(record.key, record.value)]
 
 
 def test_all_kinds_of_records_are_there() -> None:

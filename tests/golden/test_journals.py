@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.catalog import Catalog
+from headrace.core.machine import Entry
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Outside
@@ -84,7 +85,7 @@ def test_share_state_is_written_as_kafka_read_it(nowhere: Outside) -> None:
         assert record.key is not None
         if Reader(record.key).int16() != LEASE:
             again = rewriting.records(events, WallMs(record.timestamp))
-            assert again == [(record.key, record.value)]
+            assert again == [Entry(record.key, record.value)]
 
 
 def test_catalogue_reads_and_writes_as_kafka_read_it() -> None:
@@ -94,7 +95,7 @@ def test_catalogue_reads_and_writes_as_kafka_read_it() -> None:
         (event,) = journal.events(record.key, record.value)
         catalog.apply(event)
         assert told["type"].replace("_", "").startswith(_KAFKA_NAMES[type(event).__name__])
-        assert journal.records([event], WallMs(0)) == [(record.key, record.value)]
+        assert journal.records([event], WallMs(0)) == [Entry(record.key, record.value)]
     assert set(catalog.topics) == {"__share_group_state", "jobs", "jobs.dlq"}
     assert catalog.next_producer_id == 1000
 

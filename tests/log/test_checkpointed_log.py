@@ -2,6 +2,7 @@
 
 import pytest
 
+from headrace.core.machine import Entry
 from headrace.core.types import WallMs
 from headrace.log.api import CorruptLog
 from headrace.log.checkpointed_log import CheckpointedLog
@@ -10,7 +11,7 @@ from headrace.wire import batches
 
 FOLDER = "journal-0"
 NOW = WallMs(7)
-STATE = [(None, b"state %d" % number) for number in range(2500)]
+STATE = [Entry(None, b"state %d" % number) for number in range(2500)]
 
 
 def append(log: CheckpointedLog, *values: bytes) -> None:
@@ -42,7 +43,7 @@ def test_a_checkpoint_stands_for_what_came_before_it() -> None:
     append(log, b"three")
     checkpoint(log, 3)
     append(log, b"four")
-    expected = [value for _, value in STATE] + [b"four"]
+    expected = [value for _, value, _ in STATE] + [b"four"]
     assert (values(log), log.records_since) == (expected, 1)
     log.sync()
     log.close()

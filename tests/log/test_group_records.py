@@ -15,9 +15,9 @@ from headrace.core.group_events import (
     OffsetCommitted,
     OffsetDropped,
 )
-from headrace.core.group_words import Candidate, Committed, Member, Snapshot, Ticket
+from headrace.core.group_words import Candidate, Cause, Committed, Member, Snapshot, Ticket
 from headrace.core.types import MemberId, WallMs
-from headrace.log.group_records import GroupJournal
+from headrace.log.group_records import BY_HEADER, CAUSE_HEADER, GroupJournal
 from headrace.wire.primitives import Malformed
 
 AT = WallMs(0x0123456789ABCDEF)
@@ -28,8 +28,8 @@ JOURNAL = GroupJournal()
 
 
 def written(event: Event) -> tuple[bytes | None, bytes | None]:
-    (record,) = JOURNAL.records([event], WallMs(0))
-    return record
+    ((key, value, _),) = JOURNAL.records([event], WallMs(0))
+    return key, value
 
 
 def test_offsets_are_written_as_kafka_writes_them() -> None:
@@ -168,3 +168,14 @@ def test_foreign_bytes_are_refused_or_read_to_the_end(
         return
     for event in events:
         assert JOURNAL.events(*written(event)) == [event]
+
+
+def test_history_is_told_in_headers() -> None:
+    plain = OffsetCommitted("gB", "ta", 0, Committed(7, -1, "", AT), Cause.COMMIT, "c-1 /::1")
+    (commit,) = JOURNAL.records([plain], WallMs(0))
+    assert commit.headers == ((BY_HEADER, b"c-1 /::1"),)
+    reset = OffsetCommitted("gB", "ta", 0, Committed(7, -1, "", AT), Cause.RESET, "admin /::1")
+    (told,) = JOURNAL.records([reset], WallMs(0))
+    assert told.headers == ((CAUSE_HEADER, b"reset"), (BY_HEADER, b"admin /::1"))
+    (gone,) = JOURNAL.records([OffsetDropped("gB", "ta", 0, Cause.EXPIRY)], WallMs(0))
+    assert gone.headers == ((CAUSE_HEADER, b"expiry"),)

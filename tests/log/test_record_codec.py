@@ -30,7 +30,7 @@ class Process:
         for event in events:
             self.shard.apply(event)
         records = self.journal.records(events, WallMs(7))
-        return [(key, value) for key, value in records if key is not None and value is not None]
+        return [(key, value) for key, value, _ in records if key is not None and value is not None]
 
 
 def settled(first: int, last: int) -> Settled:

@@ -38,6 +38,10 @@ class Request:
         """The body, decoded. Raises: Malformed."""
         return codec.decode_request(self.api_key, self.version, self.body)
 
+    def asked_by(self, member: str = "") -> str:
+        """Who asks, for people: the member, or else the client, and its address."""
+        return f"{member or self.client_id or '-'} /{self.host}"
+
 
 @dataclass(frozen=True, slots=True)
 class Raw:

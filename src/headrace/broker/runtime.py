@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from headrace.core.errors import Refused
-from headrace.core.machine import Journal, Machine
+from headrace.core.machine import Entry, Journal, Machine
 from headrace.core.types import MonoMs, after, elapsed_ms
 from headrace.log.api import Clock, JournalLog
 from headrace.wire import batches
@@ -30,7 +30,6 @@ _PAUSE_MS_MAX = 5_000
 CommandT = TypeVar("CommandT")
 EventT = TypeVar("EventT")
 Listener = Callable[[Sequence[EventT]], None]
-Bytes = bytes | None
 
 
 class StorageFault(Exception):
@@ -79,7 +78,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._fsync = fsync
         self._recovered = recovered
         self._sync_journal = sync or self._sync_in_thread
-        self._unwritten: list[tuple[Bytes, Bytes]] = []
+        self._unwritten: list[Entry] = []
         self._parked: list[_Parked] = []
         self._unsynced: list[_Parked] = []
         self._syncing: asyncio.Task[None] | None = None
@@ -210,11 +209,9 @@ class ShardRuntime(Generic[CommandT, EventT]):
                 self._over()
             _release(parked)
 
-    def _append(self, records: list[tuple[Bytes, Bytes]]) -> None:
+    def _append(self, records: list[Entry]) -> None:
         now = self._clock.wall()
-        data = bytearray(
-            batches.build(batches.Record(0, now, key, value) for key, value in records)
-        )
+        data = bytearray(batches.build(batches.Record(0, now, *entry) for entry in records))
         self._log.append(data, batches.headers(data))
         self.appends += 1
         self.records += len(records)

@@ -7,7 +7,16 @@ the process, as members, timers and waiting requests do.
 from dataclasses import dataclass
 
 from headrace.core.errors import Refused
-from headrace.core.group_words import Committed, Joined, Member, Snapshot, Synced, Ticket, Timer
+from headrace.core.group_words import (
+    Cause,
+    Committed,
+    Joined,
+    Member,
+    Snapshot,
+    Synced,
+    Ticket,
+    Timer,
+)
 from headrace.core.types import MemberId, MonoMs, WallMs
 
 
@@ -124,21 +133,25 @@ class GroupDropped:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitted:
-    """Durable."""
+    """Durable. `cause` and `by` are for the history that people read."""
 
     group: str
     topic: str
     partition: int
     committed: Committed
+    cause: Cause = Cause.COMMIT
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetDropped:
-    """Durable."""
+    """Durable. `cause` is None where a journal does not tell it."""
 
     group: str
     topic: str
     partition: int
+    cause: Cause | None = None
+    by: str = ""
 
 
 MemberEvent = (

@@ -15,6 +15,7 @@ from headrace.core.group_events import Event, GroupDropped, OffsetCommitted, Off
 from headrace.core.group_words import (
     NOBODY,
     Beat,
+    Cause,
     Command,
     Commit,
     Committed,
@@ -66,12 +67,12 @@ class GroupShard:
                 return Decided(decision.events, answers)
             case Commit():
                 return self._commit(command, now)
-            case DeleteGroup(name):
-                return self._delete(name)
+            case DeleteGroup():
+                return self._delete(command)
             case ForgetOffsets(topic, topic_id):
                 return Decided(
                     [
-                        OffsetDropped(name, topic, partition)
+                        OffsetDropped(name, topic, partition, Cause.TOPIC_DELETION)
                         for name, offsets in self.offsets.items()
                         for partition in offsets.of_topic(topic, topic_id)
                     ]
@@ -195,12 +196,19 @@ class GroupShard:
             return refused
         events: list[Event] = []
         answers: list[Refused | None] = []
+        from_outside = group is not None and command.member not in group.members
+        once_had_members = group is not None and group.protocol_type is not None
+        cause = Cause.RESET if from_outside and once_had_members else Cause.COMMIT
         for offset in command.offsets:
             refused = self._fits(offset)
             answers.append(refused)
             if refused is None:
                 committed = _committed(offset, now.wall, command.retention_ms)
-                events.append(OffsetCommitted(name, offset.topic, offset.partition, committed))
+                events.append(
+                    OffsetCommitted(
+                        name, offset.topic, offset.partition, committed, cause, command.by
+                    )
+                )
         if group is not None and command.member in group.members:
             events += group.renewed(command.member, now)
         return Decided(events, answers)
@@ -216,14 +224,18 @@ class GroupShard:
             "(offset.metadata.max.bytes).",
         )
 
-    def _delete(self, name: str) -> Decided[Event] | Refused:
+    def _delete(self, command: DeleteGroup) -> Decided[Event] | Refused:
+        name = command.group
         group = self.groups.get(name)
         if group is None:
             return Refused(Why.UNKNOWN_GROUP, f"Group {name} does not exist.")
         if group.phase is not Phase.EMPTY:
             return Refused(Why.NON_EMPTY_GROUP, f"Group {name} has members.")
         offsets = self.offsets.get(name, Offsets())
-        dropped: list[Event] = [OffsetDropped(name, topic, index) for topic, index, _ in offsets]
+        dropped: list[Event] = [
+            OffsetDropped(name, topic, index, Cause.GROUP_DELETION, command.by)
+            for topic, index, _ in offsets
+        ]
         return Decided([*dropped, GroupDropped(name)])
 
     def _restarted(self, now: Now) -> list[Event]:

@@ -26,6 +26,17 @@ class Phase(Enum):
     STABLE = "Stable"
 
 
+class Cause(Enum):
+    """Why a committed offset moved or went."""
+
+    COMMIT = "commit"  # by a member, or by a consumer that has no group but the name
+    RESET = "reset"  # from outside, in a group that had members before
+    EXPIRY = "expiry"
+    DELETION = "deletion"
+    GROUP_DELETION = "group deletion"
+    TOPIC_DELETION = "topic deletion"
+
+
 class Timer(Enum):
     """What a deadline is about; REBALANCE is the group's, the others are one member's."""
 
@@ -190,7 +201,7 @@ class Offset:
 class Commit:
     """OffsetCommit. Reply: for each offset None, or Refused; Refused when it is all of them.
 
-    `retention_ms` is None where the group's retention holds.
+    `retention_ms` is None where the group's retention holds. `by` tells people who asked.
     """
 
     group: str
@@ -199,6 +210,7 @@ class Commit:
     generation: int
     offsets: tuple[Offset, ...]
     retention_ms: int | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +218,7 @@ class DeleteGroup:
     """Reply: None, or Refused."""
 
     group: str
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ changes, cannot refuse and never looks at a clock; live traffic and recovery cal
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from headrace.core.errors import Refused
 from headrace.core.types import MonoMs, Now, WallMs
@@ -21,6 +21,14 @@ class Decided(Generic[EventT]):
 
     events: Sequence[EventT]
     reply: Any = None
+
+
+class Entry(NamedTuple):
+    """A record as a journal wants it written; headers are for people, recovery needs none."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class Machine(Protocol[CommandT, EventT]):
@@ -39,10 +47,8 @@ class Machine(Protocol[CommandT, EventT]):
 class Journal(Protocol[EventT]):
     """Durable events as the records of a shard's journal, and back."""
 
-    def records(
-        self, events: Sequence[EventT], written_at: WallMs
-    ) -> list[tuple[bytes | None, bytes | None]]:
-        """Key and value of each record that these applied events need; none if all are volatile.
+    def records(self, events: Sequence[EventT], written_at: WallMs) -> list[Entry]:
+        """The records that these applied events need; none if all are volatile.
 
         Called with the events of one command, after `apply`, in order.
         """

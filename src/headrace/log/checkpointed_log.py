@@ -12,6 +12,7 @@ import errno
 import struct
 from collections.abc import Iterator, Sequence
 
+from headrace.core.machine import Entry
 from headrace.core.types import WallMs
 from headrace.log.api import CorruptLog, Disk, Slice
 from headrace.log.segments import SegmentedLog
@@ -27,7 +28,7 @@ _HEADER, _FOOTER = 3, 4
 _HEADER_VALUE = struct.Struct(">hqB")
 _FOOTER_VALUE = struct.Struct(">hB")
 
-Records = Sequence[tuple[bytes | None, bytes | None]]
+Records = Sequence[Entry]
 
 
 class CheckpointedLog:
@@ -139,7 +140,7 @@ def _batches(records: Records, now: WallMs) -> Iterator[bytes]:
     for at in range(0, len(records), _RECORDS_PER_BATCH):
         some = records[at : at + _RECORDS_PER_BATCH]
         yield batches.build(
-            (batches.Record(0, now, key, value) for key, value in some),
+            (batches.Record(0, now, *entry) for entry in some),
             base_offset=at + 1,
             leader_epoch=_EPOCH,
         )

@@ -4,7 +4,9 @@ Layout of Kafka 4.3: OffsetCommitKey (type 0 or 1) with OffsetCommitValue, Group
 with GroupMetadataValue; a key begins with its type, a value with its version, both int16. Written
 are OffsetCommitValue 4, or 1 where a client chose its own retention (it alone has room for the
 expiry, and none for leader epoch and topic id), and GroupMetadataValue 3; read are all versions
-from 0 to 4. Sources: OffsetCommitValue.json, GroupMetadataValue.json.
+from 0 to 4. Why an offset moved and who asked stand in headers of the record, for people: a
+tombstone has no other place, and Kafka's tools pass over them. A commit without a cause is a plain
+one. Sources: OffsetCommitValue.json, GroupMetadataValue.json.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +20,13 @@ from headrace.core.group_events import (
     OffsetCommitted,
     OffsetDropped,
 )
-from headrace.core.group_words import TIME_UNKNOWN, Candidate, Committed, Member, Snapshot
+from headrace.core.group_words import TIME_UNKNOWN, Candidate, Cause, Committed, Member, Snapshot
+from headrace.core.machine import Entry
 from headrace.core.types import MemberId, WallMs
 from headrace.wire.primitives import Malformed, Reader, Writer
 
 LEGACY_OFFSET, OFFSET, GROUP = 0, 1, 2
+CAUSE_HEADER, BY_HEADER = "headrace.cause", "headrace.by"
 _NEWEST = 4
 _OFFSET_VERSION, _EXPIRING_VERSION, _GROUP_VERSION = 4, 1, 3
 _TOPIC_ID = 0  # a tag
@@ -36,19 +40,22 @@ T = TypeVar("T")
 class GroupJournal:
     """Encodes what a shard's events make durable, and gives the events back in recovery."""
 
-    def records(self, events: Sequence[Event], written_at: WallMs) -> list[tuple[Bytes, Bytes]]:  # noqa: ARG002  # Journal's signature; these records carry their own times
+    def records(self, events: Sequence[Event], written_at: WallMs) -> list[Entry]:  # noqa: ARG002  # Journal's signature; these records carry their own times
         """One record for each durable event; none for the others."""
-        out: list[tuple[Bytes, Bytes]] = []
+        out: list[Entry] = []
         for event in events:
             match event:
-                case OffsetCommitted(group, topic, partition, committed):
-                    out.append((_offset_key(group, topic, partition), _offset_value(committed)))
-                case OffsetDropped(group, topic, partition):
-                    out.append((_offset_key(group, topic, partition), None))
+                case OffsetCommitted(group, topic, partition, committed, cause, by):
+                    key, value = _offset_key(group, topic, partition), _offset_value(committed)
+                    told = None if cause is Cause.COMMIT else cause
+                    out.append(Entry(key, value, _headers(told, by)))
+                case OffsetDropped(group, topic, partition, cause, by):
+                    key = _offset_key(group, topic, partition)
+                    out.append(Entry(key, None, _headers(cause, by)))
                 case GroupStored(group, snapshot):
-                    out.append((_group_key(group), _group_value(snapshot)))
+                    out.append(Entry(_group_key(group), _group_value(snapshot)))
                 case GroupDropped(group):
-                    out.append((_group_key(group), None))
+                    out.append(Entry(_group_key(group), None))
                 case _:
                     pass  # members without a generation, timers and requests die with the process
         return out
@@ -70,6 +77,11 @@ class GroupJournal:
         if value is None:
             return [OffsetDropped(*place)]
         return [OffsetCommitted(*place, _committed(value))]
+
+
+def _headers(cause: Cause | None, by: str) -> tuple[tuple[str, bytes | None], ...]:
+    told = (CAUSE_HEADER, cause.value if cause else ""), (BY_HEADER, by)
+    return tuple((name, text.encode()) for name, text in told if text)
 
 
 # ---- offsets

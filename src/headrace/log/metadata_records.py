@@ -21,6 +21,7 @@ from headrace.core.catalog import (
     TopicCreated,
     TopicDeleted,
 )
+from headrace.core.machine import Entry
 from headrace.core.types import WallMs
 from headrace.wire.primitives import Malformed, Reader, Writer
 
@@ -49,9 +50,9 @@ class MetadataRecords:
         self,
         events: Sequence[Event],
         written_at: WallMs,  # noqa: ARG002  # asked by Journal
-    ) -> list[tuple[bytes | None, bytes | None]]:
+    ) -> list[Entry]:
         """All events are durable, and none holds a time; every partition has a record."""
-        return [(None, value) for event in events for value in self._values(event)]
+        return [Entry(None, value) for event in events for value in self._values(event)]
 
     def events(
         self,

@@ -26,6 +26,7 @@ from headrace.core.leases import (
     LeaseStaged,
     Staged,
 )
+from headrace.core.machine import Entry
 from headrace.core.runs import Run, State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Event, Forgotten
@@ -73,12 +74,12 @@ class ShareJournal:
         self._snapshot_epochs: dict[ShareKey, int] = {}
         self._updates: dict[ShareKey, int] = {}
 
-    def records(self, events: Sequence[Event], written_at: WallMs) -> list[tuple[Bytes, Bytes]]:
+    def records(self, events: Sequence[Event], written_at: WallMs) -> list[Entry]:
         """One record a touched share-partition or lease; none for volatile events."""
         settled: dict[ShareKey, list[StateBatch]] = {}
         started: set[ShareKey] = set()
         leases: dict[LeaseKey, None] = {}
-        out: list[tuple[Bytes, Bytes]] = []
+        out: list[Entry] = []
         for event in events:
             match event:
                 case Started(key):
@@ -91,7 +92,7 @@ class ShareJournal:
                 case LeaseOpened() | LeaseAcquired() | LeaseStaged() | LeaseCommitted():
                     leases[event.lease] = None
                 case Forgotten(key):
-                    out.append((_share_key(SNAPSHOT, key), None))
+                    out.append(Entry(_share_key(SNAPSHOT, key), None))
                     self._snapshot_epochs.pop(key, None)
                 case _:
                     pass  # members, assignments and acquisition locks die with the process
@@ -137,7 +138,7 @@ class ShareJournal:
         self._updates[key] += 1
         return [*settled, Advanced(key, record.start)] if record.start != _UNCHANGED else settled
 
-    def _snapshot(self, partition: SharePartition, written_at: WallMs) -> tuple[Bytes, Bytes]:
+    def _snapshot(self, partition: SharePartition, written_at: WallMs) -> Entry:
         key = partition.key
         epoch = self._snapshot_epochs.get(key, -1) + 1
         self._snapshot_epochs[key], self._updates[key] = epoch, 0
@@ -151,9 +152,9 @@ class ShareJournal:
         out.int64(written_at)
         _write_batches(out, _durable(partition.runs))
         _write_complete_count(out, partition)
-        return _share_key(SNAPSHOT, key), bytes(out.data)
+        return Entry(_share_key(SNAPSHOT, key), bytes(out.data))
 
-    def _update(self, partition: SharePartition, batches: list[StateBatch]) -> tuple[Bytes, Bytes]:
+    def _update(self, partition: SharePartition, batches: list[StateBatch]) -> Entry:
         key = partition.key
         self._updates[key] += 1
         out = Writer()
@@ -163,7 +164,7 @@ class ShareJournal:
         out.int64(partition.start)
         _write_batches(out, batches)
         _write_complete_count(out, partition)
-        return _share_key(UPDATE, key), bytes(out.data)
+        return Entry(_share_key(UPDATE, key), bytes(out.data))
 
 
 def read_share_record(key: Bytes, value: Bytes) -> ShareRecord | None:
@@ -256,7 +257,7 @@ def _read_span(source: Reader) -> Span:
     return Span(first, last)
 
 
-def _lease_record(lease: Lease) -> tuple[Bytes, Bytes]:
+def _lease_record(lease: Lease) -> Entry:
     key, out = Writer(), Writer()
     key.int16(LEASE)
     for part in lease.key:
@@ -289,7 +290,7 @@ def _lease_record(lease: Lease) -> tuple[Bytes, Bytes]:
     out.compact_array(lease.topics, Writer.compact_string)
     out.compact_array(sorted(lease.acquisitions.items()), write_acquisition)
     out.tags()
-    return bytes(key.data), bytes(out.data)
+    return Entry(bytes(key.data), bytes(out.data))
 
 
 def _restored(lease: LeaseKey, value: bytes) -> LeaseRestored:

@@ -13,12 +13,13 @@ async def handle(request: Request, services: Services) -> Answer:
     names = dict.fromkeys(request.message().groups_names)
     return {
         "results": [
-            {"group_id": name, "error_code": await _delete(name, services)} for name in names
+            {"group_id": name, "error_code": await _delete(name, request.asked_by(), services)}
+            for name in names
         ]
     }
 
 
-async def _delete(name: str, services: Services) -> Code:
+async def _delete(name: str, by: str, services: Services) -> Code:
     if services.shares.has_members(name):
         return Code.NON_EMPTY_GROUP
-    return error_code(await services.groups.ask(name, DeleteGroup(name)))
+    return error_code(await services.groups.ask(name, DeleteGroup(name, by)))

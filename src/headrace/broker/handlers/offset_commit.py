@@ -35,7 +35,7 @@ async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
     asked = list(_partitions(message, request.version, services))
     offsets = tuple(one.answer for one in asked if isinstance(one.answer, Offset))
-    codes = iter(await _commit(message, request.version, offsets, services) if offsets else ())
+    codes = iter(await _commit(request, message, offsets, services) if offsets else ())
     told: dict[Any, list[dict[str, int]]] = {}
     good: list[tuple[_Asked, Code]] = []
     for one in asked:
@@ -82,7 +82,7 @@ def _offset(topic: Topic, partition: Any) -> Offset:
 
 
 async def _commit(
-    message: Any, version: int, offsets: tuple[Offset, ...], services: Services
+    request: Request, message: Any, offsets: tuple[Offset, ...], services: Services
 ) -> list[Code]:
     retention_ms = getattr(message, "retention_time", _NO_RETENTION)
     command = Commit(
@@ -92,12 +92,13 @@ async def _commit(
         message.generation_id_or_member_epoch,
         offsets,
         None if retention_ms == _NO_RETENTION else retention_ms,
+        request.asked_by(message.member_id),
     )
     answer = await services.groups.ask(command.group, command)
     if not isinstance(answer, Refused):
         return [error_code(one) for one in answer]
     code = error_code(answer)
-    if answer.why is Why.UNKNOWN_GROUP and version < _UNKNOWN_GROUP_SINCE:
+    if answer.why is Why.UNKNOWN_GROUP and request.version < _UNKNOWN_GROUP_SINCE:
         code = Code.ILLEGAL_GENERATION  # what clients of those versions expect
     return [code] * len(offsets)
 

@@ -1,0 +1,135 @@
+"""What happens to consumer groups of the new protocol (KIP-848).
+
+Each event but the timers is one record of `__consumer_offsets` (types 3, 5, 6, 7, 8 and 16); what
+was dropped is its tombstone.
+"""
+
+from dataclasses import dataclass
+
+from headrace.core.consumer_words import ConsumerMember, Holding, Partitions, Resolved
+from headrace.core.group_words import TIME_UNKNOWN, Timer
+from headrace.core.types import MemberId, MonoMs, WallMs
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupStored:
+    """A group began, or has a new epoch. `empty_since`: when its last member went, if it has none.
+
+    Kafka does not keep that time: it stands in a tagged field of ours, which others pass over.
+    """
+
+    group: str
+    epoch: int
+    metadata_hash: int
+    empty_since: WallMs = TIME_UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupDropped:
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMemberStored:
+    group: str
+    member: ConsumerMember
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMemberDropped:
+    group: str
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStored:
+    """The target assignment is that of a group epoch now; members follow as TargetSet."""
+
+    group: str
+    epoch: int
+    at: WallMs
+
+
+@dataclass(frozen=True, slots=True)
+class TargetDropped:
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSet:
+    """What a member is to hold."""
+
+    group: str
+    member: MemberId
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class TargetUnset:
+    group: str
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingStored:
+    """What a member holds now, and in which epoch it is."""
+
+    group: str
+    member: MemberId
+    holding: Holding
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingDropped:
+    group: str
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class RegexResolved:
+    group: str
+    regex: str
+    resolved: Resolved
+
+
+@dataclass(frozen=True, slots=True)
+class RegexDropped:
+    group: str
+    regex: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerTimerSet:
+    """Volatile: the member has until then to beat, or to let go of partitions."""
+
+    group: str
+    timer: Timer
+    member: MemberId
+    deadline: MonoMs
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerTimerCleared:
+    """Volatile."""
+
+    group: str
+    timer: Timer
+    member: MemberId
+
+
+ConsumerEvent = (
+    ConsumerGroupStored
+    | ConsumerGroupDropped
+    | ConsumerMemberStored
+    | ConsumerMemberDropped
+    | TargetStored
+    | TargetDropped
+    | TargetSet
+    | TargetUnset
+    | HoldingStored
+    | HoldingDropped
+    | RegexResolved
+    | RegexDropped
+    | ConsumerTimerSet
+    | ConsumerTimerCleared
+)

@@ -1,0 +1,131 @@
+"""The words of consumer groups of the new protocol (KIP-848): what they are, asked, and told.
+
+What happens to them is in `consumer_events.py`; groups of the classic protocol have
+`group_words.py`, committed offsets are the same in both. Source: KIP-848; Kafka 4.3.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from uuid import UUID
+
+from headrace.core.group_words import NOBODY, Candidate
+from headrace.core.types import MemberId, TopicPartition, WallMs
+
+Partitions = frozenset[TopicPartition]
+NOTHING: Partitions = frozenset()
+LEAVING = -1  # the epoch with which a member leaves
+LEAVING_FOR_NOW = -2  # a static member that will be back
+JOINING = 0
+FIRST_EPOCH = 1  # of a group that has just been made
+
+
+class ConsumerState(Enum):
+    """Where a group is, in Kafka's words."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class Progress(Enum):
+    """How far a member is on the way to its target; the values are those of the journal."""
+
+    STABLE = 0
+    UNREVOKED = 1  # it has to let go of partitions first
+    UNRELEASED = 2  # it waits for partitions that others still hold
+
+
+@dataclass(frozen=True, slots=True)
+class Classic:
+    """What a member of the classic protocol brought along into a group of the new one."""
+
+    session_ms: int
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMember:
+    """What a member said of itself; `regex` is empty when it has none."""
+
+    id: MemberId
+    instance: str | None
+    rack: str | None
+    client_id: str
+    client_host: str
+    topics: frozenset[str]
+    regex: str
+    rebalance_ms: int
+    assignor: str | None
+    classic: Classic | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a member holds: `assigned`, and `revoking` until it said that it let go.
+
+    `epochs`: the member epoch in which each partition was given to it.
+    """
+
+    epoch: int
+    previous_epoch: int
+    progress: Progress = Progress.STABLE
+    assigned: Partitions = NOTHING
+    revoking: Partitions = NOTHING
+    epochs: Mapping[TopicPartition, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The topics that a regular expression matches; `version` is the catalogue's at that time."""
+
+    topics: frozenset[str]
+    version: int
+    at: WallMs
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic as assignment needs it."""
+
+    id: UUID
+    partitions: int
+
+
+# ---- commands
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerBeat:
+    """ConsumerGroupHeartbeat. Reply: Beaten, or Refused. What is None is as it was told before.
+
+    A member that has no id yet (version 0) is given `new_id`.
+    """
+
+    group: str
+    member: MemberId
+    epoch: int
+    new_id: MemberId = NOBODY
+    instance: str | None = None
+    rack: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_ms: int | None = None
+    topics: frozenset[str] | None = None
+    regex: str | None = None
+    assignor: str | None = None
+    owned: Partitions | None = None
+
+
+# ---- what is told
+
+
+@dataclass(frozen=True, slots=True)
+class Beaten:
+    """The answer to a heartbeat; `assignment` is None when it is as it was."""
+
+    member: MemberId
+    epoch: int
+    heartbeat_ms: int
+    assignment: Partitions | None
