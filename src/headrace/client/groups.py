@@ -144,7 +144,10 @@ def list_groups(
 def list_consumer_groups(
     cluster: Cluster, *, states: Iterable[str] = (), types: Iterable[str] = ()
 ) -> list[GroupListing]:
-    """As `list_groups`, of consumers only, and of those that were only ever committed to."""
+    """Of `list_groups` those of consumers, and those that were only ever committed to.
+
+    Raises: as `list_groups`.
+    """
     found = list_groups(cluster, states=states, types=types)
     return [one for one in found if one.protocol_type in {"", _CONSUMER}]
 
