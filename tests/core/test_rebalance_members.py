@@ -54,6 +54,9 @@ class Broker:
     def is_share_group(self, group: str) -> bool:
         return False
 
+    def retention_minutes(self, group: str) -> int:
+        return 60
+
     @property
     def now(self) -> Now:
         return Now(MonoMs(self.mono), WallMs(self.mono))
