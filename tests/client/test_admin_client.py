@@ -58,7 +58,7 @@ def test_both_faces_offer_the_same() -> None:
         assert not inspect.iscoroutinefunction(called[name])
         assert inspect.signature(method) == inspect.signature(called[name])
         assert next(iter(inspect.signature(method).parameters)) == "self"
-        assert "Raises: " in inspect.getdoc(method), name
+        assert "Raises: " in (inspect.getdoc(method) or ""), name
 
 
 def test_neither_the_client_nor_its_errors_load_the_broker() -> None:

@@ -138,7 +138,7 @@ def test_members_are_removed(real: Cluster, joined: Any) -> None:
 
 
 def test_a_reason_is_cut_to_what_brokers_take(cluster: Cluster, script: Any) -> None:
-    told = []
+    told: list[str] = []
 
     def leave(body: Any) -> bytes:
         asked = decode_request(LEAVE, 5, body.take(body.remaining))
@@ -259,7 +259,7 @@ def test_a_consumer_group_tells_epochs_and_targets(cluster: Cluster, script: Any
     assert (found.state, found.epoch, found.target_epoch) == ("Reconciling", 7, 6)
     assert [one.upgraded for one in found.members] == [False, True, None]
     assert found.members[0].assignment == {("t", 0)}
-    assert found.members[0].target_assignment == {("t", 0), ("t", 1)}
+    assert found.members[0].target_assignment == frozenset({("t", 0), ("t", 1)})
     assert found.members[0].epoch == 5
     assert DESCRIBE not in script.asked
 
