@@ -6,6 +6,7 @@ the process, as members, timers and waiting requests do.
 
 from dataclasses import dataclass
 
+from headrace.core.consumer_events import ConsumerEvent
 from headrace.core.errors import Refused
 from headrace.core.group_words import (
     Cause,
@@ -168,4 +169,4 @@ MemberEvent = (
     | GenerationBegan
     | GroupStored
 )
-Event = MemberEvent | GroupDropped | OffsetCommitted | OffsetDropped
+Event = MemberEvent | ConsumerEvent | GroupDropped | OffsetCommitted | OffsetDropped
