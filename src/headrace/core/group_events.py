@@ -1,7 +1,8 @@
 """What happens to classic groups and committed offsets.
 
-Durable are GroupStored, GroupDropped, OffsetCommitted and OffsetDropped; all other events die with
-the process, as members, timers and waiting requests do.
+Durable are GroupStored, GroupDropped, OffsetCommitted and OffsetDropped; all other events of
+classic groups die with the process, as members, timers and waiting requests do. Groups of the new
+protocol have `consumer_events.py`.
 """
 
 from dataclasses import dataclass
