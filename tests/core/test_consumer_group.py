@@ -1,4 +1,4 @@
-"""A group of KIP-848: what a heartbeat is refused for, and what it is told. groups-wire 8.1, 8.2."""
+"""A group of KIP-848: what a heartbeat is refused for, and what it is told."""
 
 from collections.abc import Callable
 from dataclasses import replace
