@@ -4,6 +4,8 @@
 """
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +69,36 @@ def test_the_console_consumer_reads_and_goes_on(broker: headrace.Broker, run_jav
     assert consume() == ["0", "1", "2"]
     produce(broker.bootstrap_servers, "lines", 2, first=3, partitions=1)
     assert consume() == ["3", "4"]
+
+
+def test_kafkas_tools_read_the_journal_of_such_a_group(run_java: RunJava, tmp_path: Path) -> None:
+    with headrace.Broker(tmp_path, settings=QUICK) as broker:
+        bootstrap = broker.bootstrap_servers
+        produce(bootstrap, "orders", 40)
+        with member(bootstrap) as first, member(bootstrap, "^ord.*") as second:
+            until(lambda: len(first.owned) == len(second.owned) == 2, first, second)
+            until(lambda: len(first.values) + len(second.values) == 40, first, second)
+            first.consumer.commit(asynchronous=False)
+        consumed = run_java(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", bootstrap,
+            "--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", "4000",
+            "--formatter", "org.apache.kafka.tools.consumer.OffsetsMessageFormatter",
+        )  # fmt: skip
+    assert consumed.stdout.count('"group":"team","topic":"orders"') >= 2, consumed.stderr
+    journal = str(tmp_path / "__consumer_offsets-0" / f"{0:020}.log")
+    kafkas = run_java(
+        "org.apache.kafka.tools.DumpLogSegments", "--files", journal, "--offsets-decoder"
+    )
+    ours = subprocess.run(
+        [sys.executable, "-m", "headrace", "log", "dump", "--files", journal,
+         "--offsets-decoder"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = [one for one in kafkas.stdout.splitlines() if one.startswith("|")]
+    assert [one for one in ours.stdout.splitlines() if one.startswith("|")] == lines
+    of_group = [line for line in lines if '"team"' in line]
+    types = {int(one) for line in of_group for one in re.findall(r'key: {"type":"(\d+)"', line)}
+    assert types == {1, 3, 5, 6, 7, 8, 16}, kafkas.stderr
 
 
 # ---- librdkafka
