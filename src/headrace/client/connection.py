@@ -256,6 +256,16 @@ class Cluster:
         """Whether a broker speaks this version of an API; not repeated."""
         return version in self._any().versions.get(key, range(0))
 
+    def newest(self, key: int, versions: range, *, address: Address | None = None) -> int:
+        """The newest of `versions` that a broker speaks; not repeated. Raises: `Unsupported`."""
+        connection = self._any() if address is None else self._to(address)
+        offered = connection.versions.get(key, range(0))
+        for version in reversed(versions):
+            if version in offered:
+                return version
+        _must_offer(connection, key, versions[-1])
+        raise AssertionError("it would have been found")
+
     def partitions(self, topic: str) -> tuple[int, ...]:
         """The partitions of a topic, ascending."""
         return self.retrying(f"looking up {topic}", lambda: self._look_up(topic))
