@@ -226,12 +226,12 @@ def _run(action: str, cluster: "Cluster", asked: Asked) -> None:
 
 def _action(given: dict[str, Any]) -> str:
     """The one action. Raises: Trouble unless there is one, or when an option goes with others."""
-    actions = [name for name in _ACTIONS if given[name] not in (None, False)]
+    actions = [name for name in _ACTIONS if _is_given(given[name])]
     if len(actions) != 1:
         raise Trouble(f"Command must include exactly one action: {_options(_ACTIONS)}")
     action = actions[0]
     for name, its in _ONLY_WITH.items():
-        if given[name] not in (None, False) and action not in its:
+        if _is_given(given[name]) and action not in its:
             raise Trouble(f"{_option(name)} means nothing with {_option(action)}; leave it out")
     if given["group"] and given["all_groups"]:
         raise Trouble("--group can't be used with --all-groups; give one of the two")
@@ -257,7 +257,7 @@ def _check(action: str, asked: Asked) -> None:
     elif action in _WITH_GROUPS and not (asked.group or asked.all_groups):
         raise Trouble(f"{_option(action)} takes one of these options: --group, --all-groups")
     if action == "describe":
-        shown = [name for name in _SHOWN if getattr(asked, name) not in (None, False)]
+        shown = [name for name in _SHOWN if _is_given(getattr(asked, name))]
         if len(shown) > 1:
             raise Trouble(f"--describe takes at most one of these options: {_options(_SHOWN)}")
         if asked.state:
@@ -269,7 +269,7 @@ def _check(action: str, asked: Asked) -> None:
 def _check_reset(asked: Asked) -> None:
     if asked.dry_run and asked.execute:
         raise Trouble("--reset-offsets only accepts one of --execute and --dry-run")
-    scenarios = [name for name in SCENARIOS if getattr(asked, name) not in (None, False)]
+    scenarios = [name for name in SCENARIOS if _is_given(getattr(asked, name))]
     if not scenarios:
         raise Trouble(
             f"--reset-offsets requires one of the following scenarios: {_options(SCENARIOS)}"
@@ -283,6 +283,10 @@ def _check_reset(asked: Asked) -> None:
         raise Trouble("One of the reset scopes should be defined: --all-topics, --topic.")
     if asked.from_file is not None and scoped:
         raise Trouble("--from-file says which partitions; leave --all-topics and --topic out")
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False  # 0 is a number that somebody gave
 
 
 def _option(name: str) -> str:

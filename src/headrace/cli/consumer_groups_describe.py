@@ -70,11 +70,8 @@ def _described(cluster: Cluster, names: Iterable[str]) -> tuple[list[GroupDescri
     found, troubles = [], []
     for name, one in sorted(describe_groups(cluster, names).items()):
         if isinstance(one, BrokerError):
-            see = (
-                " To go on: name one of --list." if one.code == ErrorCode.group_id_not_found else ""
-            )
-            said = one.message if name in one.message else f"Group {name}: {one.message}"
-            troubles.append(said + see)
+            absent = one.code == ErrorCode.group_id_not_found
+            troubles.append(f"Group {name} not found; see --list" if absent else str(one))
         elif one.protocol_type not in CONSUMER_PROTOCOLS:
             troubles.append(not_of_consumers(one))
         else:
