@@ -70,6 +70,10 @@ class Unsupported(ClientError):
     """The broker does not offer an API, or no version of it that this client speaks."""
 
 
+class Closed(ClientError):
+    """The client was closed, before the call or during it, or the call was cancelled."""
+
+
 class DataLost(ClientError):
     """Records that were promised are not in the log any more; names the offsets."""
 

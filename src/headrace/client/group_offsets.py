@@ -11,7 +11,7 @@ from typing import Any
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, check, refusal
 from headrace.client.nodes import Node, at_coordinator, at_coordinators
-from headrace.client.offsets import TopicPartition, by_topic
+from headrace.client.offsets import OffsetSpec, Spec, TopicPartition, by_topic, list_offsets
 
 _OFFSET_FETCH, _OFFSET_FETCH_VERSION = 9, 7
 _OFFSET_COMMIT, _OFFSET_COMMIT_VERSIONS = 8, range(8, 10)
@@ -135,6 +135,30 @@ def alter_group_offsets(
         return _errors(answer.topics, what, _not_committed)
 
     return _results(cluster, group, tuple(wanted), what, asking)
+
+
+def reset_group_offsets(
+    cluster: Cluster,
+    group: str,
+    to: Mapping[TopicPartition, Spec],
+    *,
+    dry_run: bool = False,
+) -> dict[TopicPartition, CommittedOffset]:
+    """Move a group without members to ends of logs or points in time; what it is at then.
+
+    `to` is as in `list_offsets`; a partition without a record that young is moved to its end.
+    With `dry_run` nothing is moved. Raises: `BrokerError` as `list_offsets`, and of
+    `alter_group_offsets` the first; partitions may have been moved then. Otherwise as `Cluster`.
+    """
+    listed = list_offsets(cluster, to)
+    young = {one: OffsetSpec.LATEST for one, found in listed.items() if found.offset is None}
+    listed |= list_offsets(cluster, young)
+    new = {
+        one: CommittedOffset(found.offset or 0, found.leader_epoch) for one, found in listed.items()
+    }
+    if not dry_run:
+        alter_group_offsets(cluster, group, new).check()
+    return new
 
 
 def delete_group_offsets(

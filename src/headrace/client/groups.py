@@ -34,6 +34,7 @@ __all__ = [
     "delete_group_offsets",
     "delete_groups",
     "describe_groups",
+    "list_consumer_groups",
     "list_group_offsets",
     "list_groups",
     "remove_members",
@@ -50,6 +51,7 @@ _CONSUMER_GROUP_DESCRIBE, _CONSUMER_GROUP_DESCRIBE_VERSIONS = 69, range(2)
 _DELETE_GROUPS, _DELETE_GROUPS_VERSION = 42, 2
 _LEAVE_GROUP, _LEAVE_GROUP_VERSIONS = 13, range(3, 6)
 _UNSUPPORTED_VERSION, _GROUP_ID_NOT_FOUND = 35, 69
+_CONSUMER = "consumer"
 _DEAD = "Dead"
 _CONSUMER_MEMBER, _UNKNOWN_MEMBER = 1, -1
 _REASON = "member was removed by an admin"
@@ -137,6 +139,17 @@ def list_groups(
         return [found[group] for group in sorted(found)]
 
     return cluster.retrying("listing groups", attempt)
+
+
+def list_consumer_groups(
+    cluster: Cluster, *, states: Iterable[str] = (), types: Iterable[str] = ()
+) -> list[GroupListing]:
+    """Of `list_groups` those of consumers, and those that were only ever committed to.
+
+    Raises: as `list_groups`.
+    """
+    found = list_groups(cluster, states=states, types=types)
+    return [one for one in found if one.protocol_type in {"", _CONSUMER}]
 
 
 def describe_groups(
@@ -249,8 +262,8 @@ def _described_consumer_groups(
         members = tuple(_consumer_member(member) for member in one.members)
         found[one.group_id] = GroupDescription(
             one.group_id,
-            "consumer",
-            "consumer",
+            _CONSUMER,
+            _CONSUMER,
             one.assignor_name,
             one.group_state,
             members,

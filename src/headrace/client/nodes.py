@@ -34,18 +34,39 @@ class Node:
         return Address(self.host, self.port)
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """A cluster: its id (None on a broker that has none), its controller's id, its brokers."""
+
+    id: str | None
+    controller: int | None
+    brokers: tuple[Node, ...]
+
+
+def describe_cluster(cluster: Cluster) -> ClusterDescription:
+    """The brokers of the cluster by id, and which leads them. Raises: as `Cluster`."""
+    return cluster.retrying("describing the cluster", lambda: _described(cluster))
+
+
 def brokers(cluster: Cluster) -> tuple[Node, ...]:
     """The brokers of the cluster by id; not repeated. Raises: as `Cluster`."""
+    return _described(cluster).brokers
+
+
+def _described(cluster: Cluster) -> ClusterDescription:
     request = {
         "topics": [],
         "allow_auto_topic_creation": False,
         "include_cluster_authorized_operations": False,
         "include_topic_authorized_operations": False,
     }
-    found = cluster.ask(_METADATA, _METADATA_VERSION, request).brokers
-    return tuple(
-        Node(int(one.node_id), one.host, int(one.port))
-        for one in sorted(found, key=lambda broker: broker.node_id)
+    answer = cluster.ask(_METADATA, _METADATA_VERSION, request)
+    controller = int(answer.controller_id)
+    found = (Node(int(one.node_id), one.host, int(one.port)) for one in answer.brokers)
+    return ClusterDescription(
+        answer.cluster_id,
+        None if controller < 0 else controller,
+        tuple(sorted(found, key=lambda node: node.id)),
     )
 
 

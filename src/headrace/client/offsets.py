@@ -6,7 +6,7 @@ Source: ListOffsets (KIP-79; the newest record by KIP-734).
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import Any
 
@@ -19,6 +19,7 @@ _LIST_OFFSETS = 2
 _VERSIONS, _VERSIONS_OF_MAX_TIMESTAMP = range(2, 8), range(7, 8)
 _NOT_A_REPLICA = -1
 _NONE = -1
+_EPOCH, _MS = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
 class OffsetSpec(IntEnum):
@@ -81,13 +82,15 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def _timestamp(spec: Spec) -> int:
+    if isinstance(spec, OffsetSpec):
+        return int(spec)
     if isinstance(spec, datetime):
         if spec.tzinfo is None:
             raise ValueError(f"{spec.isoformat()} has no time zone; add one, e.g. tzinfo=UTC")
-        return int(spec.timestamp() * 1000)
-    if not isinstance(spec, OffsetSpec) and spec < 0:
+        spec = (spec - _EPOCH) // _MS
+    if spec < 0:
         raise ValueError(f"{spec} is no time in ms since 1970; use an OffsetSpec")
-    return int(spec)
+    return spec
 
 
 def _listed(
