@@ -14,7 +14,7 @@ from headrace.cli.consumer_groups import COMMAND, Asked
 from headrace.cli.consumer_groups_list import CONSUMER_PROTOCOLS, consumer_groups
 from headrace.cli.ending import end_with, tell
 from headrace.cli.progress import counted
-from headrace.cli.table import MISSING, Table
+from headrace.cli.table import MISSING, Cell, Table
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
 from headrace.client.groups import (
@@ -143,28 +143,34 @@ def _show_members(group: GroupDescription, asked: Asked) -> None:
     _tell_state(group)
     if asked.as_json:
         print(json.dumps(_members_object(group)))
-        return
+    else:
+        members_table(group, verbose=asked.verbose).show()
+
+
+def members_table(group: GroupDescription, *, verbose: bool) -> Table:
+    """A row a member; columns of static members and of both protocols when there are such."""
     static = any(one.instance for one in group.members)
     mixed = {True, False} <= {one.upgraded for one in group.members}
     columns = [("GROUP", 15), ("CONSUMER-ID", 15), *[("GROUP-INSTANCE-ID", 17)] * static]
     columns += [("HOST", 15), ("CLIENT-ID", 15), ("#PARTITIONS", 15)]
-    if asked.verbose:
+    if verbose:
         columns += [("CURRENT-EPOCH", 15), ("CURRENT-ASSIGNMENT", 20)]
         columns += [("TARGET-EPOCH", 15), ("TARGET-ASSIGNMENT", 20), *[("UPGRADED", 0)] * mixed]
     else:
         columns += [("", 0)]  # Kafka's line ends with a blank
     table = Table(*columns)
     for one in group.members:
-        cells = [group.group, one.member, *[one.instance or ""] * static, one.host, one.client_id]
-        more: list[str | int | None] = [len(one.assignment)]
-        if asked.verbose:
+        instance = [one.instance or ""] * static
+        cells: list[Cell] = [group.group, one.member, *instance, one.host, one.client_id]
+        cells += [len(one.assignment)]
+        if verbose:
             upgraded = None if one.upgraded is None else str(one.upgraded).lower()
-            more += [one.epoch, _spelled(one.assignment), group.target_epoch]
-            more += [_spelled(one.target_assignment), *[upgraded] * mixed]
+            cells += [one.epoch, _spelled(one.assignment), group.target_epoch]
+            cells += [_spelled(one.target_assignment), *[upgraded] * mixed]
         else:
-            more += [""]
-        table.add(*cells, *more)
-    table.show()
+            cells += [""]
+        table.add(*cells)
+    return table
 
 
 def _show_state(group: GroupDescription, asked: Asked) -> None:
