@@ -4,7 +4,6 @@ import io
 
 import pytest
 
-from headrace.cli import progress
 from headrace.cli.progress import counted
 
 
@@ -21,7 +20,7 @@ def _told(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool, seconds: float)
     """What is on stderr after three items that took so long each."""
     screen, now = _Screen(is_terminal=is_terminal), 0.0
     monkeypatch.setattr("sys.stderr", screen)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr("headrace.cli.progress.time.monotonic", lambda: now)
     items = []
     for item in counted("abc", "groups"):
         items.append(item)

@@ -44,7 +44,7 @@ def test_partitions_that_go_meanwhile_are_looked_up_again(
 ) -> None:
     from headrace.client import log_ends, topics
 
-    asked = []
+    asked: list[set[str]] = []
 
     def late(cluster: Cluster, names: set[str]) -> dict[str, topics.TopicDescription]:
         found = topics.describe_topics(cluster, names)
