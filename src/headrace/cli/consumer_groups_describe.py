@@ -114,10 +114,11 @@ def _show_offsets(cluster: Cluster, groups: list[GroupDescription], asked: Asked
     ends = ends_of(cluster, places, with_earliest=asked.as_json)
     for one in groups:
         rows = rows_of(one, committed[one.group], ends)
-        _tell_state(one)
         if asked.as_json:
             print(json.dumps(_offsets_object(one, rows)))
-        elif rows:
+            continue
+        _tell_state(one)
+        if rows:
             _offsets_table(one, rows, verbose=asked.verbose).show()
 
 
@@ -140,11 +141,11 @@ def _offsets_table(group: GroupDescription, rows: list[Row], *, verbose: bool) -
 
 
 def _show_members(group: GroupDescription, asked: Asked) -> None:
-    _tell_state(group)
     if asked.as_json:
         print(json.dumps(_members_object(group)))
-    else:
-        members_table(group, verbose=asked.verbose).show()
+        return
+    _tell_state(group)
+    members_table(group, verbose=asked.verbose).show()
 
 
 def members_table(group: GroupDescription, *, verbose: bool) -> Table:
@@ -174,10 +175,10 @@ def members_table(group: GroupDescription, *, verbose: bool) -> Table:
 
 
 def _show_state(group: GroupDescription, asked: Asked) -> None:
-    _tell_state(group)
     if asked.as_json:
         print(json.dumps(_state_object(group)))
         return
+    _tell_state(group)
     node = group.coordinator
     table = Table(
         ("GROUP", 15), ("COORDINATOR (ID)", 25), ("ASSIGNMENT-STRATEGY", 20), ("STATE", 20),

@@ -7,7 +7,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
@@ -17,6 +17,7 @@ from headrace.cli.consumer_groups_describe import not_of_consumers
 from headrace.cli.consumer_groups_list import CONSUMER_PROTOCOLS, consumer_groups
 from headrace.cli.ending import Trouble, end_with, tell
 from headrace.cli.moments import length_ms, moment_ms
+from headrace.cli.progress import counted
 from headrace.cli.reset_plans import Offsets, Plans, read_plans
 from headrace.cli.table import Table
 from headrace.cli.topic_partitions import named_partitions
@@ -37,6 +38,16 @@ _INACTIVE = {"Empty", "Dead"}
 
 
 @dataclass(frozen=True, slots=True)
+class _Draft:
+    """A group whose offsets may be set: of which partitions, and to what if a file says so."""
+
+    group: str
+    places: list[TopicPartition]
+    committed: Offsets
+    wanted: Offsets
+
+
+@dataclass(frozen=True, slots=True)
 class _Reset:
     """One group's offsets before and after; `current` lacks what was never committed."""
 
@@ -54,6 +65,14 @@ class _Scope:
     plans: Plans | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Logs:
+    """What is known of the partitions of all drafts; `since` is empty unless a time was asked."""
+
+    ends: Mapping[TopicPartition, Ends]
+    since: Offsets
+
+
 def reset(cluster: Cluster, asked: Asked) -> None:
     """Print the new offsets, and set them with --execute.
 
@@ -62,15 +81,24 @@ def reset(cluster: Cluster, asked: Asked) -> None:
     names = [one.group for one in consumer_groups(cluster)] if asked.all_groups else asked.group
     names = list(dict.fromkeys(names))
     scope = _scope(cluster, asked, names)
-    done, troubles = [], []
-    for name, described in describe_groups(cluster, names).items():
+    drafts: list[_Draft] = []
+    done: list[_Reset] = []
+    troubles: list[str] = []
+    described = describe_groups(cluster, names)
+    for name in counted(names, "groups asked for their offsets"):
         try:
-            _require_inactive(described)
-            done.append(_plan(cluster, name, scope, asked))
+            _require_inactive(described[name])
+            drafts.append(_draft(cluster, name, scope, asked))
+        except Trouble as trouble:
+            troubles.append(str(trouble))
+    logs = _logs(cluster, drafts, scope.since_ms)
+    for draft in drafts:
+        try:
+            done.append(_plan(draft, logs, asked))
         except Trouble as trouble:
             troubles.append(str(trouble))
     if asked.execute:
-        done = [_execute(cluster, one, troubles) for one in done]
+        done = [_execute(cluster, one, troubles) for one in counted(done, "groups set")]
     _show(done, asked, alone=len(names) == 1)
     end_with(COMMAND, troubles)
 
@@ -116,42 +144,32 @@ def _require_inactive(described: GroupDescription | BrokerError) -> None:
         )
 
 
-def _plan(cluster: Cluster, group: str, scope: _Scope, asked: Asked) -> _Reset:
-    """Raises: Trouble when a partition has no log, or nothing to shift."""
+def _draft(cluster: Cluster, group: str, scope: _Scope, asked: Asked) -> _Draft:
+    """Raises: Trouble when the file has no plan for the group."""
     committed = {place: one.offset for place, one in list_group_offsets(cluster, group).items()}
-    wanted: Offsets = {}
-    if scope.plans is not None:
-        if group not in scope.plans:
-            raise Trouble(f"No reset plan for group {group} found in {asked.from_file}")
-        wanted = scope.plans[group]
-        places = sorted(wanted)
-    else:
+    if scope.plans is None:
         places = sorted(committed if scope.partitions is None else scope.partitions)
-    ends = ends_of(cluster, places)
-    absent = [_spelled(place) for place in places if ends[place] == Ends()]
-    if absent:
-        raise Trouble(
-            f'The partitions "{",".join(absent)}" do not exist, or have no leader; name those '
-            "that do with --topic"
-        )
-    if scope.since_ms is not None:
-        new = _first_since(cluster, places, scope.since_ms, ends)
-    else:
-        new = _new_offsets(asked, places, wanted, committed, ends)
-    return _Reset(group, {place: committed[place] for place in places if place in committed}, new)
+        return _Draft(group, places, committed, {})
+    if group not in scope.plans:
+        raise Trouble(f"No reset plan for group {group} found in {asked.from_file}")
+    wanted = scope.plans[group]
+    return _Draft(group, sorted(wanted), committed, wanted)
 
 
-def _first_since(
-    cluster: Cluster,
-    places: list[TopicPartition],
-    since_ms: int,
-    ends: Mapping[TopicPartition, Ends],
-) -> Offsets:
-    """Where the first record of a time or later is; the end of the log where there is none."""
-    found = list_offsets(cluster, dict.fromkeys(places, max(since_ms, 0)))
-    new = {}
-    for topic, partition in places:
-        offset = found[topic, partition].offset
+def _logs(cluster: Cluster, drafts: list[_Draft], since_ms: int | None) -> _Logs:
+    """The ends of all logs, and where the first record of a time or later is in each.
+
+    The end stands for a log without such a record, which is told.
+    """
+    ends = ends_of(cluster, {place for draft in drafts for place in draft.places})
+    since: Offsets = {}
+    if since_ms is None:
+        return _Logs(ends, since)
+    there = [place for place, one in ends.items() if one != Ends()]
+    for (topic, partition), found in list_offsets(
+        cluster, dict.fromkeys(there, max(since_ms, 0))
+    ).items():
+        offset = found.offset
         if offset is None:
             tell(
                 COMMAND,
@@ -159,38 +177,45 @@ def _first_since(
                 "later. Falling back to latest known offset.",
             )
             offset = _known(ends[topic, partition].latest)
-        new[topic, partition] = offset
-    return new
+        since[topic, partition] = offset
+    return _Logs(ends, since)
 
 
-def _new_offsets(
-    asked: Asked,
-    places: Iterable[TopicPartition],
-    wanted: Offsets,
-    committed: Offsets,
-    ends: Mapping[TopicPartition, Ends],
-) -> Offsets:
-    """The new offset of each partition by the scenario asked for. Raises: Trouble."""
-    new = {}
-    for place in places:
-        earliest, latest = _known(ends[place].earliest), _known(ends[place].latest)
-        if asked.to_earliest:
-            new[place] = earliest
-        elif asked.to_latest:
-            new[place] = latest
-        elif asked.to_current:
-            new[place] = committed.get(place, latest)
-        elif asked.shift_by is None:
-            offset = wanted[place] if asked.to_offset is None else asked.to_offset
-            new[place] = within(place, offset, earliest, latest)
-        elif place not in committed:
-            raise Trouble(
-                f"Cannot shift offset for partition {_spelled(place)} since there is no current "
-                "committed offset; name partitions that have one, or use --to-offset"
-            )
-        else:
-            new[place] = within(place, committed[place] + asked.shift_by, earliest, latest)
-    return new
+def _plan(draft: _Draft, logs: _Logs, asked: Asked) -> _Reset:
+    """Raises: Trouble when a partition has no log, or nothing to shift."""
+    absent = [_spelled(place) for place in draft.places if logs.ends[place] == Ends()]
+    if absent:
+        raise Trouble(
+            f'The partitions "{",".join(absent)}" do not exist, or have no leader; name those '
+            "that do with --topic"
+        )
+    committed = draft.committed
+    current = {place: committed[place] for place in draft.places if place in committed}
+    new = {place: _new_offset(draft, place, logs, asked) for place in draft.places}
+    return _Reset(draft.group, current, new)
+
+
+def _new_offset(draft: _Draft, place: TopicPartition, logs: _Logs, asked: Asked) -> int:
+    """By the scenario asked for. Raises: Trouble when there is nothing to shift."""
+    if logs.since:
+        return logs.since[place]
+    earliest, latest = _known(logs.ends[place].earliest), _known(logs.ends[place].latest)
+    if asked.to_earliest:
+        return earliest
+    if asked.to_latest:
+        return latest
+    if asked.to_current:
+        return draft.committed.get(place, latest)
+    if asked.shift_by is None:
+        offset = draft.wanted[place] if asked.to_offset is None else asked.to_offset
+    elif place in draft.committed:
+        offset = draft.committed[place] + asked.shift_by
+    else:
+        raise Trouble(
+            f"Cannot shift offset for partition {_spelled(place)} since there is no current "
+            "committed offset; name partitions that have one, or use --to-offset"
+        )
+    return within(place, offset, earliest, latest)
 
 
 def within(place: TopicPartition, offset: int, earliest: int, latest: int) -> int:
