@@ -148,3 +148,16 @@ def test_internal_topics_are_no_part_of_a_pattern(cli: Command) -> None:
     assert cli(*FIRST, "--max-messages", "1", "--group", "g").code == 0
     pattern = ("consume", "--include", ".*", "--from-beginning", "--timeout-ms", "2000")
     assert cli(*pattern).text == "a\nb\nc\n"
+
+
+def test_a_topic_that_is_made_anew_is_read_from_its_beginning(
+    cli: Command, start: Callable[..., Any]
+) -> None:
+    consumer = start("consume", "--topic", "t", "--from-beginning", "--max-messages", "7")
+    assert [consumer.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
+    assert cli("topics", "--delete", "--topic", "t").code == 0
+    told = consumer.stderr.readline()
+    assert told == b"headrace consume: there is no topic t any more; waiting for one\n"
+    assert cli("produce", "--topic", "t", stdin=b"d\ne\nf\ng\n").code == 0
+    assert [consumer.stdout.readline() for _ in range(4)] == [b"d\n", b"e\n", b"f\n", b"g\n"]
+    assert consumer.wait(TIMEOUT_S) == 0

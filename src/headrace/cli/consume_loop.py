@@ -81,6 +81,7 @@ class Reading:
         self._begins: dict[Place, int] = {}  # of partitions that were there at the start
         self._look_at = 0.0
         self._is_down = False
+        self._is_missing = False  # and that was told
         self._consumer = _new_consumer(settings | {"error_cb": self._on_error})
 
     def run(self, cluster: Cluster) -> None:
@@ -154,13 +155,14 @@ class Reading:
         if self._wanted.messages_max is not None:
             room = min(room, self._wanted.messages_max - self.count - 1)
         rest = self._consumer.consume(room, timeout=0) if room > 0 else []
-        out = sys.stdout.buffer
+        found = False
         for message in (first, *rest):
             if self.stopped is None and self._is_readable(message):
                 self._write_one(message)
-        out.flush()
+                found = True
+        sys.stdout.buffer.flush()
         self._is_down = False
-        return True
+        return found
 
     def _write_one(self, message: Message) -> None:
         try:
@@ -186,12 +188,22 @@ class Reading:
         if error is None:
             return True
         if self._subscribes and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return False  # it is waited for, and that was told at the start
+            self._forget(message.topic())
+            return False
         place = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
         if not self._wanted.skip_errors:
             raise Trouble(f"reading {place}: {error.str()}; --skip-message-on-error goes on")
         tell("consume", f"reading {place}: {error.str()}; skipped")
         return False
+
+    def _forget(self, topic: str | None) -> None:
+        """A topic is gone; another of its name is read from its beginning."""
+        if not self._is_missing:
+            tell("consume", f"there is no topic {topic} any more; waiting for one")
+        self._is_missing = True
+        for known in (self._next, self._begins):
+            for place in [place for place in known if place[0] == topic]:
+                del known[place]
 
     def _is_full(self) -> bool:
         return self._wanted.messages_max is not None and self.count >= self._wanted.messages_max
@@ -225,6 +237,7 @@ class Reading:
             told = "no topic matches" if wanted.is_pattern else "there is no topic"
             part = "" if wanted.partition is None else f" with partition {wanted.partition}"
             tell("consume", f"{told} {wanted.name}{part}; waiting for one")
+            self._is_missing = True
         self._look_at = time.monotonic() + (_LOOK_S if self._begins else _LOOK_MISSING_S)
 
     def _begin(self, cluster: Cluster, topic: str, partition: int, *, at_start: bool) -> int:

@@ -4,6 +4,7 @@ import json
 
 import typer
 
+from headrace.broker.topic_patterns import why_refused
 from headrace.cli.consumer_groups import Asked
 from headrace.cli.ending import FAILED, Trouble
 from headrace.cli.table import Table
@@ -49,17 +50,8 @@ def consumer_groups(
 
 def validate_regex(asked: Asked) -> None:
     """Print whether brokers take a pattern of topics; ends with 1 when they do not."""
-    import re2
-
     pattern = asked.validate_regex or ""
-    reason = None
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        re2.compile(pattern, options)
-    except re2.error as error:
-        told = error.args[0]
-        reason = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+    reason = why_refused(pattern)
     if asked.as_json:
         print(json.dumps({"regex": pattern, "valid": reason is None, "reason": reason}))
     elif reason is None:
