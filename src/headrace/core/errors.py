@@ -19,6 +19,7 @@ class Why(Enum):
     UNKNOWN_MEMBER = auto()
     GROUP_FULL = auto()
     NON_EMPTY_GROUP = auto()
+    SUBSCRIBED_TO_TOPIC = auto()
     STALE_EPOCH = auto()
     NOT_THE_HOLDER = auto()
     INVALID_SESSION_TIMEOUT = auto()
