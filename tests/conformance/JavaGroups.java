@@ -159,12 +159,13 @@ public class JavaGroups {
     }
 
     static void checkDeletionOfOffsetsThatCannotBeIsToldByPartitionAndAsAWhole() throws Exception {
-        String topic = created("topic-absent", 1, 0);
+        String topic = created("topic-absent", 2, 0);
         TopicPartition zero = new TopicPartition(topic, 0), nine = new TopicPartition(topic, 9);
+        var offsets = Map.of(zero, new OffsetAndMetadata(0), new TopicPartition(topic, 1), new OffsetAndMetadata(0));
         var unknown = admin.deleteConsumerGroupOffsets("no-such-group", Set.of(zero));
         requireThrows(GroupIdNotFoundException.class, () -> unknown.all().get());
         requireThrows(GroupIdNotFoundException.class, () -> unknown.partitionResult(zero).get());
-        admin.alterConsumerGroupOffsets("absent", Map.of(zero, new OffsetAndMetadata(0))).all().get();
+        admin.alterConsumerGroupOffsets("absent", offsets).all().get();
         var mixed = admin.deleteConsumerGroupOffsets("absent", Set.of(zero, nine));
         requireThrows(UnknownTopicOrPartitionException.class, () -> mixed.all().get());
         requireThrows(UnknownTopicOrPartitionException.class, () -> mixed.partitionResult(nine).get());

@@ -177,10 +177,10 @@ def test_kafka_python_deletes_offsets_and_groups(
     with member(broker, "orders"):
         deleted = kafka_admin.delete_group_offsets("team", [kept, left])
         assert deleted == {kept: GroupSubscribedToTopicError, left: NoError}
-        assert kafka_admin.delete_groups(["team"]) == [("team", "NonEmptyGroupError")]
+        assert kafka_admin.delete_groups(["team"]) == {"team": "NonEmptyGroupError"}
     assert set(kafka_admin.list_group_offsets({"team": None})["team"]) == {kept}
-    assert kafka_admin.delete_groups(["team"]) == [("team", "OK")]
-    assert kafka_admin.delete_groups(["team"]) == [("team", "GroupIdNotFoundError")]
+    assert kafka_admin.delete_groups(["team"]) == {"team": "OK"}
+    assert kafka_admin.delete_groups(["team"]) == {"team": "GroupIdNotFoundError"}
 
 
 def test_kafka_python_describes_and_removes_members(

@@ -33,7 +33,7 @@ class Stage:
     def __init__(self) -> None:
         self.bootstrap = ""
         self.up = True
-        self.gate = ""
+        self.gate = ""  # where the next kill comes
         self.held = False
         self.ended = False
         self.resting = 0
@@ -56,6 +56,13 @@ class Stage:
             self.changes[worker] = self.changes.get(worker, 0) + 1
             self.condition.notify_all()
 
+    def tell(self, **state: object) -> None:
+        """Change what the crew goes by."""
+        with self.condition:
+            for name, value in state.items():
+                setattr(self, name, value)
+            self.condition.notify_all()
+
     def wait(self, condition: Callable[[], object], what: Callable[[], object]) -> None:
         """Wait for the crew. Raises what one of it raised."""
         with self.condition:
@@ -70,7 +77,7 @@ class Stage:
             if self.gate == name:
                 self.held = True
                 self.condition.notify_all()
-                self.condition.wait_for(lambda: not self.up or self.ended, WAIT_S)
+                self.condition.wait_for(lambda: self.gate != name or self.ended, WAIT_S)
 
     def rest(self) -> None:
         with self.condition:

@@ -48,21 +48,16 @@ def test_nothing_acknowledged_is_lost_and_groups_go_on(tmp_path: Path) -> None:
             for kill in range(KILLS):
                 work(stage, team, chance.randrange(20, 200))
                 hold_at(stage, GATES[kill % len(GATES)])
-                with stage.condition:
-                    stage.up = False
-                    stage.condition.notify_all()
+                stage.up = False
                 server.kill()
+                stage.tell(gate="")
                 stage.wait(lambda: stage.resting == len(crew), lambda: stage.resting)
                 server.start()
                 check(stage, team)
-                with stage.condition:
-                    stage.up = True
-                    stage.condition.notify_all()
+                stage.tell(up=True)
             work(stage, team, 20)
         finally:
-            with stage.condition:
-                stage.ended = True
-                stage.condition.notify_all()
+            stage.tell(ended=True)
             for worker in crew:
                 worker.join()
     assert stage.failure is None
@@ -81,10 +76,10 @@ def work(stage: Stage, team: Team, changes: int) -> None:
 
 
 def hold_at(stage: Stage, gate: str) -> None:
-    with stage.condition:
-        stage.gate, stage.held = gate, not gate
-    stage.wait(lambda: stage.held, lambda: f"nobody came to {gate}")
-    stage.gate = ""
+    """Until somebody stands there."""
+    if gate:
+        stage.tell(gate=gate, held=False)
+        stage.wait(lambda: stage.held, lambda: f"nobody came to {gate}")
 
 
 def check(stage: Stage, team: Team) -> None:
