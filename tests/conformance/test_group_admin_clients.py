@@ -39,7 +39,7 @@ PARTITIONS, RECORDS = 6, 60
 @pytest.fixture(autouse=True)
 def topics(broker: headrace.Broker) -> None:
     """ "orders" and "returns", with ten records in each partition."""
-    settings = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 2}
+    settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 2}
     admin, producer = AdminClient(settings), Producer(settings)
     for topic in ("orders", "returns"):
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(TIMEOUT_S)
