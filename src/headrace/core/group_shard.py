@@ -1,4 +1,4 @@
-"""One shard of classic groups: routes commands to their groups, events to the same.
+"""One shard of consumer groups, of both protocols: routes commands to their groups, and events.
 
 A shard is the unit of journaling: the members of a group and all that it has committed live in one
 shard, so what is decided over both is one atomic record batch.
@@ -9,14 +9,34 @@ from collections.abc import Sequence
 from itertools import count
 from typing import assert_never
 
-from headrace.core import offset_life
+from headrace.core import consumer_checks, offset_life
 from headrace.core.classic_group import ClassicGroup
+from headrace.core.consumer_decision import ConsumerDecision
+from headrace.core.consumer_events import (
+    ConsumerEvent,
+    ConsumerGroupDropped,
+    ConsumerGroupStored,
+    ConsumerMemberStored,
+    ConsumerTimerSet,
+    HoldingStored,
+    RegexResolved,
+    TargetSet,
+    TargetStored,
+)
+from headrace.core.consumer_group import ConsumerGroup, Group
+from headrace.core.consumer_words import JOINING, ConsumerBeat, ConsumerOutside, GroupCommand
 from headrace.core.errors import Refused, Why
-from headrace.core.group_events import Event, GroupDropped, OffsetCommitted, OffsetDropped, TimerSet
+from headrace.core.group_events import (
+    Event,
+    GroupDropped,
+    MemberEvent,
+    OffsetCommitted,
+    OffsetDropped,
+    TimerSet,
+)
 from headrace.core.group_words import (
     NOBODY,
     Beat,
-    Command,
     Commit,
     DeleteGroup,
     DeleteOffsets,
@@ -24,7 +44,6 @@ from headrace.core.group_words import (
     ForgetOffsets,
     Join,
     Leave,
-    Outside,
     Phase,
     RestartSessions,
     Sync,
@@ -37,15 +56,25 @@ from headrace.core.roster import Roster
 from headrace.core.share_words import NAME_BYTES_MAX
 from headrace.core.types import MemberId, MonoMs, Now
 
+_NO_MIXING = "and members of both do not mix here (group.consumer.migration.policy=disabled)"
+# What a group can begin with in a compacted journal.
+_CONSUMER_BEGINNINGS = (
+    ConsumerGroupStored,
+    ConsumerMemberStored,
+    TargetStored,
+    TargetSet,
+    HoldingStored,
+    RegexResolved,
+)
 _DEADLINES_MIN = 1_000  # fewer are not worth a look for those that count no more
 
 
 class GroupShard:
     """The machine of one shard's groups and their committed offsets."""
 
-    def __init__(self, outside: Outside) -> None:
+    def __init__(self, outside: ConsumerOutside) -> None:
         self._outside = outside
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.offsets: dict[str, Offsets] = {}
         self.names = Roster()  # of all groups, for who walks over them
         self.offset_count = 0
@@ -53,16 +82,17 @@ class GroupShard:
         self._due_max = _DEADLINES_MIN
         self._pushes = count()
 
-    def decide(self, command: Command, now: Now) -> Decided[Event] | Refused:
+    def decide(self, command: GroupCommand, now: Now) -> Decided[Event] | Refused:
         """The events that `command` makes true and the caller's reply, or why not."""
         match command:
             case Join():
                 return self._join(command, now)
             case Sync() | Beat():
                 return self._as_member(command, now)
+            case ConsumerBeat():
+                return self._consumer_beat(command, now)
             case Leave(name):
-                group = self.groups.get(name) or ClassicGroup(name)
-                decision = Decision(group, now, self._outside.limits)
+                decision = self._decision(self.groups.get(name) or ClassicGroup(name), now)
                 answers = decision.leave(command)
                 return Decided(decision.events, answers)
             case Commit(name):
@@ -79,7 +109,7 @@ class GroupShard:
         events: list[Event] = []
         for group in self.groups.values():
             if next(group.due(now.mono), None) is not None:
-                decision = Decision(group, now, self._outside.limits)
+                decision = self._decision(group, now)
                 decision.expire()
                 events += decision.events
         return events
@@ -98,15 +128,17 @@ class GroupShard:
         """The only place where the shard's state changes; live and in recovery."""
         name = event.group
         match event:
-            case GroupDropped():
-                self.groups.pop(name, None)
-                if name in self.offsets:
-                    self.groups[name] = ClassicGroup(name)  # a simple one has what it left
             case OffsetCommitted() | OffsetDropped():
                 self._apply_to_offsets(event)
+            case GroupDropped():
+                self._end(name, ClassicGroup)
+            case ConsumerGroupDropped():
+                self._end(name, ConsumerGroup)
+            case _ if isinstance(event, ConsumerEvent):
+                self._apply_to_consumers(event)
             case _:
-                self.groups.setdefault(name, ClassicGroup(name)).apply(event)
-        if isinstance(event, TimerSet):
+                self._apply_to_classic(event)
+        if isinstance(event, TimerSet | ConsumerTimerSet):
             entry = (event.deadline, next(self._pushes), name, event.timer, event.member)
             heapq.heappush(self._due, entry)
             if len(self._due) > self._due_max:
@@ -131,6 +163,28 @@ class GroupShard:
             offsets.drop(event.topic, event.partition)
         self.offset_count += len(offsets) - before
 
+    def _apply_to_classic(self, event: MemberEvent) -> None:
+        group = self.groups.get(event.group)
+        if not isinstance(group, ClassicGroup):
+            group = self.groups[event.group] = ClassicGroup(event.group)
+        group.apply(event)
+
+    def _apply_to_consumers(self, event: ConsumerEvent) -> None:
+        """A compacted journal may have kept tombstones of a group, and nothing else of it."""
+        group = self.groups.get(event.group)
+        if not isinstance(group, ConsumerGroup):
+            if not isinstance(event, _CONSUMER_BEGINNINGS):
+                return
+            group = self.groups[event.group] = ConsumerGroup(event.group)
+        group.apply(event)
+
+    def _end(self, name: str, kind: type[Group]) -> None:
+        """A group of this kind is no more; what it committed is a simple group's from now on."""
+        if isinstance(self.groups.get(name), kind):
+            del self.groups[name]
+        if name in self.offsets:
+            self.groups.setdefault(name, ClassicGroup(name))
+
     def _forget_past_deadlines(self) -> None:
         """Every heartbeat and commit leaves one behind, for as long as a session may last."""
         self._due = [
@@ -146,7 +200,7 @@ class GroupShard:
         if name in self.offsets and not self.offsets[name]:
             del self.offsets[name]
         group = self.groups.get(name)
-        if group is not None and group.blank and name not in self.offsets:
+        if isinstance(group, ClassicGroup) and group.blank and name not in self.offsets:
             del self.groups[name]
 
     # ---- decisions
@@ -185,16 +239,48 @@ class GroupShard:
                 Why.INCONSISTENT_PROTOCOL, f"Group {command.group} is a share group (group.type)."
             )
         group = self.groups.get(command.group)
+        begun: list[Event] = []
+        if isinstance(group, ConsumerGroup):
+            if not group.is_empty:
+                return Refused(
+                    Why.INCONSISTENT_PROTOCOL,
+                    f"Group {group.name} has members of the new protocol (group.protocol=consumer),"
+                    f" {_NO_MIXING}.",
+                )
+            begun, group = [*group.ended()], None
         if group is None and command.member != NOBODY:
             return _unknown(command.member, command.group)
         decision = Decision(group or ClassicGroup(command.group), now, limits)
-        return _decided(decision, decision.join(command))
+        return _decided(decision, decision.join(command), begun)
+
+    def _consumer_beat(self, command: ConsumerBeat, now: Now) -> Decided[Event] | Refused:
+        name, outside = command.group, self._outside
+        refused = consumer_checks.check_beat(command, outside.consumer_limits)
+        if refused is not None:
+            return refused
+        if outside.is_share_group(name):
+            return Refused(Why.WRONG_GROUP_TYPE, f"Group {name} is a share group.")
+        group = self.groups.get(name)
+        begun: list[Event] = []
+        if not isinstance(group, ConsumerGroup):
+            if command.epoch != JOINING:
+                return Refused(Why.UNKNOWN_GROUP, f"Consumer group {name} not found.")
+            if group is not None and not group.is_empty:
+                return Refused(
+                    Why.UNKNOWN_GROUP,
+                    f"Cannot upgrade classic group {name} to consumer group: it has members of "
+                    f"the classic protocol, {_NO_MIXING}.",
+                )
+            begun = [GroupDropped(name)] if group is not None else []
+            group = ConsumerGroup(name)
+        decision = ConsumerDecision(group, now, outside)
+        return _decided(decision, decision.beat(command), begun)
 
     def _as_member(self, command: Sync | Beat, now: Now) -> Decided[Event] | Refused:
         if not command.group:
             return Refused(Why.INVALID_GROUP, "The group id is empty.")
         group = self.groups.get(command.group)
-        if group is None or group.phase is Phase.EMPTY:
+        if not isinstance(group, ClassicGroup) or group.is_empty:
             return _unknown(command.member, command.group)
         refused = group.check(command.member, command.instance)
         if refused is None:
@@ -209,20 +295,28 @@ class GroupShard:
             group.renewed(command.member, now), rebalancing(group.name) if late else None
         )
 
+    def _decision(self, group: Group, now: Now) -> Decision | ConsumerDecision:
+        if isinstance(group, ConsumerGroup):
+            return ConsumerDecision(group, now, self._outside)
+        return Decision(group, now, self._outside.limits)
+
     def _restarted(self, now: Now) -> list[Event]:
         events: list[Event] = []
         for group in self.groups.values():
-            if group.phase is not Phase.EMPTY:
-                decision = Decision(group, now, self._outside.limits)
+            if not group.is_empty:
+                decision = self._decision(group, now)
                 decision.restart()
                 events += decision.events
         return events
 
 
-def _decided(decision: Decision, reply: object) -> Decided[Event] | Refused:
-    if isinstance(reply, Refused) and not decision.events:
+def _decided(
+    decision: Decision | ConsumerDecision, reply: object, begun: Sequence[Event] = ()
+) -> Decided[Event] | Refused:
+    """A refusal changes nothing, and begins no group of another kind."""
+    if isinstance(reply, Refused):
         return reply
-    return Decided(decision.events, reply)
+    return Decided([*begun, *decision.events], reply)
 
 
 def _too_long(name: str) -> bool:
