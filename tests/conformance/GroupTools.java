@@ -173,7 +173,8 @@ public class GroupTools {
             order.path("settings").properties().forEach(one -> settings.put(one.getKey(), one.getValue().asText()));
             if ("consumer".equals(settings.get("group.protocol"))) settings.remove("heartbeat.interval.ms");
             consumer = new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
-            consumer.subscribe(texts(order.path("topics")));
+            if (order.has("pattern")) consumer.subscribe(new SubscriptionPattern(order.path("pattern").asText()));
+            else consumer.subscribe(texts(order.path("topics")));
             setName(order.path("name").asText());
             setDaemon(true);
             start();

@@ -24,7 +24,13 @@ T = TypeVar("T")
 
 _PROGRAM = Path(__file__).with_name("GroupTools.java")
 _QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
-_SETTINGS = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
+_SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "100",
+}
 _ANSWER_SECONDS_MAX = 60
 _JOIN, _JOIN_VERSION = 11, 3  # the newest that a member enters without a second request
 _SYNC, _SYNC_VERSION = 14, 2
@@ -116,6 +122,7 @@ class Side:
     def _lines(self, text: str) -> list[str]:
         """Without what differs between two runs of one broker: ids, the port."""
         text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<uuid>", text)
+        text = re.sub(r"(?<= )[\w-]{22}(?= )", "<member>", text)
         return [line.rstrip() for line in text.replace(f":{self._port}", ":<port>").splitlines()]
 
 

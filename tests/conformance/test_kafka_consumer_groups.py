@@ -21,7 +21,10 @@ SUBSCRIPTION = TOPICS_ONLY + struct.pack(">i", 0)
 
 
 class Story:
-    """Tells one side what happens, and keeps what the tool printed after each command."""
+    """Tells one side what happens, and keeps what the tool printed after each command.
+
+    What stands in parentheses after a command tells it from the same one at another time.
+    """
 
     def __init__(self, side: Side, folder: Path) -> None:
         self.side = side
@@ -32,8 +35,8 @@ class Story:
         for command in commands:
             while command in self.told:
                 command += " (again)"
-            given = shlex.split(command.replace(" (again)", ""))
-            self.told[command] = self.side.run(TOOL, *given)
+            given, _, _ = command.partition(" (")
+            self.told[command] = self.side.run(TOOL, *shlex.split(given))
 
     def file(self, name: str, text: str) -> str:
         path = self.folder / name
@@ -237,6 +240,79 @@ def empty_group(story: Story) -> None:
     )
 
 
+def new_protocol(story: Story) -> None:
+    new = {"group_protocol": "consumer"}
+    story.member("n1", "new", "a", "b", **new)
+    story.own(n1=5)
+    story.commit("n1", a_0=5, b_0=3)
+    story.side.order("subscribe", "n1", topics=["a"])
+    story.own(n1=3)
+    story.tool(
+        "--list --state --type",
+        "--list --type Consumer",
+        "--describe --group new",
+        "--describe --group new --offsets --verbose",
+        "--describe --group new --members",
+        "--describe --group new --members --verbose",
+        "--describe --group new --state",
+        "--describe --group new --state --verbose",
+        "--delete-offsets --group new --topic a:0 --topic b:0",
+        "--reset-offsets --group new --topic a --to-earliest --execute",
+        "--delete --group new",
+    )
+    story.member("n2", "new", "a", "unread", **new)
+    story.own(n1=2, n2=2)
+    story.tool("--describe --group new --members", "--describe --group new --state")
+    for number in (1, 2):
+        name, fixed = f"r{number}", {"group_instance_id": f"i{number}"}
+        story.member(name, "ranged", "a", group_remote_assignor="range", **fixed, **new)
+        story.own(**{"r1": 3} if number == 1 else {"r1": 2, "r2": 1})
+    story.side.order(
+        "join", "p", group="matched", pattern="^(a|u.*)$", settings={"group.protocol": "consumer"}
+    )
+    story.own(p=4)
+    story.tool(
+        "--describe --group ranged",
+        "--describe --group ranged --members --verbose",
+        "--describe --group ranged --state --verbose",
+        "--describe --group matched --members --verbose",
+        "--describe --group matched --state",
+        "--delete-offsets --group matched --topic unread --topic b",
+    )
+
+
+def new_protocol_left(story: Story) -> None:
+    story.side.order("leave", "n1")
+    story.own(n2=4)
+    story.side.order("leave", "n2")
+    story.tool(
+        "--describe --group new (left)",
+        "--describe --group new --members (left)",
+        "--describe --group new --members --verbose (left)",
+        "--describe --group new --state (left)",
+        "--describe --group new --state --verbose (left)",
+        "--reset-offsets --group new --topic a:0 --to-latest --execute",
+        "--reset-offsets --group new --topic a:0 --topic b:0 --shift-by -1 --dry-run",
+        "--delete-offsets --group new --topic a:0",
+        "--list --type consumer --state empty",
+        "--delete --group new (left)",
+    )
+
+
+def a_name_changes_its_kind(story: Story) -> None:
+    story.member("then", "moving", "a")
+    story.own(then=3)
+    story.commit("then", a_0=4)
+    story.side.order("leave", "then")
+    story.member("now", "moving", "a", group_protocol="consumer")
+    story.own(now=3)
+    story.tool("--describe --group moving", "--list --type --state")
+    story.side.order("leave", "now")
+    story.member("again", "moving", "a")
+    story.own(again=3)
+    story.tool("--describe --group moving (again)", "--describe --group moving --state")
+
+
 def last_offset_of_a_simple_group(story: Story) -> None:
     story.tool(
         "--reset-offsets --group single --topic a:0 --to-earliest --execute",
@@ -255,6 +331,9 @@ CHAPTERS: list[Callable[[Story], None]] = [
     several_members,
     groups_of_other_clients,
     empty_group,
+    new_protocol,
+    new_protocol_left,
+    a_name_changes_its_kind,
     last_offset_of_a_simple_group,
 ]
 
@@ -279,13 +358,24 @@ class Intended:
     out: tuple[str, ...]
 
 
-# A subscription that ends before its user data is malformed to Kafka, and such a group counts as
-# subscribed to everything. KIP-496 asks for the topics alone, so those are known.
-TOPICS_SUFFICE = "of a subscription only the topics matter (KIP-496)"
-# A simple group is its offsets: no record says that it exists. Kafka keeps it in memory until the
-# next check or restart, whichever comes first; here what is live is what the journal says.
-NOTHING_LEFT = "a simple group is gone with its last offset"
+OWN_WORDS = "What is wrong is said in words of our own."
+TOPICS_SUFFICE = """
+A subscription that ends before its user data is malformed to Kafka, and such a group counts as
+subscribed to everything. KIP-496 asks for the topics alone, so those are known.
+"""
+NOTHING_LEFT = """
+A simple group is its offsets: no record says that it exists. Kafka keeps it in memory until the
+next check or restart, whichever comes first; here what is live is what the journal says.
+"""
 INTENDED = {
+    "--describe --group ''": Intended(
+        OWN_WORDS,
+        (
+            "",
+            "Error: Executing consumer group command failed due to"
+            " org.apache.kafka.common.errors.InvalidGroupIdException: The group id is empty.",
+        ),
+    ),
     "--delete-offsets --group short --topic a:0 --topic b:0": Intended(
         TOPICS_SUFFICE,
         (
