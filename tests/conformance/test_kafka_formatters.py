@@ -17,7 +17,7 @@ from headrace.client.admin import log_end
 from .side_by_side import Side, Sides
 
 TOOLS = "org.apache.kafka.tools.consumer"
-GROUPS = {"journaled", "journaled-static", "journaled-old", "journaled-gone"}
+GROUPS = {f"journaled{one}" for one in ("", "-static", "-old", "-gone", "-moved")}
 TOPIC = "journaled"
 COMMIT, COMMIT_VERSION = 8, 2  # of a client that chooses its own retention
 RETENTION_MS = 600_000
@@ -63,6 +63,12 @@ def happen(side: Side) -> None:
     side.order("leave", "fixed")
     groups(f"--reset-offsets --execute --to-earliest --topic {TOPIC}:0 --group journaled-gone")
     groups("--delete --group journaled-gone")
+    for protocol in ("classic", "consumer"):
+        settings = {"group.protocol": protocol}
+        side.order("join", protocol, group="journaled-moved", topics=[TOPIC], settings=settings)
+        side.order("own", counts={protocol: 2})
+        side.order("commit", protocol, offsets={f"{TOPIC}-1": 1})
+        side.order("leave", protocol)
     place = {"partition_index": 0, "committed_offset": 4, "committed_metadata": "old"}
     committing = {
         "group_id": "journaled-old",
@@ -109,7 +115,7 @@ def parsed(text: str) -> Iterator[Any]:
 
 def test_offsets(told: dict[str, tuple[list[Any], list[Any]]]) -> None:
     kafka, headrace = told["Offsets"]
-    assert len(kafka) == 8
+    assert len(kafka) == 10
     assert headrace == kafka
 
 
@@ -117,5 +123,5 @@ def test_group_metadata(told: dict[str, tuple[list[Any], list[Any]]]) -> None:
     """Kafka also writes down a group that has no member yet; nothing is lost without that."""
     kafka, headrace = told["GroupMetadata"]
     kafka = [one for one in kafka if (one["value"] or {"data": {}})["data"] != UNBORN]
-    assert len(kafka) == 4
+    assert len(kafka) == 7
     assert headrace == kafka
