@@ -1,11 +1,10 @@
-"""Those who work with groups while their broker is killed: committers, a janitor, members.
+"""Those who work with groups while their broker is killed: committers and a janitor.
 
 Each is a thread with one request in flight. When the connection breaks they rest until the broker
 is back; what was in flight at that moment is in doubt, everything before it is certain.
 """
 
 import random
-import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,12 +15,8 @@ from headrace.client.connection import Cluster
 TOPIC, PARTITIONS = "orders", 6
 WAIT_S = 30.0
 NONE = -1  # the offset of a partition that nobody committed
-_COMMIT, _FETCH, _JOIN, _HEARTBEAT, _LEAVE, _SYNC = 8, 9, 11, 12, 13, 14
+_COMMIT, _FETCH = 8, 9
 _DELETE_GROUPS, _DELETE_OFFSETS = 42, 47
-_UNKNOWN_MEMBER, _REBALANCING, _MEMBER_ID_REQUIRED, _FENCED = 25, 27, 79, 82
-_ILLEGAL_GENERATION = 22
-SESSION_MS = 2_000
-_SUBSCRIPTION = struct.pack(f">hih{len(TOPIC)}si", 0, 1, len(TOPIC), TOPIC.encode(), -1)
 
 Place = tuple[str, int]
 Offsets = Mapping[int, int]
@@ -117,7 +112,13 @@ class Worker(threading.Thread):
             self.cluster.close()
 
     def commit(
-        self, group: str, offsets: Offsets, *, generation: int = -1, **member: Any
+        self,
+        group: str,
+        offsets: Offsets,
+        *,
+        version: int = 8,
+        generation: int = -1,
+        **member: Any,
     ) -> set[int]:
         """Commit to a group; the error codes."""
         places = [
@@ -131,7 +132,7 @@ class Worker(threading.Thread):
             "topics": [{"name": TOPIC, "partitions": places}],
             **member,
         }
-        (topic,) = self.cluster.ask(_COMMIT, 8, asked).topics
+        (topic,) = self.cluster.ask(_COMMIT, version, asked).topics
         return {one.error_code for one in topic.partitions}
 
 
@@ -168,146 +169,6 @@ class Janitor(Worker):
             with self.stage.changing(self.name, group, {0: NONE, 1: NONE}):
                 (deleted,) = self.cluster.ask(_DELETE_GROUPS, 2, {"groups_names": [group]}).results
                 assert deleted.error_code == 0
-
-
-class Team:
-    """What the members of one group have been told: who owned what in which generation."""
-
-    def __init__(self, stage: Stage, name: str) -> None:
-        self.stage = stage
-        self.name = name
-        self.owners: dict[int, dict[str, frozenset[int]]] = {}
-        self.floor = 0
-        # Of each partition: the highest offset acknowledged, and the highest ever asked for.
-        self.certain = dict.fromkeys(range(PARTITIONS), NONE)
-        self.asked = dict.fromkeys(range(PARTITIONS), NONE)
-        self.moved: set[int] = set()  # partitions with a commit since the last kill
-
-    def agreed(self, generation: int, member: str, partitions: frozenset[int]) -> None:
-        """A member has its assignment: it must fit what the others of that generation have."""
-        with self.stage.condition:
-            owners = self.owners.setdefault(generation, {})
-            assert generation >= self.floor, f"{generation} after {self.floor}"
-            assert owners.get(member, partitions) == partitions, (generation, owners, member)
-            owners[member] = partitions
-            owned = [one for held in owners.values() for one in held]
-            assert len(owned) == len(set(owned)), (generation, owners)
-
-
-class Member(Worker):
-    """A member of a team: joins, commits what it owns a few times, leaves, comes again."""
-
-    def __init__(self, stage: Stage, name: str, team: Team, *, instance: str | None = None) -> None:
-        self.team = team
-        self.instance = instance
-        self.id = ""
-        self.generation = NONE
-        self.owned: frozenset[int] = frozenset()
-        self.rounds_left = 0
-        super().__init__(stage, name)
-
-    def step(self) -> None:
-        if self.generation == NONE:
-            self.enter()
-        elif self.rounds_left == 0:
-            self.leave()
-        elif self.goes_on(self.heartbeat()):
-            self.rounds_left -= 1
-            for partition in self.owned:
-                if not self.goes_on(self.move(partition)):
-                    break
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return {"member_id": self.id, "group_instance_id": self.instance}
-
-    def enter(self) -> None:
-        """One join and sync; without success it is tried again in the next step."""
-        joining = {
-            "group_id": self.team.name,
-            "session_timeout": SESSION_MS,
-            "rebalance_timeout": 10 * SESSION_MS,
-            "protocol_type": "consumer",
-            "protocols": [{"name": "range", "metadata": _SUBSCRIPTION}],
-            **self.identity,
-        }
-        joined = self.cluster.ask(_JOIN, 5, joining)
-        if joined.error_code == _MEMBER_ID_REQUIRED:
-            self.id = joined.member_id
-        if not self.goes_on(joined.error_code):
-            return
-        self.id = joined.member_id
-        leads = joined.leader == self.id
-        if leads:
-            self.stage.pass_gate("sync")
-        syncing = {
-            "group_id": self.team.name,
-            "generation_id": joined.generation_id,
-            "assignments": shared_out(joined.members) if leads else [],
-            **self.identity,
-        }
-        synced = self.cluster.ask(_SYNC, 3, syncing)
-        if self.goes_on(synced.error_code):
-            self.owned = frozenset(synced.assignment)
-            self.team.agreed(joined.generation_id, self.name, self.owned)
-            self.generation = joined.generation_id
-            self.rounds_left = self.random.randrange(5, 30)
-
-    def goes_on(self, code: int) -> bool:
-        """Whether all is well; otherwise the member has to join again, perhaps as a new one."""
-        if code == 0:
-            return True
-        expected = {_ILLEGAL_GENERATION, _REBALANCING, _UNKNOWN_MEMBER, _FENCED}
-        assert code in expected | {_MEMBER_ID_REQUIRED}, code
-        self.generation = NONE
-        if code in (_UNKNOWN_MEMBER, _FENCED):
-            self.id = ""
-        if code == _REBALANCING:
-            self.stage.pass_gate("rejoin")
-        return False
-
-    def heartbeat(self) -> int:
-        asked = {
-            "group_id": self.team.name,
-            "generation_id": self.generation,
-            **self.identity,
-        }
-        return int(self.cluster.ask(_HEARTBEAT, 3, asked).error_code)
-
-    def move(self, partition: int) -> int:
-        """Go on where the group stands, as whoever takes a partition over does."""
-        found = committed(self.cluster, self.team.name)[partition]
-        team = self.team
-        with self.stage.condition:
-            assert found >= team.certain[partition], (partition, found, team.certain)
-            team.asked[partition] = max(team.asked[partition], found + 1)
-        (code,) = self.commit(
-            team.name, {partition: found + 1}, generation=self.generation, **self.identity
-        )
-        if code == 0:
-            with self.stage.condition:
-                team.certain[partition] = max(team.certain[partition], found + 1)
-                team.moved.add(partition)
-                self.stage.condition.notify_all()
-        return int(code)
-
-    def leave(self) -> None:
-        """A static member just goes, and its next life takes its place."""
-        if self.instance is None:
-            leaving = {"group_id": self.team.name, "members": [self.identity]}
-            (left,) = self.cluster.ask(_LEAVE, 3, leaving).members
-            assert left.error_code in (0, _UNKNOWN_MEMBER)
-        self.id = ""
-        self.generation = NONE
-
-
-def shared_out(members: Any) -> list[dict[str, Any]]:
-    """The partitions dealt to the members; an assignment is a byte for each."""
-    names = sorted(one.member_id for one in members)
-    hands = [bytes(range(index, PARTITIONS, len(names))) for index in range(len(names))]
-    return [
-        {"member_id": name, "assignment": hand} for name, hand in zip(names, hands, strict=True)
-    ]
 
 
 def committed(cluster: Cluster, group: str) -> dict[int, int]:

@@ -5,49 +5,59 @@ the group goes on: every partition has an owner that commits, in a generation no
 """
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.client.admin import create_topic
 from headrace.client.connection import Cluster
 from headrace.demo.server import Server
 
-from .group_crew import (
-    PARTITIONS,
-    TOPIC,
-    Committer,
-    Janitor,
-    Member,
-    Stage,
-    Team,
-    Worker,
-    committed,
-)
+from .group_crew import PARTITIONS, TOPIC, Committer, Janitor, Stage, Worker, committed
+from .group_members import ClassicMember, ClassicTeam, ConsumerMember, ConsumerTeam, Team
 
 KILLS = 12
-# Where a kill comes: somewhere among the commits; when somebody has joined and another has not yet;
-# when all have joined and the leader has not yet handed out the assignment.
-GATES = ["", "rejoin", "sync"]
 SETTINGS = {"group.min.session.timeout.ms": "1000"}
 
 
-def test_nothing_acknowledged_is_lost_and_groups_go_on(tmp_path: Path) -> None:
+def test_classic_groups_go_on(tmp_path: Path) -> None:
+    """Kills come somewhere among the commits; when somebody has joined and another has not yet;
+    when all have joined and the leader has not yet handed out the assignment."""
+
+    def crew(stage: Stage) -> tuple[Team, list[Worker]]:
+        team = ClassicTeam(stage, "team")
+        members = [ClassicMember(stage, f"member-{number}", team) for number in range(2)]
+        return team, [*members, ClassicMember(stage, "fixed", team, instance="i")]
+
+    survive(tmp_path, crew, ["", "rejoin", "sync"])
+
+
+def test_groups_of_the_new_protocol_go_on(tmp_path: Path) -> None:
+    """Kills come somewhere among the commits; when a member was asked to let go of a partition;
+    when a member was given one, and the broker does not know yet that it knows."""
+
+    def crew(stage: Stage) -> tuple[Team, list[Worker]]:
+        team = ConsumerTeam(stage, "team")
+        return team, [ConsumerMember(stage, f"member-{number}", team) for number in range(3)]
+
+    survive(tmp_path, crew, ["", "revoked", "given"])
+
+
+def survive(
+    folder: Path, members: Callable[[Stage], tuple[Team, list[Worker]]], gates: list[str]
+) -> None:
     stage = Stage()
     chance = random.Random(0)
-    with Server(tmp_path, settings=SETTINGS) as server:
+    with Server(folder, settings=SETTINGS) as server:
         stage.bootstrap = server.bootstrap
         with Cluster(server.bootstrap) as cluster:
             create_topic(cluster, TOPIC, PARTITIONS)
-        team = Team(stage, "team")
-        crew: list[Worker] = [
-            *(Committer(stage, f"committer-{number}") for number in range(2)),
-            Janitor(stage, "janitor"),
-            *(Member(stage, f"member-{number}", team) for number in range(2)),
-            Member(stage, "fixed", team, instance="i"),
-        ]
+        team, crew = members(stage)
+        crew += [Committer(stage, "committer-0"), Committer(stage, "committer-1")]
+        crew += [Janitor(stage, "janitor")]
         try:
             for kill in range(KILLS):
-                work(stage, team, chance.randrange(20, 200))
-                hold_at(stage, GATES[kill % len(GATES)])
+                work(stage, team, chance.randrange(5, 80))
+                hold_at(stage, gates[kill % len(gates)])
                 stage.up = False
                 server.kill()
                 stage.tell(gate="")
@@ -71,7 +81,7 @@ def work(stage: Stage, team: Team, changes: int) -> None:
             len(team.moved) == PARTITIONS
             and all(stage.changes.get(name, 0) >= changes for name in workers)
         ),
-        lambda: (stage.changes, team.moved, team.owners),
+        lambda: (stage.changes, team.moved),
     )
 
 
@@ -90,8 +100,5 @@ def check(stage: Stage, team: Team) -> None:
             found = kept[group][partition]
             assert found in allowed, f"{group} {partition}: {found}, not one of {allowed}"
             stage.allowed[group, partition] = {found}
-        for partition, found in committed(cluster, team.name).items():
-            assert team.certain[partition] <= found <= team.asked[partition]
+        team.check(cluster)
     stage.changes.clear()
-    team.moved.clear()
-    team.floor = max(team.owners)
