@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 KAFKA = "4.3.1"
@@ -31,10 +31,14 @@ _JVM = (
 
 
 class Broker:
-    """A broker that can be launched on the same folder more than once."""
+    """A broker that can be launched on the same folder more than once.
 
-    def __init__(self, folder: Path) -> None:
+    `settings` are added to those that it always has.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.folder = folder
+        self.settings = dict(settings or {})
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -108,7 +112,8 @@ class Broker:
 class Headrace(Broker):
     def command(self) -> list[str]:
         serve = [sys.executable, "-m", "headrace", "serve", "--port", str(self.port)]
-        return [*serve, "--data-dir", str(self.folder / "data")]
+        given = [f"--set={name}={value}" for name, value in self.settings.items()]
+        return [*serve, "--data-dir", str(self.folder / "data"), *given]
 
 
 class Kafka(Broker):
@@ -130,6 +135,7 @@ class Kafka(Broker):
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "group.share.min.record.lock.duration.ms": "1000",
+            **self.settings,
         }
         text = "".join(f"{name}={value}\n" for name, value in settings.items())
         self._config.write_text(text)
@@ -157,10 +163,10 @@ def running(kind: type[Broker]) -> Iterator[Broker]:
 
 
 @contextlib.contextmanager
-def prepared(kind: type[Broker]) -> Iterator[Broker]:
+def prepared(kind: type[Broker], settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
     """A broker on a folder of its own, ready to be launched; the folder is removed at the end."""
     with tempfile.TemporaryDirectory() as scratch:
-        broker = kind(Path(scratch))
+        broker = kind(Path(scratch), settings)
         broker.prepare()
         yield broker
 
