@@ -12,7 +12,7 @@ import pytest
 
 from headrace.core.errors import Why
 from headrace.core.group_events import GroupStored
-from headrace.core.group_words import TIME_UNKNOWN, Cause, Expired, Phase
+from headrace.core.group_words import TIME_UNKNOWN, Cause, Expired, Phase, Snapshot
 from headrace.log.group_records import CAUSE_HEADER
 
 Groups = Callable[..., Any]
@@ -261,6 +261,14 @@ def test_empty_since_nobody_knows_when(groups: Any, consumers: Callable[..., int
     unknown = replace(groups.group().stored, state_at=TIME_UNKNOWN)
     groups.take([GroupStored("g", unknown)])
     expires_after(groups, HOUR // 2, removed=1)
+
+
+def test_simple_groups_of_which_something_is_stored(groups: Any) -> None:
+    """As Kafka does for every group that is new; they go by the commit all the same."""
+    groups.take([GroupStored("g", Snapshot(None, 0, None, None, groups.now.wall, ()))])
+    groups.elapse(HOUR // 2)
+    groups.commit("g", 5)
+    expires_after(groups, HOUR, removed=1)
 
 
 def test_a_subscription_that_changes(
