@@ -76,6 +76,10 @@ TO = ("--to-earliest",)
         ),
         ((*RESET, "--execute"), "--reset-offsets only accepts one of --execute and --dry-run"),
         (
+            (*RESET, "--all-topics", *TO, "--export", "--json"),
+            "--export can't be used with --json; give one of the two",
+        ),
+        (
             (*RESET, "--all-topics", "--topic", "t", *TO),
             "--all-topics can't be used with --topic; give one of the two",
         ),

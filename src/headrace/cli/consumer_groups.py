@@ -269,6 +269,8 @@ def _check(action: str, asked: Asked) -> None:
 def _check_reset(asked: Asked) -> None:
     if asked.dry_run and asked.execute:
         raise Trouble("--reset-offsets only accepts one of --execute and --dry-run")
+    if asked.export and asked.as_json:
+        raise Trouble("--export can't be used with --json; give one of the two")
     scenarios = [name for name in SCENARIOS if _is_given(getattr(asked, name))]
     if not scenarios:
         raise Trouble(

@@ -4,10 +4,7 @@ The text of --delete-offsets is that of KIP-496: its error of a group, its table
 """
 
 import json
-import re
 from typing import Any
-
-from kio.schema.errors import ErrorCode
 
 from headrace.cli.consumer_groups import COMMAND, Asked
 from headrace.cli.consumer_groups_list import consumer_groups
@@ -17,9 +14,7 @@ from headrace.cli.topic_partitions import named_partitions
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
 from headrace.client.groups import delete_group_offsets, delete_groups
-from headrace.client.topics import describe_topics
 
-_TOPIC_NAME = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,249}")
 _NOT_PROVIDED = "Not Provided"
 _DONE = "Successful"
 _REMEDIES = {
@@ -59,11 +54,13 @@ def delete_offsets(cluster: Cluster, asked: Asked) -> None:
     (group,) = asked.group
     errors: dict[_Place, BrokerError | None] = {}
     partitions = []
-    for topic, numbers in _partitions(cluster, named_partitions(asked.topic)).items():
-        if numbers is None:
-            errors[topic, None] = _no_topic(topic)
+    for topic, numbers in named_partitions(asked.topic).items():
+        try:
+            its = cluster.partitions(topic) if numbers is None else numbers
+        except BrokerError as error:
+            errors[topic, None] = error
         else:
-            partitions += [(topic, number) for number in numbers]
+            partitions += [(topic, number) for number in its]
     results = delete_group_offsets(cluster, group, partitions)
     if results.group_error is not None:
         _refused(group, results.group_error, asked)
@@ -82,22 +79,6 @@ def _refused(group: str, error: BrokerError, asked: Asked) -> None:
     else:
         print(f"\nError: Deletion of offsets failed due to: {error.message}")
     raise Trouble(f"no offset of group '{group}' was deleted: {_with_remedy(error)}")
-
-
-def _partitions(
-    cluster: Cluster, named: dict[str, list[int] | None]
-) -> dict[str, list[int] | None]:
-    """As `named`, with the partitions of whole topics; None where there is no such topic."""
-    whole = [topic for topic, numbers in named.items() if numbers is None]
-    for topic, found in describe_topics(cluster, whole).items():
-        named[topic] = [one.partition for one in found.partitions]
-    return named
-
-
-def _no_topic(topic: str) -> BrokerError:
-    is_name = _TOPIC_NAME.fullmatch(topic)
-    code = ErrorCode.unknown_topic_or_partition if is_name else ErrorCode.invalid_topic_exception
-    return BrokerError(code, f"looking up topic {topic!r}")
 
 
 def _show(group: str, errors: dict[_Place, BrokerError | None], asked: Asked) -> None:

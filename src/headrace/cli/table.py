@@ -1,6 +1,6 @@
 """Tables as Kafka's tools print them: a blank line, then rows of padded cells."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 MISSING = "-"
 Cell = str | int | None
@@ -17,16 +17,13 @@ class Table:
         self._widths = [least for _, least in columns]
         self._rows: list[list[str]] = []
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def add(self, *cells: Cell) -> None:
         """One more row; None is shown as a dash."""
         assert len(cells) == len(self._heads), "a cell for each column"
         row = [MISSING if cell is None else str(cell) for cell in cells]
         self._rows.append(row)
 
-    def lines(self) -> Iterable[str]:
+    def lines(self) -> Iterator[str]:
         """The head and the rows."""
         widths = [
             least and max([least, *(len(row[index]) for row in self._rows)])
