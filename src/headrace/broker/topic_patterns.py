@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.core.errors import Refused, Why
 
-_CHARS_MAX, _CHARS_SHOWN = 4096, 40
+_CHARS_MAX, _CHARS_SHOWN = 8192, 40  # RE2 may need some tenths of a second to refuse such a one
 _MEMORY_BYTES_MAX = 1024 * 1024  # per pattern; RE2 keeps 128 of them
 
 
