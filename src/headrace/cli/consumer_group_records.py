@@ -91,7 +91,7 @@ def _member(member: ConsumerMember) -> dict[str, Any]:
         "clientId": member.client_id,
         "clientHost": member.client_host,
         "subscribedTopicNames": sorted(member.topics),
-        "subscribedTopicRegex": member.regex or None,
+        "subscribedTopicRegex": member.regex,
         "rebalanceTimeoutMs": member.rebalance_ms,
         "serverAssignor": member.assignor,
     }

@@ -185,7 +185,7 @@ def _member(member: ConsumerMember) -> bytes:
     out.compact_string(member.client_id)
     out.compact_string(member.client_host)
     out.compact_array(sorted(member.topics), Writer.compact_string)
-    out.compact_nullable_string(member.regex or None)
+    out.compact_string(member.regex)
     out.int32(member.rebalance_ms)
     out.compact_nullable_string(member.assignor)
     out.tags({_CLASSIC: _classic(member.classic)} if member.classic is not None else None)
@@ -196,7 +196,7 @@ def _read_member(name: MemberId, source: Reader) -> ConsumerMember:
     instance, rack = source.compact_nullable_string(), source.compact_nullable_string()
     client_id, client_host = source.compact_string(), source.compact_string()
     topics = frozenset(source.compact_array(Reader.compact_string))
-    regex = source.compact_nullable_string() or ""
+    regex = source.compact_nullable_string() or ""  # null in those of Kafka before 4.0
     rebalance_ms, assignor = source.int32(), source.compact_nullable_string()
     classic = source.tags().get(_CLASSIC)
     return ConsumerMember(
