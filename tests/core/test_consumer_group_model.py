@@ -14,7 +14,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from group_driver import ConsumerDriver
 from headrace.core.consumer_group import ConsumerGroup
 from headrace.core.consumer_words import (
     NOTHING,
@@ -29,6 +28,8 @@ from headrace.core.group_shard import GroupShard
 from headrace.core.group_words import Commit, DeleteGroup, Offset
 from headrace.core.machine import Entry
 from headrace.core.types import MemberId, TopicPartition
+
+from .group_rig import ConsumerDriver
 
 NAMES = ("aa", "ab", "bb")
 REGEXES = ("a.*", "b.*", ".*")
@@ -87,7 +88,7 @@ class Client:
 
 
 class Consumers(RuleBasedStateMachine):
-    """One group "g"; there is no classic member."""
+    """One group "g"; when it is empty, a classic member may come and go."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,10 +100,12 @@ class Consumers(RuleBasedStateMachine):
         self.clients: list[Client] = []
         self.made = 0
         self.epochs = (0, 0)
+        self.committed: set[tuple[str, int]] = set()
 
     @property
     def group(self) -> ConsumerGroup | None:
-        return self.driver.consumers() if self.driver.shard.groups else None
+        group = self.driver.shard.groups.get("g")
+        return group if isinstance(group, ConsumerGroup) else None
 
     def ask(self, command: GroupCommand) -> Any:
         return self.driver.do(command)
@@ -232,7 +235,19 @@ class Consumers(RuleBasedStateMachine):
         if self.group is not None:
             assert refused.why is Why.NON_EMPTY_GROUP
         else:
-            self.epochs = (0, 0)
+            self.committed = set()
+
+    @rule()
+    def classic_member_comes_and_goes(self) -> None:
+        has_members = self.group is not None and not self.group.is_empty
+        joined = self.driver.join()
+        if has_members:
+            assert joined.why is Why.INCONSISTENT_PROTOCOL
+            return
+        member = joined.answer().member
+        self.driver.sync(member, joined.answer().generation)
+        assert self.driver.leave((member, None)) == [None]
+        assert self.driver.group().is_empty
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
@@ -248,6 +263,7 @@ class Consumers(RuleBasedStateMachine):
             return
         answer = self.ask(Commit("g", client.id, None, client.epoch, offsets))
         assert answer == [None] * len(offsets)
+        self.committed |= {(one.topic, one.partition) for one in offsets}
 
     @rule()
     def all_comes_to_rest(self) -> None:
@@ -309,6 +325,7 @@ class Consumers(RuleBasedStateMachine):
     @invariant()
     def epochs_only_grow(self) -> None:
         if self.group is None:
+            self.epochs = (0, 0)
             return
         assert self.group.target_epoch <= self.group.epoch
         assert all(one.epoch <= self.group.target_epoch for one in self.group.holdings.values())
@@ -334,6 +351,8 @@ class Consumers(RuleBasedStateMachine):
         self.replay(self.replica, journal[self.replayed :])
         self.replayed = len(journal)
         assert _durable(self.replica) == _durable(self.driver.shard)
+        offsets = self.driver.shard.offsets.get("g", ())
+        assert {(topic, index) for topic, index, _ in offsets} == self.committed
 
     def teardown(self) -> None:
         newest = {entry.key: entry for entry in self.driver.journal}
@@ -352,10 +371,15 @@ class Consumers(RuleBasedStateMachine):
 
 def _durable(shard: GroupShard) -> dict[str, Any]:
     """All that a shard knows of its groups but what dies with the process."""
-    found = {name: dict(vars(group)) for name, group in shard.groups.items()}
-    for group in found.values():
-        for volatile in ("timers", "seen_version", "_subscribed"):
-            del group[volatile]
+    found: dict[str, Any] = {name: one.by_topic for name, one in shard.offsets.items()}
+    for name, group in shard.groups.items():
+        if isinstance(group, ConsumerGroup):
+            known = dict(vars(group))
+            for volatile in ("timers", "seen_version", "_subscribed"):
+                del known[volatile]
+        else:
+            known = {"stored": group.stored}
+        found[f"group {name}"] = known
     return found
 
 
