@@ -85,22 +85,22 @@ def partition_metadata(source: Reader) -> dict[str, Any]:
 
 
 def _member(member: ConsumerMember) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    return {
         "instanceId": member.instance,
         "rackId": member.rack,
         "clientId": member.client_id,
         "clientHost": member.client_host,
         "subscribedTopicNames": sorted(member.topics),
-        "subscribedTopicRegex": member.regex or None,
+        "subscribedTopicRegex": member.regex,
         "rebalanceTimeoutMs": member.rebalance_ms,
         "serverAssignor": member.assignor,
+        "classicMemberMetadata": _classic(member.classic),
     }
-    if member.classic is not None:
-        told["classicMemberMetadata"] = _classic(member.classic)
-    return told
 
 
-def _classic(classic: Classic) -> dict[str, Any]:
+def _classic(classic: Classic | None) -> dict[str, Any] | None:
+    if classic is None:
+        return None
     return {
         "sessionTimeoutMs": classic.session_ms,
         "supportedProtocols": [

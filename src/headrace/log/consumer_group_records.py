@@ -45,6 +45,7 @@ _VERSION = 0
 # Tags; that of ours is far from those that Kafka may yet give out.
 _HASH, _EMPTY_SINCE = 0, 848_000
 _CLASSIC, _ASSIGNED_AT, _EPOCHS = 0, 0, 0
+_NULL, _THERE = 0, 1  # before a structure in a tagged field
 
 Bytes = bytes | None
 
@@ -185,10 +186,11 @@ def _member(member: ConsumerMember) -> bytes:
     out.compact_string(member.client_id)
     out.compact_string(member.client_host)
     out.compact_array(sorted(member.topics), Writer.compact_string)
-    out.compact_nullable_string(member.regex or None)
+    out.compact_string(member.regex)
     out.int32(member.rebalance_ms)
     out.compact_nullable_string(member.assignor)
-    out.tags({_CLASSIC: _classic(member.classic)} if member.classic is not None else None)
+    # Never left out: to Kafka that would be a classic member which offers nothing.
+    out.tags({_CLASSIC: _classic(member.classic)})
     return bytes(out.data)
 
 
@@ -196,7 +198,7 @@ def _read_member(name: MemberId, source: Reader) -> ConsumerMember:
     instance, rack = source.compact_nullable_string(), source.compact_nullable_string()
     client_id, client_host = source.compact_string(), source.compact_string()
     topics = frozenset(source.compact_array(Reader.compact_string))
-    regex = source.compact_nullable_string() or ""
+    regex = source.compact_nullable_string() or ""  # null in those of Kafka before 4.0
     rebalance_ms, assignor = source.int32(), source.compact_nullable_string()
     classic = source.tags().get(_CLASSIC)
     return ConsumerMember(
@@ -205,9 +207,12 @@ def _read_member(name: MemberId, source: Reader) -> ConsumerMember:
     )  # fmt: skip
 
 
-def _classic(classic: Classic) -> bytes:
+def _classic(classic: Classic | None) -> bytes:
     out = Writer()
-    out.int8(1)  # it is there
+    if classic is None:
+        out.uvarint(_NULL)
+        return bytes(out.data)
+    out.uvarint(_THERE)
     out.int32(classic.session_ms)
 
     def candidate(out: Writer, one: Candidate) -> None:
@@ -222,7 +227,7 @@ def _classic(classic: Classic) -> bytes:
 
 
 def _read_classic(source: Reader) -> Classic | None:
-    if source.int8() < 0:
+    if source.uvarint() == _NULL:
         return None
     session_ms = source.int32()
 
