@@ -161,16 +161,19 @@ class Sides:
 
 @contextlib.contextmanager
 def side_by_side() -> Iterator[Sides]:
-    """Both brokers on folders of their own, launched together; stopped and removed at the end."""
+    """Both brokers on folders of their own, launched together; removed at the end."""
     with contextlib.ExitStack() as stack:
         brokers = [stack.enter_context(prepared(kind, _SETTINGS)) for kind in (Kafka, Headrace)]
-        with ThreadPoolExecutor(2) as pool:
-            for broker in brokers:
-                stack.callback(broker.stop)
-            list(pool.map(Broker.launch, brokers))
         kafka, headrace = (
             stack.enter_context(contextlib.closing(Side(broker))) for broker in brokers
         )
+
+        def launch(broker: Broker) -> None:
+            broker.launch()
+            stack.callback(broker.kill)
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(launch, brokers))
         yield Sides(kafka, headrace)
 
 
