@@ -19,6 +19,7 @@ from typing import IO, Any, TypeVar
 
 from brokers import Broker, Headrace, Kafka, java, prepared
 from headrace.client.connection import Cluster
+from headrace.client.errors import check
 
 T = TypeVar("T")
 
@@ -26,14 +27,17 @@ _PROGRAM = Path(__file__).with_name("GroupTools.java")
 _QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 _SETTINGS = {
     "offsets.topic.num.partitions": "1",
+    "log.retention.ms": "-1",  # the records are as old as the stories want them
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.migration.policy": "disabled",  # Headrace has no other
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "100",
 }
 _ANSWER_SECONDS_MAX = 60
 _JOIN, _JOIN_VERSION = 11, 3  # the newest that a member enters without a second request
 _SYNC, _SYNC_VERSION = 14, 2
+_BEAT, _BEAT_VERSION = 68, 0
 _SESSION_MS = 300_000
 
 
@@ -90,7 +94,10 @@ class Side:
         return Outcome(told["code"], tuple(_in_order(out)), tuple(_complaints(error)))
 
     def join(self, group: str, kind: str, metadata: bytes) -> tuple[str, int]:
-        """Enter a group as no stock client does: any type, any metadata. Member and generation."""
+        """Enter a group as no stock client does: any type, any metadata. Member and generation.
+
+        Raises: BrokerError for a refusal, as all that goes over the bare connection.
+        """
         joining = {
             "group_id": group,
             "session_timeout": _SESSION_MS,
@@ -100,8 +107,20 @@ class Side:
             "protocols": [{"name": "range", "metadata": metadata}],
         }
         joined = self.cluster.ask(_JOIN, _JOIN_VERSION, joining)
-        assert joined.error_code == 0, joined
+        check(joined.error_code, f"joining {group}")
         return str(joined.member_id), int(joined.generation_id)
+
+    def beat(self, group: str, *topics: str) -> None:
+        """Join a group of the new protocol."""
+        beating = {
+            "group_id": group,
+            "member_id": "bare",
+            "member_epoch": 0,
+            "rebalance_timeout": _SESSION_MS,
+            "subscribed_topic_names": topics,
+            "topic_partitions": [],
+        }
+        check(self.cluster.ask(_BEAT, _BEAT_VERSION, beating).error_code, f"joining {group}")
 
     def sync(self, group: str, member: str, generation: int) -> None:
         """As the leader, end a rebalance with an empty assignment for everybody."""
@@ -112,7 +131,7 @@ class Side:
             "assignments": [],
         }
         synced = self.cluster.ask(_SYNC, _SYNC_VERSION, syncing)
-        assert synced.error_code == 0, synced
+        check(synced.error_code, f"synchronizing {group}")
 
     def _read(self, lines: IO[str]) -> None:
         for line in lines:
@@ -142,16 +161,19 @@ class Sides:
 
 @contextlib.contextmanager
 def side_by_side() -> Iterator[Sides]:
-    """Both brokers on folders of their own, launched together; stopped and removed at the end."""
+    """Both brokers on folders of their own, launched together; removed at the end."""
     with contextlib.ExitStack() as stack:
         brokers = [stack.enter_context(prepared(kind, _SETTINGS)) for kind in (Kafka, Headrace)]
-        with ThreadPoolExecutor(2) as pool:
-            for broker in brokers:
-                stack.callback(broker.stop)
-            list(pool.map(Broker.launch, brokers))
         kafka, headrace = (
             stack.enter_context(contextlib.closing(Side(broker))) for broker in brokers
         )
+
+        def launch(broker: Broker) -> None:
+            broker.launch()
+            stack.callback(broker.kill)
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(launch, brokers))
         yield Sides(kafka, headrace)
 
 

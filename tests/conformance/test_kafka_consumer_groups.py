@@ -7,7 +7,11 @@ same. What is meant to differ is listed here, one by one, with the reason.
 from dataclasses import dataclass
 from pathlib import Path
 
-from .groups_story import CHAPTERS, Story
+import pytest
+
+from headrace.client.errors import BrokerError
+
+from .groups_story import CHAPTERS, SUBSCRIPTION, Story
 from .side_by_side import Outcome, Side, Sides
 
 PARTITION_LEVEL = (
@@ -94,3 +98,34 @@ def test_the_tool_prints_the_same_of_both(sides: Sides, tmp_path: Path) -> None:
     assert {command: headrace[command].out for command in differing} == {
         command: intended.out for command, intended in INTENDED.items()
     }, differing
+
+
+def test_protocols_do_not_mix(sides: Sides) -> None:
+    """A group has members of one protocol at a time; the next ones may speak the other."""
+
+    def story(side: Side) -> dict[str, str]:
+        side.order("create", "mixed", partitions=1)
+        codes = {}
+        for group, protocol in (("old", "classic"), ("young", "consumer")):
+            settings = {"group.protocol": protocol}
+            side.order("join", protocol, group=group, topics=["mixed"], settings=settings)
+            side.order("own", counts={protocol: 1})
+        for group, join in (
+            ("old", lambda: side.beat("old", "mixed")),
+            ("young", lambda: side.join("young", "consumer", SUBSCRIPTION)),
+        ):
+            with pytest.raises(BrokerError) as refused:
+                join()
+            codes[group] = refused.value.name
+        for protocol in ("classic", "consumer"):
+            side.order("leave", protocol)
+        side.beat("old", "mixed")
+        side.join("young", "consumer", SUBSCRIPTION)
+        return codes
+
+    kafka, headrace = sides.both(story)
+    assert headrace == kafka
+    assert headrace == {
+        "old": "GROUP_ID_NOT_FOUND",
+        "young": "INCONSISTENT_GROUP_PROTOCOL",
+    }

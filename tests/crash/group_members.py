@@ -9,19 +9,13 @@ import struct
 from typing import Any
 from uuid import UUID
 
+from kio.schema.errors import ErrorCode
+
 from headrace.client.connection import Cluster
 
 from .group_crew import NONE, PARTITIONS, TOPIC, Stage, Worker, committed
 
 _JOIN, _HEARTBEAT, _LEAVE, _SYNC, _CONSUMER_HEARTBEAT, _CONSUMER_DESCRIBE = 11, 12, 13, 14, 68, 69
-_ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _REBALANCING, _MEMBER_ID_REQUIRED, _FENCED = (
-    22,
-    25,
-    27,
-    79,
-    82,
-)
-_FENCED_EPOCH, _STALE_EPOCH = 110, 113
 _LEAVES = -1  # in place of an epoch
 SESSION_MS = 2_000
 _REBALANCE_MS = 10 * SESSION_MS
@@ -150,7 +144,7 @@ class ClassicMember(Teammate):
             **self.identity,
         }
         joined = self.cluster.ask(_JOIN, 5, joining)
-        if joined.error_code == _MEMBER_ID_REQUIRED:
+        if joined.error_code == ErrorCode.member_id_required:
             self.id = joined.member_id
         if not self.goes_on(joined.error_code):
             return
@@ -175,12 +169,17 @@ class ClassicMember(Teammate):
         """Whether all is well; otherwise the member has to join again, perhaps as a new one."""
         if code == 0:
             return True
-        expected = {_ILLEGAL_GENERATION, _REBALANCING, _UNKNOWN_MEMBER, _FENCED}
-        assert code in expected | {_MEMBER_ID_REQUIRED}, code
+        expected = {
+            ErrorCode.illegal_generation,
+            ErrorCode.rebalance_in_progress,
+            ErrorCode.unknown_member_id,
+            ErrorCode.fenced_instance_id,
+        }
+        assert code in expected | {ErrorCode.member_id_required}, code
         self.epoch = NONE
-        if code in (_UNKNOWN_MEMBER, _FENCED):
+        if code in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id):
             self.id = ""
-        if code == _REBALANCING:
+        if code == ErrorCode.rebalance_in_progress:
             self.stage.pass_gate("rejoin")
         return False
 
@@ -197,7 +196,7 @@ class ClassicMember(Teammate):
         if self.instance is None:
             leaving = {"group_id": self.team.name, "members": [self.identity]}
             (left,) = self.cluster.ask(_LEAVE, 3, leaving).members
-            assert left.error_code in (0, _UNKNOWN_MEMBER)
+            assert left.error_code in (0, ErrorCode.unknown_member_id)
         self.id = ""
         self.epoch = NONE
 
@@ -268,7 +267,7 @@ class ConsumerMember(Teammate):
             self.leave()
         elif self.heartbeat():
             codes = {self.move(partition) for partition in self.owned}
-            assert codes <= {0, _STALE_EPOCH}, codes
+            assert codes <= {0, ErrorCode.stale_member_epoch}, codes
             self.rounds_left -= 1
             self.leaving = self.rounds_left <= 0
 
@@ -281,7 +280,7 @@ class ConsumerMember(Teammate):
             subscribed_topic_names=[TOPIC] if joins else None,
             topic_partitions=self.told() if joins or self.tells else None,
         )
-        if answer.error_code in (_FENCED_EPOCH, _UNKNOWN_MEMBER):
+        if answer.error_code in (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id):
             # The answer to its last heartbeat never came, and the group went on without it.
             self.forget()
             return False
@@ -311,11 +310,9 @@ class ConsumerMember(Teammate):
 
     def leave(self) -> None:
         """Asked for again where the answer did not come."""
-        self.consumers.epochs.pop(self.id, None)
-        if self.owned:
-            self.forget()
+        self.forget()
         answer = self.beat(_LEAVES)
-        assert answer.error_code in (0, _UNKNOWN_MEMBER), answer
+        assert answer.error_code in (0, ErrorCode.unknown_member_id), answer
         self.leaving = False
         self.life += 1
 
