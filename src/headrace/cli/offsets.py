@@ -1,0 +1,70 @@
+"""`headrace offsets`: what happened to the offsets of a group, and what will.
+
+Both commands read the group's journal, `__consumer_offsets`, over the wire.
+"""
+
+import time
+from typing import Annotated
+
+import typer
+
+from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
+from headrace.cli.ending import ending
+
+_Group = Annotated[str, typer.Argument(help="The consumer group.")]
+_Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", metavar="TOPIC[:P,P]", help="Only this topic, or its partitions; repeatable."
+    ),
+]
+_Since = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Only from then on: 90m, 2h, 7d ago, or a time.")
+]
+_Limit = Annotated[
+    int | None, typer.Option("--limit", metavar="N", min=1, help="Only the last N of them.")
+]
+_All = Annotated[bool, typer.Option("--all", help="Also commits of what was committed already.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(help="Why the offsets of a group moved, and when they will expire.")
+    group.callback()(_offsets)
+    group.command("history")(history)
+    app.add_typer(group, name="offsets", no_args_is_help=True)
+
+
+def _offsets() -> None:
+    """Why the offsets of a group moved, and when they will expire."""
+
+
+def history(
+    group: _Group,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_SERVER,
+    topic: _Topics = None,
+    since: _Since = None,
+    limit: _Limit = None,
+    all_: _All = False,
+    as_json: Json = False,
+    command_config: CommandConfig = None,
+) -> None:
+    """Print who moved the offsets of a group, when, from where to where, and why.
+
+    headrace offsets history billing --topic orders:0 --since 2h
+    """
+    with ending("offsets history"):
+        from headrace.cli.offsets_history import Wanted, places
+        from headrace.cli.offsets_history import history as show
+        from headrace.cli.offsets_journal import GroupOnWire
+        from headrace.cli.times import since as parsed
+
+        wanted = Wanted(
+            places(topic or ()),
+            None if since is None else parsed(since, round(time.time() * 1000)),
+            limit,
+            repeats=all_,
+            as_json=as_json,
+        )
+        with connect(bootstrap_server, command_config) as cluster:
+            show(GroupOnWire(cluster, group), group, wanted)

@@ -1,0 +1,243 @@
+"""What `headrace offsets history` prints: a line for each move of an offset, oldest first.
+
+That the journal is whole from some time on is known at its end, and told at the top: what is to be
+printed is kept as lines of JSON meanwhile, in a file as soon as they are many.
+"""
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any
+
+from headrace.cli.ending import Trouble, tell
+from headrace.cli.offsets_journal import TOPIC, GroupOnWire
+from headrace.cli.times import local
+from headrace.log.group_history import (
+    Assigned,
+    Deleted,
+    Emptied,
+    GroupHistory,
+    GroupRecords,
+    Happening,
+    Moved,
+)
+
+_COMMAND = "offsets history"
+_IN_MEMORY_MAX = 8 << 20
+_MEMBERS_TOLD_MAX = 8
+_COLUMNS = ("TIME", "TOPIC", "PARTITION", "FROM", "TO", "CAUSE", "BY", "NOTE")
+_NONE, _UNKNOWN = "-", "?"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is shown: of which partitions (all when empty), since when (ms), how much, and how.
+
+    `repeats`: also commits of what was committed already.
+    """
+
+    places: frozenset[tuple[str, int | None]]
+    since: int | None
+    count_max: int | None
+    repeats: bool
+    as_json: bool
+
+    def has(self, one: Happening) -> bool:
+        """Whether it is shown, but for repeats."""
+        if self.since is not None and one.at < self.since:
+            return False
+        if not self.places:
+            return True
+        if not isinstance(one, Moved):
+            return False
+        return bool({(one.topic, None), (one.topic, one.partition)} & self.places)
+
+
+def places(given: Iterable[str]) -> frozenset[tuple[str, int | None]]:
+    """Topics as `--topic` has them: `orders`, or `orders:0,2`. Raises: Trouble."""
+    found: set[tuple[str, int | None]] = set()
+    for text in given:
+        topic, colon, numbers = text.partition(":")
+        parts = numbers.split(",")
+        if not topic or (colon and not all(part.isdecimal() for part in parts)):
+            raise Trouble(f"--topic {text}: write a topic, or topic:0,2 for two of its partitions")
+        found.update((topic, int(part)) for part in parts if colon)
+        if not colon:
+            found.add((topic, None))
+    return frozenset(found)
+
+
+def history(source: GroupOnWire, group: str, wanted: Wanted) -> None:
+    """Print it. Raises: Trouble for a group that the journal does not know; as the source."""
+    happened = GroupHistory()
+    count = repeats = 0
+    with SpooledTemporaryFile(_IN_MEMORY_MAX, "w+", encoding="utf-8") as file:
+        lines = _Lines(file, wanted.count_max)
+        for record in source.read():
+            count += 1
+            for one in happened.take(record, is_whole=source.records.whole_since is None):
+                if not wanted.has(one):
+                    continue
+                if isinstance(one, Moved) and one.is_repeat and not wanted.repeats:
+                    repeats += 1
+                else:
+                    lines.add(as_object(one))
+        if not count:
+            raise Trouble(
+                f"group {group} is unknown: {TOPIC}-{source.partition} has no record of it;"
+                " check the name"
+            )
+        if wanted.as_json:
+            about = {"type": "journal", "group": group, "partition": source.partition}
+            print(json.dumps(about | _wholeness(source.records) | {"repeats": repeats}))
+            for line in lines:
+                print(line)
+        else:
+            for line in _text(group, source, lines, repeats):
+                print(line)
+    if happened.unreadable:
+        tell(
+            _COMMAND,
+            f"{len(happened.unreadable)} records cannot be read, the first at offset"
+            f" {happened.unreadable[0]} of {TOPIC}-{source.partition}: a newer version wrote them",
+        )
+
+
+def as_object(one: Happening) -> dict[str, Any]:
+    """What happened, as a JSON object."""
+    about: dict[str, Any] = {"time": local(one.at), "timestamp": one.at}
+    match one:
+        case Moved():
+            after = one.after
+            return {"type": "offset"} | about | {
+                "topic": one.topic,
+                "partition": one.partition,
+                "from": one.before.offset if one.before else None,
+                "from_known": one.is_known,
+                "to": after.offset if after else None,
+                "cause": one.cause.value if one.cause else None,
+                "by": one.by or None,
+                "metadata": after.metadata if after else None,
+                "rewound": one.rewound,
+            }  # fmt: skip
+        case Assigned(_, generation, protocol, members):
+            told = [
+                {
+                    "member_id": member.id,
+                    "group_instance_id": member.instance,
+                    "client_id": member.client_id,
+                    "client_host": member.client_host,
+                }
+                for member in members
+            ]
+            made = {"generation": generation, "protocol": protocol, "members": told}
+            return {"type": "generation"} | about | made
+        case Emptied(_, generation):
+            return {"type": "empty"} | about | {"generation": generation}
+        case Deleted(_, cause, by):
+            why = {"cause": cause.value if cause else None, "by": by or None}
+            return {"type": "deletion"} | about | why
+
+
+class _Lines:
+    """Objects that wait to be printed, the last `count_max` of them; memory is bounded."""
+
+    def __init__(self, file: IO[str], count_max: int | None) -> None:
+        self.widths = {name: len(name) for name in _COLUMNS}
+        self._file = file
+        self._last: deque[str] | None = None if count_max is None else deque(maxlen=count_max)
+
+    def add(self, about: dict[str, Any]) -> None:
+        if about["type"] == "offset":
+            for name, cell in zip(_COLUMNS, _cells(about), strict=True):
+                self.widths[name] = max(self.widths[name], len(cell))
+        line = json.dumps(about)
+        if self._last is None:
+            self._file.write(line + "\n")
+        else:
+            self._last.append(line)
+
+    def __iter__(self) -> Iterator[str]:
+        if self._last is not None:
+            yield from self._last
+            return
+        self._file.seek(0)
+        for line in self._file:
+            yield line.rstrip("\n")
+
+
+def _wholeness(records: GroupRecords) -> dict[str, Any]:
+    since = records.whole_since
+    if since is None:
+        return {"complete": True, "complete_since": None}
+    return {"complete": False, "complete_since": local(since)}
+
+
+def _text(group: str, source: GroupOnWire, lines: _Lines, repeats: int) -> Iterator[str]:
+    since = source.records.whole_since
+    whole = (
+        "complete: nothing was compacted away yet"
+        if since is None
+        else f"complete since {local(since)}; older moves may have been compacted away"
+    )
+    yield f"Group {group} in {TOPIC}-{source.partition}, {whole}."
+    if repeats:
+        were = "1 commit" if repeats == 1 else f"{repeats} commits"
+        yield f"{were} of what was committed already left out; --all shows them."
+    yield ""
+    yield _row(_COLUMNS, lines.widths)
+    for line in lines:
+        about = json.loads(line)
+        if about["type"] == "offset":
+            yield _row(_cells(about), lines.widths)
+        else:
+            yield f"{about['time']}  {_sentence(about)}"
+
+
+def _row(cells: tuple[str, ...], widths: dict[str, int]) -> str:
+    padded = (cell.ljust(widths[name]) for name, cell in zip(_COLUMNS, cells, strict=True))
+    return "  ".join(padded).rstrip()
+
+
+def _cells(about: dict[str, Any]) -> tuple[str, ...]:
+    def told(offset: int | None, known: bool = True) -> str:
+        return str(offset) if offset is not None else (_NONE if known else _UNKNOWN)
+
+    cause = about["cause"] or "removed (reason not recorded)"
+    notes = []
+    if about["rewound"]:
+        notes.append(f"rewound by {about['rewound']}")
+    if about["metadata"]:
+        notes.append(f"metadata {json.dumps(about['metadata'], ensure_ascii=False)}")
+    return (
+        about["time"],
+        about["topic"],
+        str(about["partition"]),
+        told(about["from"], about["from_known"]),
+        told(about["to"]),
+        cause,
+        about["by"] or _NONE,
+        ", ".join(notes),
+    )
+
+
+def _sentence(about: dict[str, Any]) -> str:
+    match about["type"]:
+        case "generation":
+            members = about["members"]
+            told = [
+                f"{one['member_id']} {one['client_host']}" for one in members[:_MEMBERS_TOLD_MAX]
+            ]
+            if len(members) > len(told):
+                told.append(f"{len(members) - len(told)} more")
+            were = "1 member" if len(members) == 1 else f"{len(members)} members"
+            which = f"{were} ({about['protocol']}): {', '.join(told)}"
+            return f"generation {about['generation']}, {which}"
+        case "empty":
+            return f"the last member went (generation {about['generation']})"
+        case _:
+            cause = about["cause"] or "reason not recorded"
+            by = f" by {about['by']}" if about["by"] else ""
+            return f"the group was removed ({cause}{by})"
