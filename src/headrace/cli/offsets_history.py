@@ -83,7 +83,7 @@ def history(source: GroupOnWire, group: str, wanted: Wanted) -> None:
                 if isinstance(one, Moved) and one.is_repeat and not wanted.repeats:
                     repeats += 1
                 else:
-                    lines.add(as_object(one))
+                    lines.add(one)
         if not count:
             raise Trouble(
                 f"group {group} is unknown: {TOPIC}-{source.partition} has no record of it;"
@@ -92,7 +92,7 @@ def history(source: GroupOnWire, group: str, wanted: Wanted) -> None:
         if wanted.as_json:
             about = {"type": "journal", "group": group, "partition": source.partition}
             print(json.dumps(about | _wholeness(source.records) | {"repeats": repeats}))
-            for line in lines:
+            for line in lines.finish():
                 print(line)
         else:
             for line in _text(group, source, lines, repeats):
@@ -147,25 +147,27 @@ class _Lines:
     def __init__(self, file: IO[str], count_max: int | None) -> None:
         self.widths = {name: len(name) for name in _COLUMNS}
         self._file = file
-        self._last: deque[str] | None = None if count_max is None else deque(maxlen=count_max)
+        self._last: deque[Happening] | None = None if count_max is None else deque(maxlen=count_max)
 
-    def add(self, about: dict[str, Any]) -> None:
-        if about["type"] == "offset":
+    def add(self, one: Happening) -> None:
+        if self._last is None:
+            self._file.write(self._line(one) + "\n")
+        else:
+            self._last.append(one)
+
+    def finish(self) -> Iterable[str]:
+        """The lines; from then on `widths` are those of the columns."""
+        if self._last is not None:
+            return [self._line(one) for one in self._last]
+        self._file.seek(0)
+        return (line.rstrip("\n") for line in self._file)
+
+    def _line(self, one: Happening) -> str:
+        about = as_object(one)
+        if isinstance(one, Moved):
             for name, cell in zip(_COLUMNS, _cells(about), strict=True):
                 self.widths[name] = max(self.widths[name], len(cell))
-        line = json.dumps(about)
-        if self._last is None:
-            self._file.write(line + "\n")
-        else:
-            self._last.append(line)
-
-    def __iter__(self) -> Iterator[str]:
-        if self._last is not None:
-            yield from self._last
-            return
-        self._file.seek(0)
-        for line in self._file:
-            yield line.rstrip("\n")
+        return json.dumps(about)
 
 
 def _wholeness(records: GroupRecords) -> dict[str, Any]:
@@ -187,8 +189,9 @@ def _text(group: str, source: GroupOnWire, lines: _Lines, repeats: int) -> Itera
         were = "1 commit" if repeats == 1 else f"{repeats} commits"
         yield f"{were} of what was committed already left out; --all shows them."
     yield ""
+    kept = lines.finish()
     yield _row(_COLUMNS, lines.widths)
-    for line in lines:
+    for line in kept:
         about = json.loads(line)
         if about["type"] == "offset":
             yield _row(_cells(about), lines.widths)

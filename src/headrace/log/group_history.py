@@ -24,9 +24,11 @@ from headrace.log.group_records import (
 )
 from headrace.wire import batches
 from headrace.wire.batches import TRANSACTIONAL, BatchHeader, Record
+from headrace.wire.compression import Codec
 from headrace.wire.primitives import Malformed, Reader, Writer
 
 _KNOWN = frozenset((LEGACY_OFFSET, OFFSET, GROUP))
+_CAUSES: dict[bytes | None, Cause] = {one.value.encode(): one for one in Cause}
 _COMMIT_MARKER = 1
 
 
@@ -161,10 +163,13 @@ class GroupHistory:
 
 def _told(record: Record) -> tuple[Cause | None, str]:
     """Why and by whom, as the headers of a record have it."""
-    headers = dict(record.headers)
-    cause, by = (headers.get(name) or b"" for name in (CAUSE_HEADER, BY_HEADER))
-    known = {one.value: one for one in Cause}
-    return known.get(cause.decode(errors="replace")), by.decode(errors="replace")
+    cause, by = None, ""
+    for name, value in record.headers:
+        if name == CAUSE_HEADER:
+            cause = _CAUSES.get(value)
+        elif name == BY_HEADER:
+            by = (value or b"").decode(errors="replace")
+    return cause, by
 
 
 # ---- finding the records
@@ -199,7 +204,7 @@ class GroupRecords:
             self.position = header.last_offset + 1
             if header.is_control:
                 yield from self._ended(piece, header)
-            elif self._mark in bytes(batches.payload(piece, 0, header)):
+            elif self._mark in _searchable(piece, header):
                 found = filter(self._is_ours, batches.records(piece))
                 if header.attributes & TRANSACTIONAL:
                     self._pending.setdefault(header.producer_id, []).extend(found)
@@ -222,6 +227,12 @@ class GroupRecords:
         if held and _commits(batches.payload(piece, 0, header)):
             at = header.max_timestamp
             yield from (replace(one, timestamp=at) for one in held)
+
+
+def _searchable(piece: memoryview, header: BatchHeader) -> bytes:
+    """The bytes of a batch, decompressed; checked are only those that somebody decodes."""
+    plain = header.codec == Codec.NONE
+    return bytes(piece if plain else batches.payload(piece, 0, header))
 
 
 def _commits(marker: memoryview) -> bool:
