@@ -1,11 +1,13 @@
 """What happens to classic groups and committed offsets.
 
-Durable are GroupStored, GroupDropped, OffsetCommitted and OffsetDropped; all other events die with
-the process, as members, timers and waiting requests do.
+Durable are GroupStored, GroupDropped, OffsetCommitted and OffsetDropped; all other events of
+classic groups die with the process, as members, timers and waiting requests do. Groups of the new
+protocol have `consumer_events.py`.
 """
 
 from dataclasses import dataclass
 
+from headrace.core.consumer_events import ConsumerEvent
 from headrace.core.errors import Refused
 from headrace.core.group_words import (
     Cause,
@@ -168,4 +170,4 @@ MemberEvent = (
     | GenerationBegan
     | GroupStored
 )
-Event = MemberEvent | GroupDropped | OffsetCommitted | OffsetDropped
+Event = MemberEvent | ConsumerEvent | GroupDropped | OffsetCommitted | OffsetDropped

@@ -1,4 +1,4 @@
-"""One shard of classic groups: routes commands to their groups, events to the same.
+"""One shard of consumer groups of both protocols: routes commands to their groups, events to the same.
 
 A shard is the unit of journaling: the members of a group and all that it has committed live in one
 shard, so what is decided over both is one atomic record batch.
@@ -10,8 +10,28 @@ from itertools import count
 from typing import assert_never
 
 from headrace.core.classic_group import ClassicGroup
+from headrace.core.consumer_events import (
+    ConsumerEvent,
+    ConsumerGroupDropped,
+    ConsumerGroupStored,
+    ConsumerMemberStored,
+    ConsumerTimerSet,
+    HoldingStored,
+    RegexResolved,
+    TargetSet,
+    TargetStored,
+)
+from headrace.core.consumer_group import ConsumerGroup, Group
+from headrace.core.consumer_words import ConsumerOutside
 from headrace.core.errors import Refused, Why
-from headrace.core.group_events import Event, GroupDropped, OffsetCommitted, OffsetDropped, TimerSet
+from headrace.core.group_events import (
+    Event,
+    GroupDropped,
+    MemberEvent,
+    OffsetCommitted,
+    OffsetDropped,
+    TimerSet,
+)
 from headrace.core.group_words import (
     NOBODY,
     Beat,
@@ -24,7 +44,6 @@ from headrace.core.group_words import (
     Join,
     Leave,
     Offset,
-    Outside,
     Phase,
     RestartSessions,
     Sync,
@@ -38,6 +57,15 @@ from headrace.core.types import MemberId, MonoMs, Now, WallMs
 
 _SIMPLE = -1  # the generation of a commit from outside the group
 _WALL_MAX = 2**63 - 1
+# What a group can begin with in a compacted journal.
+_CONSUMER_BEGINNINGS = (
+    ConsumerGroupStored,
+    ConsumerMemberStored,
+    TargetStored,
+    TargetSet,
+    HoldingStored,
+    RegexResolved,
+)
 _DEADLINES_MIN = 1_000  # fewer are not worth a look for those that count no more
 _TOO_LONG = f"A name of more than {NAME_BYTES_MAX} bytes."
 
@@ -45,9 +73,9 @@ _TOO_LONG = f"A name of more than {NAME_BYTES_MAX} bytes."
 class GroupShard:
     """The machine of one shard's groups and their committed offsets."""
 
-    def __init__(self, outside: Outside) -> None:
+    def __init__(self, outside: ConsumerOutside) -> None:
         self._outside = outside
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.offsets: dict[str, Offsets] = {}
         self._due: list[tuple[MonoMs, int, str, Timer, MemberId]] = []
         self._due_max = _DEADLINES_MIN
@@ -106,23 +134,49 @@ class GroupShard:
         """The only place where the shard's state changes; live and in recovery."""
         name = event.group
         match event:
-            case GroupDropped():
-                self.groups.pop(name, None)
             case OffsetCommitted(_, topic, partition, committed):
                 self.groups.setdefault(name, ClassicGroup(name))  # at first a simple one, empty
                 self.offsets.setdefault(name, Offsets()).put(topic, partition, committed)
             case OffsetDropped(_, topic, partition):
                 if name in self.offsets:
                     self.offsets[name].drop(topic, partition)
+            case GroupDropped():
+                self._drop(name, ClassicGroup)
+            case ConsumerGroupDropped():
+                self._drop(name, ConsumerGroup)
+            case _ if isinstance(event, ConsumerEvent):
+                self._apply_to_consumer(event)
             case _:
-                self.groups.setdefault(name, ClassicGroup(name)).apply(event)
-        if isinstance(event, TimerSet):
+                self._apply_to_classic(event)
+        if isinstance(event, TimerSet | ConsumerTimerSet):
             entry = (event.deadline, next(self._pushes), name, event.timer, event.member)
             heapq.heappush(self._due, entry)
             if len(self._due) > self._due_max:
                 self._forget_past_deadlines()
         else:
             self._forget_if_blank(name)
+
+    def _apply_to_classic(self, event: MemberEvent) -> None:
+        group = self.groups.get(event.group)
+        if not isinstance(group, ClassicGroup):
+            group = self.groups[event.group] = ClassicGroup(event.group)
+        group.apply(event)
+
+    def _apply_to_consumer(self, event: ConsumerEvent) -> None:
+        """A compacted journal may have kept tombstones of a group, and nothing else of it."""
+        group = self.groups.get(event.group)
+        if not isinstance(group, ConsumerGroup):
+            if not isinstance(event, _CONSUMER_BEGINNINGS):
+                return
+            group = self.groups[event.group] = ConsumerGroup(event.group)
+        group.apply(event)
+
+    def _drop(self, name: str, kind: type[Group]) -> None:
+        """A group of this kind is no more; what it committed is a simple group's from now on."""
+        if isinstance(self.groups.get(name), kind):
+            del self.groups[name]
+        if name in self.offsets:
+            self.groups.setdefault(name, ClassicGroup(name))
 
     def _forget_past_deadlines(self) -> None:
         """Every heartbeat and commit leaves one behind, for as long as a session may last."""
@@ -139,7 +193,7 @@ class GroupShard:
         if name in self.offsets and not self.offsets[name]:
             del self.offsets[name]
         group = self.groups.get(name)
-        if group is not None and group.blank and name not in self.offsets:
+        if isinstance(group, ClassicGroup) and group.blank and name not in self.offsets:
             del self.groups[name]
 
     # ---- decisions

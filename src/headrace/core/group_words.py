@@ -38,7 +38,7 @@ class Cause(Enum):
 
 
 class Timer(Enum):
-    """What a deadline is about; REBALANCE is the group's, the others are one member's."""
+    """What a deadline is about; each is one member's, but a classic group's REBALANCE is all its."""
 
     SESSION = auto()
     PENDING = auto()  # an id was given out and has not joined yet
@@ -202,6 +202,7 @@ class Commit:
     """OffsetCommit. Reply: for each offset None, or Refused; Refused when it is all of them.
 
     `retention_ms` is None where the group's retention holds. `by` tells people who asked.
+    `tells_epoch` (version 9 on): `generation` may be the epoch of a KIP-848 member.
     """
 
     group: str
@@ -211,6 +212,7 @@ class Commit:
     offsets: tuple[Offset, ...]
     retention_ms: int | None = None
     by: str = ""
+    tells_epoch: bool = True
 
 
 @dataclass(frozen=True, slots=True)
