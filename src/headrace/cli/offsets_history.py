@@ -14,13 +14,19 @@ from typing import IO, Any
 from headrace.cli.ending import Trouble, tell
 from headrace.cli.offsets_journal import TOPIC, GroupOnWire
 from headrace.cli.times import local
+from headrace.core.consumer_words import ConsumerMember
+from headrace.core.group_words import Member
 from headrace.log.group_history import (
     Assigned,
+    Converted,
     Deleted,
     Emptied,
+    EpochBegan,
     GroupHistory,
     GroupRecords,
     Happening,
+    MemberCame,
+    MemberWent,
     Moved,
 )
 
@@ -123,22 +129,31 @@ def as_object(one: Happening) -> dict[str, Any]:
                 "rewound": one.rewound,
             }  # fmt: skip
         case Assigned(_, generation, protocol, members):
-            told = [
-                {
-                    "member_id": member.id,
-                    "group_instance_id": member.instance,
-                    "client_id": member.client_id,
-                    "client_host": member.client_host,
-                }
-                for member in members
-            ]
+            told = [_member(one) for one in members]
             made = {"generation": generation, "protocol": protocol, "members": told}
             return {"type": "generation"} | about | made
+        case EpochBegan(_, epoch, count):
+            return {"type": "epoch"} | about | {"epoch": epoch, "members": count}
+        case MemberCame(_, member):
+            return {"type": "member came"} | about | _member(member)
+        case MemberWent(_, member):
+            return {"type": "member went"} | about | _member(member)
+        case Converted(_, kind):
+            return {"type": "conversion"} | about | {"to": kind}
         case Emptied(_, generation):
             return {"type": "empty"} | about | {"generation": generation}
         case Deleted(_, cause, by):
             why = {"cause": cause.value if cause else None, "by": by or None}
             return {"type": "deletion"} | about | why
+
+
+def _member(member: Member | ConsumerMember) -> dict[str, Any]:
+    return {
+        "member_id": member.id,
+        "group_instance_id": member.instance,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+    }
 
 
 class _Lines:
@@ -230,17 +245,25 @@ def _sentence(about: dict[str, Any]) -> str:
     match about["type"]:
         case "generation":
             members = about["members"]
-            told = [
-                f"{one['member_id']} {one['client_host']}" for one in members[:_MEMBERS_TOLD_MAX]
-            ]
-            if len(members) > len(told):
-                told.append(f"{len(members) - len(told)} more")
-            were = "1 member" if len(members) == 1 else f"{len(members)} members"
-            which = f"{were} ({about['protocol']}): {', '.join(told)}"
+            told = [f"{one['member_id']} {one['client_host']}" for one in members]
+            if len(members) > _MEMBERS_TOLD_MAX:
+                told[_MEMBERS_TOLD_MAX:] = [f"{len(members) - _MEMBERS_TOLD_MAX} more"]
+            which = f"{_members(len(members))} ({about['protocol']}): {', '.join(told)}"
             return f"generation {about['generation']}, {which}"
+        case "epoch":
+            return f"epoch {about['epoch']}, {_members(about['members'])}"
+        case "member came" | "member went" as what:
+            who = f"{about['member_id']} {about['client_host']} ({about['client_id']})"
+            return f"{what}: {who}"
         case "empty":
             return f"the last member went (generation {about['generation']})"
+        case "conversion":
+            return f"the group goes on under the {about['to']} protocol"
         case _:
             cause = about["cause"] or "reason not recorded"
             by = f" by {about['by']}" if about["by"] else ""
             return f"the group was removed ({cause}{by})"
+
+
+def _members(count: int) -> str:
+    return "1 member" if count == 1 else f"{count} members"

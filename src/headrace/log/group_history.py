@@ -11,9 +11,23 @@ members and having none.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from headrace.core.group_events import GroupDropped, GroupStored, OffsetCommitted, OffsetDropped
+from headrace.core.consumer_events import (
+    ConsumerGroupDropped,
+    ConsumerGroupStored,
+    ConsumerMemberDropped,
+    ConsumerMemberStored,
+)
+from headrace.core.consumer_words import ConsumerMember
+from headrace.core.group_events import (
+    Event,
+    GroupDropped,
+    GroupStored,
+    OffsetCommitted,
+    OffsetDropped,
+)
 from headrace.core.group_words import TIME_UNKNOWN, Cause, Committed, Member, Snapshot
-from headrace.core.types import WallMs
+from headrace.core.types import MemberId, WallMs
+from headrace.log import consumer_group_records
 from headrace.log.group_records import (
     BY_HEADER,
     CAUSE_HEADER,
@@ -27,8 +41,9 @@ from headrace.wire.batches import TRANSACTIONAL, BatchHeader, Record
 from headrace.wire.compression import Codec
 from headrace.wire.primitives import Malformed, Reader, Writer
 
-_KNOWN = frozenset((LEGACY_OFFSET, OFFSET, GROUP))
+_KNOWN = frozenset((LEGACY_OFFSET, OFFSET, GROUP)) | consumer_group_records.KINDS
 _CAUSES: dict[bytes | None, Cause] = {one.value.encode(): one for one in Cause}
+_OTHER = {GroupDropped: "consumer", ConsumerGroupDropped: "classic"}
 _COMMIT_MARKER = 1
 
 
@@ -80,7 +95,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """The last member went."""
+    """The last member went; `generation` is that of the group since, or its epoch."""
 
     at: WallMs
     generation: int
@@ -95,7 +110,40 @@ class Deleted:
     by: str
 
 
-Happening = Moved | Assigned | Emptied | Deleted
+@dataclass(frozen=True, slots=True)
+class EpochBegan:
+    """A group of the new protocol has a new epoch: members came or went, or want something else."""
+
+    at: WallMs
+    epoch: int
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberCame:
+    """Somebody joined a group of the new protocol."""
+
+    at: WallMs
+    member: ConsumerMember
+
+
+@dataclass(frozen=True, slots=True)
+class MemberWent:
+    """A member left a group of the new protocol, or was silent for too long."""
+
+    at: WallMs
+    member: ConsumerMember
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """The group goes on under the other protocol, `classic` or `consumer`; its offsets stay."""
+
+    at: WallMs
+    kind: str
+
+
+Happening = Moved | Assigned | Emptied | Deleted | EpochBegan | MemberCame | MemberWent | Converted
 
 
 class GroupHistory:
@@ -105,6 +153,7 @@ class GroupHistory:
         self.unreadable: list[int] = []  # offsets of records that only a newer version understands
         self._codec = GroupJournal()
         self._offsets: dict[tuple[str, int], Committed] = {}
+        self._members: dict[MemberId, ConsumerMember] = {}
         self._had_members = self._has_members = False
 
     def take(self, record: Record, *, is_whole: bool) -> list[Happening]:
@@ -113,33 +162,57 @@ class GroupHistory:
         if Reader(record.key).int16() not in _KNOWN:
             return []
         try:
-            (event,) = self._codec.events(record.key, record.value)
+            events = self._codec.events(record.key, record.value)
         except Malformed:
             self.unreadable.append(record.offset)
             return []
-        cause, by = _told(record)
+        return [one for event in events for one in self._taken(event, record, is_whole)]
+
+    def _taken(self, event: Event, record: Record, is_whole: bool) -> list[Happening]:
         at = WallMs(record.timestamp)
         match event:
             case OffsetCommitted(_, topic, partition, committed):
                 before = self._offsets.get((topic, partition))
                 self._offsets[topic, partition] = committed
                 known = is_whole or before is not None
-                if cause is None:
-                    cause = self._guessed(by)
-                return [Moved(at, topic, partition, before, committed, known, cause, by)]
+                cause, by = _told(record)
+                why = cause or self._guessed(by)
+                return [Moved(at, topic, partition, before, committed, known, why, by)]
             case OffsetDropped(_, topic, partition):
                 before = self._offsets.pop((topic, partition), None)
                 if before is None and is_whole:
                     return []  # what was not there cannot go: a tombstone written twice
                 known = before is not None
-                return [Moved(at, topic, partition, before, None, known, cause, by)]
+                return [Moved(at, topic, partition, before, None, known, *_told(record))]
             case GroupStored(_, snapshot):
                 return self._stored(at, snapshot)
-            case GroupDropped():
+            case GroupDropped() | ConsumerGroupDropped():
                 self._has_members = self._had_members = False
-                return [Deleted(at, cause, by)]
+                self._members.clear()
+                if self._offsets:  # they go before their group does
+                    return [Converted(at, _OTHER[type(event)])]
+                return [Deleted(at, *_told(record))]
+            case ConsumerMemberStored() | ConsumerMemberDropped() | ConsumerGroupStored():
+                return self._taken_of_members(event, at)
             case _:
                 return []
+
+    def _taken_of_members(
+        self, event: ConsumerMemberStored | ConsumerMemberDropped | ConsumerGroupStored, at: WallMs
+    ) -> list[Happening]:
+        match event:
+            case ConsumerMemberStored(_, member):
+                is_new = member.id not in self._members
+                self._members[member.id] = member
+                return [MemberCame(at, member)] if is_new else []
+            case ConsumerMemberDropped(_, id_):
+                gone = self._members.pop(id_, None)
+                return [] if gone is None else [MemberWent(at, gone)]
+            case ConsumerGroupStored(_, epoch):
+                self._had_members, self._has_members = True, bool(self._members)
+                if self._members:
+                    return [EpochBegan(at, epoch, len(self._members))]
+                return [Emptied(at, epoch)]
 
     def _stored(self, at: WallMs, snapshot: Snapshot) -> list[Happening]:
         had = self._has_members or self._had_members
