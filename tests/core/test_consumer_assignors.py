@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.consumer_assignors import ASSIGNORS, AssignMember, Assignor, range_, uniform
-from headrace.core.consumer_words import Partitions, TopicView
+from headrace.core.consumer_assignors import ASSIGNORS, range_, uniform
+from headrace.core.consumer_words import AssignMember, Assignor, Partitions, TopicView
 from headrace.core.types import MemberId, TopicPartition
 
 NAMES = ("ta", "tb", "tc", "td")

@@ -60,7 +60,11 @@ SAMPLES: list[tuple[int, ConsumerEvent, str]] = [
     (3, ConsumerGroupStored("gF", 2, 0), "0000 00000002 00"),
     (3, ConsumerGroupStored("gF", 2, -5), "0000 00000002 01 00 08 fffffffffffffffb"),
     (3, ConsumerGroupStored("gF", 2, 0, AT), f"0000 00000002 01 80e133 08 {AT_HEX}"),
-    (5, ConsumerMemberStored("gF", PLAIN), "0000 0000 0263 032f68 03037461037462 00 000493e0 00 00"),
+    (
+        5,
+        ConsumerMemberStored("gF", PLAIN),
+        "0000 0000 0263 032f68 03037461037462 00 000493e0 00 00",
+    ),
     (
         5,
         ConsumerMemberStored("gF", FULL),

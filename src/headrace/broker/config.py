@@ -86,6 +86,48 @@ class Config(LogConfig):
     group_size_max: int = setting(
         "group.max.size", INT_MAX, "Members of a consumer group.", low=1, high=INT_MAX
     )
+    consumer_size_max: int = setting(
+        "group.consumer.max.size", INT_MAX, "Members of a consumer group of the new protocol.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    consumer_session_timeout_ms: int = setting(
+        "group.consumer.session.timeout.ms", 45_000, "Silence after which a member is removed.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    consumer_session_timeout_ms_min: int = setting(
+        "group.consumer.min.session.timeout.ms", 45_000, "Shortest timeout a group may set.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    consumer_session_timeout_ms_max: int = setting(
+        "group.consumer.max.session.timeout.ms", 60_000, "Longest timeout a group may set.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    consumer_heartbeat_ms: int = setting(
+        "group.consumer.heartbeat.interval.ms", 5000, "Pause between heartbeats of a member.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    consumer_heartbeat_ms_min: int = setting(
+        "group.consumer.min.heartbeat.interval.ms", 5000, "Shortest pause a group may set.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    consumer_heartbeat_ms_max: int = setting(
+        "group.consumer.max.heartbeat.interval.ms", 15_000, "Longest pause a group may set.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    consumer_assignors: tuple[str, ...] = setting(
+        "group.consumer.assignors", ("uniform", "range"),
+        "Assignors that members may ask for; the first is for groups that ask for none.",
+        choices=("uniform", "range"),
+    )  # fmt: skip
+    consumer_assignment_interval_ms: int = setting(
+        "group.consumer.assignment.interval.ms", 0,
+        "Least time between two assignments of a group (1000 in Kafka).", low=0, high=15_000,
+    )  # fmt: skip
+    consumer_migration_policy: str = setting(
+        "group.consumer.migration.policy", "disabled",
+        "Whether groups with members change between the protocols (bidirectional in Kafka).",
+        choices=("disabled",), why="only empty groups change their protocol",
+    )  # fmt: skip
     offset_metadata_max: int = setting(
         "offset.metadata.max.bytes", 4096, "Characters that a committed offset may carry.",
         low=0, high=INT_MAX,
@@ -212,10 +254,19 @@ class Config(LogConfig):
             raise ConfigError(
                 "group.share.heartbeat.interval.ms must be below group.share.session.timeout.ms"
             )
+        if self.consumer_heartbeat_ms >= self.consumer_session_timeout_ms:
+            raise ConfigError(
+                "group.consumer.heartbeat.interval.ms must be below"
+                " group.consumer.session.timeout.ms"
+            )
+        if not self.consumer_assignors:
+            raise ConfigError("group.consumer.assignors: there must be one, uniform or range")
 
 
 # Settings whose bounds are settings themselves; a group's own value is clamped to them.
 RANGED = (
+    "consumer_session_timeout_ms",
+    "consumer_heartbeat_ms",
     "share_delivery_count_limit",
     "share_lock_ms",
     "share_record_locks",

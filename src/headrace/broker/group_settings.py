@@ -1,7 +1,7 @@
 """The settings of one group: Kafka's names, defaults and bounds.
 
-Source: Kafka 4.3 group configuration (KIP-932, KIP-1103); the aliases are those of KIP-932 as
-proposed.
+Source: Kafka 4.3 group configuration (KIP-848, KIP-932, KIP-1103); the aliases are those of KIP-932
+as proposed.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,12 @@ class GroupSettings(Table):
         "group.type", "", "Fixes the type of a group before its first member; empty: either.",
         choices=("", "consumer", "share"),
     )  # fmt: skip
+    consumer_session_timeout_ms: int = setting(
+        "consumer.session.timeout.ms", 45_000, "Silence after which a member is removed.", low=1
+    )
+    consumer_heartbeat_ms: int = setting(
+        "consumer.heartbeat.interval.ms", 5000, "Pause between heartbeats of a member.", low=1
+    )
     auto_offset_reset: str = setting(
         "share.auto.offset.reset", "latest", "Where a new subscription starts.",
         choices=("latest", "earliest"),

@@ -15,15 +15,18 @@ from headrace.broker.partitions import Partition
 from headrace.broker.runtime import ShardRuntime, StorageFault
 from headrace.broker.shards import PartitionJournal, journals, shard_index
 from headrace.broker.shares import Shares
+from headrace.broker.topic_patterns import matching
 from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
-from headrace.core.catalog import Topic
-from headrace.core.classic_group import ClassicGroup
+from headrace.core.catalog import Catalog, PartitionsAdded, Topic, TopicCreated, TopicDeleted
+from headrace.core.catalog import Event as CatalogEvent
+from headrace.core.consumer_assignors import ASSIGNORS
+from headrace.core.consumer_group import Group
+from headrace.core.consumer_words import ConsumerLimits, GroupCommand, Pace, TopicView
 from headrace.core.errors import Refused, Why
 from headrace.core.group_events import Answered, Event
 from headrace.core.group_shard import GroupShard
 from headrace.core.group_words import (
-    Command,
     ForgetOffsets,
     Join,
     Limits,
@@ -40,7 +43,7 @@ log = logging.getLogger("headrace.broker")
 OFFSETS_TOPIC = "__consumer_offsets"
 _WAIT_MS_MAX = 300_000  # who waits longer is told to come again
 
-Shard = ShardRuntime[Command, Event]
+Shard = ShardRuntime[GroupCommand, Event]
 
 
 class Groups:
@@ -57,6 +60,11 @@ class Groups:
             config.group_initial_delay_ms,
             config.offset_metadata_max,
         )
+        self.consumer_limits = ConsumerLimits(
+            {name: ASSIGNORS[name] for name in config.consumer_assignors},
+            config.consumer_size_max,
+            config.consumer_assignment_interval_ms,
+        )
         self._config = config
         self._clock = clock
         self._topics = topics
@@ -66,6 +74,8 @@ class Groups:
         # By shard, each waiting request's answer; None until there is one. There are at most as
         # many as connections, because a connection's requests are answered one after the other.
         self._answers: dict[int, dict[Ticket, Any]] = {}
+        self._topic_changes = itertools.count(1)
+        self._catalogue: tuple[Catalog, int] = topics.catalog, 0
 
     async def open(self) -> None:
         """Create the internal topic when it is new, replay every shard, begin to keep time.
@@ -81,6 +91,7 @@ class Groups:
             shard = self._shard(partition)
             shard.load()
             self.shards.append(shard)
+        topics.listeners.append(self._topics_changed)
         topics.on_deleted.append(self._forget)
         for shard in self.shards:
             shard.start()
@@ -101,7 +112,7 @@ class Groups:
         """For a join or sync, which may have to wait."""
         return Ticket(next(self._tickets))
 
-    async def ask(self, group: str, command: Command) -> Any:
+    async def ask(self, group: str, command: GroupCommand) -> Any:
         """A command to the shard of a group; its reply, or Refused, also when the disk fails."""
         try:
             return await self._shard_of(group).ask(command)
@@ -138,7 +149,7 @@ class Groups:
             return Refused(Why.COORDINATOR_GONE, str(fault))
         return None
 
-    def find(self, group: str) -> ClassicGroup | None:
+    def find(self, group: str) -> Group | None:
         """A group as it is now; what is told of it waits for `durable`."""
         return _machine(self._shard_of(group)).groups.get(group)
 
@@ -146,11 +157,28 @@ class Groups:
         """What a group has committed, likewise."""
         return _machine(self._shard_of(group)).offsets.get(group, Offsets())
 
-    def all(self) -> list[ClassicGroup]:
+    def all(self) -> list[Group]:
         """All groups, likewise."""
         return [group for shard in self.shards for group in _machine(shard).groups.values()]
 
-    # ---- what decisions may read of the outside (core.group_words.Outside)
+    # ---- what decisions may read of the outside (core.consumer_words.ConsumerOutside)
+
+    @property
+    def catalogue_version(self) -> int:
+        if self._catalogue[0] is not self._topics.catalog:  # read anew after a fault
+            self._catalogue = self._topics.catalog, next(self._topic_changes)
+        return self._catalogue[1]
+
+    def topic(self, name: str) -> TopicView | None:
+        topic = self._topics.catalog.topics.get(name)
+        return TopicView(topic.id, topic.partitions) if topic is not None else None
+
+    def matching(self, regex: str) -> frozenset[str] | Refused:
+        return matching(regex, self._topics.catalog.topics)
+
+    def pace(self, group: str) -> Pace:
+        settings = self._shares.settings(group)
+        return Pace(settings.consumer_session_timeout_ms, settings.consumer_heartbeat_ms)
 
     def is_share_group(self, group: str) -> bool:
         kind = self._shares.settings(group).group_type
@@ -194,6 +222,10 @@ class Groups:
         )
         shard.listeners.append(answer)
         return shard
+
+    def _topics_changed(self, events: Sequence[CatalogEvent]) -> None:
+        if any(isinstance(one, TopicCreated | PartitionsAdded | TopicDeleted) for one in events):
+            self._catalogue = self._topics.catalog, next(self._topic_changes)
 
     def _forget(self, topic: Topic) -> None:
         for shard in self.shards:

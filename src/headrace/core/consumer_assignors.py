@@ -4,30 +4,20 @@ Source: Kafka 4.3's UniformAssignor and RangeAssignor. Topics of the same subscr
 of partitions, so the work grows with pools, members and partitions, not with their product.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
-from headrace.core.consumer_words import NOTHING, Partitions, TopicView
+from headrace.core.consumer_words import AssignMember, Assignor, Partitions, TopicView
 from headrace.core.types import MemberId, TopicPartition
 
 # Of levelling pools that share members; each makes the loads more even, so few are needed.
 _PASSES_MAX = 64
 
 
-@dataclass(frozen=True, slots=True)
-class AssignMember:
-    """A member as assignment needs it; `owned` is what its target has been so far."""
-
-    subscribed: frozenset[str]
-    instance: str | None = None
-    owned: Partitions = NOTHING
-
-
 Members = Mapping[MemberId, AssignMember]
 Topics = Mapping[str, TopicView]
-Assignor = Callable[[Members, Topics], dict[MemberId, Partitions]]
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """What happens to consumer groups of the new protocol (KIP-848).
 
-Each event that is not called volatile is one record of `__consumer_offsets` (types 3, 5, 6, 7, 8 and 16); what
-was dropped is its tombstone.
+Each event that is not called volatile is one record of `__consumer_offsets` (types 3, 5, 6, 7, 8
+and 16); what was dropped is its tombstone.
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ journal but timers and `seen_version`. Source: KIP-848; Kafka 4.3, ConsumerGroup
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from typing import assert_never
 
@@ -31,6 +31,7 @@ from headrace.core.consumer_events import (
     TargetUnset,
 )
 from headrace.core.consumer_words import (
+    JOINING,
     NOTHING,
     ConsumerMember,
     ConsumerState,
@@ -40,16 +41,18 @@ from headrace.core.consumer_words import (
     Resolved,
 )
 from headrace.core.errors import Refused, Why
-from headrace.core.group_words import TIME_UNKNOWN, Timer
-from headrace.core.types import MemberId, MonoMs, TopicPartition, WallMs
+from headrace.core.group_words import TIME_UNKNOWN, Commit, Timer
+from headrace.core.types import MemberId, MonoMs, Now, TopicPartition, WallMs
 
 _UNCHECKED = -1  # an epoch that is not told
 
 
 class ConsumerGroup:
-    """The state of one consumer group; a member has a holding from its first heartbeat on."""
+    """The state of one consumer group. Every member has a holding, if only of nothing."""
 
     protocol_type = "consumer"
+    is_awaited = False  # there is no waiting in this protocol
+    is_rebalancing = False  # what members subscribe to is always known
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -65,6 +68,7 @@ class ConsumerGroup:
         self.timers: dict[tuple[Timer, MemberId], MonoMs] = {}
         self.seen_version: int | None = None  # of the catalogue; a new process has to look anew
         self._holders: dict[TopicPartition, MemberId] = {}
+        self._subscribed: frozenset[str] | None = None  # to be worked out
 
     def thinking(self) -> "ConsumerGroup":
         """A group in the same state, on which `consumer_decision.py` thinks ahead."""
@@ -87,9 +91,16 @@ class ConsumerGroup:
         return ConsumerState.RECONCILING
 
     @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
     def subscribed(self) -> frozenset[str]:
         """Every topic that some member asks for, by its name or by a regular expression."""
-        return frozenset().union(*(self.wanted(member) for member in self.members.values()))
+        if self._subscribed is None:
+            wanted = (self.wanted(member) for member in self.members.values())
+            self._subscribed = frozenset().union(*wanted)
+        return self._subscribed
 
     def wanted(self, member: ConsumerMember) -> frozenset[str]:
         """The topics that a member asks for, whether they exist or not."""
@@ -119,12 +130,20 @@ class ConsumerGroup:
 
     def is_settled(self, member: MemberId) -> bool:
         """Whether a member holds its target, and knows so."""
-        held = self.holdings.get(member)
-        return (
-            held is not None
-            and held.progress is Progress.STABLE
-            and held.epoch == self.target_epoch
-        )
+        held = self.holdings[member]
+        return held.progress is Progress.STABLE and held.epoch == self.target_epoch
+
+    def unknown(self, member: MemberId | None) -> Refused:
+        return Refused(Why.UNKNOWN_MEMBER, f"{member!r} is no member of group {self.name}; rejoin.")
+
+    def due(self, until: MonoMs) -> Iterator[tuple[Timer, MemberId]]:
+        """The timers that have run out."""
+        return (key for key, deadline in self.timers.items() if deadline <= until)
+
+    # ---- its committed offsets
+
+    def has_member(self, member: MemberId) -> bool:
+        return member in self.members
 
     def check_reader(self, member: MemberId | None, epoch: int) -> Refused | None:
         """Refuse an OffsetFetch of who is no member, or is in another epoch than it thinks."""
@@ -132,16 +151,53 @@ class ConsumerGroup:
             return None
         held = self.holdings.get(member) if member is not None else None
         if held is None:
-            return Refused(
-                Why.UNKNOWN_MEMBER, f"{member!r} is no member of group {self.name}; rejoin."
-            )
+            return self.unknown(member)
         if held.epoch == epoch:
             return None
         return Refused(Why.WRONG_EPOCH, f"{member} is in epoch {held.epoch}, not {epoch}.")
 
-    def due(self, until: MonoMs) -> Iterator[tuple[Timer, MemberId]]:
-        """The timers that have run out."""
-        return (key for key, deadline in self.timers.items() if deadline <= until)
+    def check_commit(self, command: Commit) -> Refused | None:
+        """Why nothing of a commit is accepted; None when it may be.
+
+        A member that is behind may commit for the partitions that it has had since then.
+        """
+        if command.generation < 0 and self.is_empty:
+            return None
+        held = self.holdings.get(command.member)
+        if held is None:
+            return self.unknown(command.member)
+        if not command.tells_epoch:
+            return Refused(
+                Why.OLD_PROTOCOL, "Members of the new protocol commit with version 9 or newer."
+            )
+        if command.generation == held.epoch:
+            return None
+        known = held.epochs or {}
+        for offset in command.offsets:
+            place = offset.topic_id and TopicPartition(offset.topic_id, offset.partition)
+            since = known.get(place) if place else None
+            if since is None or not since <= command.generation < held.epoch:
+                return Refused(
+                    Why.WRONG_EPOCH,
+                    f"{command.member} is in epoch {held.epoch}, not {command.generation}.",
+                )
+        return None
+
+    def after_commit(self, member: MemberId, now: Now) -> Sequence[ConsumerEvent]:  # noqa: ARG002  # as for classic groups
+        """A commit is no heartbeat."""
+        return ()
+
+    def ended(self) -> list[ConsumerEvent]:
+        """With these the group is no more; its offsets aside."""
+        name = self.name
+        return [
+            *(HoldingDropped(name, member) for member in self.holdings),
+            *(TargetUnset(name, member) for member in self.targets),
+            TargetDropped(name),
+            *(ConsumerMemberDropped(name, member) for member in self.members),
+            *(RegexDropped(name, regex) for regex in self.regexes),
+            ConsumerGroupDropped(name),
+        ]
 
     # ---- changes
 
@@ -154,24 +210,37 @@ class ConsumerGroup:
                 self.empty_since = empty_since
             case ConsumerGroupDropped():
                 pass  # the shard drops it
-            case ConsumerMemberStored(_, member):
-                self.members[member.id] = member
-            case ConsumerMemberDropped(_, id_):
-                self.members.pop(id_, None)
+            case ConsumerMemberStored() | ConsumerMemberDropped():
+                self._apply_to_members(event)
             case TargetStored() | TargetDropped() | TargetSet() | TargetUnset():
                 self._apply_to_targets(event)
             case HoldingStored(_, id_, holding):
                 self._hold(id_, holding)
             case HoldingDropped(_, id_):
                 self._hold(id_, None)
-            case RegexResolved(_, regex, resolved):
-                self.regexes[regex] = resolved
-            case RegexDropped(_, regex):
-                self.regexes.pop(regex, None)
+            case RegexResolved() | RegexDropped():
+                self._apply_to_regexes(event)
             case ConsumerTimerSet() | ConsumerTimerCleared() | CatalogueSeen():
                 self._apply_volatile(event)
             case _:
                 assert_never(event)
+
+    def _apply_to_members(self, event: ConsumerMemberStored | ConsumerMemberDropped) -> None:
+        self._subscribed = None
+        match event:
+            case ConsumerMemberStored(_, member):
+                self.members[member.id] = member
+                self.holdings.setdefault(member.id, Holding(JOINING, JOINING))
+            case ConsumerMemberDropped(_, gone):
+                self.members.pop(gone, None)
+
+    def _apply_to_regexes(self, event: RegexResolved | RegexDropped) -> None:
+        self._subscribed = None
+        match event:
+            case RegexResolved(_, regex, resolved):
+                self.regexes[regex] = resolved
+            case RegexDropped(_, regex):
+                self.regexes.pop(regex, None)
 
     def _apply_to_targets(
         self, event: TargetStored | TargetDropped | TargetSet | TargetUnset
@@ -198,13 +267,14 @@ class ConsumerGroup:
                 self.seen_version = version
 
     def _hold(self, member: MemberId, holding: Holding | None) -> None:
-        self._let_go(member, self.holding(member))
+        before = self.holding(member)
         if holding is None:
             self.holdings.pop(member, None)
-            return
-        self.holdings[member] = holding
-        for partition in self.holding(member):
-            self._holders[partition] = member
+        else:
+            self.holdings[member] = holding
+        held = self.holding(member)
+        self._let_go(member, before - held)
+        self._holders.update(dict.fromkeys(held, member))
 
     def _let_go(self, member: MemberId, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:

@@ -1,4 +1,4 @@
-"""One shard of consumer groups of both protocols: routes commands to their groups, events to the same.
+"""One shard of consumer groups, of both protocols: routes commands to their groups, and events.
 
 A shard is the unit of journaling: the members of a group and all that it has committed live in one
 shard, so what is decided over both is one atomic record batch.
@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from itertools import count
 from typing import assert_never
 
+from headrace.core import consumer_checks
 from headrace.core.classic_group import ClassicGroup
+from headrace.core.consumer_decision import ConsumerDecision
 from headrace.core.consumer_events import (
     ConsumerEvent,
     ConsumerGroupDropped,
@@ -22,7 +24,7 @@ from headrace.core.consumer_events import (
     TargetStored,
 )
 from headrace.core.consumer_group import ConsumerGroup, Group
-from headrace.core.consumer_words import ConsumerOutside
+from headrace.core.consumer_words import JOINING, ConsumerBeat, ConsumerOutside, GroupCommand
 from headrace.core.errors import Refused, Why
 from headrace.core.group_events import (
     Event,
@@ -36,7 +38,6 @@ from headrace.core.group_words import (
     NOBODY,
     Beat,
     Cause,
-    Command,
     Commit,
     Committed,
     DeleteGroup,
@@ -67,6 +68,7 @@ _CONSUMER_BEGINNINGS = (
     RegexResolved,
 )
 _DEADLINES_MIN = 1_000  # fewer are not worth a look for those that count no more
+_NO_MIXING = "and members of both do not mix here (group.consumer.migration.policy=disabled)"
 _TOO_LONG = f"A name of more than {NAME_BYTES_MAX} bytes."
 
 
@@ -81,16 +83,17 @@ class GroupShard:
         self._due_max = _DEADLINES_MIN
         self._pushes = count()
 
-    def decide(self, command: Command, now: Now) -> Decided[Event] | Refused:
+    def decide(self, command: GroupCommand, now: Now) -> Decided[Event] | Refused:
         """The events that `command` makes true and the caller's reply, or why not."""
         match command:
             case Join():
                 return self._join(command, now)
             case Sync() | Beat():
                 return self._as_member(command, now)
+            case ConsumerBeat():
+                return self._consumer_beat(command, now)
             case Leave(name):
-                group = self.groups.get(name) or ClassicGroup(name)
-                decision = Decision(group, now, self._outside.limits)
+                decision = self._decision(self.groups.get(name) or ClassicGroup(name), now)
                 answers = decision.leave(command)
                 return Decided(decision.events, answers)
             case Commit():
@@ -115,7 +118,7 @@ class GroupShard:
         events: list[Event] = []
         for group in self.groups.values():
             if next(group.due(now.mono), None) is not None:
-                decision = Decision(group, now, self._outside.limits)
+                decision = self._decision(group, now)
                 decision.expire()
                 events += decision.events
         return events
@@ -214,16 +217,48 @@ class GroupShard:
                 Why.INCONSISTENT_PROTOCOL, f"Group {command.group} is a share group (group.type)."
             )
         group = self.groups.get(command.group)
+        begun: list[Event] = []
+        if isinstance(group, ConsumerGroup):
+            if not group.is_empty:
+                return Refused(
+                    Why.INCONSISTENT_PROTOCOL,
+                    f"Group {group.name} has members of the new protocol (group.protocol=consumer),"
+                    f" {_NO_MIXING}.",
+                )
+            begun, group = [*group.ended()], None
         if group is None and command.member != NOBODY:
             return _unknown(command.member, command.group)
         decision = Decision(group or ClassicGroup(command.group), now, limits)
-        return _decided(decision, decision.join(command))
+        return _decided(decision, decision.join(command), begun)
+
+    def _consumer_beat(self, command: ConsumerBeat, now: Now) -> Decided[Event] | Refused:
+        name, outside = command.group, self._outside
+        refused = consumer_checks.check_beat(command, outside.consumer_limits)
+        if refused is not None:
+            return refused
+        if outside.is_share_group(name):
+            return Refused(Why.WRONG_GROUP_TYPE, f"Group {name} is a share group.")
+        group = self.groups.get(name)
+        begun: list[Event] = []
+        if not isinstance(group, ConsumerGroup):
+            if command.epoch != JOINING:
+                return Refused(Why.UNKNOWN_GROUP, f"Consumer group {name} not found.")
+            if group is not None and not group.is_empty:
+                return Refused(
+                    Why.UNKNOWN_GROUP,
+                    f"Cannot upgrade classic group {name} to consumer group: it has members of "
+                    f"the classic protocol, {_NO_MIXING}.",
+                )
+            begun = [GroupDropped(name)] if group is not None else []
+            group = ConsumerGroup(name)
+        decision = ConsumerDecision(group, now, outside)
+        return _decided(decision, decision.beat(command), begun)
 
     def _as_member(self, command: Sync | Beat, now: Now) -> Decided[Event] | Refused:
         if not command.group:
             return Refused(Why.INVALID_GROUP, "The group id is empty.")
         group = self.groups.get(command.group)
-        if group is None or group.phase is Phase.EMPTY:
+        if not isinstance(group, ClassicGroup) or group.phase is Phase.EMPTY:
             return _unknown(command.member, command.group)
         refused = group.check(command.member, command.instance)
         if refused is None:
@@ -292,20 +327,28 @@ class GroupShard:
         ]
         return Decided([*dropped, GroupDropped(name)])
 
+    def _decision(self, group: Group, now: Now) -> Decision | ConsumerDecision:
+        if isinstance(group, ConsumerGroup):
+            return ConsumerDecision(group, now, self._outside)
+        return Decision(group, now, self._outside.limits)
+
     def _restarted(self, now: Now) -> list[Event]:
         events: list[Event] = []
         for group in self.groups.values():
-            if group.phase is not Phase.EMPTY:
-                decision = Decision(group, now, self._outside.limits)
+            if not group.is_empty:
+                decision = self._decision(group, now)
                 decision.restart()
                 events += decision.events
         return events
 
 
-def _decided(decision: Decision, reply: object) -> Decided[Event] | Refused:
-    if isinstance(reply, Refused) and not decision.events:
+def _decided(
+    decision: Decision | ConsumerDecision, reply: object, begun: Sequence[Event] = ()
+) -> Decided[Event] | Refused:
+    """A refusal changes nothing, and begins no group of another kind."""
+    if isinstance(reply, Refused):
         return reply
-    return Decided(decision.events, reply)
+    return Decided([*begun, *decision.events], reply)
 
 
 def _too_long(name: str) -> bool:

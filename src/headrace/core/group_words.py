@@ -38,7 +38,7 @@ class Cause(Enum):
 
 
 class Timer(Enum):
-    """What a deadline is about; each is one member's, but a classic group's REBALANCE is all its."""
+    """What a deadline is about: one member, but a classic group has one REBALANCE for all."""
 
     SESSION = auto()
     PENDING = auto()  # an id was given out and has not joined yet

@@ -18,6 +18,7 @@ from headrace.core.group_words import Commit, Offset
 from headrace.core.types import MemberId
 
 _IDS_SINCE = 10
+_EPOCHS_SINCE = 9
 _UNKNOWN_GROUP_SINCE = 9
 _NO_RETENTION = -1
 
@@ -93,6 +94,7 @@ async def _commit(
         offsets,
         None if retention_ms == _NO_RETENTION else retention_ms,
         request.asked_by(message.member_id),
+        tells_epoch=request.version >= _EPOCHS_SINCE,
     )
     answer = await services.groups.ask(command.group, command)
     if not isinstance(answer, Refused):
