@@ -1,6 +1,7 @@
 """A share-partition that tests drive in the seed's own words, and a shard of classic groups."""
 
 import itertools
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,10 +19,14 @@ from headrace.core.group_words import (
     Candidate,
     Commit,
     DeleteGroup,
+    DeleteOffsets,
+    Expire,
+    Expired,
     Join,
     Leave,
     Leaver,
     Limits,
+    Look,
     Offset,
     Phase,
     RestartSessions,
@@ -145,6 +150,7 @@ class GroupDriver:
     def __init__(self, **limits: int) -> None:
         self.limits = Limits(**limits)
         self.share_groups: set[str] = set()
+        self.retention: dict[str, int] = {}  # minutes, of groups with a retention of their own
         self.shard, self.codec = GroupShard(self), GroupJournal()
         self.journal: list[Entry] = []
         self.mono = 0
@@ -154,6 +160,9 @@ class GroupDriver:
 
     def is_share_group(self, group: str) -> bool:
         return group in self.share_groups
+
+    def retention_minutes(self, group: str) -> int:
+        return self.retention.get(group, 60)
 
     @property
     def now(self) -> Now:
@@ -166,7 +175,7 @@ class GroupDriver:
         answer = self.shard.decide(command, self.now)
         if isinstance(answer, Refused):
             return answer
-        self._take(answer.events)
+        self.take(answer.events)
         return answer.reply
 
     def join(
@@ -197,11 +206,12 @@ class GroupDriver:
         generation: int,
         assignments: dict[str, bytes] | None = None,
         instance: str | None = None,
+        group: str = "g",
         **told: str,
     ) -> Asked:
         ticket = Ticket(next(self._tickets))
         given = {MemberId(name): data for name, data in (assignments or {}).items()}
-        command = Sync("g", MemberId(member), instance, generation, ticket, given, **told)
+        command = Sync(group, MemberId(member), instance, generation, ticket, given, **told)
         return Asked(self.told, ticket, self.do(command))
 
     def beat(self, member: str, generation: int, instance: str | None = None) -> Why | None:
@@ -235,6 +245,30 @@ class GroupDriver:
             return answer.why
         return [None if refused is None else refused.why for refused in answer]
 
+    def expire(self, *groups: str) -> Expired:
+        """One look at some groups, or at all that there are."""
+        looks = tuple(Look(name) for name in groups or list(self.shard.groups))
+        expired = self.do(Expire(looks))
+        assert isinstance(expired, Expired)
+        return expired
+
+    def kept(self, group: str = "g") -> list[str]:
+        """The topics for which a group has committed offsets; live and journal agree on them."""
+        found = [
+            sorted({topic for topic, _, _ in shard.offsets.get(group, ())})
+            for shard in (self.shard, self.rebuilt())
+        ]
+        assert found[0] == found[1]
+        return found[0]
+
+    def delete_offsets(
+        self, group: str, *partitions: tuple[str, int], by: str = ""
+    ) -> Why | list[Why | None]:
+        answer = self.do(DeleteOffsets(group, partitions, by))
+        if isinstance(answer, Refused):
+            return answer.why
+        return [None if refused is None else refused.why for refused in answer]
+
     def delete(self, group: str) -> Why | None:
         refused = self.do(DeleteGroup(group))
         return None if refused is None else refused.why
@@ -258,7 +292,7 @@ class GroupDriver:
         until = self.mono + ms
         while (deadline := self.shard.next_deadline()) is not None and deadline <= until:
             self.mono = max(self.mono, deadline)
-            self._take(self.shard.tick(self.now))
+            self.take(self.shard.tick(self.now))
         self.mono = until
 
     def restart(self) -> None:
@@ -275,12 +309,23 @@ class GroupDriver:
                 shard.apply(event)
         return shard
 
-    def _take(self, events: Sequence[GroupEvent]) -> None:
+    def take(self, events: Sequence[GroupEvent]) -> None:
         for event in events:
             self.shard.apply(event)
             if isinstance(event, Answered):
                 self.told[event.ticket] = event.answer
         self.journal += self.codec.records(events, self.now.wall)
+
+
+def subscribing(*topics: str, version: int = 0, after: bytes = b"\xff\xff\xff\xff") -> bytes:
+    """A subscription in the consumer protocol; behind the topics stands no user data."""
+    names = b"".join(struct.pack(">h", len(one.encode())) + one.encode() for one in topics)
+    return struct.pack(">hi", version, len(topics)) + names + after
+
+
+@pytest.fixture(name="subscribing")
+def _subscribing() -> Callable[..., bytes]:
+    return subscribing
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace.broker.settings import INT_MAX, LONG_MAX, ConfigError, setting
 from headrace.broker.topic_settings import LogConfig
 
-__all__ = ["DYNAMIC", "RANGED", "Config", "ConfigError"]
+__all__ = ["DYNAMIC", "INHERITED", "RANGED", "Config", "ConfigError"]
 
 LOCKS_MAX = 100_000_000
 
@@ -146,6 +146,10 @@ class Config(LogConfig):
         "offsets.retention.minutes", 10_080,
         "How long committed offsets are kept once nobody uses them.", low=1, high=INT_MAX,
     )  # fmt: skip
+    offsets_retention_check_ms: int = setting(
+        "offsets.retention.check.interval.ms", 600_000,
+        "Pause between two looks for committed offsets that nobody uses.", low=1, high=LONG_MAX,
+    )  # fmt: skip
     share_group_enable: bool = setting("share.group.enable", True, "Serve share groups.")
     share_delivery_count_limit: int = setting(
         "group.share.delivery.count.limit", 5, "Deliveries of a record before it is archived.",
@@ -273,6 +277,8 @@ RANGED = (
     "share_session_timeout_ms",
     "share_heartbeat_ms",
 )
+# Settings of a group that are the broker's where the group has none of its own.
+INHERITED = (*RANGED, "offsets_retention_minutes")
 
 _READ_AT_START = frozenset(
     {

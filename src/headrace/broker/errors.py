@@ -56,6 +56,7 @@ class Code(IntEnum):
     FENCED_INSTANCE_ID = 82
     ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     RESOURCE_NOT_FOUND = 91
     UNKNOWN_TOPIC_ID = 100
@@ -121,6 +122,8 @@ def _code(why: Why) -> Code:  # noqa: C901  # one line a reason, and exhaustive
             return Code.GROUP_MAX_SIZE_REACHED
         case Why.NON_EMPTY_GROUP:
             return Code.NON_EMPTY_GROUP
+        case Why.SUBSCRIBED_TO_TOPIC:
+            return Code.GROUP_SUBSCRIBED_TO_TOPIC
         case Why.STALE_EPOCH:
             return Code.FENCED_MEMBER_EPOCH
         case Why.NOT_THE_HOLDER:

@@ -184,6 +184,9 @@ class Groups:
         kind = self._shares.settings(group).group_type
         return kind == "share" or (kind != "consumer" and self._shares.exists(group))
 
+    def retention_minutes(self, group: str) -> int:
+        return self._shares.settings(group).offsets_retention_minutes
+
     def is_consumer_group(self, group: str) -> bool:
         """The other way round: whether the name is no share group's, nor can become one."""
         kind = self._shares.settings(group).group_type

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import assert_never
 
-from headrace.core import consumer_checks
+from headrace.core import consumer_checks, offset_life
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.consumer_decision import ConsumerDecision
 from headrace.core.consumer_events import (
@@ -37,14 +37,13 @@ from headrace.core.group_events import (
 from headrace.core.group_words import (
     NOBODY,
     Beat,
-    Cause,
     Commit,
-    Committed,
     DeleteGroup,
+    DeleteOffsets,
+    Expire,
     ForgetOffsets,
     Join,
     Leave,
-    Offset,
     Phase,
     RestartSessions,
     Sync,
@@ -53,8 +52,9 @@ from headrace.core.group_words import (
 from headrace.core.machine import Decided
 from headrace.core.offsets import Offsets
 from headrace.core.rebalance import Decision, rebalancing
+from headrace.core.roster import Roster
 from headrace.core.share_words import NAME_BYTES_MAX
-from headrace.core.types import MemberId, MonoMs, Now, WallMs
+from headrace.core.types import MemberId, MonoMs, Now
 
 _SIMPLE = -1  # the generation of a commit from outside the group
 _WALL_MAX = 2**63 - 1
@@ -69,7 +69,6 @@ _CONSUMER_BEGINNINGS = (
 )
 _DEADLINES_MIN = 1_000  # fewer are not worth a look for those that count no more
 _NO_MIXING = "and members of both do not mix here (group.consumer.migration.policy=disabled)"
-_TOO_LONG = f"A name of more than {NAME_BYTES_MAX} bytes."
 
 
 class GroupShard:
@@ -79,6 +78,8 @@ class GroupShard:
         self._outside = outside
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, Offsets] = {}
+        self.names = Roster()  # of all groups, for who walks over them
+        self.offset_count = 0
         self._due: list[tuple[MonoMs, int, str, Timer, MemberId]] = []
         self._due_max = _DEADLINES_MIN
         self._pushes = count()
@@ -96,18 +97,10 @@ class GroupShard:
                 decision = self._decision(self.groups.get(name) or ClassicGroup(name), now)
                 answers = decision.leave(command)
                 return Decided(decision.events, answers)
-            case Commit():
-                return self._commit(command, now)
-            case DeleteGroup():
-                return self._delete(command)
-            case ForgetOffsets(topic, topic_id):
-                return Decided(
-                    [
-                        OffsetDropped(name, topic, partition, Cause.TOPIC_DELETION)
-                        for name, offsets in self.offsets.items()
-                        for partition in offsets.of_topic(topic, topic_id)
-                    ]
-                )
+            case Commit(name):
+                return offset_life.commit(command, self.groups.get(name), self._outside, now)
+            case DeleteOffsets() | DeleteGroup() | ForgetOffsets() | Expire():
+                return self._drop(command, now)
             case RestartSessions():
                 return Decided(self._restarted(now))
             case _:
@@ -137,16 +130,12 @@ class GroupShard:
         """The only place where the shard's state changes; live and in recovery."""
         name = event.group
         match event:
-            case OffsetCommitted(_, topic, partition, committed):
-                self.groups.setdefault(name, ClassicGroup(name))  # at first a simple one, empty
-                self.offsets.setdefault(name, Offsets()).put(topic, partition, committed)
-            case OffsetDropped(_, topic, partition):
-                if name in self.offsets:
-                    self.offsets[name].drop(topic, partition)
+            case OffsetCommitted() | OffsetDropped():
+                self._apply_to_offsets(event)
             case GroupDropped():
-                self._drop(name, ClassicGroup)
+                self._end(name, ClassicGroup)
             case ConsumerGroupDropped():
-                self._drop(name, ConsumerGroup)
+                self._end(name, ConsumerGroup)
             case _ if isinstance(event, ConsumerEvent):
                 self._apply_to_consumer(event)
             case _:
@@ -158,6 +147,23 @@ class GroupShard:
                 self._forget_past_deadlines()
         else:
             self._forget_if_blank(name)
+        if name not in self.groups:
+            self.names.drop(name)
+        elif name not in self.names:
+            self.names.add(name)
+
+    def _apply_to_offsets(self, event: OffsetCommitted | OffsetDropped) -> None:
+        name = event.group
+        offsets = self.offsets.get(name)
+        if offsets is None:
+            offsets = self.offsets[name] = Offsets()
+            self.groups.setdefault(name, ClassicGroup(name))  # at first a simple one, empty
+        before = len(offsets)
+        if isinstance(event, OffsetCommitted):
+            offsets.put(event.topic, event.partition, event.committed)
+        else:
+            offsets.drop(event.topic, event.partition)
+        self.offset_count += len(offsets) - before
 
     def _apply_to_classic(self, event: MemberEvent) -> None:
         group = self.groups.get(event.group)
@@ -174,7 +180,7 @@ class GroupShard:
             group = self.groups[event.group] = ConsumerGroup(event.group)
         group.apply(event)
 
-    def _drop(self, name: str, kind: type[Group]) -> None:
+    def _end(self, name: str, kind: type[Group]) -> None:
         """A group of this kind is no more; what it committed is a simple group's from now on."""
         if isinstance(self.groups.get(name), kind):
             del self.groups[name]
@@ -200,6 +206,24 @@ class GroupShard:
             del self.groups[name]
 
     # ---- decisions
+
+    def _drop(
+        self, command: DeleteOffsets | DeleteGroup | ForgetOffsets | Expire, now: Now
+    ) -> Decided[Event] | Refused:
+        groups, offsets = self.groups, self.offsets
+        match command:
+            case DeleteOffsets(name):
+                return offset_life.delete_offsets(
+                    command, groups.get(name), offsets.get(name), self._outside
+                )
+            case DeleteGroup(name):
+                return offset_life.delete_group(command, groups.get(name), offsets.get(name))
+            case ForgetOffsets():
+                return offset_life.forget(command, offsets)
+            case Expire():
+                return offset_life.expire(command, groups, offsets, self._outside, now)
+            case _:
+                assert_never(command)
 
     def _join(self, command: Join, now: Now) -> Decided[Event] | Refused:
         limits = self._outside.limits
@@ -273,60 +297,6 @@ class GroupShard:
             group.renewed(command.member, now), rebalancing(group.name) if late else None
         )
 
-    def _commit(self, command: Commit, now: Now) -> Decided[Event] | Refused:
-        name = command.group
-        if _too_long(name):
-            return Refused(Why.INVALID_GROUP, _TOO_LONG)
-        if self._outside.is_share_group(name):
-            return Refused(Why.WRONG_GROUP_TYPE, f"Group {name} is a share group.")
-        group = self.groups.get(name)
-        refused = _may_commit(command, group)
-        if refused is not None:
-            return refused
-        events: list[Event] = []
-        answers: list[Refused | None] = []
-        from_outside = group is not None and command.member not in group.members
-        once_had_members = group is not None and group.protocol_type is not None
-        cause = Cause.RESET if from_outside and once_had_members else Cause.COMMIT
-        for offset in command.offsets:
-            refused = self._fits(offset)
-            answers.append(refused)
-            if refused is None:
-                committed = _committed(offset, now.wall, command.retention_ms)
-                events.append(
-                    OffsetCommitted(
-                        name, offset.topic, offset.partition, committed, cause, command.by
-                    )
-                )
-        if group is not None and command.member in group.members:
-            events += group.renewed(command.member, now)
-        return Decided(events, answers)
-
-    def _fits(self, offset: Offset) -> Refused | None:
-        limit = self._outside.limits.metadata_max
-        # Kafka counts what Java calls characters, whatever the setting is called.
-        if len(offset.metadata.encode("utf-16-be", "surrogatepass")) // 2 <= limit:
-            return None
-        return Refused(
-            Why.METADATA_TOO_LARGE,
-            f"The metadata for {offset.topic}-{offset.partition} has more than {limit} characters "
-            "(offset.metadata.max.bytes).",
-        )
-
-    def _delete(self, command: DeleteGroup) -> Decided[Event] | Refused:
-        name = command.group
-        group = self.groups.get(name)
-        if group is None:
-            return Refused(Why.UNKNOWN_GROUP, f"Group {name} does not exist.")
-        if group.phase is not Phase.EMPTY:
-            return Refused(Why.NON_EMPTY_GROUP, f"Group {name} has members.")
-        offsets = self.offsets.get(name, Offsets())
-        dropped: list[Event] = [
-            OffsetDropped(name, topic, index, Cause.GROUP_DELETION, command.by)
-            for topic, index, _ in offsets
-        ]
-        return Decided([*dropped, GroupDropped(name)])
-
     def _decision(self, group: Group, now: Now) -> Decision | ConsumerDecision:
         if isinstance(group, ConsumerGroup):
             return ConsumerDecision(group, now, self._outside)
@@ -360,39 +330,11 @@ def _misnamed(command: Join) -> Refused | None:
     if not command.group:
         return Refused(Why.INVALID_GROUP, "The group id is empty.")
     if _too_long(command.group):
-        return Refused(Why.INVALID_GROUP, _TOO_LONG)
+        return Refused(Why.INVALID_GROUP, offset_life.TOO_LONG)
     others = (command.new_id, command.instance or "", command.protocol_type)
     if any(map(_too_long, others)) or any(_too_long(one.name) for one in command.candidates):
-        return Refused(Why.INVALID_REQUEST, _TOO_LONG)
+        return Refused(Why.INVALID_REQUEST, offset_life.TOO_LONG)
     return None
-
-
-def _may_commit(command: Commit, group: ClassicGroup | None) -> Refused | None:
-    """Why nothing of a commit is accepted; None when it may be."""
-    if group is None:
-        if command.generation <= _SIMPLE:
-            return None
-        return Refused(Why.UNKNOWN_GROUP, f"Group {command.group} does not exist.")
-    if group.phase is Phase.EMPTY and command.generation <= _SIMPLE:
-        return None
-    refused = group.check(command.member, command.instance)
-    if refused is None:
-        refused = group.check_generation(command.generation)
-    if refused is None and group.phase is Phase.COMPLETING:
-        refused = Refused(
-            Why.REBALANCE_IN_PROGRESS, f"Group {group.name} is rebalancing; commit afterwards."
-        )
-    return refused
-
-
-def _committed(offset: Offset, at: WallMs, retention_ms: int | None) -> Committed:
-    if retention_ms is None:
-        return Committed(
-            offset.offset, offset.leader_epoch, offset.metadata, at, None, offset.topic_id
-        )
-    # The record that keeps a retention of its own has no place for epoch and topic id.
-    expires_at = WallMs(min(at + retention_ms, _WALL_MAX))
-    return Committed(offset.offset, -1, offset.metadata, at, expires_at)
 
 
 def _unknown(member: MemberId, group: str) -> Refused:

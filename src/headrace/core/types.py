@@ -32,6 +32,11 @@ def elapsed_ms(since: MonoMs, until: MonoMs) -> int:
     return until - since
 
 
+def age_ms(since: WallMs, now: WallMs) -> int:
+    """Milliseconds of calendar time from `since` to `now`; negative when the clock was set back."""
+    return now - since
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
     """Offsets `first` to `last`, both included, as ranges are on the wire; never empty."""
