@@ -33,10 +33,9 @@ def check_beat(beat: ConsumerBeat, limits: ConsumerLimits) -> Refused | None:
 
 
 def _empty(beat: ConsumerBeat) -> str | None:
-    given_now = beat.epoch == JOINING and beat.new_id
     fields = (
         ("GroupId", beat.group),
-        ("MemberId", beat.member or given_now),
+        ("MemberId", beat.member or (beat.new_id if beat.epoch == JOINING else NOBODY)),
         ("InstanceId", beat.instance),
         ("RackId", beat.rack),
     )

@@ -258,7 +258,7 @@ class ConsumerDecision:
             epoch=LEAVING_FOR_NOW,
             progress=Progress.STABLE,
             revoking=NOTHING,
-            epochs=dict.fromkeys(held.assigned, 0),
+            epochs=dict.fromkeys(held.assigned, 0) or None,
         )
         self._emit(HoldingStored(self._group.name, member, away))
         self._tell(ConsumerTimerCleared(self._group.name, Timer.REBALANCE, member))

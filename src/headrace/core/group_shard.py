@@ -56,8 +56,7 @@ from headrace.core.roster import Roster
 from headrace.core.share_words import NAME_BYTES_MAX
 from headrace.core.types import MemberId, MonoMs, Now
 
-_SIMPLE = -1  # the generation of a commit from outside the group
-_WALL_MAX = 2**63 - 1
+_NO_MIXING = "and members of both do not mix here (group.consumer.migration.policy=disabled)"
 # What a group can begin with in a compacted journal.
 _CONSUMER_BEGINNINGS = (
     ConsumerGroupStored,
@@ -68,7 +67,6 @@ _CONSUMER_BEGINNINGS = (
     RegexResolved,
 )
 _DEADLINES_MIN = 1_000  # fewer are not worth a look for those that count no more
-_NO_MIXING = "and members of both do not mix here (group.consumer.migration.policy=disabled)"
 
 
 class GroupShard:
@@ -137,7 +135,7 @@ class GroupShard:
             case ConsumerGroupDropped():
                 self._end(name, ConsumerGroup)
             case _ if isinstance(event, ConsumerEvent):
-                self._apply_to_consumer(event)
+                self._apply_to_consumers(event)
             case _:
                 self._apply_to_classic(event)
         if isinstance(event, TimerSet | ConsumerTimerSet):
@@ -171,7 +169,7 @@ class GroupShard:
             group = self.groups[event.group] = ClassicGroup(event.group)
         group.apply(event)
 
-    def _apply_to_consumer(self, event: ConsumerEvent) -> None:
+    def _apply_to_consumers(self, event: ConsumerEvent) -> None:
         """A compacted journal may have kept tombstones of a group, and nothing else of it."""
         group = self.groups.get(event.group)
         if not isinstance(group, ConsumerGroup):
@@ -282,7 +280,7 @@ class GroupShard:
         if not command.group:
             return Refused(Why.INVALID_GROUP, "The group id is empty.")
         group = self.groups.get(command.group)
-        if not isinstance(group, ClassicGroup) or group.phase is Phase.EMPTY:
+        if not isinstance(group, ClassicGroup) or group.is_empty:
             return _unknown(command.member, command.group)
         refused = group.check(command.member, command.instance)
         if refused is None:

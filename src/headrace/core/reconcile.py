@@ -48,5 +48,5 @@ def _at(held: Holding, assigned: Partitions, revoking: Partitions, epoch: int) -
         previous_epoch=held.previous_epoch if epoch == held.epoch else held.epoch,
         assigned=assigned,
         revoking=revoking,
-        epochs={one: known.get(one, epoch) for one in assigned | revoking},
+        epochs={one: known.get(one, epoch) for one in assigned | revoking} or None,
     )
