@@ -17,7 +17,7 @@ from headrace.core.consumer_events import (
 from headrace.core.consumer_group import ConsumerGroup
 from headrace.core.consumer_words import ConsumerMember
 from headrace.core.group_events import GroupDropped, OffsetDropped, RebalanceBegan
-from headrace.core.group_words import TIME_UNKNOWN, Committed, Expire, Limits, Look
+from headrace.core.group_words import TIME_UNKNOWN, Cause, Committed, Expire, Limits, Look
 from headrace.core.offset_forecast import Base, Due, Kept, Outlook, outlooks, removed_at
 from headrace.core.offset_life import Owner
 from headrace.core.offsets import Offsets
@@ -45,8 +45,8 @@ class Group:
     subscribed: Container[str]
     name: str = "g"
 
-    def ended(self) -> list[GroupDropped]:
-        return [GroupDropped(self.name)]
+    def ended(self, cause: Cause | None = None, by: str = "") -> list[GroupDropped]:
+        return [GroupDropped(self.name, cause, by)]
 
 
 class Outside:
@@ -105,9 +105,7 @@ def due(found: list[Outlook], until: int) -> set[tuple[str, int]]:
 
 
 @given(groups_, held)
-def test_sweep_does_what_was_foretold(
-    owner: Any, places: dict[tuple[str, int], Committed]
-) -> None:
+def test_sweep_does_what_was_foretold(owner: Any, places: dict[tuple[str, int], Committed]) -> None:
     have = offsets(places)
     found = outlooks(owner, have, RETENTION)
     assert [(one.topic, one.partition) for one in found] == sorted(places)

@@ -158,6 +158,14 @@ def test_members_and_ends_of_a_group() -> None:
     ]
 
 
+@pytest.mark.parametrize("dropped", [GroupDropped, ConsumerGroupDropped])
+def test_end_of_a_group_has_a_reason_and_somebody(
+    dropped: type[GroupDropped | ConsumerGroupDropped],
+) -> None:
+    (_, end) = told(commit(5), dropped("g", Cause.GROUP_DELETION, "admin /h"))
+    assert end == Deleted(WallMs(1001), Cause.GROUP_DELETION, "admin /h")
+
+
 def test_members_of_the_new_protocol() -> None:
     found = told(
         ConsumerMemberStored("g", BOB),

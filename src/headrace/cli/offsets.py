@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Why the offsets of a group moved, and when they will expire.")
     group.callback()(_offsets)
     group.command("history")(history)
+    group.command("forecast")(forecast)
     app.add_typer(group, name="offsets", no_args_is_help=True)
 
 
@@ -68,3 +69,21 @@ def history(
         )
         with connect(bootstrap_server, command_config) as cluster:
             show(GroupOnWire(cluster, group), group, wanted)
+
+
+def forecast(
+    group: _Group,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_SERVER,
+    as_json: Json = False,
+    command_config: CommandConfig = None,
+) -> None:
+    """Print when the offsets of a group expire, why then, and what would stop it.
+
+    headrace offsets forecast billing --bootstrap-server 127.0.0.1:9092
+    """
+    with ending("offsets forecast"):
+        from headrace.cli.offsets_forecast import forecast as show
+
+        now = round(time.time() * 1000)
+        with connect(bootstrap_server, command_config) as cluster:
+            show(cluster, group, now=now, as_json=as_json)

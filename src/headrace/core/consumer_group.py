@@ -41,7 +41,7 @@ from headrace.core.consumer_words import (
     Resolved,
 )
 from headrace.core.errors import Refused, Why
-from headrace.core.group_words import TIME_UNKNOWN, Commit, Timer
+from headrace.core.group_words import TIME_UNKNOWN, Cause, Commit, Timer
 from headrace.core.types import MemberId, MonoMs, Now, TopicPartition, WallMs
 
 _UNCHECKED = -1  # an epoch that is not told
@@ -187,7 +187,7 @@ class ConsumerGroup:
         """A commit is no heartbeat."""
         return ()
 
-    def ended(self) -> list[ConsumerEvent]:
+    def ended(self, cause: Cause | None = None, by: str = "") -> list[ConsumerEvent]:
         """With these the group is no more; its offsets aside."""
         name = self.name
         return [
@@ -196,7 +196,7 @@ class ConsumerGroup:
             TargetDropped(name),
             *(ConsumerMemberDropped(name, member) for member in self.members),
             *(RegexDropped(name, regex) for regex in self.regexes),
-            ConsumerGroupDropped(name),
+            ConsumerGroupDropped(name, cause, by),
         ]
 
     # ---- changes

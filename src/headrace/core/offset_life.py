@@ -76,7 +76,7 @@ class Owner(Protocol):
     def after_commit(self, member: MemberId, now: Now) -> Sequence[Event]:
         """What else a member's accepted commit makes true."""
 
-    def ended(self) -> Sequence[Event]:
+    def ended(self, cause: Cause | None = None, by: str = "") -> Sequence[Event]:
         """With these the group is no more; its offsets aside."""
 
 
@@ -192,7 +192,7 @@ def delete_group(
         OffsetDropped(name, topic, partition, Cause.GROUP_DELETION, command.by)
         for topic, partition, _ in offsets or _NONE
     ]
-    return Decided([*dropped, *owner.ended()])
+    return Decided([*dropped, *owner.ended(Cause.GROUP_DELETION, command.by)])
 
 
 def forget(command: ForgetOffsets, offsets: Mapping[str, Offsets]) -> Decided[Event]:
@@ -235,7 +235,7 @@ def expire(
             events += due
         if owner.is_empty and not owner.is_awaited and len(due) == len(have):
             removed += 1
-            events += owner.ended()
+            events += owner.ended(Cause.EXPIRY)
     dropped = sum(isinstance(event, OffsetDropped) for event in events)
     return Decided(events, Expired(dropped, tuple(touched), removed))
 

@@ -189,9 +189,10 @@ class GroupHistory:
             case GroupDropped() | ConsumerGroupDropped():
                 self._has_members = self._had_members = False
                 self._members.clear()
-                if self._offsets:  # they go before their group does
+                cause, by = _told(record)
+                if cause is None and self._offsets:  # else they go before their group does
                     return [Converted(at, _OTHER[type(event)])]
-                return [Deleted(at, *_told(record))]
+                return [Deleted(at, cause, by)]
             case ConsumerMemberStored() | ConsumerMemberDropped() | ConsumerGroupStored():
                 return self._taken_of_members(event, at)
             case _:
