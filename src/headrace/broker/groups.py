@@ -18,7 +18,7 @@ from headrace.broker.shares import Shares
 from headrace.broker.topic_patterns import matching
 from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
-from headrace.core.catalog import Catalog, PartitionsAdded, Topic, TopicCreated, TopicDeleted
+from headrace.core.catalog import Catalog, PartitionsAdded, TopicCreated, TopicDeleted
 from headrace.core.catalog import Event as CatalogEvent
 from headrace.core.consumer_assignors import ASSIGNORS
 from headrace.core.consumer_group import Group
@@ -27,7 +27,6 @@ from headrace.core.errors import Refused, Why
 from headrace.core.group_events import Answered, Event
 from headrace.core.group_shard import GroupShard
 from headrace.core.group_words import (
-    ForgetOffsets,
     Join,
     Limits,
     RestartSessions,
@@ -92,10 +91,8 @@ class Groups:
             shard.load()
             self.shards.append(shard)
         topics.listeners.append(self._topics_changed)
-        topics.on_deleted.append(self._forget)
         for shard in self.shards:
             shard.start()
-            self._forget_strays(shard)
 
     async def close(self) -> None:
         """Write what is decided and stop keeping time."""
@@ -140,6 +137,13 @@ class Groups:
         finally:
             del answers[ticket]
 
+    @staticmethod
+    def machine_of(shard: Shard) -> GroupShard:
+        """The state of a shard; changed through `ask` alone."""
+        machine = shard.machine
+        assert isinstance(machine, GroupShard)
+        return machine
+
     async def durable(self) -> Refused | None:
         """Return once all that was decided is durable; refused when the disk fails."""
         try:
@@ -151,15 +155,15 @@ class Groups:
 
     def find(self, group: str) -> Group | None:
         """A group as it is now; what is told of it waits for `durable`."""
-        return _machine(self._shard_of(group)).groups.get(group)
+        return self.machine_of(self._shard_of(group)).groups.get(group)
 
     def offsets(self, group: str) -> Offsets:
         """What a group has committed, likewise."""
-        return _machine(self._shard_of(group)).offsets.get(group, Offsets())
+        return self.machine_of(self._shard_of(group)).offsets.get(group, Offsets())
 
     def all(self) -> list[Group]:
         """All groups, likewise."""
-        return [group for shard in self.shards for group in _machine(shard).groups.values()]
+        return [group for shard in self.shards for group in self.machine_of(shard).groups.values()]
 
     # ---- what decisions may read of the outside (core.consumer_words.ConsumerOutside)
 
@@ -229,29 +233,6 @@ class Groups:
     def _topics_changed(self, events: Sequence[CatalogEvent]) -> None:
         if any(isinstance(one, TopicCreated | PartitionsAdded | TopicDeleted) for one in events):
             self._catalogue = self._topics.catalog, next(self._topic_changes)
-
-    def _forget(self, topic: Topic) -> None:
-        for shard in self.shards:
-            shard.tell(ForgetOffsets(topic.name, topic.id))
-
-    def _forget_strays(self, shard: Shard) -> None:
-        """Drop offsets of topics that are gone: the process died between the two journals."""
-        topics = self._topics.catalog.topics
-        known = {
-            (topic, committed.topic_id)
-            for offsets in _machine(shard).offsets.values()
-            for topic, _, committed in offsets
-        }
-        for name, topic_id in known:
-            here = topics.get(name)
-            if here is None or topic_id not in (None, here.id):
-                shard.tell(ForgetOffsets(name, topic_id))
-
-
-def _machine(shard: Shard) -> GroupShard:
-    machine = shard.machine
-    assert isinstance(machine, GroupShard)
-    return machine
 
 
 def _wait_key(ticket: Ticket) -> tuple[str, int]:

@@ -203,11 +203,16 @@ def forget(command: ForgetOffsets, offsets: Mapping[str, Offsets]) -> Decided[Ev
             OffsetDropped(look.group, topic, partition, Cause.TOPIC_DELETION)
             for look in wanted
             for topic, partition, one in _seen(look, offsets.get(look.group, _NONE), command.topic)
-            if topic == command.topic
-            and is_same(one.topic_id, command.topic_id)
-            and (command.until is None or one.committed_at <= command.until)
+            if topic == command.topic and _was_for(command, one)
         ]
     )
+
+
+def _was_for(command: ForgetOffsets, one: Committed) -> bool:
+    """Whether a commit was for the topic that is gone, or may have been where it has no id."""
+    if one.topic_id is None and command.until is not None:
+        return one.committed_at <= command.until
+    return is_same(one.topic_id, command.topic_id)
 
 
 # ---- expiry
