@@ -31,11 +31,12 @@ _GROUPS_NAMED = 5
 
 
 class _Gone(NamedTuple):
-    """A topic that was deleted, or one that nobody knows; `until` is when."""
+    """A topic that was deleted, or one that nobody knows; `until` is when, `by` is for people."""
 
     name: str
     id: UUID | None
     until: WallMs
+    by: str = ""
 
 
 @dataclass(slots=True)
@@ -115,8 +116,8 @@ class OffsetExpiry:
 
     # ---- topics that are gone
 
-    def _topic_deleted(self, topic: Topic) -> None:
-        self._forget(_Gone(topic.name, topic.id, self._clock.wall()))
+    def _topic_deleted(self, topic: Topic, by: str) -> None:
+        self._forget(_Gone(topic.name, topic.id, self._clock.wall(), by))
 
     def _forget(self, gone: _Gone) -> None:
         """At once where there is little; otherwise portion by portion."""
@@ -125,7 +126,7 @@ class OffsetExpiry:
             self._work.begin(self._forget_in_portions(gone))
             return
         for shard in self._groups.shards:
-            shard.tell(ForgetOffsets(gone.name, gone.id))
+            shard.tell(ForgetOffsets(gone.name, gone.id, by=gone.by))
         self._work.begin(self._confirm(gone))
 
     async def _confirm(self, gone: _Gone) -> None:
@@ -140,7 +141,8 @@ class OffsetExpiry:
             for shard in self._groups.shards:
                 for portion in self._portions(shard, gone.name):
                     if portion:
-                        await shard.ask(ForgetOffsets(gone.name, gone.id, portion, gone.until))
+                        name, topic_id, until, by = gone
+                        await shard.ask(ForgetOffsets(name, topic_id, portion, until, by))
                     else:
                         await asyncio.sleep(0)
                     if self._work.is_stopping:

@@ -254,6 +254,7 @@ class ForgetOffsets:
     topic_id: UUID | None
     looks: tuple[Look, ...] | None = None
     until: WallMs | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

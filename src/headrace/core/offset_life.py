@@ -200,7 +200,7 @@ def forget(command: ForgetOffsets, offsets: Mapping[str, Offsets]) -> Decided[Ev
     wanted = (Look(name) for name in offsets) if command.looks is None else command.looks
     return Decided(
         [
-            OffsetDropped(look.group, topic, partition, Cause.TOPIC_DELETION)
+            OffsetDropped(look.group, topic, partition, Cause.TOPIC_DELETION, command.by)
             for look in wanted
             for topic, partition, one in _seen(look, offsets.get(look.group, _NONE), command.topic)
             if topic == command.topic and _was_for(command, one)
