@@ -44,7 +44,7 @@ class GroupOnWire:
         """
         position = log_end(self._cluster, TOPIC, self.partition, LogEnd.EARLIEST)
         start, end = position, log_end(self._cluster, TOPIC, self.partition)
-        progress = _Progress(end - start)
+        progress = Progress(end - start)
         while position < end:
             fetched = fetch(self._cluster, TOPIC, self.partition, position, bytes_max=_BYTES_MAX)
             try:
@@ -60,7 +60,7 @@ class GroupOnWire:
         progress.end()
 
 
-class _Progress:
+class Progress:
     """A line on stderr for who waits at a terminal; nothing in a pipe, or when it is quick."""
 
     def __init__(self, total: int) -> None:
