@@ -210,7 +210,6 @@ def test_a_static_member_comes_back_to_what_it_had(member: Member, orders: UUID)
 def test_describing_groups(client: Any, member: Member, orders: UUID) -> None:
     member.join(rack_id="r")
     member.join(member_id="n")
-    client.stable()
     client.commit(("orders", 0, 1), group_id="simple")
     assert client.share("shared") == 0
     names = ("g", "simple", "shared", "absent", "", "g")
