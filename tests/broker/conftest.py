@@ -78,9 +78,10 @@ Connect = Callable[[], Wire]
 
 
 @pytest.fixture
-def broker() -> Iterator[headrace.Broker]:
-    """A broker that refuses frames above 1 MiB."""
-    with headrace.Broker(settings={"socket.request.max.bytes": 1_048_576}) as running:
+def broker(request: pytest.FixtureRequest) -> Iterator[headrace.Broker]:
+    """A broker that refuses frames above 1 MiB; or one with a module's BROKER_SETTINGS."""
+    settings = getattr(request.module, "BROKER_SETTINGS", {"socket.request.max.bytes": 1_048_576})
+    with headrace.Broker(settings=settings) as running:
         yield running
 
 
