@@ -51,6 +51,7 @@ def topic(name: str, *partitions: tuple[int, int]) -> dict[str, Any]:
 
 def test_offsets_are_set_and_listed(real: Cluster) -> None:
     create_topic(real, "s", 3)
+    given: dict[tuple[str, int], CommittedOffset | int]
     given = {("s", 1): CommittedOffset(2, 0, "note"), ("s", 0): 3}
     found = alter_group_offsets(real, "s-group", given)
     assert (found.all(), found.partitions) == (None, (("s", 1), ("s", 0)))
@@ -67,6 +68,7 @@ def test_offsets_are_set_and_listed(real: Cluster) -> None:
 
 def test_setting_offsets_tells_each_partitions_error(real: Cluster) -> None:
     create_topic(real, "e", 1)
+    wanted: dict[tuple[str, int], CommittedOffset | int]
     wanted = {("e", 9): 1, ("e", 0): CommittedOffset(1, metadata="x" * 5000), ("none", 0): 1}
     found = alter_group_offsets(real, "e-group", wanted)
     assert codes(found) == {("e", 9): 3, ("e", 0): 12, ("none", 0): 3}
@@ -159,6 +161,29 @@ def test_kip_496_a_partition_that_the_answer_leaves_out_failed(
     error = found.partition_result(("t", 1))
     assert error is not None
     assert error.message == "t-1 was not included in the response"
+
+
+def test_kip_496_a_live_group_keeps_what_it_subscribes_to(real: Cluster, joined: Any) -> None:
+    """Seed KIP-496: GROUP_SUBSCRIBED_TO_TOPIC, and else "the deletion can be done immediately"."""
+    for name in ("mine", "other"):
+        create_topic(real, name, 2)
+    wanted = [("mine", 0), ("other", 1), ("other", 9)]
+    alter_group_offsets(real, "k-group", dict.fromkeys(wanted[:2], 1)).check()
+    with joined("k-group", "mine"):
+        found = delete_group_offsets(real, "k-group", wanted)
+        assert codes(found) == {("mine", 0): 86, ("other", 1): 0, ("other", 9): 3}
+        assert list(list_group_offsets(real, "k-group")) == [("mine", 0)]
+    assert delete_group_offsets(real, "k-group", wanted[:1]).all() is None
+    assert list_group_offsets(real, "k-group") == {}
+
+
+def test_kip_496_errors_of_groups(real: Cluster) -> None:
+    create_topic(real, "n", 1)
+    for group, code in (("k-none", 69), ("", 24)):
+        found = delete_group_offsets(real, group, [("n", 0)])
+        assert found.group_error is not None
+        assert found.group_error.code == code
+        assert found.errors == {}
 
 
 def test_a_coordinator_that_moves_is_looked_up_again(cluster: Cluster, script: Any) -> None:

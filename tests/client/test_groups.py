@@ -52,6 +52,34 @@ def test_a_group_of_members_is_described(real: Cluster, joined: Any) -> None:
     assert (member.target_assignment, member.epoch, member.upgraded) == (None, None, None)
 
 
+def test_a_group_of_the_new_protocol_is_described(real: Cluster, joined: Any) -> None:
+    """KIP-848; while it lives and when it is empty, and as one of several types."""
+    create_topic(real, "c", 2)
+    alter_group_offsets(real, "c-classic", {("c", 0): 1}).check()
+    with joined("c-live", "c", group_protocol="consumer"):
+        both = describe_groups(real, ["c-classic", "c-live", "c-none"])
+        listed = list_consumer_groups(real, types=["consumer"])
+        assert [one.code for one in delete_groups(real, ["c-live"]).values() if one] == [68]
+        error = alter_group_offsets(real, "c-live", {("c", 0): 1}).all()
+    assert [one.group for one in listed] == ["c-live"]
+    assert (listed[0].protocol_type, listed[0].state) == ("consumer", "Stable")
+    assert error is not None
+    assert error.code == 25
+    assert description(both["c-classic"]).type == "classic"
+    assert refused(both["c-none"]).message == "Group c-none not found."
+    live = description(both["c-live"])
+    assert (live.type, live.protocol_type, live.state) == ("consumer", "consumer", "Stable")
+    assert (live.assignor, live.epoch) == ("uniform", live.target_epoch)
+    (member,) = live.members
+    assert member.assignment == member.target_assignment == frozenset({("c", 0), ("c", 1)})
+    assert (member.client_id, member.host, member.upgraded) == ("c", "/127.0.0.1", True)
+    assert member.epoch == live.epoch
+    empty = description(describe_groups(real, ["c-live"])["c-live"])
+    assert (empty.type, empty.state, empty.members) == ("consumer", "Empty", ())
+    alter_group_offsets(real, "c-live", {("c", 0): 1}).check()
+    assert delete_groups(real, ["c-live"]) == {"c-live": None}
+
+
 def test_a_group_that_is_not_there_is_told_in_kafkas_words(real: Cluster) -> None:
     create_topic(real, "nt", 1)
     alter_group_offsets(real, "there", {("nt", 0): 1}).check()
@@ -138,7 +166,7 @@ def test_members_are_removed(real: Cluster, joined: Any) -> None:
 
 
 def test_a_reason_is_cut_to_what_brokers_take(cluster: Cluster, script: Any) -> None:
-    told = []
+    told: list[str] = []
 
     def leave(body: Any) -> bytes:
         asked = decode_request(LEAVE, 5, body.take(body.remaining))
@@ -259,7 +287,7 @@ def test_a_consumer_group_tells_epochs_and_targets(cluster: Cluster, script: Any
     assert (found.state, found.epoch, found.target_epoch) == ("Reconciling", 7, 6)
     assert [one.upgraded for one in found.members] == [False, True, None]
     assert found.members[0].assignment == {("t", 0)}
-    assert found.members[0].target_assignment == {("t", 0), ("t", 1)}
+    assert found.members[0].target_assignment == frozenset({("t", 0), ("t", 1)})
     assert found.members[0].epoch == 5
     assert DESCRIBE not in script.asked
 

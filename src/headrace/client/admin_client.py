@@ -7,6 +7,7 @@ have its signature and its text.
 
 import asyncio
 import inspect
+import math
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,8 +32,8 @@ class _Clusters:
     """A cluster for each call that runs, as a cluster serves one thread; kept for later ones."""
 
     def __init__(self, bootstrap_servers: str, *, client_id: str, timeout_s: float) -> None:
-        if not timeout_s > 0:
-            raise ValueError(f"timeout_s is {timeout_s:g}; it must be positive")
+        if not 0 < timeout_s < math.inf:
+            raise ValueError(f"timeout_s is {timeout_s:g}; give a number of seconds above 0")
         self.bootstrap_servers = bootstrap_servers
         self.timeout_s = timeout_s
         self.closed = False
@@ -243,6 +244,7 @@ class Admin(_Face):
         client_id: str = _CLIENT_ID,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
+        """As `SyncAdmin`. Raises: `ValueError`."""
         super().__init__(bootstrap_servers, client_id=client_id, timeout_s=timeout_s)
         self._threads = ThreadPoolExecutor(_CALLS_MAX, thread_name_prefix="headrace-admin")
 

@@ -50,7 +50,7 @@ class PartitionResults:
 
         Raises: `ValueError` for a partition that was not asked for.
         """
-        if partition not in self.partitions:
+        if partition not in (self.errors if self.group_error is None else self.partitions):
             topic, number = partition
             raise ValueError(f"{topic}-{number} was not asked for")
         return self.errors[partition] if self.group_error is None else self.group_error

@@ -150,7 +150,7 @@ def delete_records(
     """Delete the records of each partition below an offset; -1 means all there are now.
 
     The first offset that is left is returned, or an error in its place: 1 for an offset beyond the
-    end, 3 for a partition that does not exist, 44 for a topic whose records may not be deleted.
+    end, 3 for a partition that does not exist, 44 or 17 for a topic whose records must stay.
     Raises: as `Cluster`.
     """
     wanted = dict(before)
