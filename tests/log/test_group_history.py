@@ -158,6 +158,54 @@ def test_members_and_ends_of_a_group() -> None:
     ]
 
 
+# A librdkafka consumer of the new protocol joins group g8, commits, and leaves; then the group is
+# deleted: keys and values as Apache Kafka 4.3.1 wrote them.
+_MEMBER = "00026738001659385050734b3350534171626d69636e524d44647a41"
+_TOPIC = "b12ae73cfe9247428c6afd536cb9f32c"
+KAFKAS = (
+    (
+        f"0005{_MEMBER}",
+        "000000000872646b61666b610b2f3132372e302e302e3102076f726465727301000493e00001000100",
+    ),
+    ("000300026738", "0000000000020100081a1c5607bfe6c31d"),
+    (f"0007{_MEMBER}", f"000002{_TOPIC}02000000000000"),
+    ("000600026738", "000000000002010008000001a1fef248f8"),
+    (
+        f"0008{_MEMBER}",
+        f"000000000002000000000002{_TOPIC}020000000001000502000000020100",
+    ),
+    (
+        "00010002673800066f726465727300000000",
+        f"0004000000000000000a0000000001000001a1fef2497b010010{_TOPIC}",
+    ),
+    (f"0008{_MEMBER}", None),
+    (f"0007{_MEMBER}", None),
+    (f"0005{_MEMBER}", None),
+    ("000300026738", "00000000000300"),
+    ("00010002673800066f726465727300000000", None),
+    ("000600026738", None),
+    ("000300026738", None),
+)
+
+
+def test_journal_of_apache_kafka() -> None:
+    history = GroupHistory()
+    found: list[Happening] = []
+    for at, (key, value) in enumerate(KAFKAS):
+        data = None if value is None else bytes.fromhex(value)
+        found += history.take(Record(at, at, bytes.fromhex(key), data), is_whole=True)
+    assert history.unreadable == []
+    came, epoch, commit, went, empty, removed, end = found
+    assert isinstance(came, MemberCame)
+    assert (came.member.client_id, came.member.client_host) == ("rdkafka", "/127.0.0.1")
+    assert came.member.classic is None
+    assert epoch == EpochBegan(WallMs(1), 2, 1)
+    assert went == MemberWent(WallMs(8), came.member)
+    assert empty == Emptied(WallMs(9), 3)
+    assert moves([commit, removed]) == [(None, 10, Cause.COMMIT, ""), (10, None, None, "")]
+    assert end == Deleted(WallMs(12), None, "")
+
+
 @pytest.mark.parametrize("dropped", [GroupDropped, ConsumerGroupDropped])
 def test_end_of_a_group_has_a_reason_and_somebody(
     dropped: type[GroupDropped | ConsumerGroupDropped],

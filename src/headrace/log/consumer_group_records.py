@@ -222,7 +222,7 @@ def _classic(classic: Classic) -> bytes:
 
 
 def _read_classic(source: Reader) -> Classic | None:
-    if source.int8() < 0:
+    if source.int8() <= 0:  # Kafka's broker writes it also where there is none, as 0
         return None
     session_ms = source.int32()
 
