@@ -107,7 +107,9 @@ def test_simple_group_and_a_commit_with_a_retention_of_its_own(
     assert offsets["orders"]["stopped_by"] == ["a member joins", "a commit to the partition"]
     assert (offsets["bills"]["base"], offsets["bills"]["expires_in_ms"]) == ("own", 0)
     assert about["removed"] == offsets["orders"]["expires"]
-    row = next(line for line in forecast("g").text.splitlines() if line.startswith("bills"))
+    lines = forecast("g").text.splitlines()
+    assert lines[-1].endswith(", unless a member joins or it is committed again.")
+    row = next(line for line in lines if line.startswith("bills"))
     assert "  next check  the commit of " in row
 
 

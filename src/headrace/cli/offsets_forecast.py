@@ -244,9 +244,9 @@ def _end(known: _Known) -> str:
     if not known.found:
         return f"Group {known.name} has no offsets: the next check removes it, unless {_JOIN}."
     last = max(known.found, key=lambda one: one.fate.at if isinstance(one.fate, Due) else 0)
-    unless = " or ".join(_stops(last, known.group))
+    again = "" if _stops(last, known.group) == [_JOIN] else " or it is committed again"
     at = local(_check_at(known.removed_at, known))
-    return f"Group {known.name} is removed with its last offset, {at}, unless {unless}."
+    return f"Group {known.name} is removed with its last offset, {at}, unless {_JOIN}{again}."
 
 
 def _check_at(moment: WallMs, known: _Known) -> int:
