@@ -4,14 +4,18 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 import headrace
 from headrace.cli.offsets_journal import Progress
+from headrace.client.connection import Cluster
 from headrace.client.group_offsets import alter_group_offsets, delete_group_offsets
 from headrace.client.groups import delete_groups
+from headrace.client.records import read_records
 from headrace.client.topics import create_topic, delete_topic
 
 Command = Callable[..., Any]
@@ -152,11 +156,52 @@ def test_what_makes_no_sense_is_one_line(member: Any, history: Command) -> None:
         assert ended.err.count("\n") == 1
 
 
+def test_files_of_a_broker_that_does_not_run(
+    acting: Acting, offline: Command, tmp_path: Path
+) -> None:
+    settings = {"offsets.topic.num.partitions": 3, "offsets.topic.segment.bytes": 1024}
+    with headrace.Broker(tmp_path, settings=settings) as broker:
+        member = acting(broker)
+        create_topic(member.cluster, "orders", 1)
+        for offset in range(30):
+            member.commit("orders", offset)
+        live = offline("offsets", "history", "--bootstrap-server", broker.bootstrap_servers, "g")
+    asked = ("offsets", "history", "--data-dir", str(tmp_path), "g")
+    ended = offline(*asked)
+    assert (ended.code, ended.err, ended.text) == (0, "", live.text)
+    first, *_ = sorted((tmp_path / "__consumer_offsets-1").glob("*.log"))
+    data = bytearray(first.read_bytes())
+    data[-1] ^= 1
+    first.write_bytes(data)
+    ended = offline(*asked, "--json")
+    assert ended.code == 0
+    assert ended.err.startswith(f"headrace offsets history: {first}: at byte ")
+    about, *found = [json.loads(line) for line in ended.text.splitlines()]
+    assert (about["complete"], len(found)) == (False, 29)
+    ended = offline("offsets", "history", "--data-dir", str(first.parent), "g")
+    assert ended.code == 1
+    assert "-1 has no folder __consumer_offsets-0; give the data folder of a broker" in ended.err
+
+
 COMPACTING = {
     "offsets.topic.segment.bytes": 1024,
     "log.cleaner.backoff.ms": 1,
     "log.cleaner.min.cleanable.ratio": 0.01,
 }
+
+
+def until_compaction_is_at_work(cluster: Cluster) -> None:
+    """Return once another log was compacted: by then it has looked at all of them."""
+    settings = {"cleanup.policy": "compact", "segment.bytes": "1024"}
+    create_topic(cluster, "compacted", 1, configs=settings)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2})
+    deadline, sent = time.monotonic() + 20, 0
+    while sent == len(list(read_records(cluster, "compacted", 0))):
+        assert time.monotonic() < deadline, "nothing is compacted"
+        for _ in range(20):
+            producer.produce("compacted", b"x" * 100, b"key")
+            assert producer.flush(20) == 0
+            sent += 1
 
 
 def test_compaction_takes_moves_away_unless_it_is_told_to_wait(
@@ -176,6 +221,7 @@ def test_compaction_takes_moves_away_unless_it_is_told_to_wait(
 
         for offset in range(60):
             member.commit("orders", offset)
+        until_compaction_is_at_work(member.cluster)
         about, found = history()
         assert about["complete"]
         assert [one[2] for one in found] == list(range(60))

@@ -1,9 +1,11 @@
 """`headrace offsets`: what happened to the offsets of a group, and what will.
 
-Both commands read the group's journal, `__consumer_offsets`, over the wire.
+Both commands read the group's journal, `__consumer_offsets`, over the wire; history does so from a
+data folder, too.
 """
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,6 +27,12 @@ _Limit = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=1, help="Only the last N of them.")
 ]
 _All = Annotated[bool, typer.Option("--all", help="Also commits of what was committed already.")]
+_DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir", metavar="DIR", help="Read a broker's files, which need not run, instead."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -47,6 +55,7 @@ def history(
     since: _Since = None,
     limit: _Limit = None,
     all_: _All = False,
+    data_dir: _DataDir = None,
     as_json: Json = False,
     command_config: CommandConfig = None,
 ) -> None:
@@ -57,7 +66,7 @@ def history(
     with ending("offsets history"):
         from headrace.cli.offsets_history import Wanted, places
         from headrace.cli.offsets_history import history as show
-        from headrace.cli.offsets_journal import GroupOnWire
+        from headrace.cli.offsets_journal import GroupInFiles, GroupOnWire
         from headrace.cli.times import since as parsed
 
         wanted = Wanted(
@@ -67,6 +76,9 @@ def history(
             repeats=all_,
             as_json=as_json,
         )
+        if data_dir is not None:
+            show(GroupInFiles(data_dir, group), group, wanted)
+            return
         with connect(bootstrap_server, command_config) as cluster:
             show(GroupOnWire(cluster, group), group, wanted)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.cli.ending import Trouble
-from headrace.cli.offsets_journal import TOPIC, GroupOnWire
+from headrace.cli.offsets_journal import TOPIC, GroupOnWire, Source
 from headrace.cli.times import in_words, local
 from headrace.client.configs import ConfigSource, ResourceType, describe_configs
 from headrace.client.connection import Cluster
@@ -90,7 +90,7 @@ def forecast(cluster: Cluster, name: str, *, now: int, as_json: bool) -> None:
 # ---- what is known
 
 
-def _rebuilt(source: GroupOnWire, name: str) -> tuple[Group | None, Offsets]:
+def _rebuilt(source: Source, name: str) -> tuple[Group | None, Offsets]:
     """The group as its journal has it, and its offsets. Raises: Trouble."""
     outside: Any = None  # to replay is to decide nothing, so nothing of it is asked
     shard, codec = GroupShard(outside), GroupJournal()

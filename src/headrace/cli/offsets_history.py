@@ -12,7 +12,7 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
 from headrace.cli.ending import Trouble, tell
-from headrace.cli.offsets_journal import TOPIC, GroupOnWire
+from headrace.cli.offsets_journal import TOPIC, Source
 from headrace.cli.times import local
 from headrace.core.consumer_words import ConsumerMember
 from headrace.core.group_words import Member
@@ -75,7 +75,7 @@ def places(given: Iterable[str]) -> frozenset[tuple[str, int | None]]:
     return frozenset(found)
 
 
-def history(source: GroupOnWire, group: str, wanted: Wanted) -> None:
+def history(source: Source, group: str, wanted: Wanted) -> None:
     """Print it. Raises: Trouble for a group that the journal does not know; as the source."""
     happened = GroupHistory()
     count = repeats = 0
@@ -192,7 +192,7 @@ def _wholeness(records: GroupRecords) -> dict[str, Any]:
     return {"complete": False, "complete_since": local(since)}
 
 
-def _text(group: str, source: GroupOnWire, lines: _Lines, repeats: int) -> Iterator[str]:
+def _text(group: str, source: Source, lines: _Lines, repeats: int) -> Iterator[str]:
     since = source.records.whole_since
     whole = (
         "complete: nothing was compacted away yet"
