@@ -167,10 +167,10 @@ class GroupClient:
         while self.beat(member, generation) != code:
             assert time.monotonic() < deadline, f"no heartbeat was answered with {code}"
 
-    def stable(self) -> str:
+    def stable(self, **joining: Any) -> str:
         """A member, alone in generation 1."""
-        member = str(self.join().member_id)
-        assert self.join(member=member).error_code == 0
+        member = str(self.join(**joining).member_id)
+        assert self.join(member=member, **joining).error_code == 0
         assert self.sync(member, 1).error_code == 0
         return member
 

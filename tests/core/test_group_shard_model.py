@@ -32,6 +32,7 @@ from headrace.core.group_words import (
     Leave,
     Leaver,
     Limits,
+    Look,
     Offset,
     RestartSessions,
     Snapshot,
@@ -248,7 +249,8 @@ class Groups(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(sorted(TOPICS)))
     def topic_is_deleted(self, topic: str) -> None:
-        self.run_command(ForgetOffsets(topic, TOPICS[topic]))
+        looks = tuple(Look(group) for group in self.live.groups)
+        self.run_command(ForgetOffsets(topic, TOPICS[topic], self.now.wall, looks))
         self.offsets = {key: one for key, one in self.offsets.items() if key[1] != topic}
 
     @rule(group=st.sampled_from("gs"))
