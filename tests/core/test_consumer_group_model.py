@@ -80,10 +80,14 @@ class Client:
             self.told = answer.assignment
 
     def work(self) -> None:
-        """Let go of what it is not to have; then take what it is to have."""
+        """Let go of what it is not to have; then take what it is to have.
+
+        But not while it waits for an answer: what it said that it does not own may be another's by
+        then. The protocol leaves that to clients, here as in Kafka.
+        """
         if self.reading - self.told:
             self.reading &= self.told
-        else:
+        elif not self.says_all:
             self.reading |= self.told
 
 
@@ -94,9 +98,9 @@ class Consumers(RuleBasedStateMachine):
         super().__init__()
         self.limits = Limits()
         self.consumer_limits = ConsumerLimits(ASSIGNORS)
-        self.topics: dict[str, TopicView] = {}
+        self.topics = {"aa": TopicView(UUID(int=1), 3), "bb": TopicView(UUID(int=2), 2)}
         self.catalogue_version = 0
-        self.topic_ids = 0
+        self.topic_ids = 2
         self.live, self.codec = GroupShard(self), GroupJournal()
         self.replica = GroupShard(self)
         self.journal: list[Entry] = []
@@ -165,8 +169,8 @@ class Consumers(RuleBasedStateMachine):
         return data.draw(st.sampled_from(self.clients))
 
     def subscription(self, data: st.DataObject) -> tuple[frozenset[str], str]:
-        topics = data.draw(st.frozensets(st.sampled_from(NAMES)))
-        regex = data.draw(st.sampled_from(("", "", *REGEXES)))
+        topics = data.draw(st.frozensets(st.sampled_from(NAMES), min_size=1))
+        regex = data.draw(st.sampled_from(("", "", "", *REGEXES)))
         return topics, regex
 
     # ---- topics
@@ -212,6 +216,14 @@ class Consumers(RuleBasedStateMachine):
         self.beat(client)
         if works:
             client.work()
+
+    @rule(times=st.integers(1, 3), works=st.booleans())
+    def everybody_beats(self, times: int, works: bool) -> None:
+        for client in self.clients[:] * times:
+            if client in self.clients:
+                self.beat(client)
+                if works:
+                    client.work()
 
     def beat(self, client: Client) -> None:
         answer = self.ask(client.request())
