@@ -39,7 +39,7 @@ def told(ended: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 
 
 def now_ms() -> int:
-    return round(time.time() * 1000)
+    return time.time_ns() // 1_000_000
 
 
 def test_active_group(member: Any, forecast: Command) -> None:

@@ -84,11 +84,18 @@ def test_expiry_is_told(acting: Acting, offline: Command) -> None:
         create_topic(member.cluster, "orders", 1)
         member.commit("orders", 5, retention_ms=0)
         asked = ("offsets", "history", "--bootstrap-server", broker.bootstrap_servers, "g")
-        deadline = time.monotonic() + 20
-        while "was removed" not in (text := offline(*asked).text):
-            assert time.monotonic() < deadline, text
+
+        def until_removed(times: int) -> str:
+            deadline = time.monotonic() + 20
+            while (text := str(offline(*asked).text)).count("was removed") < times:
+                assert time.monotonic() < deadline, text
+            return text.splitlines()[-1]
+
+        assert until_removed(1).endswith("  the group was removed (expiry)")
         assert moves(offline(*asked, "--json"))[1:] == [("orders", 5, None, "expiry", None, 0)]
-    assert text.splitlines()[-1].endswith("  the group was removed (expiry)")
+        member.beat(0, "orders")
+        member.beat(-1)
+        assert until_removed(2).endswith("  the group was removed (expiry)")
 
 
 def test_groups_of_the_new_protocol(member: Any, history: Command) -> None:
@@ -124,6 +131,16 @@ def test_text_for_people(member: Any, history: Command) -> None:
     ]  # fmt: skip
     assert [row.index("commit") for row in rows] == [columns.index("CAUSE")] * 2
     assert len(history("g", "--all").text.splitlines()) == 6
+
+
+def test_names_of_clients_do_nothing_to_a_terminal(
+    broker: headrace.Broker, member: Any, history: Command
+) -> None:
+    with Cluster(broker.bootstrap_servers, client_id="evil\x1b[2J\nüber") as cluster:
+        alter_group_offsets(cluster, "g", {("orders", 0): 2}).check()
+    row = history("g").text.splitlines()[-1]
+    assert row.endswith("  commit  evil\\x1b[2J\\nüber /127.0.0.1")
+    assert moves(history("g", "--json"))[0][4] == "evil\x1b[2J\nüber /127.0.0.1"
 
 
 def test_only_what_is_asked_for(member: Any, history: Command) -> None:

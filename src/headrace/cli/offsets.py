@@ -13,6 +13,8 @@ import typer
 from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
 from headrace.cli.ending import ending
 
+_NS_PER_MS = 1_000_000
+
 _Group = Annotated[str, typer.Argument(help="The consumer group.")]
 _Topics = Annotated[
     list[str] | None,
@@ -71,7 +73,7 @@ def history(
 
         wanted = Wanted(
             places(topic or ()),
-            None if since is None else parsed(since, round(time.time() * 1000)),
+            None if since is None else parsed(since, time.time_ns() // _NS_PER_MS),
             limit,
             repeats=all_,
             as_json=as_json,
@@ -96,6 +98,6 @@ def forecast(
     with ending("offsets forecast"):
         from headrace.cli.offsets_forecast import forecast as show
 
-        now = round(time.time() * 1000)
+        now = time.time_ns() // _NS_PER_MS
         with connect(bootstrap_server, command_config) as cluster:
             show(cluster, group, now=now, as_json=as_json)

@@ -5,18 +5,19 @@ in no journal. The decision is that of the broker's sweep (`core/offset_forecast
 """
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.cli.ending import Trouble
+from headrace.cli.offsets_history import harmless
 from headrace.cli.offsets_journal import TOPIC, GroupOnWire, Source
 from headrace.cli.times import in_words, local
 from headrace.client.configs import ConfigSource, ResourceType, describe_configs
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
 from headrace.client.groups import GroupDescription, describe_groups
+from headrace.client.topics import broker_ids
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.consumer_group import Group
 from headrace.core.group_events import RebalanceBegan
@@ -81,10 +82,9 @@ def forecast(cluster: Cluster, name: str, *, now: int, as_json: bool) -> None:
     found = outlooks(group, offsets, retention.minutes)
     state = live.state if live is not None else _state(group)
     known = _Known(name, group, state, retention, found, removed_at(group, found), now)
-    lines = _objects(known) if as_json else _text(known)
+    lines = _objects(known) if as_json else map(harmless, _text(known))
     for line in lines:
         print(line)
-    sys.stdout.flush()
 
 
 # ---- what is known
@@ -123,8 +123,6 @@ def _state(group: Group) -> str:
 
 def _retention(cluster: Cluster, name: str, live: GroupDescription | None) -> Retention:
     """By which settings the coordinator's sweep goes. Raises: Trouble; as `Cluster`."""
-    from headrace.client.topics import broker_ids
-
     node = live.coordinator.id if live is not None else broker_ids(cluster)[0]
     entries = describe_configs(cluster, ResourceType.BROKER, str(node))
     broker = {one.name: one.value for one in entries}

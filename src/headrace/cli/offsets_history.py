@@ -102,7 +102,7 @@ def history(source: Source, group: str, wanted: Wanted) -> None:
                 print(line)
         else:
             for line in _text(group, source, lines, repeats):
-                print(line)
+                print(harmless(line))
     if happened.unreadable:
         tell(
             _COMMAND,
@@ -212,6 +212,13 @@ def _text(group: str, source: Source, lines: _Lines, repeats: int) -> Iterator[s
             yield _row(_cells(about), lines.widths)
         else:
             yield f"{about['time']}  {_sentence(about)}"
+
+
+def harmless(line: str) -> str:
+    """The line without what a terminal acts on: clients choose their names as they like."""
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
 
 
 def _row(cells: tuple[str, ...], widths: dict[str, int]) -> str:
