@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.cli.offsets_journal import GroupOnWire
 from headrace.client.topics import create_topic
+from headrace.wire.batches import Record
 
 Command = Callable[..., Any]
 Acting = Callable[[headrace.Broker], Any]
@@ -166,3 +168,16 @@ def test_unknown_group_is_one_line(member: Any, forecast: Command) -> None:
         "headrace offsets forecast: group other does not exist; headrace offsets history tells"
         " what was\n"
     )
+
+
+def test_nothing_is_foretold_from_half_a_journal(
+    member: Any, forecast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    future = Record(7, 0, b"\x00\x63\x00\x01g", b"")
+    monkeypatch.setattr(GroupOnWire, "read", lambda source: iter([future]))
+    ended = forecast("g")
+    assert (ended.code, ended.text) == (1, "")
+    assert ended.err.startswith(
+        "headrace offsets forecast: record 7 of __consumer_offsets-0 (type 99) cannot be read: "
+    )
+    assert ended.err.endswith("; a forecast without it could be wrong\n")
