@@ -254,6 +254,26 @@ def test_offsets_of_a_deleted_topic_go_in_portions(small: int) -> None:
     play(scene)
 
 
+def test_a_broker_that_stops_leaves_the_rest_to_its_next_start(small: int) -> None:
+    disk = MemoryDisk()
+    left = []
+
+    async def scene(broker: Broker) -> None:
+        orders = await broker.topic()
+        for number in range(40):
+            await broker.commit(f"g{number}", orders)
+        await broker.services.topics.delete(DeleteTopic(orders.id))
+        await broker.services.close()
+        left.append(len(broker.offset_counts))
+
+    async def later(broker: Broker) -> None:
+        assert broker.offset_counts == {}
+
+    play(scene, disk)
+    assert 0 < left[0] < 40
+    play(later, disk)
+
+
 def test_offsets_of_a_topic_that_was_deleted_while_the_disk_failed(small: int) -> None:
     for count in (1, 12):
         play(_deleted_amid_a_fault(count))
