@@ -4,17 +4,21 @@ import re
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer
 from typer.testing import CliRunner
 
 import headrace
 from headrace.cli.main import app
 from headrace.client.connection import Cluster
+from headrace.client.groups import alter_group_offsets
+from headrace.client.topics import create_topic
 
 GOLDEN = Path(__file__).parent / "golden"
 _ID = re.compile(r"TopicId: \S+")
@@ -35,6 +39,10 @@ class Ended:
 
 
 Command = Callable[..., Ended]
+MakeGroups = Callable[[headrace.Broker], None]
+Join = Callable[..., Consumer]
+_JOIN_S_MAX = 30
+TIME_MS = 1_795_267_252_206
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
@@ -58,6 +66,53 @@ def same() -> Callable[[str], str]:
 def broker() -> Iterator[headrace.Broker]:
     with headrace.Broker() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def make_groups() -> MakeGroups:
+    """Makes the topics and the groups without members of the golden files on a broker."""
+
+    def make(broker: headrace.Broker) -> None:
+        with Cluster(broker.bootstrap_servers) as cluster:
+            create_topic(cluster, "orders", 3)
+            create_topic(cluster, "plain", 1)
+            producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+            for partition in range(3):
+                for second in range(10):
+                    moment = TIME_MS + second * 1000
+                    producer.produce(
+                        "orders", b"%d" % second, partition=partition, timestamp=moment
+                    )
+            assert producer.flush(10) == 0
+            idle = {("orders", 0): 4, ("orders", 1): 10, ("plain", 0): 0}
+            alter_group_offsets(cluster, "idle", idle).check()
+            alter_group_offsets(cluster, "reports-of-a-long-name", {("orders", 2): 1}).check()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def join() -> Join:
+    """Makes a consumer of `orders` that has partitions, to be closed by who asked for it."""
+
+    def make(broker: headrace.Broker, group: str, **settings: Any) -> Consumer:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "group.id": group,
+                "client.id": "client",
+                "enable.auto.commit": False,
+                **settings,
+            }
+        )
+        consumer.subscribe(["orders"])
+        deadline = time.monotonic() + _JOIN_S_MAX
+        while not consumer.assignment():
+            assert time.monotonic() < deadline, f"{group} got no partitions"
+            consumer.poll(0.1)
+        return consumer
+
+    return make
 
 
 @pytest.fixture

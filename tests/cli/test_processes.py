@@ -12,6 +12,9 @@ import confluent_kafka
 import pytest
 
 import headrace
+from headrace.client.connection import Cluster
+from headrace.client.groups import alter_group_offsets
+from headrace.client.topics import create_topic
 
 Command = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -116,3 +119,24 @@ def test_a_group_reads_on_where_it_stopped(
         ended = start(*read, "--max-messages", str(expected.count(b"\n")))
         out, _ = ended.communicate(timeout=_WAIT_S)
         assert (ended.returncode, out) == (0, expected)
+
+
+def test_a_long_list_of_groups_may_be_cut_off(broker: headrace.Broker, start: Start) -> None:
+    with Cluster(broker.bootstrap_servers) as cluster:
+        create_topic(cluster, "t", 1)
+        for number in range(600):
+            alter_group_offsets(cluster, f"{number:04}{'x' * 200}", {("t", 0): 0}).check()
+    lister = start("consumer-groups", "--list")
+    assert _first_line(lister).startswith(b"0000x")
+    assert lister.stdout is not None
+    assert lister.stderr is not None
+    lister.stdout.close()
+    assert lister.wait(_WAIT_S) == 128 + signal.SIGPIPE
+    assert lister.stderr.read() == b""
+
+
+def test_a_group_that_is_not_there_ends_with_1(start: Start) -> None:
+    ended = start("consumer-groups", "--describe", "--group", "absent")
+    out, err = ended.communicate(timeout=_WAIT_S)
+    assert (ended.returncode, out) == (1, b"")
+    assert err == b"headrace consumer-groups: Group absent not found; see --list\n"

@@ -5,10 +5,11 @@ client, and all others wait while it is matched.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from headrace.core.errors import Refused, Why
 
-_CHARS_MAX = 4096
+_CHARS_MAX, _CHARS_SHOWN = 4096, 40
 _MEMORY_BYTES_MAX = 1024 * 1024  # per pattern; RE2 keeps 128 of them
 
 
@@ -20,8 +21,30 @@ def matching(regex: str, names: Iterable[str]) -> frozenset[str] | Refused:
     >>> matching("(?=a)b", []).message
     "SubscribedTopicRegex '(?=a)b' is no regular expression of RE2: invalid perl operator: (?=."
     """
+    pattern = _compiled(regex)
+    if isinstance(pattern, str):
+        shown = regex if len(regex) <= _CHARS_MAX else regex[:_CHARS_SHOWN] + "..."
+        return Refused(
+            Why.INVALID_REGEX,
+            f"SubscribedTopicRegex {shown!r} is no regular expression of RE2: {pattern}.",
+        )
+    return frozenset(name for name in names if pattern.fullmatch(name))
+
+
+def why_refused(regex: str) -> str | None:
+    """Why a pattern is not accepted, None when it is.
+
+    >>> why_refused("(?=a)b")
+    'invalid perl operator: (?='
+    """
+    pattern = _compiled(regex)
+    return pattern if isinstance(pattern, str) else None
+
+
+def _compiled(regex: str) -> Any:
+    """RE2's pattern, or as a str why there is none."""
     if len(regex) > _CHARS_MAX:
-        return _refused(regex[:40] + "...", f"it has more than {_CHARS_MAX} characters")
+        return f"it has more than {_CHARS_MAX} characters"
     import re2  # late: few brokers need it, and each would start later
 
     options = re2.Options()
@@ -29,15 +52,7 @@ def matching(regex: str, names: Iterable[str]) -> frozenset[str] | Refused:
     options.never_capture = True
     options.max_mem = _MEMORY_BYTES_MAX
     try:
-        pattern = re2.compile(regex, options=options)
+        return re2.compile(regex, options=options)
     except re2.error as error:
         (said,) = error.args
-        return _refused(regex, said.decode(errors="replace") if isinstance(said, bytes) else said)
-    return frozenset(name for name in names if pattern.fullmatch(name))
-
-
-def _refused(regex: str, reason: str) -> Refused:
-    return Refused(
-        Why.INVALID_REGEX,
-        f"SubscribedTopicRegex {regex!r} is no regular expression of RE2: {reason}.",
-    )
+        return said.decode(errors="replace") if isinstance(said, bytes) else said

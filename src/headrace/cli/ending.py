@@ -6,7 +6,7 @@ Exit codes: 0 done; 1 something failed or was refused, usage errors included, as
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -38,6 +38,14 @@ def ending(command: str) -> Iterator[None]:
         fail(command, f"{named}{error.strerror or error}")
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+def end_with(command: str, troubles: Sequence[str]) -> None:
+    """Return when there are none. Raises: Trouble, the last one, when the others were told."""
+    for trouble in troubles[:-1]:
+        tell(command, trouble)
+    if troubles:
+        raise Trouble(troubles[-1])
 
 
 def tell(command: str, message: str) -> None:
