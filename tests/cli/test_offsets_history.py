@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from headrace.client.group_offsets import alter_group_offsets, delete_group_offs
 from headrace.client.groups import delete_groups
 from headrace.client.records import read_records
 from headrace.client.topics import create_topic, delete_topic
+from headrace.log.group_history import GroupRecords
+from headrace.wire.batches import CorruptBatch, Record
 
 Command = Callable[..., Any]
 Acting = Callable[[headrace.Broker], Any]
@@ -171,6 +173,22 @@ def test_what_makes_no_sense_is_one_line(member: Any, history: Command) -> None:
         assert (ended.code, ended.text) == (1, "")
         assert ended.err.startswith(f"headrace offsets history: {told}")
         assert ended.err.count("\n") == 1
+
+
+def test_damage_that_a_broker_sends_is_one_line(
+    member: Any, history: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(records: GroupRecords, data: memoryview) -> Iterator[Record]:
+        raise CorruptBatch("checksum of the batch of offset 0 is wrong")
+
+    member.commit("orders", 5)
+    monkeypatch.setattr(GroupRecords, "read", damaged)
+    ended = history("g")
+    assert (ended.code, ended.text) == (1, "")
+    assert ended.err == (
+        "headrace offsets history: __consumer_offsets-0: checksum of the batch of offset 0 is"
+        " wrong; headrace log dump tells what is damaged\n"
+    )
 
 
 def test_files_of_a_broker_that_does_not_run(

@@ -18,7 +18,8 @@ from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
 from headrace.client.fetch import fetch
 from headrace.log.group_history import GroupRecords
-from headrace.wire.batches import CorruptBatch, Record
+from headrace.wire.batches import Record
+from headrace.wire.primitives import Malformed
 
 TOPIC = "__consumer_offsets"
 _BYTES_MAX = 4 << 20
@@ -90,7 +91,7 @@ class GroupOnWire:
             fetched = fetch(self._cluster, TOPIC, self.partition, position, bytes_max=_BYTES_MAX)
             try:
                 yield from self.records.read(fetched.records)
-            except CorruptBatch as error:
+            except Malformed as error:
                 raise Trouble(
                     f"{TOPIC}-{self.partition}: {error}; headrace log dump tells what is damaged"
                 ) from error

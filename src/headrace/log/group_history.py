@@ -267,7 +267,7 @@ class GroupRecords:
         self._pending: dict[int, list[Record]] = {}  # by producer, of transactions under way
 
     def read(self, data: memoryview) -> Iterator[Record]:
-        """The group's records in the batches of `data`. Raises: CorruptBatch."""
+        """The group's records in the batches of `data`. Raises: Malformed."""
         at = 0
         for header in batches.headers(data):
             piece = data[at : at + header.size]
