@@ -165,7 +165,7 @@ def test_what_makes_no_sense_is_one_line(member: Any, history: Command) -> None:
     member.commit("orders", 5)
     for arguments, told in (
         (("other",), "group other is unknown: __consumer_offsets-0 has no record of it"),
-        (("g", "--topic", "orders:x"), "--topic orders:x: write a topic, or topic:0,2"),
+        (("g", "--topic", "orders:x"), "Invalid partition 'x' specified in topic arg 'orders:x'"),
         (("g", "--since", "soon"), "--since soon: write how long ago, as 90m, 2h or 7d"),
         (("g", "--command-config", "/nowhere"), "/nowhere cannot be read"),
     ):

@@ -66,13 +66,14 @@ def history(
     headrace offsets history billing --topic orders:0 --since 2h
     """
     with ending("offsets history"):
-        from headrace.cli.offsets_history import Wanted, places
+        from headrace.cli.offsets_history import Wanted
         from headrace.cli.offsets_history import history as show
         from headrace.cli.offsets_journal import GroupInFiles, GroupOnWire
         from headrace.cli.times import since as parsed
+        from headrace.cli.topic_partitions import named_partitions
 
         wanted = Wanted(
-            places(topic or ()),
+            named_partitions(topic or ()),
             None if since is None else parsed(since, time.time_ns() // _NS_PER_MS),
             limit,
             repeats=all_,

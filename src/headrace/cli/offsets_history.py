@@ -6,7 +6,7 @@ printed is kept as lines of JSON meanwhile, in a file as soon as they are many.
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any
@@ -39,12 +39,13 @@ _NONE, _UNKNOWN = "-", "?"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is shown: of which partitions (all when empty), since when (ms), how much, and how.
+    """What is shown: of which partitions, since when (ms), how much, and how.
 
+    `places`: the partitions of a topic, None for all of them; all topics when it is empty.
     `repeats`: also commits of what was committed already.
     """
 
-    places: frozenset[tuple[str, int | None]]
+    places: Mapping[str, Collection[int] | None]
     since: int | None
     count_max: int | None
     repeats: bool
@@ -58,21 +59,8 @@ class Wanted:
             return True
         if not isinstance(one, Moved):
             return False
-        return bool({(one.topic, None), (one.topic, one.partition)} & self.places)
-
-
-def places(given: Iterable[str]) -> frozenset[tuple[str, int | None]]:
-    """Topics as `--topic` has them: `orders`, or `orders:0,2`. Raises: Trouble."""
-    found: set[tuple[str, int | None]] = set()
-    for text in given:
-        topic, colon, numbers = text.partition(":")
-        parts = numbers.split(",")
-        if not topic or (colon and not all(part.isdecimal() for part in parts)):
-            raise Trouble(f"--topic {text}: write a topic, or topic:0,2 for two of its partitions")
-        found.update((topic, int(part)) for part in parts if colon)
-        if not colon:
-            found.add((topic, None))
-    return frozenset(found)
+        partitions = self.places.get(one.topic, ())
+        return partitions is None or one.partition in partitions
 
 
 def history(source: Source, group: str, wanted: Wanted) -> None:
