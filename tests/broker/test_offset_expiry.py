@@ -298,7 +298,7 @@ def _deleted_amid_a_fault(count: int) -> Scene:
             await broker.commit(f"g{number}", orders)
         broker.disk.fail_after(0)
         for told in broker.services.topics.on_deleted:
-            told(orders)
+            told(orders, "")
         assert isinstance(await broker.commit("other", orders), Refused)
         broker.disk.fail_after(None)
         await broker.mended(orders)

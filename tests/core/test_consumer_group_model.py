@@ -88,7 +88,7 @@ class Client:
 
 
 class Consumers(RuleBasedStateMachine):
-    """One group "g"; when it is empty, a classic member may come and go."""
+    """One group "g"; there is no classic member."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,12 +100,10 @@ class Consumers(RuleBasedStateMachine):
         self.clients: list[Client] = []
         self.made = 0
         self.epochs = (0, 0)
-        self.committed: set[tuple[str, int]] = set()
 
     @property
     def group(self) -> ConsumerGroup | None:
-        group = self.driver.shard.groups.get("g")
-        return group if isinstance(group, ConsumerGroup) else None
+        return self.driver.consumers() if self.driver.shard.groups else None
 
     def ask(self, command: GroupCommand) -> Any:
         return self.driver.do(command)
@@ -235,19 +233,7 @@ class Consumers(RuleBasedStateMachine):
         if self.group is not None:
             assert refused.why is Why.NON_EMPTY_GROUP
         else:
-            self.committed = set()
-
-    @rule()
-    def classic_member_comes_and_goes(self) -> None:
-        has_members = self.group is not None and not self.group.is_empty
-        joined = self.driver.join()
-        if has_members:
-            assert joined.why is Why.INCONSISTENT_PROTOCOL
-            return
-        member = joined.answer().member
-        self.driver.sync(member, joined.answer().generation)
-        assert self.driver.leave((member, None)) == [None]
-        assert self.driver.group().is_empty
+            self.epochs = (0, 0)
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
@@ -263,7 +249,6 @@ class Consumers(RuleBasedStateMachine):
             return
         answer = self.ask(Commit("g", client.id, None, client.epoch, offsets))
         assert answer == [None] * len(offsets)
-        self.committed |= {(one.topic, one.partition) for one in offsets}
 
     @rule()
     def all_comes_to_rest(self) -> None:
@@ -325,7 +310,6 @@ class Consumers(RuleBasedStateMachine):
     @invariant()
     def epochs_only_grow(self) -> None:
         if self.group is None:
-            self.epochs = (0, 0)
             return
         assert self.group.target_epoch <= self.group.epoch
         assert all(one.epoch <= self.group.target_epoch for one in self.group.holdings.values())
@@ -351,8 +335,6 @@ class Consumers(RuleBasedStateMachine):
         self.replay(self.replica, journal[self.replayed :])
         self.replayed = len(journal)
         assert _durable(self.replica) == _durable(self.driver.shard)
-        offsets = self.driver.shard.offsets.get("g", ())
-        assert {(topic, index) for topic, index, _ in offsets} == self.committed
 
     def teardown(self) -> None:
         newest = {entry.key: entry for entry in self.driver.journal}
@@ -371,15 +353,10 @@ class Consumers(RuleBasedStateMachine):
 
 def _durable(shard: GroupShard) -> dict[str, Any]:
     """All that a shard knows of its groups but what dies with the process."""
-    found: dict[str, Any] = {name: one.by_topic for name, one in shard.offsets.items()}
-    for name, group in shard.groups.items():
-        if isinstance(group, ConsumerGroup):
-            known = dict(vars(group))
-            for volatile in ("timers", "seen_version", "_subscribed"):
-                del known[volatile]
-        else:
-            known = {"stored": group.stored}
-        found[f"group {name}"] = known
+    found = {name: dict(vars(group)) for name, group in shard.groups.items()}
+    for group in found.values():
+        for volatile in ("timers", "seen_version", "_subscribed"):
+            del group[volatile]
     return found
 
 

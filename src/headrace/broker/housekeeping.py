@@ -105,7 +105,7 @@ class Housekeeping:
     def _partitions(self) -> Partitions:
         return self._topics.partitions
 
-    def _deleted(self, topic: Topic) -> None:
+    def _deleted(self, topic: Topic, by: str) -> None:  # noqa: ARG002  # as all that are told
         for partition in self._partitions:
             if partition.topic.id == topic.id:
                 self._complained.discard(partition)

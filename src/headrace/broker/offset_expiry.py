@@ -32,11 +32,12 @@ _NAME_SHOWN = 80
 
 
 class _Gone(NamedTuple):
-    """A topic that was deleted, or one that nobody knows."""
+    """A topic that was deleted, or one that nobody knows; `by` tells people who deleted it."""
 
     name: str
     id: UUID | None
     until: WallMs
+    by: str = ""
 
 
 @dataclass(slots=True)
@@ -120,15 +121,16 @@ class OffsetExpiry:
 
     # ---- topics that are gone
 
-    def _topic_deleted(self, topic: Topic) -> None:
-        self._work.begin(self._forget(_Gone(topic.name, topic.id, self._clock.wall())))
+    def _topic_deleted(self, topic: Topic, by: str) -> None:
+        self._work.begin(self._forget(_Gone(topic.name, topic.id, self._clock.wall(), by)))
 
     async def _forget(self, gone: _Gone) -> None:
         try:
             for shard in self._groups.shards:
                 for portion in self._portions(shard, gone.name):
                     if portion:
-                        await shard.ask(ForgetOffsets(*gone, portion))
+                        name, topic_id, until, by = gone
+                        await shard.ask(ForgetOffsets(name, topic_id, until, portion, by))
                     else:
                         await asyncio.sleep(0)
                     if self._work.is_stopping:

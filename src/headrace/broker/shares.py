@@ -247,7 +247,7 @@ class Shares:
         for group in {event.key.group for event in events if isinstance(event, waking)}:
             self._waits.notify(wait_key(group))
 
-    def _forget(self, topic: Topic) -> None:
+    def _forget(self, topic: Topic, by: str) -> None:  # noqa: ARG002  # as all that are told
         for shard in self.shards:
             shard.tell(ForgetTopic(topic.id))
 

@@ -32,6 +32,7 @@ from headrace.core.group_words import (
     NOBODY,
     TIME_UNKNOWN,
     Candidate,
+    Cause,
     Commit,
     Joined,
     Member,
@@ -232,9 +233,9 @@ class ClassicGroup:
         """A commit shows that the member lives."""
         return self.renewed(member, now)
 
-    def ended(self) -> list[GroupDropped]:
+    def ended(self, cause: Cause | None = None, by: str = "") -> list[GroupDropped]:
         """With these the group is no more; its offsets aside."""
-        return [GroupDropped(self.name)]
+        return [GroupDropped(self.name, cause, by)]
 
     # ---- changes
 

@@ -7,7 +7,7 @@ and 16); what was dropped is its tombstone.
 from dataclasses import dataclass
 
 from headrace.core.consumer_words import ConsumerMember, Holding, Partitions, Resolved
-from headrace.core.group_words import TIME_UNKNOWN, Timer
+from headrace.core.group_words import TIME_UNKNOWN, Cause, Timer
 from headrace.core.types import MemberId, MonoMs, WallMs
 
 
@@ -26,7 +26,11 @@ class ConsumerGroupStored:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupDropped:
+    """`cause` and `by` are for the history that people read."""
+
     group: str
+    cause: Cause | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

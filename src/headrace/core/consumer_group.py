@@ -41,7 +41,7 @@ from headrace.core.consumer_words import (
     Resolved,
 )
 from headrace.core.errors import Refused, Why
-from headrace.core.group_words import TIME_UNKNOWN, Commit, Offset, Timer
+from headrace.core.group_words import TIME_UNKNOWN, Cause, Commit, Offset, Timer
 from headrace.core.types import MemberId, MonoMs, Now, TopicPartition, WallMs
 
 _UNCHECKED = -1  # an epoch that is not told
@@ -193,7 +193,7 @@ class ConsumerGroup:
         """A commit is no heartbeat."""
         return ()
 
-    def ended(self) -> list[ConsumerEvent]:
+    def ended(self, cause: Cause | None = None, by: str = "") -> list[ConsumerEvent]:
         """With these the group is no more; its offsets aside."""
         name = self.name
         return [
@@ -202,7 +202,7 @@ class ConsumerGroup:
             TargetDropped(name),
             *(ConsumerMemberDropped(name, member) for member in self.members),
             *(RegexDropped(name, regex) for regex in self.regexes),
-            ConsumerGroupDropped(name),
+            ConsumerGroupDropped(name, cause, by),
         ]
 
     # ---- changes

@@ -132,9 +132,11 @@ class GroupStored:
 
 @dataclass(frozen=True, slots=True)
 class GroupDropped:
-    """The group is no more. Durable."""
+    """The group is no more. Durable; `cause` and `by` are for the history that people read."""
 
     group: str
+    cause: Cause | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,6 +254,7 @@ class ForgetOffsets:
     topic_id: UUID | None
     until: WallMs
     looks: tuple[Look, ...]
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ the group became empty. Sources: KIP-211, KIP-496; Kafka 4.3, OffsetMetadataMana
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import islice
 from typing import Protocol
 
@@ -31,7 +33,7 @@ from headrace.core.machine import Decided
 from headrace.core.offsets import Offsets, is_same
 from headrace.core.roster import Roster
 from headrace.core.share_words import NAME_BYTES_MAX
-from headrace.core.types import MemberId, Now, WallMs, age_ms
+from headrace.core.types import MemberId, Now, WallMs
 
 _SIMPLE = -1  # the generation of a commit from outside the group
 TOO_LONG = f"A name of more than {NAME_BYTES_MAX} bytes."
@@ -74,7 +76,7 @@ class Owner(Protocol):
     def after_commit(self, member: MemberId, now: Now) -> Sequence[Event]:
         """What else a member's accepted commit makes true."""
 
-    def ended(self) -> Sequence[Event]:
+    def ended(self, cause: Cause | None = None, by: str = "") -> Sequence[Event]:
         """With these the group is no more; its offsets aside."""
 
 
@@ -190,14 +192,14 @@ def delete_group(
         OffsetDropped(name, topic, partition, Cause.GROUP_DELETION, command.by)
         for topic, partition, _ in offsets or _NONE
     ]
-    return Decided([*dropped, *owner.ended()])
+    return Decided([*dropped, *owner.ended(Cause.GROUP_DELETION, command.by)])
 
 
 def forget(command: ForgetOffsets, offsets: Mapping[str, Offsets]) -> Decided[Event]:
     """A topic is gone: so is what was committed for it."""
     return Decided(
         [
-            OffsetDropped(look.group, topic, partition, Cause.TOPIC_DELETION)
+            OffsetDropped(look.group, topic, partition, Cause.TOPIC_DELETION, command.by)
             for look in command.looks
             for topic, partition, one in _seen(look, offsets.get(look.group, _NONE), command.topic)
             if topic == command.topic and _was_for(command, one)
@@ -237,7 +239,7 @@ def expire(
             events += due
         if owner.is_empty and not owner.is_awaited and len(due) == len(have):
             removed += 1
-            events += owner.ended()
+            events += owner.ended(Cause.EXPIRY)
     dropped = sum(isinstance(event, OffsetDropped) for event in events)
     return Decided(events, Expired(dropped, tuple(touched), removed))
 
@@ -248,25 +250,53 @@ def _due(
     now: WallMs,
     retention_minutes: int,
 ) -> Iterator[OffsetDropped]:
+    terms = terms_of(owner, retention_minutes)
+    if not isinstance(terms, Terms):
+        return
+    for topic, partition, one in seen:
+        if topic not in terms.subscribed and now >= terms.expires_at(one):
+            yield OffsetDropped(owner.name, topic, partition, Cause.EXPIRY)
+
+
+class Spared(Enum):
+    """Why nothing of a group expires for now."""
+
+    REBALANCING = auto()
+    OTHER_PROTOCOL = auto()  # it has members, and nobody can tell what they read
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How long a group's offsets stay; what it subscribes to does as long as that is so.
+
+    `empty_since` is TIME_UNKNOWN where each commit counts for itself.
+    """
+
+    subscribed: Container[str]
+    empty_since: WallMs
+    retention_ms: int
+
+    def expires_at(self, one: Committed) -> WallMs:
+        """From when on an offset is due that nobody subscribes to."""
+        if one.expires_at is not None:
+            return one.expires_at
+        since = one.committed_at if self.empty_since == TIME_UNKNOWN else self.empty_since
+        return WallMs(since + self.retention_ms)
+
+
+def terms_of(owner: Owner, retention_minutes: int) -> Terms | Spared:
+    """By what a group's offsets expire; the sweep and the forecast of it both ask this."""
     subscribed, empty_since = subscription.NOTHING, TIME_UNKNOWN
     if owner.is_empty:
         if owner.protocol_type is not None:
             empty_since = owner.empty_since
-    elif owner.is_rebalancing or owner.protocol_type != subscription.PROTOCOL_TYPE:
-        return
+    elif owner.is_rebalancing:
+        return Spared.REBALANCING
+    elif owner.protocol_type != subscription.PROTOCOL_TYPE:
+        return Spared.OTHER_PROTOCOL
     else:
         subscribed = owner.subscribed
-    retention_ms = retention_minutes * _MS_PER_MINUTE
-    for topic, partition, one in seen:
-        if topic in subscribed:
-            continue
-        if one.expires_at is not None:
-            is_due = now >= one.expires_at
-        else:
-            since = one.committed_at if empty_since == TIME_UNKNOWN else empty_since
-            is_due = age_ms(since, now) >= retention_ms
-        if is_due:
-            yield OffsetDropped(owner.name, topic, partition, Cause.EXPIRY)
+    return Terms(subscribed, empty_since, retention_minutes * _MS_PER_MINUTE)
 
 
 # ---- walking over all offsets, a little at a time

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+from headrace.core.consumer_events import ConsumerGroupDropped
 from headrace.core.group_events import (
     Event,
     GroupDropped,
@@ -57,10 +58,12 @@ class GroupJournal:
                     out.append(Entry(key, None, _headers(cause, by)))
                 case GroupStored(group, snapshot):
                     out.append(Entry(_group_key(group), _group_value(snapshot)))
-                case GroupDropped(group):
-                    out.append(Entry(_group_key(group), None))
+                case GroupDropped(group, cause, by):
+                    out.append(Entry(_group_key(group), None, _headers(cause, by)))
                 case _:
                     entry = consumer_group_records.entry(event)
+                    if entry is not None and isinstance(event, ConsumerGroupDropped):
+                        entry = entry._replace(headers=_headers(event.cause, event.by))
                     # Classic members, timers and requests that wait die with the process.
                     out += () if entry is None else (entry,)
         return out
