@@ -129,7 +129,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ({"member_epoch": -2}, 42, "InstanceId"),
     ({"server_assignor": "sticky"}, 112, "uniform, range"),
     ({"subscribed_topic_regex": "(?=x)y"}, 128, "regular expression"),
-    ({"subscribed_topic_regex": "a" * 5000}, 128, "regular expression"),
+    ({"subscribed_topic_regex": "a" * 9000}, 128, "regular expression"),
     ({"group_id": "absent", "member_epoch": 1}, 69, "absent"),
     ({"group_id": "absent", "member_epoch": -1}, 69, "absent"),
     ({"member_id": "stranger", "member_epoch": 1}, 25, "stranger"),

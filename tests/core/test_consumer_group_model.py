@@ -14,7 +14,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from group_driver import ConsumerDriver
 from headrace.core.consumer_group import ConsumerGroup
 from headrace.core.consumer_words import (
     NOTHING,
@@ -29,6 +28,8 @@ from headrace.core.group_shard import GroupShard
 from headrace.core.group_words import Commit, DeleteGroup, Offset
 from headrace.core.machine import Entry
 from headrace.core.types import MemberId, TopicPartition
+
+from .group_rig import ConsumerDriver
 
 NAMES = ("aa", "ab", "bb")
 REGEXES = ("a.*", "b.*", ".*")
