@@ -34,7 +34,7 @@ from headrace.core.consumer_words import (
 from headrace.core.group_events import Event
 from headrace.core.group_words import TIME_UNKNOWN, Candidate
 from headrace.core.machine import Entry
-from headrace.core.types import MemberId, TopicPartition, WallMs
+from headrace.core.types import MemberId, TopicPartition, WallMs, by_topic
 from headrace.wire.primitives import Malformed, Reader, Writer
 
 GROUP_EPOCH, TOPICS, MEMBER, TARGET_EPOCH, TARGET, HOLDING = 3, 4, 5, 6, 7, 8
@@ -283,15 +283,14 @@ def _write_partitions(
     out: Writer, partitions: Partitions, epochs: Mapping[TopicPartition, int] | None = None
 ) -> None:
     """By topic, and for each topic the epochs of its partitions if all of them are known."""
-    topics: dict[bytes, list[TopicPartition]] = {}
-    for one in sorted(partitions):
-        topics.setdefault(one.topic_id.bytes, []).append(one)
+    topics = by_topic(partitions)
     out.uvarint(len(topics) + 1)
-    for topic_id, found in topics.items():
-        out.raw(topic_id)
-        out.compact_array([one.partition for one in found], Writer.int32)
-        known = [epochs[one] for one in found if one in epochs] if epochs else []
-        out.tags({_EPOCHS: _int32_array(known)} if len(known) == len(found) else None)
+    for topic_id, indexes in topics.items():
+        out.uuid(topic_id)
+        out.compact_array(indexes, Writer.int32)
+        told = [epochs.get(TopicPartition(topic_id, one)) for one in indexes] if epochs else []
+        known = [one for one in told if one is not None]
+        out.tags({_EPOCHS: _int32_array(known)} if len(known) == len(indexes) else None)
 
 
 def _read_partitions(source: Reader) -> dict[TopicPartition, int | None]:
