@@ -31,14 +31,10 @@ _JVM = (
 
 
 class Broker:
-    """A broker that can be launched on the same folder more than once.
+    """A broker that can be launched on the same folder more than once."""
 
-    `settings` are added to those that it always has.
-    """
-
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.settings = dict(settings or {})
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -52,18 +48,18 @@ class Broker:
         assert self._process is not None
         return self._process.pid
 
-    def command(self) -> list[str]:
-        """What launches it."""
+    def command(self, settings: Mapping[str, str]) -> list[str]:
+        """What launches it, with settings beside its own."""
         raise NotImplementedError
 
     def prepare(self) -> None:
         """Whatever has to be done once before the first launch."""
 
-    def launch(self) -> float:
+    def launch(self, settings: Mapping[str, str] | None = None) -> float:
         """Launch it; returns the seconds until it answered ApiVersions."""
         began = time.perf_counter()
         with (self.folder / "log.txt").open("ab") as log:
-            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log)
+            self._process = subprocess.Popen(self.command(settings or {}), stdout=log, stderr=log)
         self._wait_for_answer()
         return time.perf_counter() - began
 
@@ -110,15 +106,18 @@ class Broker:
 
 
 class Headrace(Broker):
-    def command(self) -> list[str]:
+    def command(self, settings: Mapping[str, str]) -> list[str]:
         serve = [sys.executable, "-m", "headrace", "serve", "--port", str(self.port)]
-        given = [f"--set={name}={value}" for name, value in self.settings.items()]
-        return [*serve, "--data-dir", str(self.folder / "data"), *given]
+        extra = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        return [*serve, "--data-dir", str(self.folder / "data"), *extra]
 
 
 class Kafka(Broker):
-    def command(self) -> list[str]:
-        return java("kafka.Kafka", str(self._config), options=_JVM)
+    def command(self, settings: Mapping[str, str]) -> list[str]:
+        extra = [
+            part for name, value in settings.items() for part in ("--override", f"{name}={value}")
+        ]
+        return java("kafka.Kafka", str(self._config), *extra, options=_JVM)
 
     def prepare(self) -> None:
         controller = free_port()
@@ -135,7 +134,6 @@ class Kafka(Broker):
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "group.share.min.record.lock.duration.ms": "1000",
-            **self.settings,
         }
         text = "".join(f"{name}={value}\n" for name, value in settings.items())
         self._config.write_text(text)
@@ -163,10 +161,10 @@ def running(kind: type[Broker]) -> Iterator[Broker]:
 
 
 @contextlib.contextmanager
-def prepared(kind: type[Broker], settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
+def prepared(kind: type[Broker]) -> Iterator[Broker]:
     """A broker on a folder of its own, ready to be launched; the folder is removed at the end."""
     with tempfile.TemporaryDirectory() as scratch:
-        broker = kind(Path(scratch), settings)
+        broker = kind(Path(scratch))
         broker.prepare()
         yield broker
 

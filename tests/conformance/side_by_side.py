@@ -163,13 +163,13 @@ class Sides:
 def side_by_side() -> Iterator[Sides]:
     """Both brokers on folders of their own, launched together; removed at the end."""
     with contextlib.ExitStack() as stack:
-        brokers = [stack.enter_context(prepared(kind, _SETTINGS)) for kind in (Kafka, Headrace)]
+        brokers = [stack.enter_context(prepared(kind)) for kind in (Kafka, Headrace)]
         kafka, headrace = (
             stack.enter_context(contextlib.closing(Side(broker))) for broker in brokers
         )
 
         def launch(broker: Broker) -> None:
-            broker.launch()
+            broker.launch(_SETTINGS)
             stack.callback(broker.kill)
 
         with ThreadPoolExecutor(2) as pool:
