@@ -138,6 +138,20 @@ class Consumers(RuleBasedStateMachine):
     @precondition(lambda self: len(self.clients) < 5)
     @rule(data=st.data(), instance=st.sampled_from([None, None, "i", "j"]))
     def member_begins(self, data: st.DataObject, instance: str | None) -> None:
+        self.begin(data, instance)
+
+    @precondition(lambda self: self.away())
+    @rule(data=st.data())
+    def static_member_is_back(self, data: st.DataObject) -> None:
+        self.begin(data, data.draw(st.sampled_from(self.away())))
+
+    def away(self) -> list[str | None]:
+        """The instances that left for now."""
+        group = self.group or ConsumerGroup("g")
+        holdings = group.holdings
+        return [one.instance for one in group.members.values() if holdings[one.id].epoch < 0]
+
+    def begin(self, data: st.DataObject, instance: str | None) -> None:
         topics, regex = self.subscription(data)
         assignor = data.draw(st.sampled_from([None, "uniform", "range"]))
         self.made += 1
