@@ -15,7 +15,7 @@ from headrace.broker.services import Services
 from headrace.core.catalog import CreateTopic, DeleteTopic, Resource, SetConfigs, Topic
 from headrace.core.errors import Refused
 from headrace.core.group_events import Event
-from headrace.core.group_words import Commit, DeleteGroup, Offset
+from headrace.core.group_words import Commit, DeleteGroup, Expired, Offset
 from headrace.core.types import MemberId
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 
@@ -113,11 +113,23 @@ def test_a_sweep_drops_what_is_due_and_tells_so_in_one_line(
 
     play(scene, disk)
     play(later, disk)
-    (line,) = (one.message for one in caplog.records if one.message.startswith("expiry"))
+    (line,) = (one.message for one in caplog.records if "expiry" in one.message)
     assert line == (
-        "expiry: 3 offsets of 1 groups dropped (the last: old), 1 groups removed that have nothing "
-        "left; see offsets.retention.minutes"
+        "offset expiry: dropped 3 offsets of 1 group, last of 'old'; removed 1 group that had "
+        "nothing left"
     )
+
+
+def test_what_a_sweep_came_to_is_one_readable_line() -> None:
+    assert str(Swept()) == "nothing"
+    assert str(Swept(groups_removed=2)) == "removed 2 groups that had nothing left"
+    named = Swept()
+    for number in range(7):
+        named.add(Expired(1, (f"g{number}",), 0))
+    told = "dropped 7 offsets of 7 groups, last of 'g2', 'g3', 'g4', 'g5', 'g6'"
+    assert str(named) == told
+    strange = Swept(1, 1, 0, ["a\nb" + 1000 * "c"])
+    assert str(strange) == f"dropped 1 offset of 1 group, last of 'a\\nb{77 * 'c'}'"
 
 
 def test_many_groups_and_a_large_one_go_in_small_portions(small: int) -> None:
