@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from headrace.broker import group_log
 from headrace.broker.config import Config
 from headrace.broker.group_meters import GroupMeters
 from headrace.broker.partitions import Partition
@@ -238,7 +239,7 @@ class Groups:
             recovered=RestartSessions(),
             sync=journal.durable,
         )
-        shard.listeners += answer, self.meters.count
+        shard.listeners += answer, self.meters.count, group_log.tell
         return shard
 
     def _topics_changed(self, events: Sequence[CatalogEvent]) -> None:
