@@ -74,6 +74,8 @@ SERVED = (
     Api(16, "ListGroups", range(6), "list_groups"),
     Api(42, "DeleteGroups", range(3), "delete_groups"),
 )
+# OffsetCommit: those that follow each other on a connection share a write (`request.Later`).
+ANSWERED_LATER = frozenset({8})
 SERVED_FOR_SHARE_GROUPS = (
     Api(76, "ShareGroupHeartbeat", range(1, 2), "share_group_heartbeat"),
     Api(78, "ShareFetch", range(1, 3), "share_fetch"),

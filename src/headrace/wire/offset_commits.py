@@ -1,0 +1,123 @@
+"""OffsetCommit by hand: the one request that every consumer sends all the time.
+
+The schema codec takes six times as long; it is the oracle of this in the tests.
+Source: OffsetCommitRequest.json, OffsetCommitResponse.json (versions 2 to 10).
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.wire.primitives import Buffer, Malformed, Reader, Writer
+
+TOPIC_IDS_SINCE = 10
+_RETENTION_UNTIL = 4
+_THROTTLE_SINCE = 3
+_EPOCH_SINCE = 6
+_INSTANCE_SINCE = 7
+_FLEXIBLE_SINCE = 8
+_PLACE = struct.Struct(">iqi")
+_PLACE_WITHOUT_EPOCH = struct.Struct(">iq")
+_TOLD = struct.Struct(">ihB")
+_TOLD_PLAIN = struct.Struct(">ih")
+_NO_EPOCH = -1
+
+TopicKey = str | UUID | None  # None for Kafka's zero id
+
+
+class Place(NamedTuple):
+    """One partition of a request."""
+
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+
+
+class CommitRequest(NamedTuple):
+    """`retention_ms` is -1 where the client leaves it to the broker."""
+
+    group: str
+    generation: int
+    member: str
+    instance: str | None
+    retention_ms: int
+    topics: list[tuple[TopicKey, list[Place]]]
+
+
+def read(body: Buffer, version: int) -> CommitRequest:
+    """A request as it came. Raises: Malformed."""
+    source, flexible = Reader(body), version >= _FLEXIBLE_SINCE
+    group = _text(source, flexible)
+    generation = source.int32()
+    member = _text(source, flexible)
+    instance = source.string(flexible=flexible) if version >= _INSTANCE_SINCE else None
+    retention_ms = source.int64() if version <= _RETENTION_UNTIL else -1
+    topics = []
+    for _ in range(_count(source, flexible)):
+        key: TopicKey
+        if version >= TOPIC_IDS_SINCE:
+            topic_id = source.uuid()
+            key = topic_id if topic_id.int else None
+        else:
+            key = _text(source, flexible)
+        topics.append((key, _places(source, version)))
+        if flexible:
+            source.tags()
+    if flexible:
+        source.tags()
+    return CommitRequest(group, generation, member, instance, retention_ms, topics)
+
+
+def _places(source: Reader, version: int) -> list[Place]:
+    flexible, with_epoch = version >= _FLEXIBLE_SINCE, version >= _EPOCH_SINCE
+    places = []
+    for _ in range(_count(source, flexible)):
+        if with_epoch:
+            partition, offset, epoch = source.unpack(_PLACE)
+        else:
+            partition, offset = source.unpack(_PLACE_WITHOUT_EPOCH)
+            epoch = _NO_EPOCH
+        places.append(Place(partition, offset, epoch, source.string(flexible=flexible)))
+        if flexible:
+            source.tags()
+    return places
+
+
+def _text(source: Reader, flexible: bool) -> str:
+    text = source.string(flexible=flexible)
+    if text is None:
+        raise Malformed(f"null where a string must stand at {source.position}")
+    return text
+
+
+def _count(source: Reader, flexible: bool) -> int:
+    count = source.count(flexible=flexible)
+    if count < 0:
+        raise Malformed("null where an array must stand")
+    return count
+
+
+def written(
+    topics: Sequence[tuple[TopicKey, Sequence[tuple[int, int]]]], version: int
+) -> bytearray:
+    """The response: for each topic its partitions with their error codes."""
+    out, flexible = Writer(), version >= _FLEXIBLE_SINCE
+    if version >= _THROTTLE_SINCE:
+        out.int32(0)
+    out.count(len(topics), flexible=flexible)
+    for key, partitions in topics:
+        if version >= TOPIC_IDS_SINCE:
+            out.raw(key.bytes if isinstance(key, UUID) else bytes(16))
+        else:
+            assert isinstance(key, str), key
+            out.string(key, flexible=flexible)
+        out.count(len(partitions), flexible=flexible)
+        for index, code in partitions:
+            out.raw(_TOLD.pack(index, code, 0) if flexible else _TOLD_PLAIN.pack(index, code))
+        if flexible:
+            out.tags()
+    if flexible:
+        out.tags()
+    return out.data
