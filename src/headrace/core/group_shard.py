@@ -105,12 +105,12 @@ class GroupShard:
     def apply(self, event: Event) -> None:
         """The only place where the shard's state changes; live and in recovery."""
         name = event.group
+        if isinstance(event, OffsetCommitted):  # nearly all are; they make no group blank
+            self._put(event)
+            return
         match event:
             case GroupDropped():
                 self.groups.pop(name, None)
-            case OffsetCommitted(_, topic, partition, committed):
-                self.groups.setdefault(name, ClassicGroup(name))  # at first a simple one, empty
-                self.offsets.setdefault(name, Offsets()).put(topic, partition, committed)
             case OffsetDropped(_, topic, partition):
                 if name in self.offsets:
                     self.offsets[name].drop(topic, partition)
@@ -123,6 +123,15 @@ class GroupShard:
                 self._forget_past_deadlines()
         else:
             self._forget_if_blank(name)
+
+    def _put(self, event: OffsetCommitted) -> None:
+        name = event.group
+        if name not in self.groups:
+            self.groups[name] = ClassicGroup(name)  # at first a simple one, empty
+        offsets = self.offsets.get(name)
+        if offsets is None:
+            offsets = self.offsets[name] = Offsets()
+        offsets.put(event.topic, event.partition, event.committed)
 
     def _forget_past_deadlines(self) -> None:
         """Every heartbeat and commit leaves one behind, for as long as a session may last."""
@@ -216,6 +225,8 @@ class GroupShard:
     def _fits(self, offset: Offset) -> Refused | None:
         limit = self._outside.limits.metadata_max
         # Kafka counts what Java calls characters, whatever the setting is called.
+        if 2 * len(offset.metadata) <= limit:
+            return None
         if len(offset.metadata.encode("utf-16-be", "surrogatepass")) // 2 <= limit:
             return None
         return Refused(

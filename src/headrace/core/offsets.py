@@ -39,7 +39,10 @@ class Offsets:
     # ---- changes, called by apply only
 
     def put(self, topic: str, partition: int, committed: Committed) -> None:
-        self.by_topic.setdefault(topic, {})[partition] = committed
+        partitions = self.by_topic.get(topic)
+        if partitions is None:
+            partitions = self.by_topic[topic] = {}
+        partitions[partition] = committed
 
     def drop(self, topic: str, partition: int) -> None:
         partitions = self.by_topic.get(topic, {})

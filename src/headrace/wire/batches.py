@@ -9,7 +9,6 @@ Source: Kafka's RecordBatch schema, DefaultRecordBatch, DefaultRecord and LogVal
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.wire.checksums import crc32c
@@ -94,8 +93,7 @@ class BatchHeader(NamedTuple):
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record; `timestamp` in ms, -1 for none."""
 
     offset: int
@@ -287,14 +285,14 @@ def records(data: Buffer) -> Iterator[Record]:
         position += header.size
 
 
-_SMALL = [bytes((value << 1,)) for value in range(64)]
-_NULL = b"\x01"
-
-
 def varint(value: int) -> bytes:
     """A number as records have it: zigzag, seven bits a byte."""
-    if 0 <= value < len(_SMALL):
+    if 0 <= value < _SMALL_END:
         return _SMALL[value]
+    return _varint(value)
+
+
+def _varint(value: int) -> bytes:
     raw = (value << 1) ^ (value >> 63)
     encoded = bytearray()
     while raw > 0x7F:
@@ -304,22 +302,27 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
+_SMALL_END = 512
+_SMALL = [_varint(value) for value in range(_SMALL_END)]
+_NULL = b"\x01"
+
+
 def _field(value: bytes | None) -> bytes:
     return _NULL if value is None else varint(len(value)) + value
 
 
 def _encode(record: Record, offset_delta: int, base_timestamp: int) -> bytes:
-    parts = [
-        b"\x00",
-        varint(record.timestamp - base_timestamp),
-        varint(offset_delta),
-        _field(record.key),
-        _field(record.value),
-        varint(len(record.headers)),
-    ]
-    for name, value in record.headers:
-        parts += (_field(name.encode()), _field(value))
-    body = b"".join(parts)
+    _, timestamp, key, value, headers = record
+    body = (
+        b"\x00"
+        + varint(timestamp - base_timestamp)
+        + varint(offset_delta)
+        + _field(key)
+        + _field(value)
+        + varint(len(headers))
+    )
+    for name, content in headers:
+        body += _field(name.encode()) + _field(content)
     return varint(len(body)) + body
 
 

@@ -49,10 +49,9 @@ class CommitRequest(NamedTuple):
 def read(body: Buffer, version: int) -> CommitRequest:
     """A request as it came. Raises: Malformed."""
     source, flexible = Reader(body), version >= _FLEXIBLE_SINCE
-    group = _text(source, flexible)
-    generation = source.int32()
-    member = _text(source, flexible)
-    instance = source.string(flexible=flexible) if version >= _INSTANCE_SINCE else None
+    string = source.compact_nullable_string if flexible else source.nullable_string
+    group, generation, member = string(), source.int32(), string()
+    instance = string() if version >= _INSTANCE_SINCE else None
     retention_ms = source.int64() if version <= _RETENTION_UNTIL else -1
     topics = []
     for _ in range(_count(source, flexible)):
@@ -61,34 +60,33 @@ def read(body: Buffer, version: int) -> CommitRequest:
             topic_id = source.uuid()
             key = topic_id if topic_id.int else None
         else:
-            key = _text(source, flexible)
+            key = _present(string())
         topics.append((key, _places(source, version)))
         if flexible:
             source.tags()
     if flexible:
         source.tags()
-    return CommitRequest(group, generation, member, instance, retention_ms, topics)
+    return CommitRequest(
+        _present(group), generation, _present(member), instance, retention_ms, topics
+    )
 
 
 def _places(source: Reader, version: int) -> list[Place]:
-    flexible, with_epoch = version >= _FLEXIBLE_SINCE, version >= _EPOCH_SINCE
+    flexible = version >= _FLEXIBLE_SINCE
+    form = _PLACE if version >= _EPOCH_SINCE else _PLACE_WITHOUT_EPOCH
+    string = source.compact_nullable_string if flexible else source.nullable_string
     places = []
     for _ in range(_count(source, flexible)):
-        if with_epoch:
-            partition, offset, epoch = source.unpack(_PLACE)
-        else:
-            partition, offset = source.unpack(_PLACE_WITHOUT_EPOCH)
-            epoch = _NO_EPOCH
-        places.append(Place(partition, offset, epoch, source.string(flexible=flexible)))
+        partition, offset, *epoch = source.unpack(form)
+        places.append(Place(partition, offset, epoch[0] if epoch else _NO_EPOCH, string()))
         if flexible:
             source.tags()
     return places
 
 
-def _text(source: Reader, flexible: bool) -> str:
-    text = source.string(flexible=flexible)
+def _present(text: str | None) -> str:
     if text is None:
-        raise Malformed(f"null where a string must stand at {source.position}")
+        raise Malformed("null where a string must stand")
     return text
 
 
