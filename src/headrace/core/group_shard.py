@@ -108,6 +108,9 @@ class GroupShard:
         if isinstance(event, OffsetCommitted):  # nearly all are; they make no group blank
             self._put(event)
             return
+        if isinstance(event, TimerSet):
+            self._set_timer(event)
+            return
         match event:
             case GroupDropped():
                 self.groups.pop(name, None)
@@ -116,13 +119,7 @@ class GroupShard:
                     self.offsets[name].drop(topic, partition)
             case _:
                 self.groups.setdefault(name, ClassicGroup(name)).apply(event)
-        if isinstance(event, TimerSet):
-            entry = (event.deadline, next(self._pushes), name, event.timer, event.member)
-            heapq.heappush(self._due, entry)
-            if len(self._due) > self._due_max:
-                self._forget_past_deadlines()
-        else:
-            self._forget_if_blank(name)
+        self._forget_if_blank(name)
 
     def _put(self, event: OffsetCommitted) -> None:
         name = event.group
@@ -132,6 +129,16 @@ class GroupShard:
         if offsets is None:
             offsets = self.offsets[name] = Offsets()
         offsets.put(event.topic, event.partition, event.committed)
+
+    def _set_timer(self, event: TimerSet) -> None:
+        name = event.group
+        if name not in self.groups:
+            self.groups[name] = ClassicGroup(name)
+        self.groups[name].apply(event)
+        entry = (event.deadline, next(self._pushes), name, event.timer, event.member)
+        heapq.heappush(self._due, entry)
+        if len(self._due) > self._due_max:
+            self._forget_past_deadlines()
 
     def _forget_past_deadlines(self) -> None:
         """Every heartbeat and commit leaves one behind, for as long as a session may last."""
