@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from headrace.broker.tuning import collector_paused
 from headrace.core.errors import Refused
 from headrace.core.machine import Entry, Journal, Machine
 from headrace.core.types import MonoMs, after, elapsed_ms
 from headrace.log.api import Clock, JournalLog
 from headrace.wire import batches
-from headrace.wire.primitives import Malformed
+from headrace.wire.primitives import Buffer, Malformed
 
 log = logging.getLogger(__name__)
 
@@ -114,15 +115,16 @@ class ShardRuntime(Generic[CommandT, EventT]):
         machine, codec = self._build()
         offset, started = self._log.start_offset, self._clock.mono()
         told, replayed = started, 0
-        while offset < self._log.end_offset:
-            piece = self._log.read(offset, _READ_BYTES)
-            for record in batches.records(piece.data):
-                self._replay(record, machine, codec)
-                replayed += 1
-            offset = piece.headers[-1].last_offset + 1
-            if elapsed_ms(told, self._clock.mono()) >= _PROGRESS_MS:
-                told = self._clock.mono()
-                log.info("%s: replayed %d of %d records", self.name, offset, self._log.end_offset)
+        with collector_paused():
+            while offset < self._log.end_offset:
+                piece = self._log.read(offset, _READ_BYTES)
+                replayed += self._replay(piece.data, machine, codec)
+                offset = piece.headers[-1].last_offset + 1
+                if elapsed_ms(told, self._clock.mono()) >= _PROGRESS_MS:
+                    told = self._clock.mono()
+                    log.info(
+                        "%s: replayed %d of %d records", self.name, offset, self._log.end_offset
+                    )
         self.machine, self._codec = machine, codec
         if replayed:
             took = elapsed_ms(started, self._clock.mono())
@@ -300,18 +302,20 @@ class ShardRuntime(Generic[CommandT, EventT]):
         return True
 
     def _replay(
-        self,
-        record: batches.Record,
-        machine: Machine[CommandT, EventT],
-        codec: Journal[EventT],
-    ) -> None:
-        try:
-            for event in codec.events(record.key, record.value):
-                machine.apply(event)
-        except Malformed as error:
-            raise JournalDamaged(
-                f"{self.name}: record {record.offset} cannot be replayed: {error}"
-            ) from error
+        self, data: Buffer, machine: Machine[CommandT, EventT], codec: Journal[EventT]
+    ) -> int:
+        """Apply what record batches stand for; returns the number of their records."""
+        count, apply, events = 0, machine.apply, codec.events
+        for offset, key, value in batches.entries(data):
+            try:
+                for event in events(key, value):
+                    apply(event)
+            except Malformed as error:
+                raise JournalDamaged(
+                    f"{self.name}: record {offset} cannot be replayed: {error}"
+                ) from error
+            count += 1
+        return count
 
     def _arm(self) -> None:
         deadline = self.machine.next_deadline()

