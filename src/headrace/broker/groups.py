@@ -211,11 +211,7 @@ class Groups:
     def _forget_strays(self, shard: Shard) -> None:
         """Drop offsets of topics that are gone: the process died between the two journals."""
         topics = self._topics.catalog.topics
-        known = {
-            (topic, committed.topic_id)
-            for offsets in _machine(shard).offsets.values()
-            for topic, _, committed in offsets
-        }
+        known = {one for offsets in _machine(shard).offsets.values() for one in offsets.topics()}
         for name, topic_id in known:
             here = topics.get(name)
             if here is None or topic_id not in (None, here.id):

@@ -24,6 +24,13 @@ class Offsets:
             for partition, committed in partitions.items():
                 yield topic, partition, committed
 
+    def topics(self) -> Iterator[tuple[str, UUID | None]]:
+        """The topics with commits, by name and by each id that commits for it have."""
+        for topic, partitions in self.by_topic.items():
+            # By identity: equal ids are one object nearly always, and comparing them takes long.
+            for topic_id in {id(one.topic_id): one.topic_id for one in partitions.values()}.values():
+                yield topic, topic_id
+
     def find(self, topic: str, partition: int, topic_id: UUID | None) -> Committed | None:
         """The commit for a partition; none when it was for another topic of that name."""
         found = self.by_topic.get(topic, {}).get(partition)

@@ -368,6 +368,10 @@ def read_varint(data: bytes, position: int, bytes_max: int) -> tuple[int, int]:
     byte = data[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
+    following = data[position + 1]
+    if following < 0x80:
+        raw = byte & 0x7F | following << 7
+        return (raw >> 1) ^ -(raw & 1), position + 2
     raw = 0
     for index in range(bytes_max):
         byte = data[position + index]
