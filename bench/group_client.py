@@ -12,9 +12,8 @@ import sys
 import time
 from typing import Any
 
-from headrace.wire import codec
-
 from brokers import Broker
+from headrace.wire import codec
 
 COMMIT, FETCH, FIND, JOIN, HEARTBEAT, SYNC, CREATE = 8, 9, 10, 11, 12, 14, 19
 OFFSET = 1  # that is committed where it does not matter
@@ -39,7 +38,9 @@ def frame(key: int, version: int, **fields: Any) -> bytearray:
 
 def decoded(key: int, version: int, answer: bytes) -> Any:
     """What an answer without its size says."""
-    return codec.decode_response(key, version, answer[5 if codec.is_flexible(key, version) else 4:])
+    return codec.decode_response(
+        key, version, answer[5 if codec.is_flexible(key, version) else 4 :]
+    )
 
 
 class Connection:

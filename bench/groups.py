@@ -9,7 +9,7 @@ Headrace: of one) and get the same bytes from the same client (`group_client.py`
   connection that waits for each answer; one that is up to 100 requests ahead; eight of those. Each
   connection is another group, so Kafka spreads them over its partitions. Rounds in turn.
 - offsets: 1,000 groups commit 1,000 partitions each, in requests of 1,000. The broker is stopped
-  and launched: from the launch until an offset of every group was fetched. All offsets are committed
+  and launched: from the launch until an offset of every group was fetched. All are committed
   again with a retention of a millisecond (version 4), the broker is launched with
   `offsets.retention.check.interval.ms` of a few seconds, and a client asks for one offset every
   millisecond while they expire: the longest it waited.
@@ -31,8 +31,20 @@ from dataclasses import dataclass
 
 from brokers import BROKERS, Broker, prepared
 from group_client import (
-    COMMIT, COMMIT_VERSION, CREATE, EXPIRING_VERSION, OFFSET, Committer, Connection, commit_frame,
-    commit_rate, commit_seconds, decoded, fetch_frame, fetched, join_seconds,
+    COMMIT,
+    COMMIT_VERSION,
+    CREATE,
+    EXPIRING_VERSION,
+    OFFSET,
+    Committer,
+    Connection,
+    commit_frame,
+    commit_rate,
+    commit_seconds,
+    decoded,
+    fetch_frame,
+    fetched,
+    join_seconds,
 )  # fmt: skip
 
 _CONNECTIONS = 8

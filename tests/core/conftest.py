@@ -1,6 +1,8 @@
 """A share-partition that tests drive in the seed's own words, and a shard of classic groups."""
 
 import itertools
+import re
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +11,17 @@ from uuid import UUID
 import pytest
 
 from headrace.core.classic_group import ClassicGroup
+from headrace.core.consumer_assignors import ASSIGNORS
+from headrace.core.consumer_group import ConsumerGroup
+from headrace.core.consumer_words import (
+    NOTHING,
+    ConsumerBeat,
+    ConsumerLimits,
+    GroupCommand,
+    Pace,
+    Partitions,
+    TopicView,
+)
 from headrace.core.errors import Refused, Why
 from headrace.core.group_events import Answered
 from headrace.core.group_events import Event as GroupEvent
@@ -18,17 +31,20 @@ from headrace.core.group_words import (
     Candidate,
     Commit,
     DeleteGroup,
+    DeleteOffsets,
+    Expire,
+    Expired,
     Join,
     Leave,
     Leaver,
     Limits,
+    Look,
     Offset,
     Phase,
     RestartSessions,
     Sync,
     Ticket,
 )
-from headrace.core.group_words import Command as GroupCommand
 from headrace.core.machine import Entry
 from headrace.core.runs import State
 from headrace.core.share_partition import SharePartition
@@ -43,7 +59,7 @@ from headrace.core.share_words import (
     ShareKey,
     Verdict,
 )
-from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
+from headrace.core.types import MemberId, MonoMs, Now, Span, TopicPartition, WallMs
 from headrace.log.group_records import GroupJournal
 
 TOPIC = UUID(int=1)
@@ -145,28 +161,49 @@ class GroupDriver:
     def __init__(self, **limits: int) -> None:
         self.limits = Limits(**limits)
         self.share_groups: set[str] = set()
+        self.retention: dict[str, int] = {}  # minutes, of groups with a retention of their own
         self.shard, self.codec = GroupShard(self), GroupJournal()
         self.journal: list[Entry] = []
         self.mono = 0
         self.told: dict[Ticket, Any] = {}
         self._tickets = itertools.count(1)
         self._names = itertools.count(1)
+        self.consumer_limits = ConsumerLimits(ASSIGNORS)
+        self.topics: dict[str, TopicView] = {}
+        self.catalogue_version = 0
+
+    def topic(self, name: str) -> TopicView | None:
+        return self.topics.get(name)
+
+    def matching(self, regex: str) -> frozenset[str] | Refused:
+        try:
+            return frozenset(name for name in self.topics if re.fullmatch(regex, name))
+        except re.error as fault:
+            return Refused(Why.INVALID_REGEX, str(fault))
+
+    def pace(self, group: str) -> Pace:  # all groups have the same
+        return Pace()
 
     def is_share_group(self, group: str) -> bool:
         return group in self.share_groups
+
+    def retention_minutes(self, group: str) -> int:
+        return self.retention.get(group, 60)
 
     @property
     def now(self) -> Now:
         return Now(MonoMs(self.mono), WallMs(1_700_000_000_000 + self.mono))
 
     def group(self, name: str = "g") -> ClassicGroup:
-        return self.shard.groups[name]
+        group = self.shard.groups[name]
+        assert isinstance(group, ClassicGroup)
+        return group
 
     def do(self, command: GroupCommand) -> Any:
         answer = self.shard.decide(command, self.now)
         if isinstance(answer, Refused):
             return answer
-        self._take(answer.events)
+        self.take(answer.events)
         return answer.reply
 
     def join(
@@ -197,11 +234,12 @@ class GroupDriver:
         generation: int,
         assignments: dict[str, bytes] | None = None,
         instance: str | None = None,
+        group: str = "g",
         **told: str,
     ) -> Asked:
         ticket = Ticket(next(self._tickets))
         given = {MemberId(name): data for name, data in (assignments or {}).items()}
-        command = Sync("g", MemberId(member), instance, generation, ticket, given, **told)
+        command = Sync(group, MemberId(member), instance, generation, ticket, given, **told)
         return Asked(self.told, ticket, self.do(command))
 
     def beat(self, member: str, generation: int, instance: str | None = None) -> Why | None:
@@ -235,6 +273,30 @@ class GroupDriver:
             return answer.why
         return [None if refused is None else refused.why for refused in answer]
 
+    def expire(self, *groups: str) -> Expired:
+        """One look at some groups, or at all that there are."""
+        looks = tuple(Look(name) for name in groups or list(self.shard.groups))
+        expired = self.do(Expire(looks))
+        assert isinstance(expired, Expired)
+        return expired
+
+    def kept(self, group: str = "g") -> list[str]:
+        """The topics for which a group has committed offsets; live and journal agree on them."""
+        found = [
+            sorted({topic for topic, _, _ in shard.offsets.get(group, ())})
+            for shard in (self.shard, self.rebuilt())
+        ]
+        assert found[0] == found[1]
+        return found[0]
+
+    def delete_offsets(
+        self, group: str, *partitions: tuple[str, int], by: str = ""
+    ) -> Why | list[Why | None]:
+        answer = self.do(DeleteOffsets(group, partitions, by))
+        if isinstance(answer, Refused):
+            return answer.why
+        return [None if refused is None else refused.why for refused in answer]
+
     def delete(self, group: str) -> Why | None:
         refused = self.do(DeleteGroup(group))
         return None if refused is None else refused.why
@@ -258,7 +320,7 @@ class GroupDriver:
         until = self.mono + ms
         while (deadline := self.shard.next_deadline()) is not None and deadline <= until:
             self.mono = max(self.mono, deadline)
-            self._take(self.shard.tick(self.now))
+            self.take(self.shard.tick(self.now))
         self.mono = until
 
     def restart(self) -> None:
@@ -275,7 +337,7 @@ class GroupDriver:
                 shard.apply(event)
         return shard
 
-    def _take(self, events: Sequence[GroupEvent]) -> None:
+    def take(self, events: Sequence[GroupEvent]) -> None:
         for event in events:
             self.shard.apply(event)
             if isinstance(event, Answered):
@@ -283,6 +345,92 @@ class GroupDriver:
         self.journal += self.codec.records(events, self.now.wall)
 
 
+def subscribing(*topics: str, version: int = 0, after: bytes = b"\xff\xff\xff\xff") -> bytes:
+    """A subscription in the consumer protocol; behind the topics stands no user data."""
+    names = b"".join(struct.pack(">h", len(one.encode())) + one.encode() for one in topics)
+    return struct.pack(">hi", version, len(topics)) + names + after
+
+
+@pytest.fixture(name="subscribing")
+def _subscribing() -> Callable[..., bytes]:
+    return subscribing
+
+
 @pytest.fixture
 def drive_groups() -> Callable[..., GroupDriver]:
     return GroupDriver
+
+
+# ---- groups of the new protocol
+
+
+class ConsumerDriver(GroupDriver):
+    """A shard of groups with members of KIP-848; topic "t" has four partitions."""
+
+    def __init__(self, **limits: int) -> None:
+        super().__init__(**limits)
+        self.make_topic("t", 4)
+
+    def make_topic(self, name: str, partitions: int) -> None:
+        """A topic that is new, or has grown."""
+        known = self.topics.get(name)
+        topic_id = known.id if known else UUID(int=100 + len(self.topics))
+        self.topics[name] = TopicView(topic_id, partitions)
+        self.catalogue_version += 1
+
+    def drop_topic(self, name: str) -> None:
+        del self.topics[name]
+        self.catalogue_version += 1
+
+    def consumers(self, name: str = "g") -> ConsumerGroup:
+        group = self.shard.groups[name]
+        assert isinstance(group, ConsumerGroup)
+        return group
+
+    def heartbeat(
+        self, member: str, epoch: int, owned: str | None = None, *, group: str = "g", **told: Any
+    ) -> Any:
+        """Beaten, or the reason of a refusal; `owned` e.g. as "t:0,1"."""
+        asked = None if owned is None else self.partitions(owned)
+        answer = self.do(ConsumerBeat(group, MemberId(member), epoch, owned=asked, **told))
+        return answer.why if isinstance(answer, Refused) else answer
+
+    def enter(self, member: str, *topics: str, **told: Any) -> Any:
+        """Join with these topics; with "t" if none are told."""
+        wanted = frozenset(topics or (() if "regex" in told else ("t",)))
+        return self.heartbeat(member, 0, "", **{"topics": wanted, "rebalance_ms": 60_000, **told})
+
+    def settle(self, *members: str) -> None:
+        """Let all members beat and do as they are told until nothing changes any more."""
+        for _ in range(10):
+            events = len(self.journal)
+            for member in members:
+                held = self.consumers().holdings[MemberId(member)]
+                self.heartbeat(member, held.epoch, self.holds(member))
+            if len(self.journal) == events:
+                return
+        raise AssertionError("the group does not come to rest")
+
+    def holds(self, member: str, group: str = "g") -> str:
+        """What a member may read, e.g. as "t:0,1"."""
+        return self.text(self.consumers(group).holdings[MemberId(member)].assigned)
+
+    def text(self, partitions: Partitions | None) -> str:
+        names = {view.id: name for name, view in self.topics.items()}
+        found: dict[str, list[str]] = {}
+        for one in sorted(partitions or NOTHING):
+            found.setdefault(names.get(one.topic_id, "?"), []).append(str(one.partition))
+        return " ".join(f"{name}:{','.join(indexes)}" for name, indexes in sorted(found.items()))
+
+    def partitions(self, text: str) -> Partitions:
+        parsed = (part.split(":") for part in text.split())
+        return frozenset(
+            TopicPartition(self.topics[name].id, int(index))
+            for name, indexes in parsed
+            for index in indexes.split(",")
+        )
+
+
+@pytest.fixture
+def drive_consumers() -> Callable[..., ConsumerDriver]:
+    return ConsumerDriver

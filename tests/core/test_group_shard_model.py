@@ -70,6 +70,9 @@ class Groups(RuleBasedStateMachine):
     def is_share_group(self, group: str) -> bool:
         return False
 
+    def retention_minutes(self, group: str) -> int:
+        return 60
+
     # ---- driving the machine
 
     @property

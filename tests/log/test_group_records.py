@@ -133,7 +133,7 @@ def test_every_version_of_an_offset_is_read(value: str, expected: Committed) -> 
     [
         (None, b"", "without a key"),
         (b"", b"", "bytes wanted"),
-        (b"\x00\x03\x00\x01g", b"", "type 3 is from the future"),
+        (b"\x00\x09\x00\x01g", b"", "type 9 is from the future"),
         (b"\x7f\xff", None, "from the future"),
         (KEY + b"x", None, "more than the record has"),
         (GROUP_KEY + b"x", None, "more than the record has"),

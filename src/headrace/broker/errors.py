@@ -56,17 +56,22 @@ class Code(IntEnum):
     FENCED_INSTANCE_ID = 82
     ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     RESOURCE_NOT_FOUND = 91
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
     FETCH_SESSION_TOPIC_ID_ERROR = 106
     FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
     INVALID_RECORD_STATE = 121
     SHARE_SESSION_NOT_FOUND = 122
     INVALID_SHARE_SESSION_EPOCH = 123
+    INVALID_REGULAR_EXPRESSION = 128
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
@@ -103,10 +108,22 @@ def _code(why: Why) -> Code:  # noqa: C901  # one line a reason, and exhaustive
             return Code.GROUP_ID_NOT_FOUND
         case Why.UNKNOWN_MEMBER:
             return Code.UNKNOWN_MEMBER_ID
+        case Why.WRONG_EPOCH:
+            return Code.STALE_MEMBER_EPOCH
+        case Why.INSTANCE_IN_USE:
+            return Code.UNRELEASED_INSTANCE_ID
+        case Why.UNKNOWN_ASSIGNOR:
+            return Code.UNSUPPORTED_ASSIGNOR
+        case Why.INVALID_REGEX:
+            return Code.INVALID_REGULAR_EXPRESSION
+        case Why.OLD_PROTOCOL:
+            return Code.UNSUPPORTED_VERSION
         case Why.GROUP_FULL:
             return Code.GROUP_MAX_SIZE_REACHED
         case Why.NON_EMPTY_GROUP:
             return Code.NON_EMPTY_GROUP
+        case Why.SUBSCRIBED_TO_TOPIC:
+            return Code.GROUP_SUBSCRIBED_TO_TOPIC
         case Why.STALE_EPOCH:
             return Code.FENCED_MEMBER_EPOCH
         case Why.NOT_THE_HOLDER:

@@ -368,5 +368,5 @@ def _settle(future: asyncio.Future[Any], reply: Any) -> None:
         future.set_result(reply)
 
 
-def _nobody(reply: Any) -> None:  # noqa: ARG001  # Told's signature
+def _nobody(reply: Any) -> None:  # Told's signature
     """The caller does not wait."""

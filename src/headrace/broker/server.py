@@ -85,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None  # of a request that has to wait
         self._later: deque[Pending | Buffers | Exception] = deque()  # what leaves in this order
         self._sending: asyncio.Handle | None = None
-        self._all_sent: asyncio.Future[None] | None = None  # when somebody waits for all of `_later`
+        self._all_sent: asyncio.Future[None] | None = None  # who waits for all of that
         self._turn: asyncio.Handle | None = None  # when this connection is to go on
         self._writable = True
         self._reading = True

@@ -18,6 +18,7 @@ from headrace.wire.batches import BatchHeader
 
 _INDEXES_CACHED = 4096
 
+
 class PartitionJournal:
     """A partition as the log of a shard: appends wake its readers, replay sees all of it.
 

@@ -1,7 +1,7 @@
 """What happens to consumer groups of the new protocol (KIP-848).
 
-Each event but the timers is one record of `__consumer_offsets` (types 3, 5, 6, 7, 8 and 16); what
-was dropped is its tombstone.
+Each event that is not called volatile is one record of `__consumer_offsets` (types 3, 5, 6, 7, 8
+and 16); what was dropped is its tombstone.
 """
 
 from dataclasses import dataclass
@@ -117,6 +117,14 @@ class ConsumerTimerCleared:
     member: MemberId
 
 
+@dataclass(frozen=True, slots=True)
+class CatalogueSeen:
+    """Volatile: regular expressions and metadata hash are those of this catalogue version."""
+
+    group: str
+    version: int
+
+
 ConsumerEvent = (
     ConsumerGroupStored
     | ConsumerGroupDropped
@@ -132,4 +140,5 @@ ConsumerEvent = (
     | RegexDropped
     | ConsumerTimerSet
     | ConsumerTimerCleared
+    | CatalogueSeen
 )

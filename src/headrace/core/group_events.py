@@ -1,13 +1,15 @@
 """What happens to classic groups and committed offsets.
 
-Durable are GroupStored, GroupDropped, OffsetCommitted and OffsetDropped; all other events die with
-the process, as members, timers and waiting requests do. Those that come with every commit are
-tuples, which cost a third of a frozen dataclass.
+Durable are GroupStored, GroupDropped, OffsetCommitted and OffsetDropped; all other events of
+classic groups die with the process, as members, timers and waiting requests do. Groups of the new
+protocol have `consumer_events.py`. What comes with every commit is a tuple, which costs a third of
+a frozen dataclass.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from headrace.core.consumer_events import ConsumerEvent
 from headrace.core.errors import Refused
 from headrace.core.group_words import (
     Cause,
@@ -167,4 +169,4 @@ MemberEvent = (
     | GenerationBegan
     | GroupStored
 )
-Event = MemberEvent | GroupDropped | OffsetCommitted | OffsetDropped
+Event = MemberEvent | ConsumerEvent | GroupDropped | OffsetCommitted | OffsetDropped

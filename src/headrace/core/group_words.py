@@ -38,7 +38,7 @@ class Cause(Enum):
 
 
 class Timer(Enum):
-    """What a deadline is about; REBALANCE is the group's, the others are one member's."""
+    """What a deadline is about: one member, but a classic group has one REBALANCE for all."""
 
     SESSION = auto()
     PENDING = auto()  # an id was given out and has not joined yet
@@ -64,6 +64,9 @@ class Outside(Protocol):
     def limits(self) -> Limits: ...
     def is_share_group(self, group: str) -> bool:
         """Whether the name is a share group's, or is set apart for one by `group.type`."""
+
+    def retention_minutes(self, group: str) -> int:
+        """How long its offsets are kept once nobody uses them (offsets.retention.minutes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +207,7 @@ class Commit:
     """OffsetCommit. Reply: for each offset None, or Refused; Refused when it is all of them.
 
     `retention_ms` is None where the group's retention holds. `by` tells people who asked.
+    `tells_epoch` (version 9 on): `generation` may be the epoch of a KIP-848 member.
     """
 
     group: str
@@ -213,6 +217,7 @@ class Commit:
     offsets: tuple[Offset, ...]
     retention_ms: int | None = None
     by: str = ""
+    tells_epoch: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +229,40 @@ class DeleteGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteOffsets:
+    """OffsetDelete. Reply: for each (topic, partition) None, or Refused; Refused when it is all."""
+
+    group: str
+    partitions: tuple[tuple[str, int], ...]
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A group to look at, and some (topic, partition) of it; None: all that it has committed."""
+
+    group: str
+    partitions: tuple[tuple[str, int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetOffsets:
-    """A topic was deleted: forget what was committed for it, or for any topic of its name."""
+    """A topic was deleted: forget what was committed for it, or for any topic of its name.
+
+    `looks`: in these groups; None: in all. `until`: what was committed later is for another topic.
+    """
 
     topic: str
     topic_id: UUID | None
+    looks: tuple[Look, ...] | None = None
+    until: WallMs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Drop what nobody used for too long, and groups that have nothing left. Reply: Expired."""
+
+    looks: tuple[Look, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +270,18 @@ class RestartSessions:
     """The journal was replayed: members have their whole session timeout to show themselves."""
 
 
-Command = Join | Sync | Beat | Leave | Commit | DeleteGroup | ForgetOffsets | RestartSessions
+Command = (
+    Join
+    | Sync
+    | Beat
+    | Leave
+    | Commit
+    | DeleteGroup
+    | DeleteOffsets
+    | ForgetOffsets
+    | Expire
+    | RestartSessions
+)
 
 
 # ---- what is told
@@ -278,3 +323,12 @@ class Synced:
     protocol_type: str | None
     protocol: str | None
     assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What an Expire came to: how many offsets went, of which groups, and how many groups."""
+
+    offsets: int
+    groups: tuple[str, ...]
+    groups_removed: int

@@ -1,12 +1,14 @@
-"""The journal of a shard of classic groups: events as records of `__consumer_offsets`, and back.
+"""The journal of a shard of groups: events as records of `__consumer_offsets`, and back.
 
 Layout of Kafka 4.3: OffsetCommitKey (type 0 or 1) with OffsetCommitValue, GroupMetadataKey (type 2)
 with GroupMetadataValue; a key begins with its type, a value with its version, both int16. Written
 are OffsetCommitValue 4, or 1 where a client chose its own retention (it alone has room for the
 expiry, and none for leader epoch and topic id), and GroupMetadataValue 3; read are all versions
-from 0 to 4. Why an offset moved and who asked stand in headers of the record, for people: a
-tombstone has no other place, and Kafka's tools pass over them. A commit without a cause is a plain
-one. Sources: OffsetCommitValue.json, GroupMetadataValue.json.
+from 0 to 4. Groups of the new protocol have types of their own (`consumer_group_records.py`).
+
+Why an offset moved and who asked stand in headers of the record, for people: a tombstone has no
+other place, and Kafka's tools pass over them. A commit without a cause is a plain one.
+Sources: OffsetCommitValue.json, GroupMetadataValue.json.
 """
 
 import struct
@@ -25,6 +27,7 @@ from headrace.core.group_events import (
 from headrace.core.group_words import TIME_UNKNOWN, Candidate, Cause, Committed, Member, Snapshot
 from headrace.core.machine import Entry
 from headrace.core.types import MemberId, WallMs
+from headrace.log import consumer_group_records
 from headrace.wire.primitives import Malformed, Reader, Writer, uuid_of
 
 LEGACY_OFFSET, OFFSET, GROUP = 0, 1, 2
@@ -66,7 +69,9 @@ class GroupJournal:
                 case GroupDropped(group):
                     out.append(Entry(_group_key(group), None))
                 case _:
-                    pass  # members without a generation, timers and requests die with the process
+                    entry = consumer_group_records.entry(event)
+                    # Classic members, timers and requests that wait die with the process.
+                    out += () if entry is None else (entry,)
         return out
 
     def events(self, key: Bytes, value: Bytes) -> list[Event]:
@@ -74,7 +79,7 @@ class GroupJournal:
         if key is None:
             raise Malformed("a record of the consumer-group journal without a key")
         if key.startswith(_OFFSET_KINDS):  # nearly all
-            group, topic = _group_and_topic(key[:-_PARTITION.size])
+            group, topic = _group_and_topic(key[: -_PARTITION.size])
             (partition,) = _PARTITION.unpack_from(key, len(key) - _PARTITION.size)
             if value is None:
                 return [OffsetDropped(group, topic, partition)]
@@ -85,6 +90,8 @@ class GroupJournal:
             group = _text(source)
             _at_end(source)
             return [_stored(group, value)]
+        if kind in consumer_group_records.KINDS:
+            return list(consumer_group_records.events(kind, source, value))
         raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
 
 

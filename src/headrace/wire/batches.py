@@ -298,9 +298,7 @@ def entries(data: Buffer) -> Iterator[tuple[int, bytes | None, bytes | None]]:
         position += header.size
 
 
-def _entries(
-    data: bytes, header: BatchHeader
-) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+def _entries(data: bytes, header: BatchHeader) -> Iterator[tuple[int, bytes | None, bytes | None]]:
     base, position = header.base_offset, 0
     try:
         for _ in range(header.record_count):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from headrace.broker.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
@@ -11,15 +12,12 @@ from headrace.core.group_words import Phase
 
 _NOT_FOUND_SINCE = 6
 _GONE = "Dead"  # Kafka's word for a group that is not there
-_NOT_ASKED = -(2**31)
-# Bits of Kafka's AclOperation that a group has: READ, DELETE, DESCRIBE, and the two of configs.
-_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
     wants_operations = getattr(message, "include_authorized_operations", False)
-    operations = _OPERATIONS if wants_operations else _NOT_ASKED
+    operations = GROUP_OPERATIONS if wants_operations else NOT_ASKED
     refused = await services.groups.durable()
     return {
         "groups": [
@@ -37,11 +35,11 @@ def _described(
     if refused is not None:
         return _missing(error_code(refused), refused.message)
     group = services.groups.find(name)
-    if group is not None:
+    if isinstance(group, ClassicGroup):
         return _found(group)
     if version < _NOT_FOUND_SINCE:
         return _missing(Code.NONE, None)
-    if services.groups.is_share_group(name):
+    if group is not None or services.groups.is_share_group(name):
         return _missing(Code.GROUP_ID_NOT_FOUND, f"Group {name} is not a classic group.")
     return _missing(Code.GROUP_ID_NOT_FOUND, f"Group {name} not found.")
 

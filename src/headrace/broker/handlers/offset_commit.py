@@ -17,6 +17,7 @@ from headrace.core.types import MemberId
 from headrace.wire import offset_commits
 from headrace.wire.offset_commits import CommitRequest, Place, TopicKey
 
+_EPOCHS_SINCE = 9
 _UNKNOWN_GROUP_SINCE = 9
 _NO_RETENTION = -1
 
@@ -74,6 +75,7 @@ def _command(message: CommitRequest, offsets: list[Offset], request: Request) ->
         tuple(offsets),
         None if message.retention_ms == _NO_RETENTION else message.retention_ms,
         request.asked_by(message.member),
+        tells_epoch=request.version >= _EPOCHS_SINCE,
     )
 
 
