@@ -9,8 +9,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.wire import batches
-from headrace.wire.batches import CorruptBatch, InvalidRecord, Record
+from headrace.wire import batches, produced
+from headrace.wire.batches import CorruptBatch, Record
 from headrace.wire.compression import Codec
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -78,7 +78,7 @@ def test_a_header_says_what_the_batch_was_built_with() -> None:
         compression=Codec.ZSTD, attributes=batches.LOG_APPEND_TIME,
     )  # fmt: skip
     header = batches.read_header(b"skipped" + data, 7)
-    assert header == batches.check(memoryview(patched(data, 0, ">q", 0, crc=False)))._replace(
+    assert header == produced.check(memoryview(patched(data, 0, ">q", 0, crc=False)))._replace(
         base_offset=40
     )
     assert (header.size, header.last_offset, header.record_count) == (len(data), 42, 3)
@@ -133,8 +133,8 @@ GOOD = batches.build([record(), record()])
     ],
 )
 def test_nobody_may_produce(data: bytes | bytearray, why: str) -> None:
-    with pytest.raises(InvalidRecord, match=why):
-        batches.check(memoryview(data))
+    with pytest.raises(produced.InvalidRecord, match=why):
+        produced.check(memoryview(data))
 
 
 @pytest.mark.parametrize("position", [*range(17, 30), len(GOOD) - 1])
@@ -142,12 +142,12 @@ def test_a_flipped_bit_is_corrupt(position: int) -> None:
     data = bytearray(GOOD)
     data[position] ^= 1
     with pytest.raises(CorruptBatch, match="checksum"):
-        batches.check(memoryview(data))
+        produced.check(memoryview(data))
 
 
 def test_a_length_without_room_for_a_header_is_corrupt() -> None:
     with pytest.raises(CorruptBatch, match="no room"):
-        batches.check(memoryview(patched(GOOD, 8, ">i", 48)))
+        produced.check(memoryview(patched(GOOD, 8, ">i", 48)))
 
 
 def test_control_batches_are_no_records() -> None:
