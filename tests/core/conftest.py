@@ -34,6 +34,7 @@ from headrace.core.group_words import (
     DeleteOffsets,
     Expire,
     Expired,
+    ForgetOffsets,
     Join,
     Leave,
     Leaver,
@@ -279,6 +280,12 @@ class GroupDriver:
         expired = self.do(Expire(looks))
         assert isinstance(expired, Expired)
         return expired
+
+    def forget(self, topic: str, topic_id: UUID, until: int | None = None) -> None:
+        """A topic was deleted: now, or earlier."""
+        looks = tuple(Look(name) for name in self.shard.groups)
+        when = self.now.wall if until is None else WallMs(until)
+        self.do(ForgetOffsets(topic, topic_id, when, looks))
 
     def kept(self, group: str = "g") -> list[str]:
         """The topics for which a group has committed offsets; live and journal agree on them."""

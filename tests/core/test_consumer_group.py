@@ -120,7 +120,7 @@ def test_one_epoch_behind_is_an_answer_lost_if_no_more_is_owned_than_given(group
     assert group.heartbeat("a", 2) is Why.STALE_EPOCH
     assert group.heartbeat("a", 2, "t:0,1,2,3") is Why.STALE_EPOCH
     answer = group.heartbeat("a", 2, group.holds("a"), topics=frozenset("t"), rebalance_ms=1)
-    assert answer == Beaten("a", 3, 5000, held.assigned)
+    assert answer == Beaten(MemberId("a"), 3, 5000, held.assigned)
 
 
 # ---- what is told
@@ -128,7 +128,7 @@ def test_one_epoch_behind_is_an_answer_lost_if_no_more_is_owned_than_given(group
 
 def test_a_first_answer_is_complete(group: Any) -> None:
     answer = group.enter("a")
-    assert answer == Beaten("a", 2, 5000, group.partitions("t:0,1,2,3"))
+    assert answer == Beaten(MemberId("a"), 2, 5000, group.partitions("t:0,1,2,3"))
     assert group.consumers().state is ConsumerState.STABLE
 
 

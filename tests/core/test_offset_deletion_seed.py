@@ -219,3 +219,25 @@ def test_the_journal_tells_who_asked(groups: Any, consumers: Callable[..., int])
     (entry,) = groups.journal
     assert entry.value is None
     assert dict(entry.headers) == {CAUSE_HEADER: b"deletion", BY_HEADER: b"admin /10.0.0.7"}
+
+
+# ---- groups of KIP-848, which the seed did not know
+
+
+def test_kip_848_by_name_and_by_regular_expression(drive_consumers: Groups) -> None:
+    groups = drive_consumers()
+    groups.make_topic("u", 1)
+    groups.enter("a", "t")
+    groups.enter("b", regex="u.*")
+    groups.settle("a", "b")
+    epoch = groups.consumers().holdings["a"].epoch
+    for topic in ("t", "u", "v"):
+        assert groups.commit("g", 5, "a", epoch, topic=topic) == [None]
+    told = groups.delete_offsets("g", ("t", 0), ("u", 0), ("v", 0), ("v", 7))
+    assert told == [SUBSCRIBED, SUBSCRIBED, None, None]
+    assert groups.kept() == ["t", "u"]
+    for member in ("a", "b"):
+        groups.heartbeat(member, -1)
+    assert groups.delete_offsets("g", ("t", 0), ("u", 0)) == [None, None]
+    assert groups.expire() == Expired(0, (), 1)
+    assert "g" not in groups.rebuilt().groups

@@ -7,10 +7,11 @@ as configured. When a shard is rebuilt after a fault, those who wait are sent to
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace.broker.config import Config
+from headrace.broker.group_meters import GroupMeters
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import ShardRuntime, StorageFault
 from headrace.broker.shards import PartitionJournal, journals, shard_index
@@ -42,6 +43,8 @@ log = logging.getLogger("headrace.broker")
 OFFSETS_TOPIC = "__consumer_offsets"
 _WAIT_MS_MAX = 300_000  # who waits longer is told to come again
 
+_NO_OFFSETS = Offsets()
+
 Shard = ShardRuntime[GroupCommand, Event]
 
 
@@ -52,6 +55,7 @@ class Groups:
         self, config: Config, clock: Clock, topics: Topics, shares: Shares, waits: Waits
     ) -> None:
         self.shards: list[Shard] = []
+        self.meters = GroupMeters()
         self.limits = Limits(
             config.group_session_ms_min,
             config.group_session_ms_max,
@@ -168,11 +172,18 @@ class Groups:
 
     def offsets(self, group: str) -> Offsets:
         """What a group has committed, likewise."""
-        return self.machine_of(self._shard_of(group)).offsets.get(group, Offsets())
+        return self.machine_of(self._shard_of(group)).offsets.get(group, _NO_OFFSETS)
 
     def all(self) -> list[Group]:
         """All groups, likewise."""
         return [group for shard in self.shards for group in self.machine_of(shard).groups.values()]
+
+    def walk(self) -> Iterator[tuple[Group, Offsets]]:
+        """All groups with what they committed; they may come and go between two steps."""
+        for shard in self.shards:
+            machine = self.machine_of(shard)
+            for name in machine.names.walk():
+                yield machine.groups[name], machine.offsets.get(name, _NO_OFFSETS)
 
     # ---- what decisions may read of the outside (core.consumer_words.ConsumerOutside)
 
@@ -236,7 +247,7 @@ class Groups:
             recovered=RestartSessions(),
             sync=journal.durable,
         )
-        shard.listeners.append(answer)
+        shard.listeners += answer, self.meters.count
         return shard
 
     def _topics_changed(self, events: Sequence[CatalogEvent]) -> None:

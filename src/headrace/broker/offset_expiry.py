@@ -31,7 +31,7 @@ _GROUPS_NAMED = 5
 
 
 class _Gone(NamedTuple):
-    """A topic that was deleted, or one that nobody knows; `until` is when."""
+    """A topic that was deleted, or one that nobody knows."""
 
     name: str
     id: UUID | None
@@ -68,11 +68,11 @@ class OffsetExpiry:
         self._work = Background("committed offsets no longer expire")
         self._unforgotten: list[_Gone] = []
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Begin to keep time; the groups are open."""
         self._topics.on_deleted.append(self._topic_deleted)
         for gone in self._strays():
-            self._forget(gone)
+            await self._forget(gone)
         self._work.begin(self._run())
 
     async def close(self) -> None:
@@ -116,31 +116,14 @@ class OffsetExpiry:
     # ---- topics that are gone
 
     def _topic_deleted(self, topic: Topic) -> None:
-        self._forget(_Gone(topic.name, topic.id, self._clock.wall()))
+        self._work.begin(self._forget(_Gone(topic.name, topic.id, self._clock.wall())))
 
-    def _forget(self, gone: _Gone) -> None:
-        """At once where there is little; otherwise portion by portion."""
-        machines = [self._groups.machine_of(shard) for shard in self._groups.shards]
-        if sum(len(one.names) + one.offset_count for one in machines) > PORTION:
-            self._work.begin(self._forget_in_portions(gone))
-            return
-        for shard in self._groups.shards:
-            shard.tell(ForgetOffsets(gone.name, gone.id))
-        self._work.begin(self._confirm(gone))
-
-    async def _confirm(self, gone: _Gone) -> None:
-        try:
-            for shard in self._groups.shards:
-                await shard.durable()
-        except StorageFault:
-            self._unforgotten.append(gone)
-
-    async def _forget_in_portions(self, gone: _Gone) -> None:
+    async def _forget(self, gone: _Gone) -> None:
         try:
             for shard in self._groups.shards:
                 for portion in self._portions(shard, gone.name):
                     if portion:
-                        await shard.ask(ForgetOffsets(gone.name, gone.id, portion, gone.until))
+                        await shard.ask(ForgetOffsets(*gone, portion))
                     else:
                         await asyncio.sleep(0)
                     if self._work.is_stopping:
@@ -151,7 +134,7 @@ class OffsetExpiry:
     async def _forget_the_rest(self) -> None:
         unforgotten, self._unforgotten = self._unforgotten, []
         for gone in unforgotten:
-            await self._forget_in_portions(gone)
+            await self._forget(gone)
 
     def _strays(self) -> list[_Gone]:
         """Topics with offsets that are gone: the process died between the two journals."""

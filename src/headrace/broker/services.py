@@ -120,7 +120,7 @@ class Services:
         self.partitions.on_start_moved.append(self.shares.log_start_moved)
         await self.shares.open()
         await self.groups.open()
-        self.offset_expiry.start()
+        await self.offset_expiry.start()
         self.dead_letters.start()
         self.housekeeping.start()
 

@@ -121,10 +121,14 @@ class GenerationBegan:
 
 @dataclass(frozen=True, slots=True)
 class GroupStored:
-    """A generation is assigned, or the group is empty. Durable."""
+    """A generation is assigned, or the group is empty. Durable.
+
+    `completes`: a rebalance ended with it; for the meter alone, a journal does not tell it.
+    """
 
     group: str
     snapshot: Snapshot
+    completes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,15 +247,15 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class ForgetOffsets:
-    """A topic was deleted: forget what was committed for it, or for any topic of its name.
+    """A topic was deleted at `until`: forget what was committed for it, or may have been.
 
-    `looks`: in these groups; None: in all. `until`: what was committed later is for another topic.
+    A commit that does not tell its topic's id was for this one when it was not made later.
     """
 
     topic: str
     topic_id: UUID | None
-    looks: tuple[Look, ...] | None = None
-    until: WallMs | None = None
+    until: WallMs
+    looks: tuple[Look, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,11 +197,10 @@ def delete_group(
 
 def forget(command: ForgetOffsets, offsets: Mapping[str, Offsets]) -> Decided[Event]:
     """A topic is gone: so is what was committed for it."""
-    wanted = (Look(name) for name in offsets) if command.looks is None else command.looks
     return Decided(
         [
             OffsetDropped(look.group, topic, partition, Cause.TOPIC_DELETION)
-            for look in wanted
+            for look in command.looks
             for topic, partition, one in _seen(look, offsets.get(look.group, _NONE), command.topic)
             if topic == command.topic and _was_for(command, one)
         ]
@@ -210,7 +209,7 @@ def forget(command: ForgetOffsets, offsets: Mapping[str, Offsets]) -> Decided[Ev
 
 def _was_for(command: ForgetOffsets, one: Committed) -> bool:
     """Whether a commit was for the topic that is gone, or may have been where it has no id."""
-    if one.topic_id is None and command.until is not None:
+    if one.topic_id is None:
         return one.committed_at <= command.until
     return is_same(one.topic_id, command.topic_id)
 

@@ -285,7 +285,8 @@ class Decision:
             replace(member, assignment=command.assignments.get(member.id, b""))
             for member in group.members.values()
         )
-        self._emit(GroupStored(group.name, replace(group.snapshot(), members=assigned)))
+        generation = replace(group.snapshot(), members=assigned)
+        self._emit(GroupStored(group.name, generation, completes=True))
         for member in list(group.syncs):
             self._answer_parked(member, self._assignment(member))
         for member in group.members:

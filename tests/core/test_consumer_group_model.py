@@ -1,0 +1,403 @@
+"""A group of KIP-848 with members as stock clients are: lazy, stalled, fenced, with answers lost.
+
+Whatever they do and whenever the broker restarts, a partition is read by one member at a time, and
+who reads it may commit for it; left alone, all comes to what the assignor wanted. The journal,
+compacted or not, gives the live state.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from headrace.core.consumer_assignors import ASSIGNORS
+from headrace.core.consumer_group import ConsumerGroup
+from headrace.core.consumer_words import (
+    NOTHING,
+    Beaten,
+    ConsumerBeat,
+    ConsumerLimits,
+    ConsumerState,
+    GroupCommand,
+    Pace,
+    Partitions,
+    TopicView,
+)
+from headrace.core.errors import Refused, Why
+from headrace.core.group_shard import GroupShard
+from headrace.core.group_words import Commit, DeleteGroup, Limits, Offset, RestartSessions
+from headrace.core.machine import Entry
+from headrace.core.types import MemberId, MonoMs, Now, TopicPartition, WallMs
+from headrace.log.group_records import GroupJournal
+
+NAMES = ("aa", "ab", "bb")
+REGEXES = ("a.*", "b.*", ".*")
+BEAT_MS, SESSION_MS, REBALANCE_MS = 5_000, 45_000, 60_000
+CALM_BEATS = 2 * (SESSION_MS + REBALANCE_MS) // BEAT_MS
+
+
+@dataclass
+class Client:
+    """The client's half. `reading` is what it reads now, `told` what it was assigned last."""
+
+    id: MemberId
+    instance: str | None
+    topics: frozenset[str]
+    regex: str
+    assignor: str | None
+    epoch: int = 0
+    reading: set[TopicPartition] = field(default_factory=set)
+    told: Partitions = NOTHING
+    said: Partitions | None = None  # that it owns
+    says_all: bool = True  # after every fault
+
+    def request(self) -> ConsumerBeat:
+        complete = self.says_all or self.epoch == 0
+        owned = frozenset(self.reading)
+        changed, self.said = owned != self.said, owned
+        return ConsumerBeat(
+            "g", self.id, self.epoch, instance=self.instance, client_id="c", client_host="/h",
+            rebalance_ms=REBALANCE_MS if complete else None,
+            topics=self.topics if complete else None,
+            regex=self.regex if complete else None,
+            assignor=self.assignor if complete else None,
+            owned=owned if complete or changed else None,
+        )  # fmt: skip
+
+    def hear(self, answer: Beaten | Refused) -> None:
+        if isinstance(answer, Refused):
+            assert answer.why in (Why.UNKNOWN_MEMBER, Why.STALE_EPOCH, Why.UNKNOWN_GROUP), answer
+            self.reading, self.told, self.epoch, self.says_all = set(), NOTHING, 0, True
+            return
+        assert answer.epoch >= self.epoch
+        self.epoch, self.says_all = answer.epoch, False
+        if answer.assignment is not None:
+            self.told = answer.assignment
+
+    def work(self) -> None:
+        """Let go of what it is not to have; then take what it is to have."""
+        if self.reading - self.told:
+            self.reading &= self.told
+        else:
+            self.reading |= self.told
+
+
+class Consumers(RuleBasedStateMachine):
+    """One group "g"; there is no classic member."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits = Limits()
+        self.consumer_limits = ConsumerLimits(ASSIGNORS)
+        self.topics: dict[str, TopicView] = {}
+        self.catalogue_version = 0
+        self.topic_ids = 0
+        self.live, self.codec = GroupShard(self), GroupJournal()
+        self.replica = GroupShard(self)
+        self.journal: list[Entry] = []
+        self.mono = 0
+        self.clients: list[Client] = []
+        self.made = 0
+        self.epochs = (0, 0)
+
+    # ---- what decisions read of the outside
+
+    def is_share_group(self, group: str) -> bool:
+        return False
+
+    def retention_minutes(self, group: str) -> int:
+        return 60
+
+    def topic(self, name: str) -> TopicView | None:
+        return self.topics.get(name)
+
+    def matching(self, regex: str) -> frozenset[str]:
+        return frozenset(name for name in self.topics if re.fullmatch(regex, name))
+
+    def pace(self, group: str) -> Pace:
+        return Pace(SESSION_MS, BEAT_MS)
+
+    # ---- driving the machine
+
+    @property
+    def now(self) -> Now:
+        return Now(MonoMs(self.mono), WallMs(1_000_000 + self.mono))
+
+    @property
+    def group(self) -> ConsumerGroup | None:
+        group = self.live.groups.get("g")
+        assert group is None or isinstance(group, ConsumerGroup)
+        return group
+
+    def ask(self, command: GroupCommand) -> Any:
+        answer = self.live.decide(command, self.now)
+        if isinstance(answer, Refused):
+            return answer
+        self.take(answer.events)
+        return answer.reply
+
+    def take(self, events: Any) -> None:
+        for event in events:
+            self.live.apply(event)
+        entries = self.codec.records(events, self.now.wall)
+        self.journal += entries
+        self.replay(self.replica, entries)
+
+    def replay(self, shard: GroupShard, entries: Iterable[Entry]) -> GroupShard:
+        for key, value, _ in entries:
+            for event in self.codec.events(key, value):
+                shard.apply(event)
+        return shard
+
+    def elapse(self, ms: int) -> None:
+        until = self.mono + ms
+        while (deadline := self.live.next_deadline()) is not None and deadline <= until:
+            self.mono = max(self.mono, deadline)
+            self.take(self.live.tick(self.now))
+        self.mono = until
+
+    def pick(self, data: st.DataObject) -> Client:
+        return data.draw(st.sampled_from(self.clients))
+
+    def subscription(self, data: st.DataObject) -> tuple[frozenset[str], str]:
+        topics = data.draw(st.frozensets(st.sampled_from(NAMES)))
+        regex = data.draw(st.sampled_from(("", "", *REGEXES)))
+        return topics, regex
+
+    # ---- topics
+
+    @rule(name=st.sampled_from(NAMES), more=st.integers(1, 4))
+    def topic_is_made_or_grows(self, name: str, more: int) -> None:
+        known = self.topics.get(name)
+        if known is None:
+            self.topic_ids += 1
+        topic_id = known.id if known else UUID(int=self.topic_ids)
+        self.topics[name] = TopicView(topic_id, (known.partitions if known else 0) + more)
+        self.catalogue_version += 1
+
+    @precondition(lambda self: self.topics)
+    @rule(data=st.data())
+    def topic_is_deleted(self, data: st.DataObject) -> None:
+        del self.topics[data.draw(st.sampled_from(sorted(self.topics)))]
+        self.catalogue_version += 1
+
+    # ---- members
+
+    @precondition(lambda self: len(self.clients) < 5)
+    @rule(data=st.data(), instance=st.sampled_from([None, None, "i", "j"]))
+    def member_begins(self, data: st.DataObject, instance: str | None) -> None:
+        topics, regex = self.subscription(data)
+        assignor = data.draw(st.sampled_from([None, "uniform", "range"]))
+        self.made += 1
+        client = Client(MemberId(f"m{self.made}"), instance, topics, regex, assignor)
+        answer = self.ask(client.request())
+        known = self.group.with_instance(instance) if self.group and instance else None
+        if isinstance(answer, Refused):
+            assert answer.why is Why.INSTANCE_IN_USE
+            assert known is not None
+            assert known.id != client.id
+            return
+        client.hear(answer)
+        self.clients.append(client)
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), works=st.booleans())
+    def member_beats(self, data: st.DataObject, works: bool) -> None:
+        client = self.pick(data)
+        self.beat(client)
+        if works:
+            client.work()
+
+    def beat(self, client: Client) -> None:
+        answer = self.ask(client.request())
+        if isinstance(answer, Refused) and answer.why in (
+            Why.INSTANCE_IN_USE,
+            Why.FENCED_INSTANCE,
+        ):
+            self.clients.remove(client)  # another has its instance; it ends
+            return
+        client.hear(answer)
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def answer_is_lost(self, data: st.DataObject) -> None:
+        client = self.pick(data)
+        self.ask(client.request())
+        client.says_all = True
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def member_works(self, data: st.DataObject) -> None:
+        self.pick(data).work()
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def member_subscribes_otherwise(self, data: st.DataObject) -> None:
+        client = self.pick(data)
+        client.topics, client.regex = self.subscription(data)
+        client.says_all = True
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def member_rejoins(self, data: st.DataObject) -> None:
+        client = self.pick(data)
+        client.reading, client.told, client.epoch = set(), NOTHING, 0
+        self.beat(client)
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), heard=st.booleans())
+    def member_leaves(self, data: st.DataObject, heard: bool) -> None:
+        client = self.pick(data)
+        self.clients.remove(client)
+        if heard:
+            self.ask(ConsumerBeat("g", client.id, -1, instance=client.instance))
+
+    @precondition(lambda self: any(client.instance for client in self.clients))
+    @rule(data=st.data())
+    def static_member_is_away_for_now(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from([one for one in self.clients if one.instance]))
+        self.clients.remove(client)
+        self.ask(ConsumerBeat("g", client.id, -2, instance=client.instance))
+
+    # ---- the rest of the world
+
+    @rule(ms=st.sampled_from([1, BEAT_MS, SESSION_MS - 1, SESSION_MS, REBALANCE_MS]))
+    def time_passes(self, ms: int) -> None:
+        self.elapse(ms)
+
+    @rule()
+    def broker_restarts(self) -> None:
+        self.live = self.replay(GroupShard(self), self.journal)
+        self.catalogue_version = 0
+        self.ask(RestartSessions())
+
+    @rule()
+    def group_is_deleted(self) -> None:
+        refused = self.ask(DeleteGroup("g"))
+        if self.group is not None:
+            assert refused.why is Why.NON_EMPTY_GROUP
+        else:
+            self.epochs = (0, 0)
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def member_commits_what_it_reads(self, data: st.DataObject) -> None:
+        client, group = self.pick(data), self.group
+        names = {view.id: name for name, view in self.topics.items()}
+        offsets = tuple(
+            Offset(names[one.topic_id], one.partition, 1, -1, "", one.topic_id)
+            for one in client.reading
+            if one.topic_id in names
+        )
+        if group is None or not self.is_known(client) or not offsets:
+            return
+        answer = self.ask(Commit("g", client.id, None, client.epoch, offsets))
+        assert answer == [None] * len(offsets)
+
+    @rule()
+    def all_comes_to_rest(self) -> None:
+        for _ in range(CALM_BEATS):
+            for client in list(self.clients):
+                self.beat(client)
+                client.work()
+            self.elapse(BEAT_MS)
+        group = self.group
+        if not self.clients:
+            assert group is None or group.state is ConsumerState.EMPTY
+            return
+        assert group is not None
+        assert group.state is ConsumerState.STABLE
+        assert group.members.keys() == {client.id for client in self.clients}
+        given: dict[TopicPartition, MemberId] = {}
+        for client in self.clients:
+            assert client.epoch == group.epoch
+            assert client.reading == client.told == group.target(client.id)
+            assert group.holding(client.id) == group.target(client.id)
+            given.update(dict.fromkeys(group.target(client.id), client.id))
+        wanted = {client.id: self.wanted(client) for client in self.clients}
+        everything = frozenset().union(*wanted.values())
+        assert given.keys() == everything
+        assert all(partition in wanted[member] for partition, member in given.items())
+
+    # ---- what must always hold
+
+    def wanted(self, client: Client) -> Partitions:
+        return frozenset(
+            TopicPartition(view.id, index)
+            for name, view in self.topics.items()
+            if name in client.topics or (client.regex and re.fullmatch(client.regex, name))
+            for index in range(view.partitions)
+        )
+
+    def is_known(self, client: Client) -> bool:
+        """Whether the group has not removed it behind its back."""
+        held = self.group.holdings.get(client.id) if self.group is not None else None
+        return held is not None and client.epoch in (held.epoch, held.previous_epoch)
+
+    @invariant()
+    def a_partition_is_held_by_one(self) -> None:
+        group = self.group
+        if group is None:
+            return
+        assert group.holdings.keys() == group.members.keys()
+        held = [one for member in group.members for one in group.holding(member)]
+        assert len(held) == len(set(held))
+        for member in group.members:
+            assert all(group.holder(one) == member for one in group.holding(member))
+
+    @invariant()
+    def what_is_read_is_held(self) -> None:
+        for client in self.clients:
+            if self.group is not None and self.is_known(client) and client.epoch:
+                assert client.reading <= self.group.holding(client.id)
+
+    @invariant()
+    def epochs_only_grow(self) -> None:
+        if self.group is None:
+            return
+        assert self.group.target_epoch <= self.group.epoch
+        assert all(one.epoch <= self.group.target_epoch for one in self.group.holdings.values())
+        now = self.group.epoch, self.group.target_epoch
+        assert now[0] >= self.epochs[0]
+        assert now[1] >= self.epochs[1]
+        self.epochs = now
+
+    @invariant()
+    def what_is_empty_is_known_to_be_so(self) -> None:
+        if self.group is not None:
+            assert self.group.is_empty == (self.group.empty_since > 0)
+            assert self.group.regexes.keys() == {
+                one.regex for one in self.group.members.values() if one.regex
+            }
+            if self.group.is_empty:
+                assert self.group.timers == {}
+                assert self.group.targets == {}
+
+    @invariant()
+    def journal_gives_the_live_state(self) -> None:
+        assert _durable(self.replica) == _durable(self.live)
+
+    def teardown(self) -> None:
+        newest = {entry.key: entry for entry in self.journal}
+        kept = [entry for entry in self.journal if newest[entry.key] is entry]
+        assert _durable(self.replay(GroupShard(self), kept)) == _durable(self.live)
+        living = [entry for entry in kept if entry.value is not None]
+        assert _durable(self.replay(GroupShard(self), living)) == _durable(self.live)
+
+
+def _durable(shard: GroupShard) -> dict[str, Any]:
+    """All that a shard knows of its groups but what dies with the process."""
+    found = {name: dict(vars(group)) for name, group in shard.groups.items()}
+    for group in found.values():
+        for volatile in ("timers", "seen_version", "_subscribed"):
+            del group[volatile]
+    return found
+
+
+Consumers.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
+TestConsumers = Consumers.TestCase
