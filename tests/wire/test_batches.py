@@ -170,3 +170,37 @@ def test_a_header_name_that_is_not_utf8_is_replaced(odd_header_batch: bytes) -> 
 def test_broken_records_are_corrupt(broken_batch: bytes) -> None:
     with pytest.raises(CorruptBatch):
         list(batches.records(broken_batch))
+
+
+TEXTS = st.none() | st.binary(max_size=9_000)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1 << 40), TEXTS, TEXTS, st.lists(st.tuples(st.text(), TEXTS))),
+        min_size=1, max_size=5,
+    ),
+    st.sampled_from([Codec.NONE, Codec.GZIP]),
+)  # fmt: skip
+def test_entries_are_the_keys_and_values_of_records(given_records: Any, codec: Codec) -> None:
+    given_ = [
+        Record(0, time, key, value, tuple(headers)) for time, key, value, headers in given_records
+    ]
+    data = batches.build(given_, base_offset=7, compression=codec) + batches.build(
+        [record()], base_offset=99, attributes=batches.CONTROL
+    )
+    assert list(batches.entries(data)) == [
+        (one.offset, one.key, one.value) for one in batches.records(data)
+    ]
+
+
+def test_entries_refuse_what_records_refuse() -> None:
+    whole = batches.build([record(b"one"), record(b"two")])
+    body = whole[batches.HEADER_BYTES :]
+    header = batches.read_header(whole)
+    for damaged in (body[:-1], body + b"\0", b"\x01" + body[1:], b"\x7e" + body[1:], b""):
+        data = batches.seal(header, damaged)
+        with pytest.raises(CorruptBatch):
+            list(batches.records(data))
+        with pytest.raises(CorruptBatch):
+            list(batches.entries(data))
