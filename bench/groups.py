@@ -53,9 +53,7 @@ _TOPICS = 10
 _PARTITIONS = 100
 _GROUPS_WATCHED = 100
 _FILL_AHEAD = 4
-_CHECK_MS = 5_000
 _SWEEP_SECONDS_MAX = 300
-_SETTLE_SECONDS = 2
 _PROBE_SECONDS = 0.001
 _BEFORE_SECONDS = 0.5
 
@@ -71,10 +69,18 @@ class Work:
     seconds: float
     groups: int
     members: int
+    settle_seconds: float
+    check_ms: int
 
 
-QUICK = Work(rounds=1, warm_up_seconds=1.5, seconds=1.5, groups=100, members=300)
-FULL = Work(rounds=3, warm_up_seconds=6, seconds=6, groups=1_000, members=1_000)
+QUICK = Work(
+    rounds=1, warm_up_seconds=1, seconds=1, groups=100, members=300, settle_seconds=0.5,
+    check_ms=4_000,
+)  # fmt: skip
+FULL = Work(
+    rounds=3, warm_up_seconds=5, seconds=5, groups=1_000, members=1_000, settle_seconds=2,
+    check_ms=10_000,
+)  # fmt: skip
 
 
 def main() -> None:
@@ -171,24 +177,25 @@ def _store(kind: type[Broker], work: Work) -> Figures:
         broker.launch()
         _create(broker, {f"topic-{number}": _PARTITIONS for number in range(_TOPICS)})
         _find(broker, names)
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(work.settle_seconds)
         idle_mb = broker.resident_mb()
         figures["bulk_rate"] = count / _fill(broker, names, None)
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(work.settle_seconds)
         figures["bytes_per_offset_live"] = 1e6 * (broker.resident_mb() - idle_mb) / count
         broker.stop()
         began = time.perf_counter()
         broker.launch()
         _find(broker, names)
         figures["recovery_s"] = time.perf_counter() - began
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(work.settle_seconds)
         figures["memory_mb"] = broker.resident_mb()
         figures["bytes_per_offset"] = 1e6 * (figures["memory_mb"] - idle_mb) / count
         _fill(broker, names, 1)
         broker.stop()
-        broker.launch({"offsets.retention.check.interval.ms": str(_CHECK_MS)})
-        _find(broker, names[-1:])
-        figures |= _watch_expiry(broker, names)
+        broker.launch({"offsets.retention.check.interval.ms": str(work.check_ms)})
+        watched = names[:: max(1, len(names) // _GROUPS_WATCHED)]
+        _find(broker, watched)
+        figures |= _watch_expiry(broker, watched)
         broker.stop()
     return figures
 
@@ -229,9 +236,7 @@ def _fill(broker: Broker, names: list[str], retention_ms: int | None) -> float:
 def _watch_expiry(broker: Broker, names: list[str]) -> Figures:
     """Ask for one offset every millisecond until all groups that are watched have none."""
     connection = Connection(broker)
-    watched = [
-        fetch_frame(name, "topic-0") for name in names[:: max(1, len(names) // _GROUPS_WATCHED)]
-    ]
+    watched = [fetch_frame(name, "topic-0") for name in names]
     before = connection.exchange(watched[0])
     assert fetched(before) == (0, OFFSET), "an offset is gone before the sweep"
     waits: list[tuple[float, float]] = []
