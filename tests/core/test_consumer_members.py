@@ -214,6 +214,16 @@ def test_a_static_member_that_asks_for_other_topics_begins_an_epoch(group: Any) 
     assert (answer.epoch, group.text(answer.assignment)) == (3, "u:0")
 
 
+def test_a_member_that_takes_the_place_of_another_leaves_its_own(group: Any) -> None:
+    group.enter("s", instance="i")
+    group.enter("a")
+    group.settle("s", "a")
+    group.heartbeat("s", -2, instance="i")
+    group.enter("a", instance="i")
+    assert list(group.consumers().members) == ["a"]
+    assert group.holds("a") == "t:0,1,2,3"
+
+
 def test_a_static_member_that_had_to_let_go_has_done_so_when_it_is_away(group: Any) -> None:
     group.enter("s", instance="i")
     group.enter("b")

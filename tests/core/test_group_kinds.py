@@ -130,6 +130,7 @@ def test_commits_of_members_of_the_new_protocol(group: Any) -> None:
     assert commit(group, "x", 2, 0) is Why.UNKNOWN_MEMBER
     assert commit(group, "a", 2, 0, tells_epoch=False) is Why.OLD_PROTOCOL
     assert commit(group, "a", 3, 0) is Why.WRONG_EPOCH
+    assert commit(group, "a", 3) is Why.WRONG_EPOCH
     assert commit(group, "a", 1, 0) is Why.WRONG_EPOCH
     assert commit(group, "a", 2, 0, 99) == [None, None]  # its own or not
 

@@ -132,6 +132,7 @@ class ConsumerDecision:
 
     def _replace(self, instance: str, id_: MemberId) -> ConsumerMember:
         """A static member that was away for now is back under a new id, in its old place."""
+        self._remove({id_})  # in case the id was another member's place so far
         name, old = self._group.name, self._group.with_instance(instance)
         assert old is not None
         held, target = self._group.holdings[old.id], self._group.target(old.id)

@@ -41,7 +41,7 @@ from headrace.core.consumer_words import (
     Resolved,
 )
 from headrace.core.errors import Refused, Why
-from headrace.core.group_words import TIME_UNKNOWN, Commit, Timer
+from headrace.core.group_words import TIME_UNKNOWN, Commit, Offset, Timer
 from headrace.core.types import MemberId, MonoMs, Now, TopicPartition, WallMs
 
 _UNCHECKED = -1  # an epoch that is not told
@@ -172,16 +172,22 @@ class ConsumerGroup:
             )
         if command.generation == held.epoch:
             return None
-        known = held.epochs or {}
-        for offset in command.offsets:
-            place = offset.topic_id and TopicPartition(offset.topic_id, offset.partition)
-            since = known.get(place) if place else None
-            if since is None or not since <= command.generation < held.epoch:
-                return Refused(
-                    Why.WRONG_EPOCH,
-                    f"{command.member} is in epoch {held.epoch}, not {command.generation}.",
-                )
-        return None
+        if command.generation < held.epoch and all(
+            self._had_by(held, offset, command.generation) for offset in command.offsets
+        ):
+            return None
+        return Refused(
+            Why.WRONG_EPOCH,
+            f"{command.member} is in epoch {held.epoch}, not {command.generation}.",
+        )
+
+    @staticmethod
+    def _had_by(held: Holding, offset: Offset, epoch: int) -> bool:
+        """Whether a member has had a partition since this epoch, or longer."""
+        if offset.topic_id is None or held.epochs is None:
+            return False
+        since = held.epochs.get(TopicPartition(offset.topic_id, offset.partition))
+        return since is not None and since <= epoch
 
     def after_commit(self, member: MemberId, now: Now) -> Sequence[ConsumerEvent]:  # noqa: ARG002  # as for classic groups
         """A commit is no heartbeat."""

@@ -8,7 +8,7 @@ from headrace.broker.errors import Code, error_code
 from headrace.broker.partitions import uuid_text
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
-from headrace.core.consumer_words import Beaten, ConsumerBeat, Partitions
+from headrace.core.consumer_words import JOINING, Beaten, ConsumerBeat, Partitions
 from headrace.core.errors import Refused
 from headrace.core.group_words import NOBODY
 from headrace.core.types import MemberId, TopicPartition, by_topic
@@ -42,13 +42,14 @@ async def handle(request: Request, services: Services) -> Answer:
 
 def _command(request: Request, services: Services) -> ConsumerBeat:
     message = request.message()
-    makes_id = request.version < _CLIENT_MAKES_ID_SINCE and not message.member_id
+    is_new = message.member_epoch == JOINING and not message.member_id
+    needs_id = is_new and request.version < _CLIENT_MAKES_ID_SINCE
     topics, owned = message.subscribed_topic_names, message.topic_partitions
     return ConsumerBeat(
         message.group_id,
         MemberId(message.member_id),
         message.member_epoch,
-        MemberId(uuid_text(services.topics.new_id())) if makes_id else NOBODY,
+        MemberId(uuid_text(services.topics.new_id())) if needs_id else NOBODY,
         message.instance_id,
         message.rack_id,
         request.client_id or "",
