@@ -202,8 +202,7 @@ class Offset(NamedTuple):
     topic_id: UUID | None
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """OffsetCommit. Reply: for each offset None, or Refused; Refused when it is all of them.
 
     `retention_ms` is None where the group's retention holds. `by` tells people who asked.

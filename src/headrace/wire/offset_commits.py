@@ -77,8 +77,9 @@ def _places(source: Reader, version: int) -> list[Place]:
     string = source.compact_nullable_string if flexible else source.nullable_string
     places = []
     for _ in range(_count(source, flexible)):
-        partition, offset, *epoch = source.unpack(form)
-        places.append(Place(partition, offset, epoch[0] if epoch else _NO_EPOCH, string()))
+        told = source.unpack(form)
+        partition, offset, epoch = told if len(told) == 3 else (*told, _NO_EPOCH)
+        places.append(Place(partition, offset, epoch, string()))
         if flexible:
             source.tags()
     return places
