@@ -297,16 +297,13 @@ def _field(value: bytes | None) -> bytes:
 
 def _encode(record: Record, offset_delta: int, base_timestamp: int) -> bytes:
     _, timestamp, key, value, headers = record
-    body = (
-        b"\x00"
-        + varint(timestamp - base_timestamp)
-        + varint(offset_delta)
-        + _field(key)
-        + _field(value)
-        + varint(len(headers))
-    )
+    parts = [b"\x00", varint(timestamp - base_timestamp), varint(offset_delta)]
+    parts += (_NULL,) if key is None else (varint(len(key)), key)
+    parts += (_NULL,) if value is None else (varint(len(value)), value)
+    parts.append(varint(len(headers)))
     for name, content in headers:
-        body += _field(name.encode()) + _field(content)
+        parts += (_field(name.encode()), _field(content))
+    body = b"".join(parts)
     return varint(len(body)) + body
 
 
