@@ -15,7 +15,7 @@ from headrace.broker.services import Services
 from headrace.core.catalog import CreateTopic, DeleteTopic, Resource, SetConfigs, Topic
 from headrace.core.errors import Refused
 from headrace.core.group_events import Event
-from headrace.core.group_words import Commit, DeleteGroup, Offset
+from headrace.core.group_words import Commit, DeleteGroup, Expired, Offset
 from headrace.core.types import MemberId
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 
@@ -113,11 +113,23 @@ def test_a_sweep_drops_what_is_due_and_tells_so_in_one_line(
 
     play(scene, disk)
     play(later, disk)
-    (line,) = (one.message for one in caplog.records if one.message.startswith("expiry"))
+    (line,) = (one.message for one in caplog.records if "expiry" in one.message)
     assert line == (
-        "expiry: 3 offsets of 1 groups dropped (the last: old), 1 groups removed that have nothing "
-        "left; see offsets.retention.minutes"
+        "offset expiry: dropped 3 offsets of 1 group, last of 'old'; removed 1 group that had "
+        "nothing left"
     )
+
+
+def test_what_a_sweep_came_to_is_one_readable_line() -> None:
+    assert str(Swept()) == "nothing"
+    assert str(Swept(groups_removed=2)) == "removed 2 groups that had nothing left"
+    named = Swept()
+    for number in range(7):
+        named.add(Expired(1, (f"g{number}",), 0))
+    told = "dropped 7 offsets of 7 groups, last of 'g2', 'g3', 'g4', 'g5', 'g6'"
+    assert str(named) == told
+    strange = Swept(1, 1, 0, ["a\nb" + 1000 * "c"])
+    assert str(strange) == f"dropped 1 offset of 1 group, last of 'a\\nb{77 * 'c'}'"
 
 
 def test_many_groups_and_a_large_one_go_in_small_portions(small: int) -> None:
@@ -252,6 +264,26 @@ def test_offsets_of_a_deleted_topic_go_in_portions(small: int) -> None:
         assert max(len(portion) for portion in portions) <= small
 
     play(scene)
+
+
+def test_a_broker_that_stops_leaves_the_rest_to_its_next_start(small: int) -> None:
+    disk = MemoryDisk()
+    left = []
+
+    async def scene(broker: Broker) -> None:
+        orders = await broker.topic()
+        for number in range(40):
+            await broker.commit(f"g{number}", orders)
+        await broker.services.topics.delete(DeleteTopic(orders.id))
+        await broker.services.close()
+        left.append(len(broker.offset_counts))
+
+    async def later(broker: Broker) -> None:
+        assert broker.offset_counts == {}
+
+    play(scene, disk)
+    assert 0 < left[0] < 40
+    play(later, disk)
 
 
 def test_offsets_of_a_topic_that_was_deleted_while_the_disk_failed(small: int) -> None:

@@ -1,14 +1,15 @@
-"""What tests of the core drive: a share-partition, and shards of consumer groups."""
+"""Shards of consumer groups, and a share-partition, that tests drive."""
 
 from collections.abc import Callable
 from uuid import UUID
 
 import pytest
 
-from group_driver import ConsumerDriver, GroupDriver, subscribing
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Policy, ShareKey
-from share_driver import Driver
+
+from .group_rig import ConsumerDriver, GroupDriver, subscribing
+from .share_rig import Driver
 
 
 @pytest.fixture

@@ -7,18 +7,15 @@ compacted or not, gives the live state.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from group_driver import ConsumerDriver
 from headrace.core.consumer_group import ConsumerGroup
 from headrace.core.consumer_words import (
     NOTHING,
-    Beaten,
     ConsumerBeat,
     ConsumerState,
     GroupCommand,
@@ -30,64 +27,17 @@ from headrace.core.group_words import Commit, DeleteGroup, Offset
 from headrace.core.machine import Entry
 from headrace.core.types import MemberId, TopicPartition
 
+from .consumer_client import REBALANCE_MS, Client
+from .group_rig import ConsumerDriver
+
 NAMES = ("aa", "ab", "bb")
 REGEXES = ("a.*", "b.*", ".*")
-BEAT_MS, SESSION_MS, REBALANCE_MS = 5_000, 45_000, 60_000
+BEAT_MS, SESSION_MS = 5_000, 45_000
 CALM_BEATS = 2 * (SESSION_MS + REBALANCE_MS) // BEAT_MS
 
 
-@dataclass
-class Client:
-    """The client's half. `reading` is what it reads now, `told` what it was assigned last."""
-
-    id: MemberId
-    instance: str | None
-    topics: frozenset[str]
-    regex: str
-    assignor: str | None
-    epoch: int = 0
-    reading: set[TopicPartition] = field(default_factory=set)
-    told: Partitions = NOTHING
-    said: Partitions | None = None  # that it owns
-    says_all: bool = True  # after every fault
-
-    def request(self) -> ConsumerBeat:
-        complete = self.says_all or self.epoch == 0
-        owned = frozenset(self.reading)
-        changed, self.said = owned != self.said, owned
-        return ConsumerBeat(
-            "g", self.id, self.epoch, instance=self.instance, client_id="c", client_host="/h",
-            rebalance_ms=REBALANCE_MS if complete else None,
-            topics=self.topics if complete else None,
-            regex=self.regex if complete else None,
-            assignor=self.assignor if complete else None,
-            owned=owned if complete or changed else None,
-        )  # fmt: skip
-
-    def hear(self, answer: Beaten | Refused) -> None:
-        if isinstance(answer, Refused):
-            assert answer.why in (Why.UNKNOWN_MEMBER, Why.STALE_EPOCH, Why.UNKNOWN_GROUP), answer
-            self.reading, self.told, self.epoch, self.says_all = set(), NOTHING, 0, True
-            return
-        assert answer.epoch >= self.epoch
-        self.epoch, self.says_all = answer.epoch, False
-        if answer.assignment is not None:
-            self.told = answer.assignment
-
-    def work(self) -> None:
-        """Let go of what it is not to have; then take what it is to have.
-
-        But not while it waits for an answer: what it said that it does not own may be another's by
-        then. The protocol leaves that to clients, here as in Kafka.
-        """
-        if self.reading - self.told:
-            self.reading &= self.told
-        elif not self.says_all:
-            self.reading |= self.told
-
-
 class Consumers(RuleBasedStateMachine):
-    """One group "g"; there is no classic member."""
+    """One group "g"; when it is empty, a classic member may come and go."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,10 +49,12 @@ class Consumers(RuleBasedStateMachine):
         self.clients: list[Client] = []
         self.made = 0
         self.epochs = (0, 0)
+        self.committed: set[tuple[str, int]] = set()
 
     @property
     def group(self) -> ConsumerGroup | None:
-        return self.driver.consumers() if self.driver.shard.groups else None
+        group = self.driver.shard.groups.get("g")
+        return group if isinstance(group, ConsumerGroup) else None
 
     def ask(self, command: GroupCommand) -> Any:
         return self.driver.do(command)
@@ -135,6 +87,20 @@ class Consumers(RuleBasedStateMachine):
     @precondition(lambda self: len(self.clients) < 5)
     @rule(data=st.data(), instance=st.sampled_from([None, None, "i", "j"]))
     def member_begins(self, data: st.DataObject, instance: str | None) -> None:
+        self.begin(data, instance)
+
+    @precondition(lambda self: self.away())
+    @rule(data=st.data())
+    def static_member_is_back(self, data: st.DataObject) -> None:
+        self.begin(data, data.draw(st.sampled_from(self.away())))
+
+    def away(self) -> list[str | None]:
+        """The instances that left for now."""
+        group = self.group or ConsumerGroup("g")
+        holdings = group.holdings
+        return [one.instance for one in group.members.values() if holdings[one.id].epoch < 0]
+
+    def begin(self, data: st.DataObject, instance: str | None) -> None:
         topics, regex = self.subscription(data)
         assignor = data.draw(st.sampled_from([None, "uniform", "range"]))
         self.made += 1
@@ -232,7 +198,19 @@ class Consumers(RuleBasedStateMachine):
         if self.group is not None:
             assert refused.why is Why.NON_EMPTY_GROUP
         else:
-            self.epochs = (0, 0)
+            self.committed = set()
+
+    @rule()
+    def classic_member_comes_and_goes(self) -> None:
+        has_members = self.group is not None and not self.group.is_empty
+        joined = self.driver.join()
+        if has_members:
+            assert joined.why is Why.INCONSISTENT_PROTOCOL
+            return
+        member = joined.answer().member
+        self.driver.sync(member, joined.answer().generation)
+        assert self.driver.leave((member, None)) == [None]
+        assert self.driver.group().is_empty
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
@@ -248,6 +226,7 @@ class Consumers(RuleBasedStateMachine):
             return
         answer = self.ask(Commit("g", client.id, None, client.epoch, offsets))
         assert answer == [None] * len(offsets)
+        self.committed |= {(one.topic, one.partition) for one in offsets}
 
     @rule()
     def all_comes_to_rest(self) -> None:
@@ -309,6 +288,7 @@ class Consumers(RuleBasedStateMachine):
     @invariant()
     def epochs_only_grow(self) -> None:
         if self.group is None:
+            self.epochs = (0, 0)
             return
         assert self.group.target_epoch <= self.group.epoch
         assert all(one.epoch <= self.group.target_epoch for one in self.group.holdings.values())
@@ -334,6 +314,8 @@ class Consumers(RuleBasedStateMachine):
         self.replay(self.replica, journal[self.replayed :])
         self.replayed = len(journal)
         assert _durable(self.replica) == _durable(self.driver.shard)
+        offsets = self.driver.shard.offsets.get("g", ())
+        assert {(topic, index) for topic, index, _ in offsets} == self.committed
 
     def teardown(self) -> None:
         newest = {entry.key: entry for entry in self.driver.journal}
@@ -352,10 +334,15 @@ class Consumers(RuleBasedStateMachine):
 
 def _durable(shard: GroupShard) -> dict[str, Any]:
     """All that a shard knows of its groups but what dies with the process."""
-    found = {name: dict(vars(group)) for name, group in shard.groups.items()}
-    for group in found.values():
-        for volatile in ("timers", "seen_version", "_subscribed"):
-            del group[volatile]
+    found: dict[str, Any] = {name: one.by_topic for name, one in shard.offsets.items()}
+    for name, group in shard.groups.items():
+        if isinstance(group, ConsumerGroup):
+            known = dict(vars(group))
+            for volatile in ("timers", "seen_version", "_subscribed"):
+                del known[volatile]
+        else:
+            known = {"stored": group.stored}
+        found[f"group {name}"] = known
     return found
 
 

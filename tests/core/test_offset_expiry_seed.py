@@ -12,7 +12,7 @@ import pytest
 
 from headrace.core.errors import Why
 from headrace.core.group_events import GroupStored
-from headrace.core.group_words import TIME_UNKNOWN, Cause, Expired, Phase
+from headrace.core.group_words import TIME_UNKNOWN, Cause, Expired, Phase, Snapshot
 from headrace.log.group_records import CAUSE_HEADER
 
 Groups = Callable[..., Any]
@@ -263,6 +263,14 @@ def test_empty_since_nobody_knows_when(groups: Any, consumers: Callable[..., int
     expires_after(groups, HOUR // 2, removed=1)
 
 
+def test_simple_groups_of_which_something_is_stored(groups: Any) -> None:
+    """As Kafka does for every group that is new; they go by the commit all the same."""
+    groups.take([GroupStored("g", Snapshot(None, 0, None, None, groups.now.wall, ()))])
+    groups.elapse(HOUR // 2)
+    groups.commit("g", 5)
+    expires_after(groups, HOUR, removed=1)
+
+
 def test_a_subscription_that_changes(
     groups: Any, consumers: Callable[..., int], subscribing: Subscribing
 ) -> None:
@@ -353,64 +361,3 @@ def test_the_journal_tells_why(groups: Any) -> None:
     offset, group = groups.journal
     assert (offset.value, dict(offset.headers)) == (None, {CAUSE_HEADER: b"expiry"})
     assert (group.value, Cause(offset.headers[0][1].decode())) == (None, Cause.EXPIRY)
-
-
-# ---- groups of KIP-848, which the seed did not know
-
-
-@pytest.fixture
-def beating(drive_consumers: Groups) -> Any:
-    """A shard with a KIP-848 group "g" of one member, that committed `t` and `other`."""
-    groups = drive_consumers()
-    groups.enter("a", "t")
-    groups.settle("a")
-    return groups
-
-
-def committed(groups: Any, *topics: str, retention_ms: int | None = None) -> None:
-    epoch = groups.consumers().holdings["a"].epoch
-    for topic in topics:
-        told = groups.commit("g", 5, "a", epoch, topic=topic, retention_ms=retention_ms)
-        assert told == [None]
-
-
-def stay(groups: Any, ms: int) -> None:
-    """Let time pass with a member that beats."""
-    while ms > 0:
-        groups.elapse(min(ms, 30_000))
-        groups.settle("a")
-        ms -= 30_000
-
-
-@pytest.mark.parametrize("retention_ms", [None, MINUTE])
-def test_kip_848_not_subscribed_by_the_commit_subscribed_never(
-    beating: Any, retention_ms: int | None
-) -> None:
-    committed(beating, "t", "other", retention_ms=retention_ms)
-    stay(beating, (retention_ms or HOUR) - 30_000)
-    beating.elapse(29_999)
-    assert beating.expire() == NOTHING
-    beating.elapse(1)
-    assert beating.expire() == Expired(1, ("g",), 0)
-    assert beating.kept() == ["t"]
-
-
-def test_kip_848_empty_by_when_it_became_so(beating: Any) -> None:
-    """As KIP-211 wants it; Kafka goes by the commit, so that quiet partitions go early."""
-    committed(beating, "t", "other")
-    stay(beating, HOUR // 2)
-    beating.heartbeat("a", -1)
-    beating.elapse(HOUR - 1)
-    assert beating.expire() == NOTHING
-    beating.elapse(1)
-    assert beating.expire() == Expired(2, ("g",), 1)
-    assert is_dead(beating)
-
-
-def test_kip_848_amid_a_rebalance(beating: Any) -> None:
-    """Members are rebalanced one by one, so what the group subscribes to is known all the time."""
-    committed(beating, "t", "other")
-    stay(beating, HOUR)
-    beating.enter("b", "t")
-    assert beating.expire() == Expired(1, ("g",), 0)
-    assert beating.kept() == ["t"]

@@ -180,7 +180,9 @@ def test_what_is_in_use_stays_and_a_replay_ends_in_the_same_state(
         assert {name: one.by_topic for name, one in rebuilt.offsets.items()} == live
         for one in (shard, rebuilt):
             assert sorted(one.names.walk()) == sorted(one.groups)
-            assert one.offset_count == sum(len(offsets) for offsets in one.offsets.values())
+            counts = [len(list(offsets)) for offsets in one.offsets.values()]
+            assert [len(offsets) for offsets in one.offsets.values()] == counts
+            assert one.offset_count == sum(counts)
         durable = {
             name
             for name, group in shard.groups.items()

@@ -63,7 +63,7 @@ SAMPLES: list[tuple[int, ConsumerEvent, str]] = [
     (
         5,
         ConsumerMemberStored("gF", PLAIN),
-        "0000 0000 0263 032f68 03037461037462 00 000493e0 00 00",
+        "0000 0000 0263 032f68 03037461037462 01 000493e0 00 01 00 01 00",
     ),
     (
         5,
@@ -125,6 +125,13 @@ def test_the_partitions_that_kafka_wrote_before_4_1_are_passed_over(value: str |
 
 def test_timers_die_with_the_process() -> None:
     assert JOURNAL.records([ConsumerTimerCleared("g", Timer.SESSION, M)], WallMs(0)) == []
+
+
+def test_an_expression_that_is_null_is_none() -> None:
+    """As Kafka before 4.0 has it, which leaves out the classic protocol too."""
+    value = bytes.fromhex("0000 0000 0263 032f68 03037461037462 00 000493e0 00 00")
+    key = bytes.fromhex(KEYS[5])
+    assert JOURNAL.events(key, value) == [ConsumerMemberStored("gF", PLAIN)]
 
 
 def test_fields_of_a_newer_kafka_are_passed_over() -> None:

@@ -28,6 +28,7 @@ log = logging.getLogger("headrace.broker")
 
 PORTION = 200  # groups and offsets in one command: 1 to 2 ms when all of them go
 _GROUPS_NAMED = 5
+_NAME_SHOWN = 80
 
 
 class _Gone(NamedTuple):
@@ -46,6 +47,17 @@ class Swept:
     groups: int = 0
     groups_removed: int = 0
     named: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """For the log, where names may hold anything, and be long."""
+        told = []
+        if self.offsets:
+            names = ", ".join(repr(name[:_NAME_SHOWN]) for name in self.named)
+            groups = _counted(self.groups, "group")
+            told.append(f"dropped {_counted(self.offsets, 'offset')} of {groups}, last of {names}")
+        if self.groups_removed:
+            told.append(f"removed {_counted(self.groups_removed, 'group')} that had nothing left")
+        return "; ".join(told) or "nothing"
 
     def add(self, expired: Expired) -> None:
         """Count a portion; one group may stand in several, one after the other."""
@@ -88,14 +100,7 @@ class OffsetExpiry:
             with contextlib.suppress(StorageFault):
                 await self._sweep(shard, swept)
         if swept.offsets or swept.groups_removed:
-            log.info(
-                "expiry: %d offsets of %d groups dropped (the last: %s), %d groups removed that "
-                "have nothing left; see offsets.retention.minutes",
-                swept.offsets,
-                swept.groups,
-                ", ".join(swept.named) or "none",
-                swept.groups_removed,
-            )
+            log.info("offset expiry: %s", swept)
         return swept
 
     async def _run(self) -> None:
@@ -150,3 +155,7 @@ class OffsetExpiry:
             for name, topic_id in known
             if name not in topics or topic_id not in (None, topics[name].id)
         ]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

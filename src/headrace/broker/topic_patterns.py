@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from headrace.core.errors import Refused, Why
 
-_CHARS_MAX = 4096
+_CHARS_MAX = 8192  # RE2 may need some tenths of a second to refuse one as long as this
 _MEMORY_BYTES_MAX = 1024 * 1024  # per pattern; RE2 keeps 128 of them
 
 

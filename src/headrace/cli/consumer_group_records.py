@@ -19,7 +19,7 @@ from headrace.core.consumer_events import (
 )
 from headrace.core.consumer_words import Classic, ConsumerMember, Partitions
 from headrace.core.group_words import TIME_UNKNOWN
-from headrace.core.types import TopicPartition
+from headrace.core.types import TopicPartition, by_topic
 from headrace.log.consumer_group_records import REGEX, names
 from headrace.wire.primitives import Reader
 
@@ -85,22 +85,22 @@ def partition_metadata(source: Reader) -> dict[str, Any]:
 
 
 def _member(member: ConsumerMember) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    return {
         "instanceId": member.instance,
         "rackId": member.rack,
         "clientId": member.client_id,
         "clientHost": member.client_host,
         "subscribedTopicNames": sorted(member.topics),
-        "subscribedTopicRegex": member.regex or None,
+        "subscribedTopicRegex": member.regex,
         "rebalanceTimeoutMs": member.rebalance_ms,
         "serverAssignor": member.assignor,
+        "classicMemberMetadata": _classic(member.classic),
     }
-    if member.classic is not None:
-        told["classicMemberMetadata"] = _classic(member.classic)
-    return told
 
 
-def _classic(classic: Classic) -> dict[str, Any]:
+def _classic(classic: Classic | None) -> dict[str, Any] | None:
+    if classic is None:
+        return None
     return {
         "sessionTimeoutMs": classic.session_ms,
         "supportedProtocols": [
@@ -113,12 +113,10 @@ def _classic(classic: Classic) -> dict[str, Any]:
 def _by_topic(
     partitions: Partitions, epochs: Mapping[TopicPartition, int] | None = None
 ) -> list[dict[str, Any]]:
-    topics: dict[str, list[TopicPartition]] = {}
-    for one in sorted(partitions):
-        topics.setdefault(as_uuid(one.topic_id), []).append(one)
     told: list[dict[str, Any]] = []
-    for topic_id, found in topics.items():
-        told.append({"topicId": topic_id, "partitions": [one.partition for one in found]})
+    for topic_id, indexes in by_topic(partitions).items():
+        told.append({"topicId": as_uuid(topic_id), "partitions": indexes})
+        found = [TopicPartition(topic_id, index) for index in indexes]
         if epochs is not None and all(one in epochs for one in found):
             told[-1]["assignmentEpochs"] = [epochs[one] for one in found]
     return told

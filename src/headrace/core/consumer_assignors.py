@@ -4,7 +4,7 @@ Source: Kafka 4.3's UniformAssignor and RangeAssignor. Topics of the same subscr
 of partitions, so the work grows with pools, members and partitions, not with their product.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
@@ -26,8 +26,9 @@ class _Pool:
 
     members: tuple[MemberId, ...]
     topics: list[str] = field(default_factory=list)
-    free: dict[TopicPartition, None] = field(default_factory=dict)  # in order, and nobody's yet
+    free: list[TopicPartition] = field(default_factory=list)  # in order, and nobody's yet
     held: dict[MemberId, list[TopicPartition]] = field(default_factory=dict)
+    moved: set[MemberId] = field(default_factory=set)  # who has others than it had
 
 
 def uniform(members: Members, topics: Topics) -> dict[MemberId, Partitions]:
@@ -81,6 +82,7 @@ def range_(members: Members, topics: Topics) -> dict[MemberId, Partitions]:
             first = 0
             for place, member in enumerate(pool.members[: view.partitions]):
                 end = first + quota + (place < more)
+                pool.moved.add(member)
                 held = pool.held.setdefault(member, [])
                 held += [TopicPartition(view.id, index) for index in range(first, end)]
                 first = end
@@ -118,18 +120,23 @@ def _pools(order: Iterable[MemberId], members: Members, topics: Topics) -> list[
 def _keep(pool: _Pool, members: Members, topics: Topics, load: dict[MemberId, int]) -> None:
     """Leave everything where it is, as far as it is still there and subscribed to."""
     views = [topics[topic] for topic in pool.topics]
-    pool.free = {
-        TopicPartition(view.id, index): None for view in views for index in range(view.partitions)
+    # By numbers: the hash of an id, or of a partition, would be most of the work.
+    rows: dict[int, list[tuple[MemberId, TopicPartition] | None]] = {
+        view.id.int: [None] * view.partitions for view in views
     }
-    had: dict[TopicPartition, MemberId] = {}
     for member in pool.members:
         for one in members[member].owned:
-            if one in pool.free:
-                had.setdefault(one, member)
-    for one in [one for one in pool.free if one in had]:
-        del pool.free[one]
-        pool.held.setdefault(had[one], []).append(one)
-        load[had[one]] += 1
+            row = rows.get(one.topic_id.int)
+            if row is not None and one.partition < len(row) and row[one.partition] is None:
+                row[one.partition] = member, one
+    for view in views:
+        for index, kept in enumerate(rows[view.id.int]):
+            if kept is None:
+                pool.free.append(TopicPartition(view.id, index))
+            else:
+                pool.held.setdefault(kept[0], []).append(kept[1])
+    for member, held in pool.held.items():
+        load[member] += len(held)
 
 
 def _fill(pool: _Pool, load: dict[MemberId, int]) -> None:
@@ -148,8 +155,10 @@ def _fill(pool: _Pool, load: dict[MemberId, int]) -> None:
     level = load[order[width - 1]] + each
     for place, member in enumerate(sorted(order[:width])):
         given = list(islice(free, level + (place < more) - load[member]))
-        pool.held.setdefault(member, []).extend(given)
-        load[member] += len(given)
+        if given:
+            pool.held.setdefault(member, []).extend(given)
+            pool.moved.add(member)
+            load[member] += len(given)
 
 
 def _level(pool: _Pool, load: dict[MemberId, int]) -> int:
@@ -166,6 +175,7 @@ def _level(pool: _Pool, load: dict[MemberId, int]) -> int:
     while givers and -givers[0][0] - takers[0][0] > 1:
         giver, taker = givers[0][1], takers[0][1]
         pool.held.setdefault(taker, []).append(pool.held[giver].pop())
+        pool.moved |= {giver, taker}
         load[giver] -= 1
         load[taker] += 1
         heapreplace(takers, (load[taker], taker))
@@ -177,9 +187,15 @@ def _level(pool: _Pool, load: dict[MemberId, int]) -> int:
     return moved
 
 
-def _collected(members: Members, pools: Iterable[_Pool]) -> dict[MemberId, Partitions]:
+def _collected(members: Members, pools: Sequence[_Pool]) -> dict[MemberId, Partitions]:
     told: dict[MemberId, list[TopicPartition]] = {member: [] for member in members}
     for pool in pools:
         for member, held in pool.held.items():
             told[member] += held
-    return {member: frozenset(held) for member, held in told.items()}
+    moved = frozenset().union(*(pool.moved for pool in pools))
+    return {
+        member: members[member].owned
+        if member not in moved and len(held) == len(members[member].owned)
+        else frozenset(held)
+        for member, held in told.items()
+    }

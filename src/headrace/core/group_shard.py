@@ -68,6 +68,8 @@ _CONSUMER_BEGINNINGS = (
 )
 _DEADLINES_MIN = 1_000  # fewer are not worth a look for those that count no more
 
+_Due = tuple[MonoMs, int, str, Timer, MemberId]
+
 
 class GroupShard:
     """The machine of one shard's groups and their committed offsets."""
@@ -78,7 +80,7 @@ class GroupShard:
         self.offsets: dict[str, Offsets] = {}
         self.names = Roster()  # of all groups, for who walks over them
         self.offset_count = 0
-        self._due: list[tuple[MonoMs, int, str, Timer, MemberId]] = []
+        self._due: list[_Due] = []
         self._due_max = _DEADLINES_MIN
         self._pushes = count()
 
@@ -107,20 +109,39 @@ class GroupShard:
     def tick(self, now: Now) -> Sequence[Event]:
         """Sessions that ended, members that did not come, phases that took too long."""
         events: list[Event] = []
-        for group in self.groups.values():
-            if next(group.due(now.mono), None) is not None:
-                decision = self._decision(group, now)
-                decision.expire()
-                events += decision.events
+        for name in self._overdue(now.mono):
+            decision = self._decision(self.groups[name], now)
+            decision.expire()
+            events += decision.events
         return events
+
+    def _overdue(self, until: MonoMs) -> dict[str, None]:
+        """The groups with a timer that ran out; the others, which may be many, are not looked at.
+
+        `_due` is a heap: no entry is earlier than the one above it.
+        """
+        found: dict[str, None] = {}
+        places = [0]
+        while places:
+            place = places.pop()
+            if place >= len(self._due) or self._due[place][0] > until:
+                continue
+            if self._counts(self._due[place]):
+                found[self._due[place][2]] = None
+            places += 2 * place + 2, 2 * place + 1
+        return found
+
+    def _counts(self, entry: _Due) -> bool:
+        """Whether a timer has not been set anew or cleared since."""
+        deadline, _, name, timer, member = entry
+        group = self.groups.get(name)
+        return group is not None and group.timers.get((timer, member)) == deadline
 
     def next_deadline(self) -> MonoMs | None:
         """When the next timer of a group runs out."""
         while self._due:
-            deadline, _, name, timer, member = self._due[0]
-            group = self.groups.get(name)
-            if group is not None and group.timers.get((timer, member)) == deadline:
-                return deadline
+            if self._counts(self._due[0]):
+                return self._due[0][0]
             heapq.heappop(self._due)
         return None
 
@@ -194,11 +215,9 @@ class GroupShard:
 
     def _forget_past_deadlines(self) -> None:
         """Every heartbeat and commit leaves one behind, for as long as a session may last."""
-        self._due = [
-            (deadline, next(self._pushes), name, timer, member)
-            for name, group in self.groups.items()
-            for (timer, member), deadline in group.timers.items()
-        ]
+        # One entry a timer: it may have been set anew within the same millisecond.
+        counting = {entry[2:]: entry for entry in self._due if self._counts(entry)}
+        self._due = list(counting.values())
         heapq.heapify(self._due)
         self._due_max = max(_DEADLINES_MIN, 2 * len(self._due))
 

@@ -33,7 +33,7 @@ from headrace.core.roster import Roster
 from headrace.core.share_words import NAME_BYTES_MAX
 from headrace.core.types import MemberId, Now, WallMs, age_ms
 
-SIMPLE = -1  # the generation of a commit from outside the group
+_SIMPLE = -1  # the generation of a commit from outside the group
 TOO_LONG = f"A name of more than {NAME_BYTES_MAX} bytes."
 _WALL_MAX = 2**63 - 1
 _MS_PER_MINUTE = 60_000
@@ -115,7 +115,7 @@ def _check_commit(command: Commit, owner: Owner | None, outside: Outside) -> Ref
         return Refused(Why.WRONG_GROUP_TYPE, f"Group {name} is a share group.")
     if owner is not None:
         return owner.check_commit(command)
-    if command.generation <= SIMPLE:
+    if command.generation <= _SIMPLE:
         return None
     return _unknown(name)
 

@@ -75,6 +75,6 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[UUID, list[int]]:
     {UUID('00000000-0000-0000-0000-000000000001'): [2, 3]}
     """
     found: dict[UUID, list[int]] = {}
-    for one in sorted(partitions):
+    for one in partitions:
         found.setdefault(one.topic_id, []).append(one.partition)
-    return found
+    return {topic_id: sorted(found[topic_id]) for topic_id in sorted(found)}

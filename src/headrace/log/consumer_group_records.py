@@ -34,7 +34,7 @@ from headrace.core.consumer_words import (
 from headrace.core.group_events import Event
 from headrace.core.group_words import TIME_UNKNOWN, Candidate
 from headrace.core.machine import Entry
-from headrace.core.types import MemberId, TopicPartition, WallMs
+from headrace.core.types import MemberId, TopicPartition, WallMs, by_topic
 from headrace.wire.primitives import Malformed, Reader, Writer
 
 GROUP_EPOCH, TOPICS, MEMBER, TARGET_EPOCH, TARGET, HOLDING = 3, 4, 5, 6, 7, 8
@@ -45,6 +45,7 @@ _VERSION = 0
 # Tags; that of ours is far from those that Kafka may yet give out.
 _HASH, _EMPTY_SINCE = 0, 848_000
 _CLASSIC, _ASSIGNED_AT, _EPOCHS = 0, 0, 0
+_NULL, _THERE = 0, 1  # before a structure in a tagged field
 
 Bytes = bytes | None
 
@@ -185,10 +186,11 @@ def _member(member: ConsumerMember) -> bytes:
     out.compact_string(member.client_id)
     out.compact_string(member.client_host)
     out.compact_array(sorted(member.topics), Writer.compact_string)
-    out.compact_nullable_string(member.regex or None)
+    out.compact_string(member.regex)
     out.int32(member.rebalance_ms)
     out.compact_nullable_string(member.assignor)
-    out.tags({_CLASSIC: _classic(member.classic)} if member.classic is not None else None)
+    # Never left out: to Kafka that would be a classic member which offers nothing.
+    out.tags({_CLASSIC: _classic(member.classic)})
     return bytes(out.data)
 
 
@@ -196,7 +198,7 @@ def _read_member(name: MemberId, source: Reader) -> ConsumerMember:
     instance, rack = source.compact_nullable_string(), source.compact_nullable_string()
     client_id, client_host = source.compact_string(), source.compact_string()
     topics = frozenset(source.compact_array(Reader.compact_string))
-    regex = source.compact_nullable_string() or ""
+    regex = source.compact_nullable_string() or ""  # null in those of Kafka before 4.0
     rebalance_ms, assignor = source.int32(), source.compact_nullable_string()
     classic = source.tags().get(_CLASSIC)
     return ConsumerMember(
@@ -205,9 +207,12 @@ def _read_member(name: MemberId, source: Reader) -> ConsumerMember:
     )  # fmt: skip
 
 
-def _classic(classic: Classic) -> bytes:
+def _classic(classic: Classic | None) -> bytes:
     out = Writer()
-    out.int8(1)  # it is there
+    if classic is None:
+        out.uvarint(_NULL)
+        return bytes(out.data)
+    out.uvarint(_THERE)
     out.int32(classic.session_ms)
 
     def candidate(out: Writer, one: Candidate) -> None:
@@ -222,7 +227,7 @@ def _classic(classic: Classic) -> bytes:
 
 
 def _read_classic(source: Reader) -> Classic | None:
-    if source.int8() < 0:
+    if source.uvarint() == _NULL:
         return None
     session_ms = source.int32()
 
@@ -278,15 +283,14 @@ def _write_partitions(
     out: Writer, partitions: Partitions, epochs: Mapping[TopicPartition, int] | None = None
 ) -> None:
     """By topic, and for each topic the epochs of its partitions if all of them are known."""
-    topics: dict[bytes, list[TopicPartition]] = {}
-    for one in sorted(partitions):
-        topics.setdefault(one.topic_id.bytes, []).append(one)
+    topics = by_topic(partitions)
     out.uvarint(len(topics) + 1)
-    for topic_id, found in topics.items():
-        out.raw(topic_id)
-        out.compact_array([one.partition for one in found], Writer.int32)
-        known = [epochs[one] for one in found if one in epochs] if epochs else []
-        out.tags({_EPOCHS: _int32_array(known)} if len(known) == len(found) else None)
+    for topic_id, indexes in topics.items():
+        out.uuid(topic_id)
+        out.compact_array(indexes, Writer.int32)
+        told = [epochs.get(TopicPartition(topic_id, one)) for one in indexes] if epochs else []
+        known = [one for one in told if one is not None]
+        out.tags({_EPOCHS: _int32_array(known)} if len(known) == len(indexes) else None)
 
 
 def _read_partitions(source: Reader) -> dict[TopicPartition, int | None]:

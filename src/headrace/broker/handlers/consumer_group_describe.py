@@ -20,8 +20,8 @@ async def handle(request: Request, services: Services) -> Answer:
     refused = await services.groups.durable()
     return {
         "groups": [
-            _described(name, refused, services)
-            | {"group_id": name, "authorized_operations": operations}
+            {"group_id": name, "authorized_operations": operations}
+            | _described(name, refused, services)
             # Once each: a short request could ask for a large group very often.
             for name in dict.fromkeys(message.group_ids)
         ]
@@ -50,6 +50,7 @@ def _missing(code: Code, message: str) -> dict[str, Any]:
         "assignment_epoch": 0,
         "assignor_name": "",
         "members": (),
+        "authorized_operations": NOT_ASKED,
     }
 
 
@@ -75,7 +76,7 @@ def _member(member: ConsumerMember, group: ConsumerGroup, services: Services) ->
         "client_id": member.client_id,
         "client_host": member.client_host,
         "subscribed_topic_names": sorted(member.topics),
-        "subscribed_topic_regex": member.regex or None,
+        "subscribed_topic_regex": member.regex,
         "assignment": _assignment(group.holding(member.id), services),
         "target_assignment": _assignment(group.target(member.id), services),
         "member_type": _CONSUMER if member.classic is None else _CLASSIC,

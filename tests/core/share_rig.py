@@ -1,7 +1,6 @@
 """A share-partition that tests drive in the seed's own words."""
 
 from dataclasses import dataclass, field
-from uuid import UUID
 
 from headrace.core.errors import Refused
 from headrace.core.runs import State
@@ -18,7 +17,6 @@ from headrace.core.share_words import (
 )
 from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
 
-TOPIC = UUID(int=1)
 WORDS = {
     State.AVAILABLE: "available",
     State.ACQUIRED: "acquired",
