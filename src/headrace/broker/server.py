@@ -211,6 +211,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send a response, or end for a reason, behind the answers that are to leave before."""
         if self._later:
             self._later.append(outcome)
+            self._ending = self._ending or isinstance(outcome, Exception)
         elif isinstance(outcome, Exception):
             self._end(outcome)
         else:
@@ -250,8 +251,9 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _sent_all(self) -> None:
         """The broker stops: what is decided is still answered."""
-        self._all_sent = self._loop.create_future()
-        await self._all_sent
+        if self._later:
+            self._all_sent = self._loop.create_future()
+            await self._all_sent
         self._transport.close()
 
     async def _finished(self, response: Coroutine[Any, Any, Buffers]) -> None:
