@@ -7,9 +7,10 @@ as configured. When a shard is rebuilt after a fault, those who wait are sent to
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from headrace.broker import group_log
 from headrace.broker.config import Config
 from headrace.broker.group_meters import GroupMeters
 from headrace.broker.partitions import Partition
@@ -119,6 +120,15 @@ class Groups:
             return await self._shard_of(group).ask(command)
         except StorageFault as fault:
             return Refused(Why.COORDINATOR_GONE, str(fault))
+
+    def submit(self, group: str, command: GroupCommand, told: Callable[[Any], None]) -> None:
+        """As `ask`, but calls `told` with the answer, and nobody has to wait for it."""
+
+        def tell(reply: Any) -> None:
+            fault = isinstance(reply, StorageFault)
+            told(Refused(Why.COORDINATOR_GONE, str(reply)) if fault else reply)
+
+        self._shard_of(group).submit(command, tell)
 
     async def ask_and_wait(self, command: Join | Sync) -> Any:
         """The answer to a join or sync, also when others decide it; otherwise as `ask`."""
@@ -238,7 +248,7 @@ class Groups:
             recovered=RestartSessions(),
             sync=journal.durable,
         )
-        shard.listeners += answer, self.meters.count
+        shard.listeners += answer, self.meters.count, group_log.tell
         return shard
 
     def _topics_changed(self, events: Sequence[CatalogEvent]) -> None:
