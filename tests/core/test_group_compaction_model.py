@@ -81,12 +81,13 @@ class Compacted(RuleBasedStateMachine):
 
     @rule(group=groups, member=members, lets_go=st.booleans())
     def consumer_beats(self, group: str, member: str, lets_go: bool) -> None:
-        known = self.group(group)
-        if isinstance(known, ConsumerGroup) and member in known.members:
-            held = known.holdings[MemberId(member)]
-            if held.epoch >= 0:
-                owned = self.driver.text(held.assigned if lets_go else known.holding(MemberId(member)))
-                self.driver.heartbeat(member, held.epoch, None if "?" in owned else owned, group=group)
+        known, id_ = self.group(group), MemberId(member)
+        if not isinstance(known, ConsumerGroup) or id_ not in known.members:
+            return
+        held = known.holdings[id_]
+        owned = self.driver.text(held.assigned if lets_go else known.holding(id_))
+        if held.epoch >= 0 and "?" not in owned:  # of a topic that was deleted
+            self.driver.heartbeat(member, held.epoch, owned, group=group)
 
     @rule(group=groups, member=members, epoch=st.sampled_from([-1, -2]))
     def consumer_leaves(self, group: str, member: str, epoch: int) -> None:
