@@ -320,11 +320,13 @@ class ClassicGroup:
         self.phase = Phase.STABLE if snapshot.members else Phase.EMPTY
         self.generation = snapshot.generation
         self.protocol_type, self.protocol = snapshot.protocol_type, snapshot.protocol
-        self.leader, self.state_at = snapshot.leader, snapshot.state_at
+        self.state_at = snapshot.state_at
         self.members = {}
         self._offers = Counter()
         for member in snapshot.members:
             self._put(member)
+        known = snapshot.leader in self.members  # whatever a foreign journal may tell
+        self.leader = snapshot.leader if known else next(iter(self.members), None)
         self.delay_left_ms = None
 
     def due(self, until: MonoMs) -> Iterator[tuple[Timer, MemberId]]:
