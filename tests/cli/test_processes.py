@@ -1,5 +1,6 @@
 """Commands in pipes and under signals, as processes of their own."""
 
+import os
 import select
 import signal
 import subprocess
@@ -140,3 +141,26 @@ def test_a_group_that_is_not_there_ends_with_1(start: Start) -> None:
     out, err = ended.communicate(timeout=_WAIT_S)
     assert (ended.returncode, out) == (1, b"")
     assert err == b"headrace consumer-groups: Group absent not found; see --list\n"
+
+
+def test_output_that_the_shell_closed_is_no_trouble(broker: headrace.Broker) -> None:
+    line = f'"$0" -m headrace consumer-groups --list --bootstrap-server {broker.bootstrap_servers}'
+    ended = subprocess.run(
+        ["sh", "-c", f"{line} >&-", sys.executable], capture_output=True, timeout=_WAIT_S
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_a_name_that_the_terminal_cannot_show_is_told(broker: headrace.Broker) -> None:
+    with Cluster(broker.bootstrap_servers) as cluster:
+        create_topic(cluster, "t", 1)
+        alter_group_offsets(cluster, "gr\xfcn", {("t", 0): 0}).check()
+    asked = ("consumer-groups", "--list", "--bootstrap-server", broker.bootstrap_servers)
+    ended = subprocess.run(
+        [sys.executable, "-m", "headrace", *asked],
+        capture_output=True,
+        timeout=_WAIT_S,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert ended.stderr.endswith(b" cannot be written as ascii; set PYTHONIOENCODING=utf-8\n")
