@@ -113,6 +113,13 @@ def test_a_time_without_records_is_told(plan: Command) -> None:
     assert ended.err.count("Falling back to latest known offset.\n") == 2
 
 
+def test_a_time_that_no_clock_reaches_is_the_end(plan: Command) -> None:
+    never = "-P999999999999999D"
+    ended = plan(*IDLE, "--by-duration", never, "--topic", "orders:2", "--json")
+    assert json.loads(ended.text)["partitions"][0]["new_offset"] == 10
+    assert ended.err.count("Falling back to latest known offset.\n") == 1
+
+
 def test_a_time_before_1970_is_the_beginning(plan: Command) -> None:
     ended = plan(*IDLE, "--to-datetime", "1901-01-01T00:00:00", "--topic", "orders:2", "--json")
     assert json.loads(ended.text)["partitions"][0]["new_offset"] == 0

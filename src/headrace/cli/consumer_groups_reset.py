@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.cli.consumer_groups import COMMAND, Asked
 from headrace.cli.consumer_groups_describe import not_of_consumers
-from headrace.cli.consumer_groups_list import CONSUMER_PROTOCOLS, consumer_groups
+from headrace.cli.consumer_groups_list import named_groups
 from headrace.cli.ending import Trouble, end_with, tell
 from headrace.cli.moments import length_ms, moment_ms
 from headrace.cli.progress import counted
@@ -24,6 +24,7 @@ from headrace.cli.topic_partitions import named_partitions
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
 from headrace.client.groups import (
+    CONSUMER_PROTOCOLS,
     GroupDescription,
     TopicPartition,
     alter_group_offsets,
@@ -35,6 +36,7 @@ from headrace.client.offsets import list_offsets
 from headrace.client.topics import describe_topics
 
 _INACTIVE = {"Empty", "Dead"}
+_TIME_MS_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,7 @@ def reset(cluster: Cluster, asked: Asked) -> None:
 
     Raises: Trouble at the end when the offsets of a group could not be planned or set.
     """
-    names = [one.group for one in consumer_groups(cluster)] if asked.all_groups else asked.group
-    names = list(dict.fromkeys(names))
+    names = list(dict.fromkeys(named_groups(cluster, asked)))
     scope = _scope(cluster, asked, names)
     drafts: list[_Draft] = []
     done: list[_Reset] = []
@@ -167,7 +168,7 @@ def _logs(cluster: Cluster, drafts: list[_Draft], since_ms: int | None) -> _Logs
         return _Logs(ends, since)
     there = [place for place, one in ends.items() if one != Ends()]
     for (topic, partition), found in list_offsets(
-        cluster, dict.fromkeys(there, max(since_ms, 0))
+        cluster, dict.fromkeys(there, min(max(since_ms, 0), _TIME_MS_MAX))
     ).items():
         offset = found.offset
         if offset is None:
