@@ -11,7 +11,8 @@ import pytest
 import headrace
 from headrace.cli.consumer_groups_reset import within
 from headrace.client.connection import Cluster
-from headrace.client.groups import list_group_offsets
+from headrace.client.errors import Unreachable
+from headrace.client.groups import alter_group_offsets, list_group_offsets
 from headrace.client.offsets import TopicPartition
 from headrace.client.topics import create_topic
 
@@ -241,6 +242,27 @@ def test_a_plan_that_fails_keeps_its_group_from_being_set_and_no_other(
     assert ended.code == 1
     assert "Cannot shift offset for partition orders-0" in ended.err
     assert committed(broker, "idle")["orders", 0] == 5
+    assert committed(broker, "reports-of-a-long-name") == {("orders", 2): 1}
+
+
+@pytest.mark.parametrize(("end", "code"), [(Unreachable("gone"), 1), (KeyboardInterrupt(), 130)])
+def test_what_was_set_is_told_when_it_ends_amid_groups(
+    groups: Command,
+    broker: headrace.Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    end: BaseException,
+    code: int,
+) -> None:
+    def alter(cluster: Cluster, group: str, offsets: dict[TopicPartition, int]) -> Any:
+        if group != "idle":
+            raise end
+        return alter_group_offsets(cluster, group, offsets)
+
+    monkeypatch.setattr("headrace.cli.consumer_groups_reset.alter_group_offsets", alter)
+    ended = groups("--reset-offsets", *TWO, "--topic", "plain", "--to-offset", "0", "--execute")
+    assert ended.code == code
+    assert [line.split() for line in ended.text.splitlines()[2:]] == [["idle", "plain", "0", "0"]]
+    assert ended.err == ("headrace consumer-groups: gone\n" if code == 1 else "")
     assert committed(broker, "reports-of-a-long-name") == {("orders", 2): 1}
 
 

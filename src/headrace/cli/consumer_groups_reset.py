@@ -22,7 +22,7 @@ from headrace.cli.reset_plans import Offsets, Plans, read_plans
 from headrace.cli.table import Table
 from headrace.cli.topic_partitions import named_partitions
 from headrace.client.connection import Cluster
-from headrace.client.errors import BrokerError
+from headrace.client.errors import BrokerError, ClientError
 from headrace.client.groups import (
     CONSUMER_PROTOCOLS,
     GroupDescription,
@@ -98,9 +98,10 @@ def reset(cluster: Cluster, asked: Asked) -> None:
             done.append(_plan(draft, logs, asked))
         except Trouble as trouble:
             troubles.append(str(trouble))
+    alone = len(names) == 1
     if asked.execute:
-        done = [_execute(cluster, one, troubles) for one in counted(done, "groups set")]
-    _show(done, asked, alone=len(names) == 1)
+        done = _executed(cluster, done, troubles, asked, alone=alone)
+    _show(done, asked, alone=alone)
     end_with(COMMAND, troubles)
 
 
@@ -230,6 +231,25 @@ def within(place: TopicPartition, offset: int, earliest: int, latest: int) -> in
             f"Value will be set to {nearest}.",
         )
     return nearest
+
+
+def _executed(
+    cluster: Cluster, planned: list[_Reset], troubles: list[str], asked: Asked, *, alone: bool
+) -> list[_Reset]:
+    """What was set; `troubles` gets why the rest was not. Raises: as `Cluster`.
+
+    Whatever ends it early, a broker that goes or a key press: what was set by then is told.
+    """
+    done: list[_Reset] = []
+    try:
+        for one in counted(planned, "groups set"):
+            done.append(_execute(cluster, one, troubles))  # noqa: PERF401 -- kept when it ends
+    except (ClientError, KeyboardInterrupt):
+        _show(done, asked, alone=alone)
+        for trouble in troubles:
+            tell(COMMAND, trouble)
+        raise
+    return done
 
 
 def _execute(cluster: Cluster, planned: _Reset, troubles: list[str]) -> _Reset:
