@@ -175,6 +175,18 @@ def test_what_cannot_be_planned_is_one_line_and_1(
     assert ended.err.count("\n") == 1
 
 
+def test_the_form_of_an_export_does_not_hang_on_how_many_groups_there_are(
+    cli: Command, broker: headrace.Broker
+) -> None:
+    """As with Kafka's tool, --all-groups names the group, even if it is the only one."""
+    with Cluster(broker.bootstrap_servers) as cluster:
+        create_topic(cluster, "t", 1)
+        alter_group_offsets(cluster, "only", {("t", 0): 0}).check()
+    asked = ("consumer-groups", "--reset-offsets", "--topic", "t", "--to-latest", "--export")
+    assert cli(*asked, "--dry-run", "--all-groups").text == "only,t,0,0\n\n"
+    assert cli(*asked, "--dry-run", "--group", "only").text == "t,0,0\n\n"
+
+
 def test_a_file_without_a_group_that_is_asked_for(plan: Command, tmp_path: Path) -> None:
     file = tmp_path / "plan.csv"
     file.write_text("idle,orders,0,3\n")

@@ -98,7 +98,7 @@ def reset(cluster: Cluster, asked: Asked) -> None:
             done.append(_plan(draft, logs, asked))
         except Trouble as trouble:
             troubles.append(str(trouble))
-    alone = len(names) == 1
+    alone = len(names) == 1 and not asked.all_groups
     if asked.execute:
         done = _executed(cluster, done, troubles, asked, alone=alone)
     _show(done, asked, alone=alone)
