@@ -143,12 +143,20 @@ def test_a_group_that_is_not_there_ends_with_1(start: Start) -> None:
     assert err == b"headrace consumer-groups: Group absent not found; see --list\n"
 
 
-def test_output_that_the_shell_closed_is_no_trouble(broker: headrace.Broker) -> None:
-    line = f'"$0" -m headrace consumer-groups --list --bootstrap-server {broker.bootstrap_servers}'
+@pytest.mark.parametrize(("closed", "out"), [(">&-", b""), ("2>&-", b"g,t,0,0\n\n")])
+def test_output_that_the_shell_closed_is_no_trouble(
+    broker: headrace.Broker, closed: str, out: bytes
+) -> None:
+    with Cluster(broker.bootstrap_servers) as cluster:
+        create_topic(cluster, "t", 1)
+        alter_group_offsets(cluster, "g", {("t", 0): 0}).check()
+    asked = "--reset-offsets --all-groups --all-topics --to-offset 9 --export --dry-run"
+    line = f'"$0" -m headrace consumer-groups {asked} --bootstrap-server {broker.bootstrap_servers}'
     ended = subprocess.run(
-        ["sh", "-c", f"{line} >&-", sys.executable], capture_output=True, timeout=_WAIT_S
+        ["sh", "-c", f"{line} {closed}", sys.executable], capture_output=True, timeout=_WAIT_S
     )
-    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert (ended.returncode, ended.stdout) == (0, out)
+    assert b"Traceback" not in ended.stderr
 
 
 def test_a_name_that_the_terminal_cannot_show_is_told(broker: headrace.Broker) -> None:

@@ -4,8 +4,8 @@ A plan is made for every group before any offset is set. Source: GroupOffsetsRes
 """
 
 import csv
+import io
 import json
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -269,12 +269,13 @@ def _show(done: list[_Reset], asked: Asked, *, alone: bool) -> None:
         for one in done:
             print(json.dumps(_as_object(one, executed=asked.execute)))
     elif asked.export:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
+        lines = io.StringIO()
+        writer = csv.writer(lines, lineterminator="\n")
         for one in done:
             for (topic, partition), offset in one.new.items():
                 head = [] if alone else [one.group]
                 writer.writerow([*head, topic, partition, offset])
-        print()
+        print(lines.getvalue())
     elif done:
         table = Table(("GROUP", 15), ("TOPIC", 15), ("PARTITION", 10), ("NEW-OFFSET", 0))
         for one in done:
