@@ -29,8 +29,8 @@ from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.log.metadata_records import MetadataRecords
 from headrace.log.record_codec import ShareJournal
 from headrace.log.segments import SegmentedLog
-from headrace.wire import batches, codec, columns, compression
-from headrace.wire.batches import InvalidRecord, Record
+from headrace.wire import batches, codec, columns, compression, produced
+from headrace.wire.batches import Record
 from headrace.wire.compression import Codec
 from headrace.wire.frames import STAGING_BYTES, Frames
 from headrace.wire.primitives import Malformed
@@ -75,8 +75,8 @@ def requests(data: bytes) -> None:
 
 def record_batches(data: bytes) -> None:
     """What a producer sent, checked as Produce does; read as far as it is accepted."""
-    with contextlib.suppress(Malformed, InvalidRecord):
-        batches.check(memoryview(data))
+    with contextlib.suppress(Malformed, produced.InvalidRecord):
+        produced.check(memoryview(data))
         list(batches.records(data))
 
 

@@ -77,6 +77,8 @@ SERVED = (
     Api(68, "ConsumerGroupHeartbeat", range(2), "consumer_group_heartbeat"),
     Api(69, "ConsumerGroupDescribe", range(2), "consumer_group_describe"),
 )
+# OffsetCommit: those that follow each other on a connection share a write (`request.Later`).
+ANSWERED_LATER = frozenset({8})
 SERVED_FOR_SHARE_GROUPS = (
     Api(76, "ShareGroupHeartbeat", range(1, 2), "share_group_heartbeat"),
     Api(78, "ShareFetch", range(1, 3), "share_fetch"),

@@ -10,10 +10,10 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, cast
 
-from headrace.broker.apis import SERVED, SERVED_FOR_SHARE_GROUPS, Api
+from headrace.broker.apis import ANSWERED_LATER, SERVED, SERVED_FOR_SHARE_GROUPS, Api
 from headrace.broker.errors import Code
 from headrace.broker.handlers import api_versions
-from headrace.broker.request import Answer, Answering, HangUp, Raw, Request
+from headrace.broker.request import Answer, Answering, HangUp, Later, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.wire import codec, frames
@@ -55,6 +55,16 @@ class _Route(NamedTuple):
     answers_flexible: bool
 
 
+class Pending(NamedTuple):
+    """A request whose answer leaves later; `Dispatcher.finish` makes the response of it."""
+
+    route: _Route
+    head: RequestHead
+    later: Later
+    began: float
+    size: int
+
+
 Buffers = list[Buffer]
 
 
@@ -69,11 +79,13 @@ class Dispatcher:
         services.apis = tuple(api for _, api in sorted(self._apis.items()))
         self._routes: dict[tuple[int, int], _Route] = {}
 
-    def respond(self, frame: bytearray, peer: Peer) -> Buffers | Coroutine[Any, Any, Buffers]:
+    def respond(
+        self, frame: bytearray, peer: Peer
+    ) -> Buffers | Pending | Coroutine[Any, Any, Buffers]:
         """The response as buffers to send in order; none when the request wants no answer.
 
-        A coroutine that returns them when something has to be waited for.
-        Raises, here or there: HangUp; whatever a bug in a handler raises.
+        A coroutine that returns them when something has to be waited for; Pending when only the
+        journal has. Raises, here or there: HangUp; whatever a bug in a handler raises.
         """
         try:
             head = frames.request_head(frame)
@@ -97,9 +109,22 @@ class Dispatcher:
             answer = route.handler.handle(request, self._services)
         except (Malformed, StorageFault, OSError) as error:
             raise _hang_up(route.api, head.version, error) from error
+        if isinstance(answer, Later):
+            self._metrics.in_flight += 1
+            return Pending(route, head, answer, began, len(frame))
         if isinstance(answer, Coroutine):
             return self._awaited(route, head, answer, began, len(frame))
         return self._encoded(route, head, answer, began, len(frame))
+
+    def answers_later(self, frame: bytearray) -> bool:
+        """Whether a request may be taken up while such answers before it have not left."""
+        return int.from_bytes(frame[:2]) in ANSWERED_LATER
+
+    def finish(self, pending: Pending) -> Buffers:
+        """The response, once it is ready. Raises: as `respond`."""
+        self._metrics.in_flight -= 1
+        route, head, later, began, size = pending
+        return self._encoded(route, head, later.answer(), began, size)
 
     async def _awaited(
         self, route: _Route, head: RequestHead, answer: Coroutine[Any, Any, Answer],

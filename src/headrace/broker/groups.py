@@ -7,7 +7,7 @@ as configured. When a shard is rebuilt after a fault, those who wait are sent to
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace.broker.config import Config
@@ -119,6 +119,15 @@ class Groups:
             return await self._shard_of(group).ask(command)
         except StorageFault as fault:
             return Refused(Why.COORDINATOR_GONE, str(fault))
+
+    def submit(self, group: str, command: GroupCommand, told: Callable[[Any], None]) -> None:
+        """As `ask`, but calls `told` with the answer, and nobody has to wait for it."""
+
+        def tell(reply: Any) -> None:
+            fault = isinstance(reply, StorageFault)
+            told(Refused(Why.COORDINATOR_GONE, str(reply)) if fault else reply)
+
+        self._shard_of(group).submit(command, tell)
 
     async def ask_and_wait(self, command: Join | Sync) -> Any:
         """The answer to a join or sync, also when others decide it; otherwise as `ask`."""

@@ -147,10 +147,10 @@ class OffsetExpiry:
         """Topics with offsets that are gone: the process died between the two journals."""
         topics, now = self._topics.catalog.topics, self._clock.wall()
         known = {
-            (topic, committed.topic_id)
+            one
             for shard in self._groups.shards
             for offsets in self._groups.machine_of(shard).offsets.values()
-            for topic, _, committed in offsets
+            for one in offsets.topics()
         }
         return [
             _Gone(name, topic_id, now)

@@ -6,7 +6,7 @@ requests have nothing to wait for (`Answering`):
     async def handle(request: Request, services: Services) -> Answer: ...
 """
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,5 +52,38 @@ class Raw:
 
 # Fields for the codec, a body made by hand, or no response at all.
 Answer = Mapping[str, Any] | Raw | None
+
+
+class Later:
+    """An answer to a request that is decided, and leaves once the journal has what it rests on.
+
+    What the same connection asks next is taken up meanwhile: it finds the decision made, and its
+    answer leaves behind this one. So many small decisions share one write.
+    """
+
+    __slots__ = ("_answer", "_when_ready", "ready")
+
+    def __init__(self) -> None:
+        self.ready = False
+        self._answer: Callable[[], Answer] | None = None
+        self._when_ready: Callable[[], None] | None = None
+
+    def set(self, answer: Callable[[], Answer]) -> None:
+        """The answer may leave; `answer` makes it when it does."""
+        self._answer, self.ready = answer, True
+        if self._when_ready is not None:
+            self._when_ready()
+
+    def answer(self) -> Answer:
+        assert self._answer is not None, "asked for before it was set"
+        return self._answer()
+
+    def when_ready(self, call: Callable[[], None]) -> None:
+        """Who is told; at once when it is ready already."""
+        self._when_ready = call
+        if self.ready:
+            call()
+
+
 # What a handler returns: a coroutine, or at once what it would return, which saves a task.
-Answering = Answer | Coroutine[Any, Any, Answer]
+Answering = Answer | Later | Coroutine[Any, Any, Answer]

@@ -7,6 +7,7 @@ shards is fixed when the topic is created.
 
 import errno
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from headrace.broker.partitions import Partition
 from headrace.broker.topics import Topics
@@ -14,6 +15,8 @@ from headrace.core.catalog import CreateTopic
 from headrace.core.errors import Refused
 from headrace.log.api import Slice
 from headrace.wire.batches import BatchHeader
+
+_INDEXES_CACHED = 4096
 
 
 class PartitionJournal:
@@ -73,6 +76,7 @@ async def journals(
     return [partition for partition in found if partition is not None]
 
 
+@lru_cache(maxsize=_INDEXES_CACHED)
 def shard_index(group: str, count: int) -> int:
     """Kafka's mapping of a group to one of `count` partitions.
 

@@ -154,16 +154,19 @@ class ClassicGroup:
     def joined(self, member: MemberId) -> Joined:
         """What a member is told of the generation that is; members are for the leader alone."""
         assert self.leader is not None
-        peers = tuple(
-            Peer(one.id, one.instance, one.metadata(self.protocol)) for one in self.members.values()
-        )
+        peers: tuple[Peer, ...] = ()
+        if member == self.leader:
+            peers = tuple(
+                Peer(one.id, one.instance, one.metadata(self.protocol))
+                for one in self.members.values()
+            )
         return Joined(
             member,
             self.generation,
             self.protocol_type,
             self.protocol,
             self.leader,
-            peers if member == self.leader else (),
+            peers,
         )
 
     def snapshot(self) -> Snapshot:

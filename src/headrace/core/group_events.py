@@ -2,10 +2,12 @@
 
 Durable are GroupStored, GroupDropped, OffsetCommitted and OffsetDropped; all other events of
 classic groups die with the process, as members, timers and waiting requests do. Groups of the new
-protocol have `consumer_events.py`.
+protocol have `consumer_events.py`. What comes with every commit is a tuple, which costs a third of
+a frozen dataclass.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headrace.core.consumer_events import ConsumerEvent
 from headrace.core.errors import Refused
@@ -48,8 +50,7 @@ class MemberGone:
     member: MemberId
 
 
-@dataclass(frozen=True, slots=True)
-class TimerSet:
+class TimerSet(NamedTuple):
     group: str
     timer: Timer
     member: MemberId
@@ -139,8 +140,7 @@ class GroupDropped:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitted:
+class OffsetCommitted(NamedTuple):
     """Durable. `cause` and `by` are for the history that people read."""
 
     group: str
@@ -151,8 +151,7 @@ class OffsetCommitted:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDropped:
+class OffsetDropped(NamedTuple):
     """Durable. `cause` is None where a journal does not tell it."""
 
     group: str

@@ -148,8 +148,15 @@ class GroupShard:
     def apply(self, event: Event) -> None:
         """The only place where the shard's state changes; live and in recovery."""
         name = event.group
+        if isinstance(event, OffsetCommitted):  # nearly all are, and they make no group blank
+            self._apply_to_offsets(event)
+            if name not in self.names:
+                self.names.add(name)
+            return
         match event:
-            case OffsetCommitted() | OffsetDropped():
+            case TimerSet():
+                self._apply_to_classic(event)
+            case OffsetDropped():
                 self._apply_to_offsets(event)
             case GroupDropped():
                 self._end(name, ClassicGroup)

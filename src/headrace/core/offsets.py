@@ -25,6 +25,14 @@ class Offsets:
             for partition, committed in partitions.items():
                 yield topic, partition, committed
 
+    def topics(self) -> Iterator[tuple[str, UUID | None]]:
+        """The topics with commits, by name and by each id that commits for it have."""
+        for topic, partitions in self.by_topic.items():
+            # By identity: equal ids are one object nearly always, and comparing them takes long.
+            ids = {id(one.topic_id): one.topic_id for one in partitions.values()}
+            for topic_id in ids.values():
+                yield topic, topic_id
+
     def walk(self) -> Iterator[tuple[str, int, Committed]]:
         """As iteration, but offsets may come and go between two steps."""
         for topic in list(self.by_topic):
@@ -45,7 +53,9 @@ class Offsets:
     # ---- changes, called by apply only
 
     def put(self, topic: str, partition: int, committed: Committed) -> None:
-        partitions = self.by_topic.setdefault(topic, {})
+        partitions = self.by_topic.get(topic)
+        if partitions is None:
+            partitions = self.by_topic[topic] = {}
         self._count += partition not in partitions
         partitions[partition] = committed
 

@@ -11,7 +11,9 @@ other place, and Kafka's tools pass over them. A commit without a cause is a pla
 Sources: OffsetCommitValue.json, GroupMetadataValue.json.
 """
 
+import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeVar
 from uuid import UUID
 
@@ -27,13 +29,20 @@ from headrace.core.group_words import TIME_UNKNOWN, Candidate, Cause, Committed,
 from headrace.core.machine import Entry
 from headrace.core.types import MemberId, WallMs
 from headrace.log import consumer_group_records
-from headrace.wire.primitives import Malformed, Reader, Writer
+from headrace.wire.primitives import Malformed, Reader, Writer, uuid_of
 
 LEGACY_OFFSET, OFFSET, GROUP = 0, 1, 2
 CAUSE_HEADER, BY_HEADER = "headrace.cause", "headrace.by"
 _NEWEST = 4
 _OFFSET_VERSION, _EXPIRING_VERSION, _GROUP_VERSION = 4, 1, 3
 _TOPIC_ID = 0  # a tag
+# OffsetCommitValue 4 as nearly all are: without metadata, with a topic id.
+_PLAIN = struct.Struct(">hqiBqBBB16s")
+_EMPTY, _ONE_TAG, _UUID_BYTES = 1, 1, 16
+_PLAIN_PARTS = (_OFFSET_VERSION, _EMPTY, _ONE_TAG, _TOPIC_ID, _UUID_BYTES)
+_OFFSET_KINDS = (b"\0\0", b"\0\1")  # how keys of LEGACY_OFFSET and OFFSET begin
+_PARTITION = struct.Struct(">i")
+_CACHED = 4096
 _NO_EPOCH = -1
 _AS_SESSION = -1  # the rebalance timeout of clients that know none
 
@@ -72,6 +81,12 @@ class GroupJournal:
         """What a record stands for. Raises: Malformed for bytes, types or versions not known."""
         if key is None:
             raise Malformed("a record of the consumer-group journal without a key")
+        if key.startswith(_OFFSET_KINDS):  # nearly all
+            group, topic = _group_and_topic(key[: -_PARTITION.size])
+            (partition,) = _PARTITION.unpack_from(key, len(key) - _PARTITION.size)
+            if value is None:
+                return [OffsetDropped(group, topic, partition)]
+            return [OffsetCommitted(group, topic, partition, _committed(value))]
         source = Reader(key)
         kind = source.int16()
         if kind == GROUP:
@@ -80,15 +95,10 @@ class GroupJournal:
             return [_stored(group, value)]
         if kind in consumer_group_records.KINDS:
             return list(consumer_group_records.events(kind, source, value))
-        if kind not in (LEGACY_OFFSET, OFFSET):
-            raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
-        place = _text(source), _text(source), source.int32()
-        _at_end(source)
-        if value is None:
-            return [OffsetDropped(*place)]
-        return [OffsetCommitted(*place, _committed(value))]
+        raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
 
 
+@lru_cache(maxsize=_CACHED)
 def _headers(cause: Cause | None, by: str) -> tuple[tuple[str, bytes | None], ...]:
     told = (CAUSE_HEADER, cause.value if cause else ""), (BY_HEADER, by)
     return tuple((name, text.encode()) for name, text in told if text)
@@ -98,12 +108,26 @@ def _headers(cause: Cause | None, by: str) -> tuple[tuple[str, bytes | None], ..
 
 
 def _offset_key(group: str, topic: str, partition: int) -> bytes:
+    return _place(group, topic) + _PARTITION.pack(partition)
+
+
+@lru_cache(maxsize=_CACHED)
+def _place(group: str, topic: str) -> bytes:
+    """A key up to its partition: commits name few groups and topics again and again."""
     out = Writer()
     out.int16(OFFSET)
     out.nullable_string(group)
     out.nullable_string(topic)
-    out.int32(partition)
     return bytes(out.data)
+
+
+@lru_cache(maxsize=_CACHED)
+def _group_and_topic(place: bytes) -> tuple[str, str]:
+    """What stands in a key before its partition; one text for all records of a group."""
+    source = Reader(place, 2)
+    found = _text(source), _text(source)
+    _at_end(source)
+    return found
 
 
 def _offset_value(committed: Committed) -> bytes:
@@ -115,16 +139,26 @@ def _offset_value(committed: Committed) -> bytes:
         out.int64(committed.committed_at)
         out.int64(committed.expires_at)
         return bytes(out.data)
+    topic_id = committed.topic_id
+    if topic_id is not None and not committed.metadata:  # nearly all
+        return _PLAIN.pack(
+            _OFFSET_VERSION, committed.offset, committed.leader_epoch, _EMPTY,
+            committed.committed_at, _ONE_TAG, _TOPIC_ID, _UUID_BYTES, topic_id.bytes,
+        )  # fmt: skip
     out.int16(_OFFSET_VERSION)
     out.int64(committed.offset)
     out.int32(committed.leader_epoch)
     out.compact_string(committed.metadata)
     out.int64(committed.committed_at)
-    out.tags({_TOPIC_ID: committed.topic_id.bytes} if committed.topic_id else None)
+    out.tags({_TOPIC_ID: topic_id.bytes} if topic_id else None)
     return bytes(out.data)
 
 
 def _committed(value: bytes) -> Committed:
+    if len(value) == _PLAIN.size:
+        version, offset, epoch, empty, at, tags, tag, size, raw = _PLAIN.unpack(value)
+        if (version, empty, tags, tag, size) == _PLAIN_PARTS:
+            return Committed(offset, epoch, "", at, None, _real(uuid_of(raw)))
     source = Reader(value)
     version = _version(source, "a committed offset")
     flexible = version == _NEWEST
