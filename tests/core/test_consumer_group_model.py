@@ -7,7 +7,6 @@ compacted or not, gives the live state.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import settings
@@ -17,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from headrace.core.consumer_group import ConsumerGroup
 from headrace.core.consumer_words import (
     NOTHING,
-    Beaten,
     ConsumerBeat,
     ConsumerState,
     GroupCommand,
@@ -29,62 +27,13 @@ from headrace.core.group_words import Commit, DeleteGroup, Offset
 from headrace.core.machine import Entry
 from headrace.core.types import MemberId, TopicPartition
 
+from .consumer_client import REBALANCE_MS, Client
 from .group_rig import ConsumerDriver
 
 NAMES = ("aa", "ab", "bb")
 REGEXES = ("a.*", "b.*", ".*")
-BEAT_MS, SESSION_MS, REBALANCE_MS = 5_000, 45_000, 60_000
+BEAT_MS, SESSION_MS = 5_000, 45_000
 CALM_BEATS = 2 * (SESSION_MS + REBALANCE_MS) // BEAT_MS
-
-
-@dataclass
-class Client:
-    """The client's half. `reading` is what it reads now, `told` what it was assigned last."""
-
-    id: MemberId
-    instance: str | None
-    topics: frozenset[str]
-    regex: str
-    assignor: str | None
-    epoch: int = 0
-    reading: set[TopicPartition] = field(default_factory=set)
-    told: Partitions = NOTHING
-    said: Partitions | None = None  # that it owns
-    says_all: bool = True  # after every fault
-
-    def request(self) -> ConsumerBeat:
-        complete = self.says_all or self.epoch == 0
-        owned = frozenset(self.reading)
-        changed, self.said = owned != self.said, owned
-        return ConsumerBeat(
-            "g", self.id, self.epoch, instance=self.instance, client_id="c", client_host="/h",
-            rebalance_ms=REBALANCE_MS if complete else None,
-            topics=self.topics if complete else None,
-            regex=self.regex if complete else None,
-            assignor=self.assignor if complete else None,
-            owned=owned if complete or changed else None,
-        )  # fmt: skip
-
-    def hear(self, answer: Beaten | Refused) -> None:
-        if isinstance(answer, Refused):
-            assert answer.why in (Why.UNKNOWN_MEMBER, Why.STALE_EPOCH, Why.UNKNOWN_GROUP), answer
-            self.reading, self.told, self.epoch, self.says_all = set(), NOTHING, 0, True
-            return
-        assert answer.epoch >= self.epoch
-        self.epoch, self.says_all = answer.epoch, False
-        if answer.assignment is not None:
-            self.told = answer.assignment
-
-    def work(self) -> None:
-        """Let go of what it is not to have; then take what it is to have.
-
-        But not while it waits for an answer: what it said that it does not own may be another's by
-        then. The protocol leaves that to clients, here as in Kafka.
-        """
-        if self.reading - self.told:
-            self.reading &= self.told
-        elif not self.says_all:
-            self.reading |= self.told
 
 
 class Consumers(RuleBasedStateMachine):
@@ -136,6 +85,20 @@ class Consumers(RuleBasedStateMachine):
     @precondition(lambda self: len(self.clients) < 5)
     @rule(data=st.data(), instance=st.sampled_from([None, None, "i", "j"]))
     def member_begins(self, data: st.DataObject, instance: str | None) -> None:
+        self.begin(data, instance)
+
+    @precondition(lambda self: self.away())
+    @rule(data=st.data())
+    def static_member_is_back(self, data: st.DataObject) -> None:
+        self.begin(data, data.draw(st.sampled_from(self.away())))
+
+    def away(self) -> list[str | None]:
+        """The instances that left for now."""
+        group = self.group or ConsumerGroup("g")
+        holdings = group.holdings
+        return [one.instance for one in group.members.values() if holdings[one.id].epoch < 0]
+
+    def begin(self, data: st.DataObject, instance: str | None) -> None:
         topics, regex = self.subscription(data)
         assignor = data.draw(st.sampled_from([None, "uniform", "range"]))
         self.made += 1

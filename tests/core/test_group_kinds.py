@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from headrace.core.consumer_events import ConsumerGroupDropped, HoldingDropped, TargetDropped
 from headrace.core.consumer_group import ConsumerGroup
 from headrace.core.consumer_words import ConsumerBeat
 from headrace.core.errors import Refused, Why
@@ -105,6 +106,28 @@ def test_tombstones_of_another_kind_do_no_harm(group: Any) -> None:
     rebuilt = group.rebuilt()
     assert rebuilt.groups["g"].members.keys() == {"m1"}
     assert rebuilt.offsets["g"].get("t", 0).offset == 7
+
+
+def test_a_tombstone_is_for_its_own_kind_and_makes_no_group(group: Any) -> None:
+    for event in (HoldingDropped("g", MemberId("a")), TargetDropped("g"), GroupDropped("g")):
+        group.shard.apply(event)
+    assert group.shard.groups == {}
+    group.enter("a")
+    group.shard.apply(GroupDropped("g"))
+    assert group.consumers().members.keys() == {"a"}
+    group.join(group="h")
+    group.shard.apply(TargetDropped("h"))
+    group.shard.apply(ConsumerGroupDropped("h"))
+    assert group.group("h").members.keys() == {"m1"}
+
+
+def test_all_that_a_group_has_goes_with_it(group: Any) -> None:
+    """Kafka may have left more than we would; its order is 8, 7, 6, 5, 16, 3."""
+    group.enter("a", regex="t.*")
+    entries = group.codec.records(group.consumers().ended(), group.now.wall)
+    kinds = [int.from_bytes(entry.key[:2], "big") for entry in entries]
+    assert kinds == [8, 7, 6, 5, 16, 3]
+    assert all(entry.value is None for entry in entries)
 
 
 # ---- classic requests to a group of the new protocol
