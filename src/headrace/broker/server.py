@@ -27,7 +27,9 @@ FRAMES_QUEUED_MAX = 16
 BYTES_QUEUED_MAX = 4 * 1024 * 1024
 UNSENT_MAX = 1024  # answers that wait for a journal, or behind one that does
 STOP_SECONDS_MAX = 5.0
-ANSWERING_SECONDS_MAX = 0.01  # at a stretch, for one connection; then others have their turn
+# At a stretch, for one connection; then others have their turn. As long again may take the write
+# of what was decided in it.
+ANSWERING_SECONDS_MAX = 0.005
 _IDLE_LOOKS = 10  # in the time after which a connection is idle
 _IDLE_LOOK_SECONDS_MIN = 0.1
 
