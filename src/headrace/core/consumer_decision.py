@@ -225,7 +225,7 @@ class ConsumerDecision:
         self._emit(HoldingStored(group.name, member.id, next_))
         if next_.progress is not Progress.UNREVOKED:
             self._tell(ConsumerTimerCleared(group.name, Timer.REBALANCE, member.id))
-        elif held.progress is not Progress.UNREVOKED:
+        else:
             self._set_timer(Timer.REBALANCE, member.id, member.rebalance_ms)
         return next_
 
