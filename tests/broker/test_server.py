@@ -15,13 +15,13 @@ import pytest
 import headrace
 from headrace.broker import server as server_module
 from headrace.broker.config import Config
-from headrace.broker.dispatch import Buffers, Dispatcher, Peer, Pending
-from headrace.broker.request import HangUp, Later
-from headrace.broker.server import Connection, Server
+from headrace.broker.dispatch import Dispatcher, Peer
+from headrace.broker.server import Server
 from headrace.broker.services import open_services
 from headrace.wire import batches, codec
 from headrace.wire.batches import Record
-from headrace.wire.frames import RequestHead
+
+from .connection_rig import StubDispatcher, on_a_connection, receive
 
 Connecting = Callable[..., Any]
 TIMEOUT = 10
@@ -92,14 +92,14 @@ def test_who_does_not_read_holds_up_nobody_and_loses_nothing(connecting: Connect
         assert wire.call(18, 0).error_code == 0, "others are served meanwhile"
         sizes = []
         for number in range(6):
-            correlation_id, size = greedy_receive(greedy.socket)
+            correlation_id, size = greedyreceive(greedy.socket)
             assert correlation_id == number
             sizes.append(size)
         assert len(set(sizes)) == 1
         assert sizes[0] > 11_000_000
 
 
-def greedy_receive(peer: socket.socket) -> tuple[int, int]:
+def greedyreceive(peer: socket.socket) -> tuple[int, int]:
     """Correlation id and size of a large answer, without keeping it."""
     head = b""
     while len(head) < 8:
@@ -144,206 +144,19 @@ def test_what_comes_before_a_poll_begins_to_wait_is_not_missed(tmp_path: Path) -
     asyncio.run(go())
 
 
-LATER, REFUSED = 8, 9  # what a frame may begin with besides 0 and 1
-
-
-class _Dispatcher:
-    """Answers a frame with itself: at once, or in a task when its first byte is 1.
-
-    When it is LATER, as soon as `decided` says so; when it is REFUSED, the connection has to end.
-    """
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.decided: list[Later] = []
-
-    def respond(
-        self, frame: bytearray, peer: Peer
-    ) -> Buffers | Pending | Coroutine[Any, Any, Buffers]:
-        self.asked.append(peer.connection_id)
-        if frame[0] == LATER:
-            self.decided.append(Later())
-            head = RequestHead(LATER, 0, len(self.decided), None, 0)
-            route: Any = None
-            return Pending(route, head, self.decided[-1], 0.0, len(frame))
-        if frame[0] == REFUSED:
-            raise HangUp("what it sent is nothing")
-        return self._later(frame) if frame[0] else [frame]
-
-    def answers_later(self, frame: bytearray) -> bool:
-        return frame[0] in (LATER, REFUSED)
-
-    def finish(self, pending: Pending) -> Buffers:
-        return [b"answer %d;" % pending.head.correlation_id]
-
-    async def _later(self, frame: bytearray) -> Buffers:
-        return [frame]
-
-
-def _ready(later: Later) -> None:
-    later.set(lambda: None)
-
-
-@pytest.fixture
-def dispatcher() -> _Dispatcher:
-    return _Dispatcher()
-
-
-@pytest.fixture
-def connected(tmp_path: Path, dispatcher: Any) -> Callable[[Any], None]:
-    """Runs a coroutine function on a connection that `dispatcher` answers."""
-
-    def run(go: Callable[[Connection, _Transport], Coroutine[Any, Any, None]]) -> None:
-        async def within() -> None:
-            services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
-            await go(*_connected(Server(services, dispatcher)))
-            await services.close()
-
-        asyncio.run(within())
-
-    return run
-
-
-def test_decisions_need_not_wait_for_the_answers_before_them(
-    dispatcher: _Dispatcher, connected: Callable[[Any], None]
-) -> None:
-    async def go(connection: Connection, transport: _Transport) -> None:
-        _receive(connection, LATER, LATER, LATER, 0)
-        assert len(dispatcher.decided) == 3
-        assert len(dispatcher.asked) == 3  # the last is of another kind, and waits
-        _ready(dispatcher.decided[1])
-        await asyncio.sleep(0)
-        assert transport.written == []  # answers keep the order of requests
-        _ready(dispatcher.decided[0])
-        await asyncio.sleep(0)
-        assert transport.written == [b"answer 1;answer 2;"]
-        _ready(dispatcher.decided[2])
-        await asyncio.sleep(0)
-        assert transport.written[1:] == [b"answer 3;", bytearray(8)]
-
-    connected(go)
-
-
-def test_answers_that_wait_are_bounded(
-    dispatcher: _Dispatcher, connected: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "UNSENT_MAX", 2)
-
-    async def go(connection: Connection, transport: _Transport) -> None:
-        _receive(connection, LATER, LATER, LATER)
-        assert len(dispatcher.decided) == 2
-        _ready(dispatcher.decided[0])
-        await asyncio.sleep(0)
-        assert transport.written == [b"answer 1;"]
-        assert len(dispatcher.decided) == 3
-
-    connected(go)
-
-
-def test_who_sends_nonsense_still_gets_the_answers_before_it(
-    dispatcher: _Dispatcher, connected: Callable[[Any], None]
-) -> None:
-    async def go(connection: Connection, transport: _Transport) -> None:
-        _receive(connection, LATER, REFUSED, LATER)
-        _receive(connection, LATER)
-        assert not transport.is_closing()
-        _ready(dispatcher.decided[0])
-        await asyncio.sleep(0)
-        assert transport.written == [b"answer 1;"]
-        assert transport.is_closing()
-        assert len(dispatcher.asked) == 2
-
-    connected(go)
-
-
-def test_a_stop_waits_for_what_is_decided(
-    dispatcher: _Dispatcher, connected: Callable[[Any], None]
-) -> None:
-    async def go(connection: Connection, transport: _Transport) -> None:
-        _receive(connection, LATER)
-        ending = connection.finish()
-        assert ending is not None
-        await asyncio.sleep(0)
-        assert not ending.done()
-        _ready(dispatcher.decided[0])
-        await asyncio.wait_for(ending, TIMEOUT)
-        assert transport.written == [b"answer 1;"]
-        assert transport.is_closing()
-
-    connected(go)
-
-
-def test_who_goes_away_is_not_answered(
-    dispatcher: _Dispatcher, connected: Callable[[Any], None]
-) -> None:
-    async def go(connection: Connection, transport: _Transport) -> None:
-        _receive(connection, LATER)
-        transport.abort()
-        connection.connection_lost(None)
-        _ready(dispatcher.decided[0])
-        await asyncio.sleep(0)
-        assert transport.written == []
-
-    connected(go)
-
-
-class _Transport(asyncio.Transport):
-    """Keeps what is written, until `broken` writes; then it behaves as after a reset."""
-
-    def __init__(self, connection: Connection, *, broken: int = 1000) -> None:
-        super().__init__()
-        self.written: list[Any] = []
-        self._connection = connection
-        self._left = broken
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self.is_closing():
-            return
-        self.written.append(data)
-        self._left -= 1
-        if not self._left:
-            asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
-
-    def is_closing(self) -> bool:
-        return self._left <= 0
-
-    def abort(self) -> None:
-        self._left = 0
-
-    def close(self) -> None:
-        self._left = 0
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-
-def _receive(connection: Connection, *first_bytes: int) -> None:
-    """Frames of eight bytes arrive together."""
-    data = b"".join(struct.pack(">ib7x", 8, first) for first in first_bytes)
-    connection.get_buffer(-1)[: len(data)] = data
-    connection.buffer_updated(len(data))
-
-
-def _connected(server: Server, broken: int = 1000) -> tuple[Connection, _Transport]:
-    connection = Connection(server)
-    transport = _Transport(connection, broken=broken)
-    connection.connection_made(transport)
-    return connection, transport
-
-
 def test_who_sends_many_requests_at_once_takes_turns_with_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "ANSWERING_SECONDS_MAX", 0.0)
 
     async def go() -> None:
-        dispatcher: Any = _Dispatcher()
+        dispatcher: Any = StubDispatcher()
         services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
         server = Server(services, dispatcher)
-        (busy, told), (other, told_other) = _connected(server), _connected(server)
-        _receive(busy, 0, 0, 0)
-        _receive(other, 0)
-        _receive(busy, 0)
+        (busy, told), (other, told_other) = on_a_connection(server), on_a_connection(server)
+        receive(busy, 0, 0, 0)
+        receive(other, 0)
+        receive(busy, 0)
         for _ in range(4):
             await asyncio.sleep(0)
         assert (len(told.written), len(told_other.written)) == (4, 1)
@@ -359,12 +172,12 @@ def test_nothing_is_answered_after_a_write_failed(
     """A task that is cancelled before its first step could not clean up."""
 
     async def go() -> None:
-        dispatcher: Any = _Dispatcher()
+        dispatcher: Any = StubDispatcher()
         services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
         gone: list[int] = []
         monkeypatch.setattr(services, "disconnected", gone.append)
-        connection, _ = _connected(Server(services, dispatcher), broken=1)
-        _receive(connection, 0, 1, 0)
+        connection, _ = on_a_connection(Server(services, dispatcher), broken=1)
+        receive(connection, 0, 1, 0)
         await asyncio.sleep(0)
         assert dispatcher.asked == [1]
         assert gone == [1]
@@ -375,10 +188,10 @@ def test_nothing_is_answered_after_a_write_failed(
 
 def test_idle_time_begins_with_the_answer_to_who_waited(tmp_path: Path) -> None:
     async def go() -> None:
-        dispatcher: Any = _Dispatcher()
+        dispatcher: Any = StubDispatcher()
         services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
-        connection, transport = _connected(Server(services, dispatcher))
-        _receive(connection, 1)
+        connection, transport = on_a_connection(Server(services, dispatcher))
+        receive(connection, 1)
         answered_after = asyncio.get_running_loop().time()
         await asyncio.sleep(0)
         assert len(transport.written) == 1

@@ -73,7 +73,7 @@ def told(*events: Event, is_whole: bool = True, headers: bool = True) -> list[Ha
     history = GroupHistory()
     found = []
     for one in records(events):
-        given = one if headers else replace(one, headers=())
+        given = one if headers else one._replace(headers=())
         found += history.take(given, is_whole=is_whole)
     assert history.unreadable == []
     return found

@@ -1,4 +1,4 @@
-"""What the log tells of consumer groups: generations, who is gone and why, what people did to offsets.
+"""What the log tells of consumer groups: generations, who is gone and why, who touched offsets.
 
 Commits are not told; `headrace offsets history` knows them.
 """

@@ -13,6 +13,8 @@ from typing import Any
 from headrace.wire import codec
 from headrace.wire.primitives import Buffer
 
+_NAME_TOLD_MAX = 255  # characters; the ids that clients make have some 50
+
 
 class HangUp(Exception):
     """The connection must end; the message is the reason for the log, `blame` for the metrics."""
@@ -24,7 +26,10 @@ class HangUp(Exception):
 
 @dataclass(slots=True)  # not frozen, which would double the cost of making one
 class Request:
-    """One request; `body` is memory of its own that the handler may keep and write to."""
+    """One request; `body` is memory of its own that the handler may keep and write to.
+
+    `overtakes`: how many requests before it are decided with it (`overtaking.py`).
+    """
 
     api_key: int
     version: int
@@ -33,14 +38,18 @@ class Request:
     host: str
     connection_id: int
     body: memoryview
+    overtakes: int = 0
 
     def message(self) -> Any:
         """The body, decoded. Raises: Malformed."""
         return codec.decode_request(self.api_key, self.version, self.body)
 
     def asked_by(self, member: str = "") -> str:
-        """Who asks, for people: the member, or else the client, and its address."""
-        return f"{member or self.client_id or '-'} /{self.host}"
+        """Who asks, for people: the member, or else the client, and its address.
+
+        Cut short, because it is written with every offset that a request moves.
+        """
+        return f"{(member or self.client_id or '-')[:_NAME_TOLD_MAX]} /{self.host}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ members and having none.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headrace.core.consumer_events import (
     ConsumerGroupDropped,
@@ -301,7 +301,7 @@ class GroupRecords:
         held = self._pending.pop(header.producer_id, [])
         if held and _commits(batches.payload(piece, 0, header)):
             at = header.max_timestamp
-            yield from (replace(one, timestamp=at) for one in held)
+            yield from (one._replace(timestamp=at) for one in held)
 
 
 def _searchable(piece: memoryview, header: BatchHeader) -> bytes:

@@ -43,6 +43,7 @@ _PLAIN_PARTS = (_OFFSET_VERSION, _EMPTY, _ONE_TAG, _TOPIC_ID, _UUID_BYTES)
 _OFFSET_KINDS = (b"\0\0", b"\0\1")  # how keys of LEGACY_OFFSET and OFFSET begin
 _PARTITION = struct.Struct(">i")
 _CACHED = 4096
+_CACHED_SIZE_MAX = 512  # characters or bytes of what is cached: strangers choose the names
 _NO_EPOCH = -1
 _AS_SESSION = -1  # the rebalance timeout of clients that know none
 
@@ -82,7 +83,10 @@ class GroupJournal:
         if key is None:
             raise Malformed("a record of the consumer-group journal without a key")
         if key.startswith(_OFFSET_KINDS):  # nearly all
-            group, topic = _group_and_topic(key[: -_PARTITION.size])
+            place = key[: -_PARTITION.size]
+            short = len(place) <= _CACHED_SIZE_MAX
+            found = _group_and_topic_cached(place) if short else _group_and_topic(place)
+            group, topic = found
             (partition,) = _PARTITION.unpack_from(key, len(key) - _PARTITION.size)
             if value is None:
                 return [OffsetDropped(group, topic, partition)]
@@ -108,12 +112,13 @@ def _headers(cause: Cause | None, by: str) -> tuple[tuple[str, bytes | None], ..
 
 
 def _offset_key(group: str, topic: str, partition: int) -> bytes:
-    return _place(group, topic) + _PARTITION.pack(partition)
+    short = len(group) <= _CACHED_SIZE_MAX
+    place = _place_cached(group, topic) if short else _place(group, topic)
+    return place + _PARTITION.pack(partition)
 
 
-@lru_cache(maxsize=_CACHED)
 def _place(group: str, topic: str) -> bytes:
-    """A key up to its partition: commits name few groups and topics again and again."""
+    """A key up to its partition."""
     out = Writer()
     out.int16(OFFSET)
     out.nullable_string(group)
@@ -121,13 +126,17 @@ def _place(group: str, topic: str) -> bytes:
     return bytes(out.data)
 
 
-@lru_cache(maxsize=_CACHED)
 def _group_and_topic(place: bytes) -> tuple[str, str]:
     """What stands in a key before its partition; one text for all records of a group."""
     source = Reader(place, 2)
     found = _text(source), _text(source)
     _at_end(source)
     return found
+
+
+# Commits name few groups and topics again and again.
+_place_cached = lru_cache(maxsize=_CACHED)(_place)
+_group_and_topic_cached = lru_cache(maxsize=_CACHED)(_group_and_topic)
 
 
 def _offset_value(committed: Committed) -> bytes:

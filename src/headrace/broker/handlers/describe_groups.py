@@ -21,8 +21,8 @@ async def handle(request: Request, services: Services) -> Answer:
     refused = await services.groups.durable()
     return {
         "groups": [
-            _described(name, request.version, refused, services)
-            | {"group_id": name, "authorized_operations": operations}
+            {"group_id": name, "authorized_operations": operations}
+            | _described(name, request.version, refused, services)
             # Once each: a short request could ask for a large group very often.
             for name in dict.fromkeys(message.groups)
         ]
@@ -45,7 +45,7 @@ def _described(
 
 
 def _missing(code: Code, message: str | None) -> dict[str, Any]:
-    return {
+    told: dict[str, Any] = {
         "error_code": code,
         "error_message": message,
         "group_state": _GONE,
@@ -53,6 +53,7 @@ def _missing(code: Code, message: str | None) -> dict[str, Any]:
         "protocol_data": "",
         "members": (),
     }
+    return told | {"authorized_operations": NOT_ASKED} if code else told
 
 
 def _found(group: ClassicGroup) -> dict[str, Any]:
