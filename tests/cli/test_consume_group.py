@@ -161,3 +161,11 @@ def test_a_topic_that_is_made_anew_is_read_from_its_beginning(
     assert cli("produce", "--topic", "t", stdin=b"d\ne\nf\ng\n").code == 0
     assert [consumer.stdout.readline() for _ in range(4)] == [b"d\n", b"e\n", b"f\n", b"g\n"]
     assert consumer.wait(TIMEOUT_S) == 0
+
+
+@pytest.mark.parametrize("named", [("--group", ""), ("--command-property", "group.id=")])
+def test_a_group_without_a_name_is_refused(cli: Command, named: tuple[str, str]) -> None:
+    """A script whose variable is not set would read everything again, and commit nothing."""
+    ended = cli("consume", "--topic", "orders", *named)
+    told = "headrace consume: the name of the group is empty; give one, or leave the option out\n"
+    assert (ended.code, ended.out, ended.err) == (1, b"", told)

@@ -11,7 +11,8 @@ import pytest
 import headrace
 from headrace.cli.consumer_groups_reset import within
 from headrace.client.connection import Cluster
-from headrace.client.groups import list_group_offsets
+from headrace.client.errors import Unreachable
+from headrace.client.groups import alter_group_offsets, list_group_offsets
 from headrace.client.offsets import TopicPartition
 from headrace.client.topics import create_topic
 
@@ -113,6 +114,13 @@ def test_a_time_without_records_is_told(plan: Command) -> None:
     assert ended.err.count("Falling back to latest known offset.\n") == 2
 
 
+def test_a_time_that_no_clock_reaches_is_the_end(plan: Command) -> None:
+    never = "-P999999999999999D"
+    ended = plan(*IDLE, "--by-duration", never, "--topic", "orders:2", "--json")
+    assert json.loads(ended.text)["partitions"][0]["new_offset"] == 10
+    assert ended.err.count("Falling back to latest known offset.\n") == 1
+
+
 def test_a_time_before_1970_is_the_beginning(plan: Command) -> None:
     ended = plan(*IDLE, "--to-datetime", "1901-01-01T00:00:00", "--topic", "orders:2", "--json")
     assert json.loads(ended.text)["partitions"][0]["new_offset"] == 0
@@ -165,6 +173,18 @@ def test_what_cannot_be_planned_is_one_line_and_1(
     assert (ended.code, ended.text) == (1, "")
     assert ended.err.startswith(f"headrace consumer-groups: {told}")
     assert ended.err.count("\n") == 1
+
+
+def test_the_form_of_an_export_does_not_hang_on_how_many_groups_there_are(
+    cli: Command, broker: headrace.Broker
+) -> None:
+    """As with Kafka's tool, --all-groups names the group, even if it is the only one."""
+    with Cluster(broker.bootstrap_servers) as cluster:
+        create_topic(cluster, "t", 1)
+        alter_group_offsets(cluster, "only", {("t", 0): 0}).check()
+    asked = ("consumer-groups", "--reset-offsets", "--topic", "t", "--to-latest", "--export")
+    assert cli(*asked, "--dry-run", "--all-groups").text == "only,t,0,0\n\n"
+    assert cli(*asked, "--dry-run", "--group", "only").text == "t,0,0\n\n"
 
 
 def test_a_file_without_a_group_that_is_asked_for(plan: Command, tmp_path: Path) -> None:
@@ -234,6 +254,27 @@ def test_a_plan_that_fails_keeps_its_group_from_being_set_and_no_other(
     assert ended.code == 1
     assert "Cannot shift offset for partition orders-0" in ended.err
     assert committed(broker, "idle")["orders", 0] == 5
+    assert committed(broker, "reports-of-a-long-name") == {("orders", 2): 1}
+
+
+@pytest.mark.parametrize(("end", "code"), [(Unreachable("gone"), 1), (KeyboardInterrupt(), 130)])
+def test_what_was_set_is_told_when_it_ends_amid_groups(
+    groups: Command,
+    broker: headrace.Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    end: BaseException,
+    code: int,
+) -> None:
+    def alter(cluster: Cluster, group: str, offsets: dict[TopicPartition, int]) -> Any:
+        if group != "idle":
+            raise end
+        return alter_group_offsets(cluster, group, offsets)
+
+    monkeypatch.setattr("headrace.cli.consumer_groups_reset.alter_group_offsets", alter)
+    ended = groups("--reset-offsets", *TWO, "--topic", "plain", "--to-offset", "0", "--execute")
+    assert ended.code == code
+    assert [line.split() for line in ended.text.splitlines()[2:]] == [["idle", "plain", "0", "0"]]
+    assert ended.err == ("headrace consumer-groups: gone\n" if code == 1 else "")
     assert committed(broker, "reports-of-a-long-name") == {("orders", 2): 1}
 
 

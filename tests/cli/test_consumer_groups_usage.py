@@ -175,6 +175,7 @@ def test_plans_of_one_group_and_of_several(tmp_path: Path) -> None:
         ("orders,x,3", ["g"], "line 1 of FILE is 'orders,x,3'; write topic,partition,offset or"),
         ("orders,0,3", ["g", "h"], "line 1 of FILE is 'orders,0,3'; write group,topic,partition"),
         ("orders", ["g"], "line 1 of FILE is 'orders'"),
+        ("orders,0,1_0", ["g"], "line 1 of FILE is 'orders,0,1_0'"),
         ("a,b,0,1,2", ["g"], "line 1 of FILE is 'a,b,0,1,2'"),
     ],
 )
@@ -189,3 +190,28 @@ def test_plans_that_are_none(tmp_path: Path, line: str, groups: list[str], told:
 def test_a_plan_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(Trouble, match=r"--from-file .*absent\.csv cannot be read"):
         read_plans(tmp_path / "absent.csv", ["g"])
+
+
+def test_names_of_groups_in_a_plan_keep_their_blanks(tmp_path: Path) -> None:
+    """As --export writes them."""
+    file = tmp_path / "plan.csv"
+    file.write_text('" a, b ",orders,0,3\n lead,orders,0,4\n')
+    plans = {" a, b ": {("orders", 0): 3}, " lead": {("orders", 0): 4}}
+    assert read_plans(file, [" a, b ", " lead"]) == plans
+
+
+def test_a_plan_may_begin_with_the_mark_of_a_spreadsheet(tmp_path: Path) -> None:
+    file = tmp_path / "plan.csv"
+    file.write_bytes(b"\xef\xbb\xbforders,0,3\r\n")
+    assert read_plans(file, ["g"]) == {"g": {("orders", 0): 3}}
+
+
+def test_a_name_that_is_no_text_is_one_line_and_1(cli: Command) -> None:
+    ended = cli("consumer-groups", "--describe", "--group", "\udcff")
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.err.startswith("headrace consumer-groups: a request cannot hold what was given: ")
+
+
+def test_a_refusal_is_told_with_one_stop(cli: Command) -> None:
+    ended = cli("consumer-groups", "--describe", "--group", "")
+    assert "The group id is empty; the name belongs" in ended.err

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import pickle
 import re
 import subprocess
 import sys
@@ -73,7 +74,8 @@ def test_every_name_of_the_package_is_there() -> None:
     for name in headrace.__all__:
         assert getattr(headrace, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Amdin'"):
-        _ = headrace.Amdin
+        # mypy tells when the ignore is unused: then any name would pass in programs of users.
+        _ = headrace.Amdin  # type: ignore[attr-defined]  # on purpose
 
 
 def test_topics_and_settings(admin: headrace.SyncAdmin) -> None:
@@ -311,3 +313,41 @@ def test_it_says_what_it_is() -> None:
         assert repr(admin) == "<headrace.SyncAdmin of localhost:9092, timeout 5 s>"
     assert repr(admin) == "<headrace.SyncAdmin of localhost:9092, timeout 5 s, closed>"
     assert repr(headrace.Admin("h:1")) == "<headrace.Admin of h:1, timeout 30 s>"
+
+
+def test_one_name_is_not_taken_for_several(admin: headrace.SyncAdmin) -> None:
+    """A string is iterable: the groups `a` and `b` would go instead of `ab`."""
+    for call in (
+        lambda: admin.delete_consumer_groups("ab"),
+        lambda: admin.describe_consumer_groups("ab"),
+        lambda: admin.list_groups(states="Empty"),
+        lambda: admin.list_consumer_groups(types="classic"),
+        lambda: admin.remove_members_from_consumer_group("ab", instances="one"),
+        lambda: admin.describe_topics("orders"),
+    ):
+        with pytest.raises(TypeError, match=r"is one name, '\w+'; give a list of names"):
+            call()
+    assert admin.list_topics() is not None  # the client goes on
+
+
+def test_errors_and_results_can_be_sent_to_another_process(admin: headrace.SyncAdmin) -> None:
+    result = admin.delete_consumer_group_offsets("nobody", [("t", 0)])
+    copied = pickle.loads(pickle.dumps(result))
+    assert repr(copied) == repr(result)
+    was, error = result.all(), copied.all()
+    assert was is not None
+    for name in ("code", "name", "message", "retriable", "args"):
+        assert getattr(error, name) == getattr(was, name)
+
+
+def test_what_no_request_can_hold_is_a_value_error(admin: headrace.SyncAdmin) -> None:
+    admin.create_topic("one-of-values", 1)
+    for call in (
+        lambda: admin.list_offsets({("one-of-values", 0): 2**70}),
+        lambda: admin.alter_consumer_group_offsets("g", {("t", 0): 2**63}),
+        lambda: admin.delete_consumer_group_offsets("g" * 40_000, [("t", 0)]),
+        lambda: admin.describe_consumer_groups(["\udcff"]),
+    ):
+        with pytest.raises(ValueError, match="a request cannot hold what was given") as raised:
+            call()
+        assert isinstance(raised.value, headrace.ClientError)

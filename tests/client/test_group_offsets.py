@@ -78,6 +78,14 @@ def test_setting_offsets_tells_each_partitions_error(real: Cluster) -> None:
     assert alter_group_offsets(real, "e-nothing", {}).all() is None
 
 
+def test_an_offset_below_0_is_no_offset(cluster: Cluster, script: Any) -> None:
+    """Brokers store whatever they get; Java refuses to send it, and passes over one it is told."""
+    with pytest.raises(ValueError, match="-5 is no offset; the first one of t-0 is 0"):
+        alter_group_offsets(cluster, "g", {("t", 0): -5})
+    with pytest.raises(ValueError, match="-1 is no offset"):
+        alter_group_offsets(cluster, "g", {("t", 0): CommittedOffset(-1)})
+
+
 def test_offsets_are_not_set_under_members(real: Cluster, joined: Any) -> None:
     create_topic(real, "m", 1)
     with joined("m-group", "m"):

@@ -53,6 +53,10 @@ public class GroupTools {
                 var topic = new NewTopic(name, order.path("partitions").asInt(), (short) 1);
                 admin.createTopics(List.of(topic)).all().get();
                 break;
+            case "delete":
+                admin.deleteTopics(List.of(name)).all().get();
+                until(() -> !hasOffsets(order.path("group").asText(), name), () -> "offsets outlive " + name);
+                break;
             case "produce":
                 produce(name, order);
                 break;
@@ -139,6 +143,15 @@ public class GroupTools {
             wanted.keySet().forEach(name -> found.put(name, members.get(name).owned));
             return found.equals(wanted);
         }, () -> found + " instead of " + wanted);
+    }
+
+    static boolean hasOffsets(String group, String topic) {
+        try {
+            var found = admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get();
+            return found.keySet().stream().anyMatch(partition -> partition.topic().equals(topic));
+        } catch (InterruptedException | ExecutionException error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     static void until(BooleanSupplier done, Supplier<String> otherwise) throws Exception {

@@ -311,6 +311,22 @@ def a_name_changes_its_kind(story: Story) -> None:
     story.tool("--describe --group moving (again)", "--describe --group moving --state")
 
 
+def a_topic_is_deleted(story: Story) -> None:
+    story.side.order("create", "brief", partitions=1)
+    story.tool(
+        "--reset-offsets --group bereaved --topic brief --topic a:0 --to-earliest --execute",
+        "--describe --group bereaved",
+    )
+    story.side.order("delete", "brief", group="bereaved")
+    story.tool(
+        "--describe --group bereaved (again)",
+        "--delete-offsets --group bereaved --topic brief",
+        "--delete-offsets --group bereaved --topic brief:0",
+        "--reset-offsets --group bereaved --all-topics --to-latest --execute",
+        "--describe --group bereaved (reset)",
+    )
+
+
 def last_offset_of_a_simple_group(story: Story) -> None:
     story.tool(
         "--reset-offsets --group single --topic a:0 --to-earliest --execute",
@@ -332,5 +348,6 @@ CHAPTERS: list[Callable[[Story], None]] = [
     new_protocol,
     new_protocol_left,
     a_name_changes_its_kind,
+    a_topic_is_deleted,
     last_offset_of_a_simple_group,
 ]

@@ -70,7 +70,11 @@ class Side:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(_ANSWER_SECONDS_MAX)
+        try:
+            self._process.wait(_ANSWER_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._reader.join()
         assert self._process.stdout is not None
         self._process.stdout.close()
@@ -82,7 +86,8 @@ class Side:
         assert self._process.stdin is not None
         print(json.dumps({"order": order, "name": name, **more}), file=self._process.stdin)
         self._process.stdin.flush()
-        answer = json.loads(self._answers.get(timeout=_ANSWER_SECONDS_MAX) or "{}")
+        line = self._answers.get(timeout=_ANSWER_SECONDS_MAX)
+        answer = json.loads(line) if line else {"failed": f"the JVM ended: {self._told()}"}
         assert "failed" not in answer, (answer["failed"], order, name, more)
         return answer
 
@@ -132,6 +137,11 @@ class Side:
         }
         synced = self.cluster.ask(_SYNC, _SYNC_VERSION, syncing)
         check(synced.error_code, f"synchronizing {group}")
+
+    def _told(self) -> str:
+        """The end of what the JVM said of its troubles."""
+        self._log.seek(0)
+        return self._log.read()[-2000:]
 
     def _read(self, lines: IO[str]) -> None:
         for line in lines:

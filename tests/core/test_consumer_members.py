@@ -78,6 +78,28 @@ def test_a_new_target_while_letting_go_is_followed_afterwards(group: Any) -> Non
     assert sorted(len(group.consumers().holding(member)) for member in "abc") == [1, 1, 2]
 
 
+def test_who_lets_go_in_time_stays_however_often_the_target_changes(group: Any) -> None:
+    """Each partition has all its time, and is free as soon as it was let go of."""
+    group.make_topic("t", 24)
+    group.enter("a")
+    group.enter("b")
+    group.heartbeat("a", 2)
+    for newcomer in "cdef":
+        given_up = group.consumers().holdings["a"].revoking
+        assert given_up, newcomer
+        owned = group.holds("a")  # it does as it was told, and says so
+        group.elapse(REBALANCE_MS // 3)
+        group.enter(newcomer)
+        told = group.heartbeat("a", group.consumers().holdings["a"].epoch, owned)
+        assert isinstance(told, Beaten), newcomer
+        assert not given_up & group.consumers().holding("a")
+        for other in "bcdef"[: "bcdef".index(newcomer)]:
+            held = group.consumers().holdings[other]
+            group.heartbeat(other, held.epoch, group.holds(other))
+    group.settle(*"abcdef")
+    assert {len(group.consumers().holding(member)) for member in "abcdef"} == {4}
+
+
 def test_what_is_given_back_while_it_is_let_go_of_is_first_let_go_of(group: Any) -> None:
     group.enter("a")
     group.enter("b")

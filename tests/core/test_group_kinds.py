@@ -13,6 +13,8 @@ from headrace.core.group_events import GroupDropped
 from headrace.core.group_words import Commit, Join, Offset, Ticket
 from headrace.core.types import MemberId
 
+BEAT_MS, RETENTION_MS = 40_000, 60 * 60_000
+
 
 @pytest.fixture
 def group(drive_consumers: Callable[..., Any]) -> Any:
@@ -85,7 +87,25 @@ def test_an_id_that_was_only_given_out_makes_it_a_classic_group_too(group: Any) 
     group.join(id_required=True)
     assert group.group().is_pending(MemberId("m1"))
     rebuilt = group.rebuilt().groups["g"]
-    assert (rebuilt.protocol_type, rebuilt.is_empty) == (None, True)
+    assert (rebuilt.protocol_type, rebuilt.is_empty) == ("consumer", True)
+
+
+def test_who_only_asks_for_an_id_does_not_let_offsets_expire_early(group: Any) -> None:
+    """They go by when the group became empty, not by commits that are older than that."""
+    group.enter("a")
+    commit(group, "a", 2, 0)
+    for _ in range(2 * RETENTION_MS // BEAT_MS):
+        group.elapse(BEAT_MS)
+        group.heartbeat("a", 2)
+    group.heartbeat("a", -1)
+    emptied = group.mono
+    group.join(id_required=True)
+    group.restart()
+    group.elapse(emptied + RETENTION_MS - 1 - group.mono)
+    assert group.expire().offsets == 0
+    group.elapse(1)
+    assert group.expire().offsets == 1
+    assert group.rebuilt().groups == {}
 
 
 def test_a_refused_heartbeat_changes_no_groups_kind(group: Any) -> None:

@@ -15,7 +15,7 @@ from headrace.demo.server import Server
 from .group_crew import PARTITIONS, TOPIC, Committer, Janitor, Stage, Worker, committed
 from .group_members import ClassicMember, ClassicTeam, ConsumerMember, ConsumerTeam, Team
 
-KILLS = 12
+KILLS = 10
 SETTINGS = {"group.min.session.timeout.ms": "1000"}
 
 

@@ -15,7 +15,7 @@ from headrace.core.group_events import (
     OffsetCommitted,
     OffsetDropped,
 )
-from headrace.core.group_words import Candidate, Cause, Committed, Member, Snapshot, Ticket
+from headrace.core.group_words import Candidate, Cause, Committed, Gone, Member, Snapshot, Ticket
 from headrace.core.types import MemberId, WallMs
 from headrace.log.group_records import BY_HEADER, CAUSE_HEADER, GroupJournal
 from headrace.wire.primitives import Malformed
@@ -67,7 +67,7 @@ def test_tombstones(event: Event, key: bytes) -> None:
 def test_what_dies_with_the_process_is_not_written() -> None:
     events: list[Event] = [
         JoinParked("g", MemberId("m"), Ticket(1)),
-        MemberGone("g", MemberId("m")),
+        MemberGone("g", MemberId("m"), Gone.LEFT),
     ]
     assert JOURNAL.records(events, WallMs(0)) == []
 

@@ -10,13 +10,14 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from headrace.broker import group_log
 from headrace.broker.config import Config
 from headrace.broker.group_meters import GroupMeters
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import ShardRuntime, StorageFault
 from headrace.broker.shards import PartitionJournal, journals, shard_index
 from headrace.broker.shares import Shares
-from headrace.broker.topic_patterns import matching
+from headrace.broker.topic_patterns import Patterns
 from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog, PartitionsAdded, TopicCreated, TopicDeleted
@@ -79,6 +80,7 @@ class Groups:
         self._answers: dict[int, dict[Ticket, Any]] = {}
         self._topic_changes = itertools.count(1)
         self._catalogue: tuple[Catalog, int] = topics.catalog, 0
+        self._patterns, self._matched = Patterns(), topics.catalog
 
     async def open(self) -> None:
         """Create the internal topic when it is new, replay every shard, begin to keep time.
@@ -198,7 +200,10 @@ class Groups:
         return TopicView(topic.id, topic.partitions) if topic is not None else None
 
     def matching(self, regex: str) -> frozenset[str] | Refused:
-        return matching(regex, self._topics.catalog.topics)
+        if self._matched is not self._topics.catalog:  # read anew after a fault
+            self._patterns.forget()
+            self._matched = self._topics.catalog
+        return self._patterns.matching(regex, self._topics.catalog.topics)
 
     def pace(self, group: str) -> Pace:
         settings = self._shares.settings(group)
@@ -247,10 +252,15 @@ class Groups:
             recovered=RestartSessions(),
             sync=journal.durable,
         )
-        shard.listeners += answer, self.meters.count
+        shard.listeners += answer, self.meters.count, group_log.tell
         return shard
 
     def _topics_changed(self, events: Sequence[CatalogEvent]) -> None:
+        for event in events:
+            if isinstance(event, TopicCreated):
+                self._patterns.came(event.name)
+            elif isinstance(event, TopicDeleted):
+                self._patterns.went()
         if any(isinstance(one, TopicCreated | PartitionsAdded | TopicDeleted) for one in events):
             self._catalogue = self._topics.catalog, next(self._topic_changes)
 

@@ -185,6 +185,8 @@ def _pattern(topic: str | None, include: str | None) -> re.Pattern[str]:
 def _identity(group: str | None, given: dict[str, str]) -> dict[str, Any]:
     """Who reads, and whether it commits. Raises: Trouble when two groups are named."""
     named = given.get("group.id")
+    if "" in (group, named):  # a variable of a script that is not set, and nothing is committed
+        raise Trouble("the name of the group is empty; give one, or leave the option out")
     if group and named and group != named:
         raise Trouble(
             "The group ids provided in different places do not match. "

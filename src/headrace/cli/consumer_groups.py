@@ -92,7 +92,9 @@ _ByDuration = Annotated[
 ]
 _FromFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="To what --export wrote: [group,]topic,partition,offset."),
+    typer.Option(
+        metavar="FILE", help="To what --export wrote: topic,partition,offset on each line."
+    ),
 ]
 _DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the new offsets, set none; the default.")

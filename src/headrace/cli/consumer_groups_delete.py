@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from headrace.cli.consumer_groups import COMMAND, Asked
-from headrace.cli.consumer_groups_list import consumer_groups
+from headrace.cli.consumer_groups_list import named_groups
 from headrace.cli.ending import Trouble, end_with
 from headrace.cli.table import Table
 from headrace.cli.topic_partitions import named_partitions
@@ -29,8 +29,7 @@ _Place = tuple[str, int | None]
 
 def delete(cluster: Cluster, asked: Asked) -> None:
     """Delete groups. Raises: Trouble when some were not deleted."""
-    names = [one.group for one in consumer_groups(cluster)] if asked.all_groups else asked.group
-    results = delete_groups(cluster, names)
+    results = delete_groups(cluster, named_groups(cluster, asked))
     done = [f"'{group}'" for group, error in results.items() if error is None]
     if asked.as_json:
         for group, error in results.items():

@@ -11,13 +11,14 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.cli.consumer_groups import COMMAND, Asked
-from headrace.cli.consumer_groups_list import CONSUMER_PROTOCOLS, consumer_groups
+from headrace.cli.consumer_groups_list import named_groups
 from headrace.cli.ending import end_with, tell
 from headrace.cli.progress import counted
 from headrace.cli.table import MISSING, Cell, Table
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
 from headrace.client.groups import (
+    CONSUMER_PROTOCOLS,
     CommittedOffset,
     GroupDescription,
     MemberDescription,
@@ -52,8 +53,7 @@ def describe(cluster: Cluster, asked: Asked) -> None:
 
     Kafka's tool prints nothing at all when one of several groups does not exist.
     """
-    names = [one.group for one in consumer_groups(cluster)] if asked.all_groups else asked.group
-    found, troubles = _described(cluster, names)
+    found, troubles = _described(cluster, named_groups(cluster, asked))
     if asked.members:
         for one in found:
             _show_members(one, asked)

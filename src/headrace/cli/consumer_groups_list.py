@@ -8,8 +8,8 @@ from headrace.broker.topic_patterns import why_refused
 from headrace.cli.consumer_groups import Asked
 from headrace.cli.ending import FAILED, Trouble
 from headrace.cli.table import Table
-from headrace.client import groups as client
 from headrace.client.connection import Cluster
+from headrace.client.groups import GroupListing, list_consumer_groups
 
 # Source: GroupState.groupStatesForType(CONSUMER) of Kafka 4.3.
 _STATES = (
@@ -17,7 +17,6 @@ _STATES = (
     "Stable",
 )  # fmt: skip
 _TYPES = ("Classic", "Consumer")
-CONSUMER_PROTOCOLS = ("", "consumer")
 _GROUP_WIDTH, _GROUP_GAP, _WIDTH = 15, 10, 20
 
 
@@ -25,7 +24,7 @@ def list_groups(cluster: Cluster, asked: Asked) -> None:
     """Print the groups of consumers; with --state or --type a table, of those named alone."""
     states = _named(asked.state, _STATES, "state")
     types = _named(asked.type, _TYPES, "types")
-    found = consumer_groups(cluster, states, types)
+    found = list_consumer_groups(cluster, states=states, types=types)
     if asked.as_json:
         for one in found:
             print(json.dumps(_as_object(one)))
@@ -36,16 +35,11 @@ def list_groups(cluster: Cluster, asked: Asked) -> None:
         _table(found, asked)
 
 
-def consumer_groups(
-    cluster: Cluster, states: list[str] | None = None, types: list[str] | None = None
-) -> list[client.GroupListing]:
-    """Groups of consumers by name: not those of share consumers or of Kafka Connect."""
-    return [
-        one
-        for one in client.list_groups(cluster, states=states or (), types=types or ())
-        if one.protocol_type in CONSUMER_PROTOCOLS
-        and (one.type is None or one.type.capitalize() in _TYPES)
-    ]
+def named_groups(cluster: Cluster, asked: Asked) -> list[str]:
+    """The groups of --group, or those of consumers there are with --all-groups."""
+    if asked.all_groups:
+        return [one.group for one in list_consumer_groups(cluster)]
+    return asked.group
 
 
 def validate_regex(asked: Asked) -> None:
@@ -75,7 +69,7 @@ def _named(text: str | None, known: tuple[str, ...], what: str) -> list[str]:
     return [spelled[one] for one in dict.fromkeys(given)]
 
 
-def _table(found: list[client.GroupListing], asked: Asked) -> None:
+def _table(found: list[GroupListing], asked: Asked) -> None:
     longest = max([_GROUP_WIDTH, *(len(one.group) for one in found)])
     with_type, with_state = asked.type is not None, asked.state is not None
     columns = [("GROUP", longest + _GROUP_GAP)]
@@ -87,7 +81,7 @@ def _table(found: list[client.GroupListing], asked: Asked) -> None:
     print(*table.lines(), sep="\n")
 
 
-def _as_object(one: client.GroupListing) -> dict[str, str | None]:
+def _as_object(one: GroupListing) -> dict[str, str | None]:
     return {
         "group": one.group,
         "type": one.type and one.type.lower(),

@@ -4,8 +4,8 @@ A plan is made for every group before any offset is set. Source: GroupOffsetsRes
 """
 
 import csv
+import io
 import json
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.cli.consumer_groups import COMMAND, Asked
 from headrace.cli.consumer_groups_describe import not_of_consumers
-from headrace.cli.consumer_groups_list import CONSUMER_PROTOCOLS, consumer_groups
+from headrace.cli.consumer_groups_list import named_groups
 from headrace.cli.ending import Trouble, end_with, tell
 from headrace.cli.moments import length_ms, moment_ms
 from headrace.cli.progress import counted
@@ -22,8 +22,9 @@ from headrace.cli.reset_plans import Offsets, Plans, read_plans
 from headrace.cli.table import Table
 from headrace.cli.topic_partitions import named_partitions
 from headrace.client.connection import Cluster
-from headrace.client.errors import BrokerError
+from headrace.client.errors import BrokerError, ClientError
 from headrace.client.groups import (
+    CONSUMER_PROTOCOLS,
     GroupDescription,
     TopicPartition,
     alter_group_offsets,
@@ -35,6 +36,7 @@ from headrace.client.offsets import list_offsets
 from headrace.client.topics import describe_topics
 
 _INACTIVE = {"Empty", "Dead"}
+_TIME_MS_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,7 @@ def reset(cluster: Cluster, asked: Asked) -> None:
 
     Raises: Trouble at the end when the offsets of a group could not be planned or set.
     """
-    names = [one.group for one in consumer_groups(cluster)] if asked.all_groups else asked.group
-    names = list(dict.fromkeys(names))
+    names = list(dict.fromkeys(named_groups(cluster, asked)))
     scope = _scope(cluster, asked, names)
     drafts: list[_Draft] = []
     done: list[_Reset] = []
@@ -97,9 +98,10 @@ def reset(cluster: Cluster, asked: Asked) -> None:
             done.append(_plan(draft, logs, asked))
         except Trouble as trouble:
             troubles.append(str(trouble))
+    alone = len(names) == 1 and not asked.all_groups
     if asked.execute:
-        done = [_execute(cluster, one, troubles) for one in counted(done, "groups set")]
-    _show(done, asked, alone=len(names) == 1)
+        done = _executed(cluster, done, troubles, asked, alone=alone)
+    _show(done, asked, alone=alone)
     end_with(COMMAND, troubles)
 
 
@@ -167,7 +169,7 @@ def _logs(cluster: Cluster, drafts: list[_Draft], since_ms: int | None) -> _Logs
         return _Logs(ends, since)
     there = [place for place, one in ends.items() if one != Ends()]
     for (topic, partition), found in list_offsets(
-        cluster, dict.fromkeys(there, max(since_ms, 0))
+        cluster, dict.fromkeys(there, min(max(since_ms, 0), _TIME_MS_MAX))
     ).items():
         offset = found.offset
         if offset is None:
@@ -231,6 +233,25 @@ def within(place: TopicPartition, offset: int, earliest: int, latest: int) -> in
     return nearest
 
 
+def _executed(
+    cluster: Cluster, planned: list[_Reset], troubles: list[str], asked: Asked, *, alone: bool
+) -> list[_Reset]:
+    """What was set; `troubles` gets why the rest was not. Raises: as `Cluster`.
+
+    Whatever ends it early, a broker that goes or a key press: what was set by then is told.
+    """
+    done: list[_Reset] = []
+    try:
+        for one in counted(planned, "groups set"):
+            done.append(_execute(cluster, one, troubles))  # noqa: PERF401 -- kept when it ends
+    except (ClientError, KeyboardInterrupt):
+        _show(done, asked, alone=alone)
+        for trouble in troubles:
+            tell(COMMAND, trouble)
+        raise
+    return done
+
+
 def _execute(cluster: Cluster, planned: _Reset, troubles: list[str]) -> _Reset:
     """What was set of a plan; `troubles` gets why the rest was not."""
     if not planned.new:
@@ -248,12 +269,13 @@ def _show(done: list[_Reset], asked: Asked, *, alone: bool) -> None:
         for one in done:
             print(json.dumps(_as_object(one, executed=asked.execute)))
     elif asked.export:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
+        lines = io.StringIO()
+        writer = csv.writer(lines, lineterminator="\n")
         for one in done:
             for (topic, partition), offset in one.new.items():
                 head = [] if alone else [one.group]
                 writer.writerow([*head, topic, partition, offset])
-        print()
+        print(lines.getvalue())
     elif done:
         table = Table(("GROUP", 15), ("TOPIC", 15), ("PARTITION", 10), ("NEW-OFFSET", 0))
         for one in done:

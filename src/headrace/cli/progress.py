@@ -14,7 +14,7 @@ _CLEAR = "\r\x1b[K"
 
 def counted(items: Sequence[T], what: str) -> Iterator[T]:
     """The items, one after the other; stderr says how many there were, e.g. `12/4000 groups`."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield from items
         return
     told_at = time.monotonic() + _QUIET_S

@@ -20,21 +20,22 @@ def read_plans(path: Path, groups: Sequence[str]) -> Plans:
     """The new offsets by group. Raises: Trouble that names the line."""
     plans: Plans = {}
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             lines = list(csv.reader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise Trouble(f"--from-file {path} cannot be read: {error}") from error
     for number, fields in enumerate(lines, start=1):
-        cells = [field.strip() for field in fields]
-        if not any(cells):
+        if not any(field.strip() for field in fields):
             continue
+        cells = fields
         if len(cells) == _WITHOUT_GROUP and len(groups) == 1:
             cells = [groups[0], *cells]
         try:
             if len(cells) != _WITH_GROUP:
                 raise ValueError
             group, topic, partition, offset = cells
-            plans.setdefault(group, {})[topic, int(partition)] = int(offset)
+            # A group's name may begin with a blank, a topic's cannot.
+            plans.setdefault(group, {})[topic.strip(), _number(partition)] = _number(offset)
         except ValueError:
             form = "topic,partition,offset or " if len(groups) == 1 else ""
             raise Trouble(
@@ -42,3 +43,9 @@ def read_plans(path: Path, groups: Sequence[str]) -> Plans:
                 "group,topic,partition,offset"
             ) from None
     return plans
+
+
+def _number(text: str) -> int:
+    if "_" in text:
+        raise ValueError  # Python's own notation
+    return int(text)

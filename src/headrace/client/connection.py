@@ -24,7 +24,7 @@ from typing import Any, Self, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from headrace.client.errors import BrokerError, Closed, Unreachable, Unsupported, check
+from headrace.client.errors import BrokerError, Closed, Unreachable, Unsupported, check, sendable
 from headrace.wire.codec import decode_response, encode_request, is_flexible
 from headrace.wire.leases import LeaseApi
 from headrace.wire.primitives import Malformed, Reader, Writer
@@ -293,9 +293,10 @@ class Cluster:
     def ask(
         self, key: int, version: int, values: Mapping[str, Any], *, address: Address | None = None
     ) -> Any:
-        """Send the request with these fields, return kio's response; not repeated."""
+        """kio's response to a request with these fields; not repeated. Raises: `Unsendable`."""
         flexible = is_flexible(key, version)
-        body = encode_request(key, version, values)
+        with sendable():
+            body = encode_request(key, version, values)
         reader = self.exchange(address, key, version, body, flexible=flexible)
         return decode_response(key, version, reader.take(reader.remaining))
 

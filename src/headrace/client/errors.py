@@ -5,6 +5,11 @@ names the code), or it cannot do what was asked (`Unsupported`, `DataLost`).
 Source of names and of what may be tried again: Kafka's Errors.java, by way of kio.
 """
 
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from kio.schema.errors import ErrorCode
 
 _REMEDIES = {
@@ -70,6 +75,10 @@ class Unsupported(ClientError):
     """The broker does not offer an API, or no version of it that this client speaks."""
 
 
+class Unsendable(ClientError, ValueError):
+    """What was given has no place in a request: a number too large, a text that is no Unicode."""
+
+
 class Closed(ClientError):
     """The client was closed, before the call or during it, or the call was cancelled."""
 
@@ -94,14 +103,25 @@ class BrokerError(ClientError):
         text = _TEXTS.get(self.code)
         self.message = message or text or f"{self.name}."
         remedy = _REMEDIES.get(_known(code)) if remedy is None else remedy
-        told = "; ".join(part for part in (message, remedy) if part) or text
+        parts = (message.rstrip(".") if message and remedy else message, remedy)
+        told = "; ".join(part for part in parts if part) or text
         super().__init__(f"{what}: {self.name}" + (f": {told}" if told else ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, which would give the text of the exception to `__init__` otherwise."""
+        return _unpickled, (self.code, self.args[0], self.message)
 
     @property
     def retriable(self) -> bool:
         """Whether Kafka's clients would ask again. A missing topic is told at once instead."""
         known = _known(self.code)
         return known.retriable and known is not ErrorCode.unknown_topic_or_partition
+
+
+def _unpickled(code: int, text: str, message: str) -> BrokerError:
+    error = BrokerError(code, "", message)
+    error.args = (text,)
+    return error
 
 
 def _known(code: int) -> ErrorCode:
@@ -125,3 +145,12 @@ def check(code: int, what: str, message: str | None = None) -> None:
 def refusal(code: int, what: str, message: str | None = None) -> BrokerError | None:
     """As `check`, but as a value: None when `code` is 0."""
     return BrokerError(code, what, message) if code else None
+
+
+@contextmanager
+def sendable() -> Iterator[None]:
+    """Around the making of a request. Raises: `Unsendable` when a field cannot hold its value."""
+    try:
+        yield
+    except (struct.error, UnicodeEncodeError) as error:
+        raise Unsendable(f"a request cannot hold what was given: {error}") from error

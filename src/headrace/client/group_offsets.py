@@ -98,7 +98,7 @@ def list_group_offsets(
         for topic in answer.topics:
             for one in topic.partitions:
                 check(one.error_code, f"{what} in {topic.name}-{one.partition_index}")
-                if one.committed_offset != _NONE:
+                if one.committed_offset >= 0:
                     found[topic.name, int(one.partition_index)] = _committed(one)
         return dict(sorted(found.items()))
 
@@ -111,13 +111,17 @@ def alter_group_offsets(
     """Set offsets of a group that has no members; a group that does not exist comes to be.
 
     A partition's error is a `BrokerError`: 25 while the group has members, 3 for a partition that
-    does not exist, 12 for metadata that is too long. Raises: as `Cluster`.
+    does not exist, 12 for metadata that is too long. Raises: `ValueError` for an offset below 0;
+    otherwise as `Cluster`.
     """
     what = f"setting offsets of group {group!r}"
     wanted = {
         partition: CommittedOffset(given) if isinstance(given, int) else given
         for partition, given in offsets.items()
     }
+    for (topic, number), one in wanted.items():
+        if one.offset < 0:  # brokers take it
+            raise ValueError(f"{one.offset} is no offset; the first one of {topic}-{number} is 0")
     request = {
         "group_id": group,
         "generation_id_or_member_epoch": _NO_GENERATION,

@@ -18,11 +18,13 @@ from headrace.client.group_offsets import (
     delete_group_offsets,
     list_group_offsets,
 )
+from headrace.client.names import several
 from headrace.client.nodes import Node, at_coordinator, at_coordinators, brokers
 from headrace.client.offsets import TopicPartition
 from headrace.wire.primitives import Malformed, Reader
 
 __all__ = [
+    "CONSUMER_PROTOCOLS",
     "CommittedOffset",
     "GroupDescription",
     "GroupListing",
@@ -40,6 +42,8 @@ __all__ = [
     "remove_members",
 ]
 
+# Protocol types: one that was only ever committed to has none.
+CONSUMER_PROTOCOLS = ("", "consumer")
 _LIST_GROUPS = 16
 _LIST_VERSIONS, _LIST_VERSIONS_OF_STATES, _LIST_VERSIONS_OF_TYPES = (
     range(3, 6),
@@ -116,7 +120,10 @@ def list_groups(
     Raises: `Unsupported` when a broker knows no states (before Kafka 2.6) or types (before 3.8)
     that are asked for; otherwise as `Cluster`.
     """
-    request = {"states_filter": list(states), "types_filter": list(types)}
+    request = {
+        "states_filter": several(states, "states"),
+        "types_filter": several(types, "types"),
+    }
     versions = _LIST_VERSIONS
     if request["types_filter"]:
         versions = _LIST_VERSIONS_OF_TYPES
@@ -149,7 +156,7 @@ def list_consumer_groups(
     Raises: as `list_groups`.
     """
     found = list_groups(cluster, states=states, types=types)
-    return [one for one in found if one.protocol_type in {"", _CONSUMER}]
+    return [one for one in found if one.protocol_type in CONSUMER_PROTOCOLS]
 
 
 def describe_groups(
@@ -166,7 +173,7 @@ def describe_groups(
         others = [group for group in wanted if group not in found]
         return found | (_described_classic_groups(cluster, node, others) if others else {})
 
-    return at_coordinators(cluster, groups, "describing groups", asking)
+    return at_coordinators(cluster, several(groups, "groups"), "describing groups", asking)
 
 
 def delete_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, BrokerError | None]:
@@ -184,7 +191,7 @@ def delete_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, BrokerEr
             for one in answer.results
         }
 
-    return at_coordinators(cluster, groups, "deleting groups", asking)
+    return at_coordinators(cluster, several(groups, "groups"), "deleting groups", asking)
 
 
 def remove_members(
@@ -213,7 +220,7 @@ def remove_members(
             for one in described.members
         }
     else:
-        leaving = {instance: ("", instance) for instance in instances}
+        leaving = {one: ("", one) for one in several(instances, "instances")}
     members = [
         {
             "member_id": member,

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.client.connection import Address, Cluster
 from headrace.client.errors import BrokerError, check
+from headrace.client.names import several
 from headrace.client.offsets import TopicPartition, by_topic
 
 _METADATA, _METADATA_VERSION = 3, 12
@@ -129,7 +130,9 @@ def describe_topics(
 
     Raises: as `Cluster`.
     """
-    asked = None if names is None else [{"topic_id": None, "name": name} for name in names]
+    asked = None
+    if names is not None:
+        asked = [{"topic_id": None, "name": name} for name in several(names, "names")]
     if asked == []:
         return {}
     return cluster.retrying("describing topics", lambda: _described(cluster, asked))

@@ -105,17 +105,16 @@ class ClassicGroup:
 
     def check(self, member: MemberId, instance: str | None) -> Refused | None:
         """Refuse who is no member, or a static member whose instance is taken by another."""
+        known = self.members.get(member)
+        if known is not None and instance in (None, known.instance):
+            return None  # as nearly always, and without a look at the others
         if instance is not None:
             static = self.with_instance(instance)
-            if static is not None and static.id != member:
+            if static is not None:
                 return Refused(
                     Why.FENCED_INSTANCE,
                     f"Instance {instance} of group {self.name} is member {static.id} now.",
                 )
-            if static is not None:
-                return None
-        elif member in self.members:
-            return None
         return Refused(Why.UNKNOWN_MEMBER, f"{member!r} is no member of group {self.name}; rejoin.")
 
     def check_generation(self, generation: int) -> Refused | None:

@@ -100,13 +100,14 @@ def check_instance(group: ConsumerGroup, beat: ConsumerBeat) -> Refused | None:
 
 
 def _check_static(group: ConsumerGroup, member: MemberId, instance_id: str) -> Refused | None:
+    known = group.members.get(member)
+    if known is not None and known.instance == instance_id:
+        return None  # as nearly always, and without a look at the others
     static = group.with_instance(instance_id)
     if static is None:
         return Refused(
             Why.UNKNOWN_MEMBER, f"Instance {instance_id} of group {group.name} is unknown; rejoin."
         )
-    if static.id == member:
-        return None
     return Refused(
         Why.FENCED_INSTANCE,
         f"Instance {instance_id} of group {group.name} is member {static.id} now.",

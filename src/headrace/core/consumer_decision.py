@@ -8,7 +8,7 @@ the whole assignment if nobody has to let go of any of it (docs/consumer-groups.
 Source: KIP-848; Kafka 4.3, GroupMetadataManager; records are in its order.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 
 from headrace.core import consumer_checks as checks
@@ -46,7 +46,7 @@ from headrace.core.consumer_words import (
     Resolved,
 )
 from headrace.core.errors import Refused
-from headrace.core.group_words import TIME_UNKNOWN, Leave, Timer
+from headrace.core.group_words import TIME_UNKNOWN, Gone, Leave, Timer
 from headrace.core.reconcile import Goal, reconcile
 from headrace.core.types import MemberId, Now, after
 
@@ -91,7 +91,7 @@ class ConsumerDecision:
     def leave(self, command: Leave) -> list[Refused | None]:
         """The answers to a LeaveGroup, with which members are removed from outside."""
         asked = [checks.find_leaver(self._group, leaver) for leaver in command.leavers]
-        self._remove({one for one in asked if not isinstance(one, Refused)})
+        self._remove({one: Gone.LEFT for one in asked if not isinstance(one, Refused)})
         return [one if isinstance(one, Refused) else None for one in asked]
 
     def restart(self) -> None:
@@ -105,7 +105,12 @@ class ConsumerDecision:
 
     def expire(self) -> None:
         """Remove who was silent, or did not let go, for too long."""
-        self._remove({member for _, member in self._group.due(self._now.mono)})
+        self._remove(
+            {
+                member: Gone.SILENT if timer is Timer.SESSION else Gone.LATE
+                for timer, member in self._group.due(self._now.mono)
+            }
+        )
 
     # ---- who asks
 
@@ -132,11 +137,11 @@ class ConsumerDecision:
 
     def _replace(self, instance: str, id_: MemberId) -> ConsumerMember:
         """A static member that was away for now is back under a new id, in its old place."""
-        self._remove({id_})  # in case the id was another member's place so far
+        self._remove({id_: Gone.LEFT})  # in case the id was another member's place so far
         name, old = self._group.name, self._group.with_instance(instance)
         assert old is not None
         held, target = self._group.holdings[old.id], self._group.target(old.id)
-        self._forget(old.id)
+        self._forget(old.id, Gone.LEFT)
         back = replace(old, id=id_)
         self._emit(ConsumerMemberStored(name, back))
         self._emit(TargetSet(name, id_, target))
@@ -220,7 +225,7 @@ class ConsumerDecision:
         self._emit(HoldingStored(group.name, member.id, next_))
         if next_.progress is not Progress.UNREVOKED:
             self._tell(ConsumerTimerCleared(group.name, Timer.REBALANCE, member.id))
-        elif held.progress is not Progress.UNREVOKED:
+        else:
             self._set_timer(Timer.REBALANCE, member.id, member.rebalance_ms)
         return next_
 
@@ -246,7 +251,7 @@ class ConsumerDecision:
         if refused is not None:
             return refused
         if beat.epoch == LEAVING:
-            self._remove({beat.member})
+            self._remove({beat.member: Gone.LEFT})
         else:
             self._step_out(beat.member)
         return Beaten(beat.member, beat.epoch, 0, None)
@@ -264,20 +269,20 @@ class ConsumerDecision:
         self._emit(HoldingStored(self._group.name, member, away))
         self._tell(ConsumerTimerCleared(self._group.name, Timer.REBALANCE, member))
 
-    def _remove(self, gone: Iterable[MemberId]) -> None:
+    def _remove(self, gone: Mapping[MemberId, Gone]) -> None:
         present = [member for member in gone if member in self._group.members]
         if not present:
             return
         for member in present:
-            self._forget(member)
+            self._forget(member, gone[member])
         self._drop_regexes()
         self._bump(hash_of(topics_of(self._group, self._outside)))
 
-    def _forget(self, member: MemberId) -> None:
+    def _forget(self, member: MemberId, why: Gone) -> None:
         name = self._group.name
         self._emit(HoldingDropped(name, member))
         self._emit(TargetUnset(name, member))
-        self._emit(ConsumerMemberDropped(name, member))
+        self._emit(ConsumerMemberDropped(name, member, why))
         for timer in (Timer.SESSION, Timer.REBALANCE):
             self._tell(ConsumerTimerCleared(name, timer, member))
 

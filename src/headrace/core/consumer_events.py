@@ -7,7 +7,7 @@ and 16); what was dropped is its tombstone.
 from dataclasses import dataclass
 
 from headrace.core.consumer_words import ConsumerMember, Holding, Partitions, Resolved
-from headrace.core.group_words import TIME_UNKNOWN, Cause, Timer
+from headrace.core.group_words import TIME_UNKNOWN, Cause, Gone, Timer
 from headrace.core.types import MemberId, MonoMs, WallMs
 
 
@@ -41,8 +41,11 @@ class ConsumerMemberStored:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMemberDropped:
+    """`why` is for the log, which people read; a journal does not tell it."""
+
     group: str
     member: MemberId
+    why: Gone | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from headrace.core.errors import Refused
 from headrace.core.group_words import (
     Cause,
     Committed,
+    Gone,
     Joined,
     Member,
     Snapshot,
@@ -44,10 +45,11 @@ class MemberReplaced:
 
 @dataclass(frozen=True, slots=True)
 class MemberGone:
-    """A member left, was late, or did not rejoin."""
+    """`why` is for the log, which people read."""
 
     group: str
     member: MemberId
+    why: Gone
 
 
 class TimerSet(NamedTuple):

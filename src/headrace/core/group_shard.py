@@ -29,6 +29,7 @@ from headrace.core.errors import Refused, Why
 from headrace.core.group_events import (
     Event,
     GroupDropped,
+    GroupStored,
     MemberEvent,
     OffsetCommitted,
     OffsetDropped,
@@ -46,6 +47,7 @@ from headrace.core.group_words import (
     Leave,
     Phase,
     RestartSessions,
+    Snapshot,
     Sync,
     Timer,
 )
@@ -273,8 +275,8 @@ class GroupShard:
                     f"Group {group.name} has members of the new protocol (group.protocol=consumer),"
                     f" {_NO_MIXING}.",
                 )
-            begun, group = [*group.ended()], None
-        if group is None and command.member != NOBODY:
+            begun, group = _as_classic(group, command.protocol_type)
+        if (group is None or begun) and command.member != NOBODY:
             return _unknown(command.member, command.group)
         decision = Decision(group or ClassicGroup(command.group), now, limits)
         return _decided(decision, decision.join(command), begun)
@@ -343,6 +345,15 @@ def _decided(
     if isinstance(reply, Refused):
         return reply
     return Decided([*begun, *decision.events], reply)
+
+
+def _as_classic(group: ConsumerGroup, protocol_type: str) -> tuple[list[Event], ClassicGroup]:
+    """An empty group as one of the classic protocol. Since when it is empty goes along: should
+    nobody come after all, its offsets stay as long as they would have."""
+    stored = GroupStored(group.name, Snapshot(protocol_type, 0, None, None, group.empty_since, ()))
+    classic = ClassicGroup(group.name)
+    classic.apply(stored)
+    return [*group.ended(), stored], classic
 
 
 def _too_long(name: str) -> bool:

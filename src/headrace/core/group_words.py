@@ -37,6 +37,14 @@ class Cause(Enum):
     TOPIC_DELETION = "topic deletion"
 
 
+class Gone(Enum):
+    """Why a member is no member any more."""
+
+    LEFT = "left"
+    SILENT = "was silent for its session timeout"
+    LATE = "did not take part in the rebalance in time"
+
+
 class Timer(Enum):
     """What a deadline is about: one member, but a classic group has one REBALANCE for all."""
 

@@ -27,11 +27,11 @@ def reconcile(held: Holding, goal: Goal, owned: Partitions | None) -> Holding:
     `owned` is what the member says that it owns, None when it does not say. It is asked in every
     heartbeat, but a step takes it only as long as there is something to let go of.
     """
+    if held.revoking and (owned is None or owned & held.revoking):
+        return held  # one thing after the other: each has all its time
     kept = held.assigned & goal.partitions
-    lost = held.assigned - kept | held.revoking
+    lost = held.assigned - kept
     if lost and (owned is None or owned & lost):
-        if lost == held.revoking:
-            return held
         return _at(replace(held, progress=Progress.UNREVOKED), kept, lost, held.epoch)
     missing = goal.partitions - kept
     free = frozenset(filter(goal.is_free, missing))
