@@ -135,7 +135,7 @@ def sync_fields(group: str, member: str, generation: int, members: list[str]) ->
 
 def commit_frame(
     group: str, topics: dict[str, range], *, member: str = "", generation: int = -1,
-    retention_ms: int | None = None, offset: int = OFFSET,
+    retention_ms: int | None = None, offset: int = OFFSET, metadata: str = "",
 ) -> bytearray:  # fmt: skip
     """A commit of one offset for many partitions."""
     fields = {
@@ -147,7 +147,7 @@ def commit_frame(
                 "partitions": [
                     {
                         "partition_index": index, "committed_offset": offset,
-                        "committed_leader_epoch": -1, "committed_metadata": "",
+                        "committed_leader_epoch": -1, "committed_metadata": metadata,
                     }
                     for index in partitions
                 ],
@@ -161,18 +161,27 @@ def commit_frame(
 
 
 class Committer:
-    """A member that commits one partition again and again, `window` requests ahead of answers."""
+    """A member that commits one partition again and again, `window` requests ahead of answers.
 
-    def __init__(self, broker: Broker, group: str, topic: str, *, window: int) -> None:
+    Unless they are `alike`, each has other metadata than the one before.
+    """
+
+    def __init__(
+        self, broker: Broker, group: str, topic: str, *, window: int, alike: bool = True
+    ) -> None:
         self.connection = Connection(broker)
         self.connection.find_coordinator(group, topic)
         member, generation = self.connection.join(group)
-        one = commit_frame(
-            group, {topic: range(1)}, member=member, generation=generation, offset=_MARK
-        )
+        one, other = (
+            commit_frame(
+                group, {topic: range(1)}, member=member, generation=generation, offset=_MARK,
+                metadata=metadata,
+            )
+            for metadata in ("a", "a" if alike else "b")
+        )  # fmt: skip
         self._at = one.index(_OFFSET.pack(_MARK))
         self._size = len(one)
-        self._requests = one * window
+        self._requests = (one + other) * (window // 2 + 1)
         self._window = window
         self._offsets = itertools.count()
         self._patch(1)

@@ -7,7 +7,9 @@ Headrace: of one) and get the same bytes from the same client (`group_client.py`
 
 - commits: members of real generations commit one partition a request, as small consumers do: one
   connection that waits for each answer; one that is up to 100 requests ahead; eight of those. Each
-  connection is another group, so Kafka spreads them over its partitions. Rounds in turn.
+  connection is another group, so Kafka spreads them over its partitions. Rounds in turn. Headrace
+  journals the last of commits that overtake each other; `commit_rate_apart` is of commits that do
+  not, since each has other metadata than the one before.
 - offsets: 1,000 groups commit 1,000 partitions each, in requests of 1,000. The broker is stopped
   and launched: from the launch until an offset of every group was fetched. All are committed
   again with a retention of a millisecond (version 4), the broker is launched with
@@ -146,11 +148,14 @@ def _commit(broker: Broker, work: Work) -> Figures:
     figures["commit_cpu"] = 1e6 * cpu / (figures["commit_rate_8"] * work.seconds)
     commit_rate(many[:1], _WINDOW, work.warm_up_seconds)
     figures["commit_rate"] = commit_rate(many[:1], _WINDOW, work.seconds)
+    apart = Committer(broker, "apart", "one", window=_WINDOW, alike=False)
+    commit_rate([apart], _WINDOW, work.warm_up_seconds)
+    figures["commit_rate_apart"] = commit_rate([apart], _WINDOW, work.seconds)
     commit_seconds(many[0], work.warm_up_seconds)
     took = commit_seconds(many[0], work.seconds)
     figures["commit_p50"] = 1000 * statistics.median(took)
     figures["commit_p99"] = 1000 * statistics.quantiles(took, n=100)[98]
-    for one in many:
+    for one in (*many, apart):
         one.connection.close()
     return figures
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import struct
-from collections.abc import Coroutine
+from collections import deque
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from headrace.broker.dispatch import Buffers, Peer, Pending
@@ -23,15 +24,19 @@ class StubDispatcher:
         self.asked: list[int] = []
         self.decided: list[Later] = []
 
+    def take(self, queue: deque[bytearray]) -> list[bytearray]:
+        return [queue.popleft()]
+
     def respond(
-        self, frame: bytearray, peer: Peer
+        self, frame: bytearray, peer: Peer, before: Sequence[bytearray] = ()
     ) -> Buffers | Pending | Coroutine[Any, Any, Buffers]:
+        assert not before
         self.asked.append(peer.connection_id)
         if frame[0] == LATER:
             self.decided.append(Later())
             head = RequestHead(LATER, 0, len(self.decided), None, 0)
             route: Any = None
-            return Pending(route, head, self.decided[-1], 0.0, len(frame))
+            return Pending(route, head, self.decided[-1], 0.0, len(frame), before=())
         if frame[0] == REFUSED:
             raise HangUp("what it sent is nothing")
         return self._later(frame) if frame[0] else [frame]

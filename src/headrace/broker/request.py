@@ -26,7 +26,10 @@ class HangUp(Exception):
 
 @dataclass(slots=True)  # not frozen, which would double the cost of making one
 class Request:
-    """One request; `body` is memory of its own that the handler may keep and write to."""
+    """One request; `body` is memory of its own that the handler may keep and write to.
+
+    `overtakes`: how many requests before it are decided with it (`overtaking.py`).
+    """
 
     api_key: int
     version: int
@@ -35,6 +38,7 @@ class Request:
     host: str
     connection_id: int
     body: memoryview
+    overtakes: int = 0
 
     def message(self) -> Any:
         """The body, decoded. Raises: Malformed."""

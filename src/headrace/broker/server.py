@@ -178,10 +178,10 @@ class Connection(asyncio.BufferedProtocol):
         """
         until = self._loop.time() + ANSWERING_SECONDS_MAX
         while self._queue and self._may_answer(self._queue[0]):
-            frame = self._queue.popleft()
-            self._queued_bytes -= len(frame)
+            *before, frame = self._server.dispatcher.take(self._queue)
+            self._queued_bytes -= len(frame) * (1 + len(before))  # they are alike
             try:
-                response = self._server.dispatcher.respond(frame, self._peer)
+                response = self._server.dispatcher.respond(frame, self._peer, before)
             except Exception as error:
                 self._in_turn(error)
                 return

@@ -19,6 +19,7 @@ _INSTANCE_SINCE = 7
 _FLEXIBLE_SINCE = 8
 _PLACE = struct.Struct(">iqi")
 _PLACE_WITHOUT_EPOCH = struct.Struct(">iq")
+_PARTITION_BYTES, OFFSET_BYTES = 4, 8
 _TOLD = struct.Struct(">ihB")
 _TOLD_PLAIN = struct.Struct(">ih")
 _GENERATION = struct.Struct(">i")
@@ -30,12 +31,13 @@ TopicKey = str | UUID | None  # None for Kafka's zero id
 
 
 class Place(NamedTuple):
-    """One partition of a request."""
+    """One partition of a request; `at` is where in the body its offset stands."""
 
     partition: int
     offset: int
     leader_epoch: int
     metadata: str | None
+    at: int
 
 
 class CommitRequest(NamedTuple):
@@ -107,6 +109,7 @@ def _short_places(data: bytes, at: int) -> tuple[list[Place], int]:
     places = []
     for _ in range(count - 1):
         partition, offset, epoch = _PLACE.unpack_from(data, at)
+        offset_at = at + _PARTITION_BYTES
         at += _PLACE.size
         size = data[at]
         metadata = data[at + 1 : at + size].decode() if size else None
@@ -114,7 +117,7 @@ def _short_places(data: bytes, at: int) -> tuple[list[Place], int]:
         if data[at] or size > _ONE_BYTE_MAX:
             raise _Unusual
         at += 1
-        places.append(Place(partition, offset, epoch, metadata))
+        places.append(Place(partition, offset, epoch, metadata, offset_at))
     if data[at] or not 0 < count <= _ONE_BYTE_MAX:
         raise _Unusual
     return places, at + 1
@@ -150,9 +153,10 @@ def _places(source: Reader, version: int) -> list[Place]:
     string = source.compact_nullable_string if flexible else source.nullable_string
     places = []
     for _ in range(_count(source, flexible)):
+        offset_at = source.position + _PARTITION_BYTES
         told = source.unpack(form)
         partition, offset, epoch = told if len(told) == 3 else (*told, _NO_EPOCH)
-        places.append(Place(partition, offset, epoch, string()))
+        places.append(Place(partition, offset, epoch, string(), offset_at))
         if flexible:
             source.tags()
     return places

@@ -43,8 +43,11 @@ def handle(request: Request, services: Services) -> Answering:
     later = Later()
 
     def tell(reply: Any) -> None:
-        for (key, partition), code in zip(good, _codes(reply, len(good), request), strict=True):
+        codes = _codes(reply, len(good), request)
+        for (key, partition), code in zip(good, codes, strict=True):
             told.setdefault(key, []).append((partition, code))
+        # The meter is marked for each committed offset, also one that was overtaken (KIP-496).
+        services.groups.meters.offset_commits += request.overtakes * codes.count(Code.NONE)
         later.set(partial(_answer, told, request.version))
 
     services.groups.submit(message.group, _command(message, offsets, request), tell)
