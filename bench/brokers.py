@@ -169,9 +169,17 @@ def prepared(kind: type[Broker]) -> Iterator[Broker]:
         yield broker
 
 
-def java(main_class: str, *arguments: str, options: tuple[str, ...] = ()) -> list[str]:
-    """The command line of one of Kafka's programs."""
-    return ["java", *options, "-cp", f"{_libraries()}/*", main_class, *arguments]
+def java(
+    main_class: str, *arguments: str, options: tuple[str, ...] = (), folder: Path | None = None
+) -> list[str]:
+    """The command line of one of Kafka's programs, or of one whose classes are in `folder`."""
+    path = class_path() if folder is None else f"{folder}:{class_path()}"
+    return ["java", *options, "-cp", path, main_class, *arguments]
+
+
+def class_path() -> str:
+    """Where all of Kafka's classes are."""
+    return f"{_libraries()}/*"
 
 
 def free_port() -> int:

@@ -253,3 +253,12 @@ def acting() -> Iterator[Callable[[headrace.Broker], GroupMember]]:
     yield act
     for cluster in opened:
         cluster.close()
+
+
+@pytest.fixture
+def member(broker: headrace.Broker, acting: Callable[[headrace.Broker], Any]) -> Any:
+    """Who commits to "orders" and "bills"."""
+    found = acting(broker)
+    for topic in ("orders", "bills"):
+        create_topic(found.cluster, topic, 1)
+    return found

@@ -10,20 +10,11 @@ import pytest
 
 import headrace
 from headrace.cli.offsets_journal import GroupOnWire
-from headrace.client.topics import create_topic
 from headrace.wire.batches import Record
 
 Command = Callable[..., Any]
 Acting = Callable[[headrace.Broker], Any]
 WEEK_MS = 7 * 86_400_000
-
-
-@pytest.fixture
-def member(broker: headrace.Broker, acting: Acting) -> Any:
-    found = acting(broker)
-    for topic in ("orders", "bills"):
-        create_topic(found.cluster, topic, 1)
-    return found
 
 
 @pytest.fixture

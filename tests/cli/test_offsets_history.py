@@ -25,14 +25,6 @@ Acting = Callable[[headrace.Broker], Any]
 
 
 @pytest.fixture
-def member(broker: headrace.Broker, acting: Acting) -> Any:
-    found = acting(broker)
-    for topic in ("orders", "bills"):
-        create_topic(found.cluster, topic, 1)
-    return found
-
-
-@pytest.fixture
 def history(broker: headrace.Broker, offline: Command) -> Command:
     """Runs `headrace offsets history ...`."""
     servers = ("--bootstrap-server", broker.bootstrap_servers)

@@ -1,11 +1,8 @@
 // The Java clients against a broker: one named check a method, one line of outcome each.
-// Run by test_java_clients.py:  java -cp "<Kafka's jars>/*" JavaClients.java <bootstrap servers>
+// Run by test_java_clients.py.
 
-import java.lang.reflect.Method;
 import java.time.Duration;
 import java.util.*;
-import java.util.concurrent.ExecutionException;
-import java.util.function.BooleanSupplier;
 import java.util.stream.Collectors;
 import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
@@ -16,30 +13,9 @@ import org.apache.kafka.common.errors.*;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.*;
 
-public class JavaClients {
-    static final Duration WAIT = Duration.ofSeconds(20);
-    static String servers;
-    static Admin admin;
-
+public class JavaClients extends Checks {
     public static void main(String[] arguments) throws Exception {
-        servers = arguments[0];
-        admin = Admin.create(Map.of("bootstrap.servers", servers));
-        Method[] methods = JavaClients.class.getDeclaredMethods();
-        Arrays.sort(methods, Comparator.comparing(Method::getName));
-        for (Method method : methods) {
-            if (!method.getName().startsWith("check")) continue;
-            String name = method.getName().substring("check".length());
-            try {
-                method.invoke(null);
-                System.out.println("ok " + name);
-            } catch (Exception error) {
-                Throwable cause = error.getCause() == null ? error : error.getCause();
-                System.out.println("failed " + name + ": " + cause);
-                cause.printStackTrace(System.err);
-            }
-        }
-        admin.close();
-        System.exit(0);
+        run(JavaClients.class, arguments[0]);
     }
 
     // ---- producing and reading
@@ -298,10 +274,6 @@ public class JavaClients {
 
     // ---- helpers
 
-    interface Action {
-        void run() throws Exception;
-    }
-
     static String created(String topic, int partitions) throws Exception {
         return created(topic, partitions, Map.of());
     }
@@ -357,28 +329,5 @@ public class JavaClients {
 
     static List<String> values(List<ConsumerRecord<String, String>> records) {
         return records.stream().map(ConsumerRecord::value).collect(Collectors.toList());
-    }
-
-    static void until(BooleanSupplier done) throws TimeoutException {
-        long end = System.nanoTime() + WAIT.toNanos();
-        while (!done.getAsBoolean())
-            if (System.nanoTime() > end) throw new TimeoutException("not within " + WAIT);
-    }
-
-    static void require(boolean what, String otherwise) {
-        if (!what) throw new AssertionError(otherwise);
-    }
-
-    static void requireThrows(Class<? extends Exception> expected, Action action) throws Exception {
-        try {
-            action.run();
-        } catch (ExecutionException error) {
-            require(expected.isInstance(error.getCause()), "" + error.getCause());
-            return;
-        } catch (Exception error) {
-            require(expected.isInstance(error), "" + error);
-            return;
-        }
-        throw new AssertionError(expected.getSimpleName() + " was expected");
     }
 }

@@ -1,12 +1,8 @@
 // The Java consumer in groups of the new protocol (KIP-848): one named check a method, one line of
-// outcome each. Run by test_new_consumer_protocol.py:
-// java -cp "<Kafka's jars>/*" JavaConsumerGroups.java <bootstrap servers>
+// outcome each. Run by test_new_consumer_protocol.py.
 
-import java.lang.reflect.Method;
 import java.time.Duration;
 import java.util.*;
-import java.util.concurrent.ExecutionException;
-import java.util.function.BooleanSupplier;
 import java.util.stream.*;
 import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
@@ -16,30 +12,9 @@ import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.*;
 import org.apache.kafka.common.serialization.*;
 
-public class JavaConsumerGroups {
-    static final Duration WAIT = Duration.ofSeconds(20);
-    static String servers;
-    static Admin admin;
-
+public class JavaConsumerGroups extends Checks {
     public static void main(String[] arguments) throws Exception {
-        servers = arguments[0];
-        admin = Admin.create(Map.of("bootstrap.servers", servers));
-        Method[] methods = JavaConsumerGroups.class.getDeclaredMethods();
-        Arrays.sort(methods, Comparator.comparing(Method::getName));
-        for (Method method : methods) {
-            if (!method.getName().startsWith("check")) continue;
-            String name = method.getName().substring("check".length());
-            try {
-                method.invoke(null);
-                System.out.println("ok " + name);
-            } catch (Exception error) {
-                Throwable cause = error.getCause() == null ? error : error.getCause();
-                System.out.println("failed " + name + ": " + cause);
-                cause.printStackTrace(System.err);
-            }
-        }
-        admin.close();
-        System.exit(0);
+        run(JavaConsumerGroups.class, arguments[0]);
     }
 
     // ---- members
@@ -341,10 +316,6 @@ public class JavaConsumerGroups {
         }
     }
 
-    interface Action {
-        void run() throws Exception;
-    }
-
     static String created(String topic, int partitions, int records) throws Exception {
         admin.createTopics(List.of(new NewTopic(topic, partitions, (short) 1))).all().get();
         produce(topic, partitions, 0, records);
@@ -393,28 +364,5 @@ public class JavaConsumerGroups {
 
     static Set<String> topics(Member member) {
         return member.consumer.assignment().stream().map(TopicPartition::topic).collect(Collectors.toSet());
-    }
-
-    static void until(BooleanSupplier done) throws TimeoutException {
-        long end = System.nanoTime() + WAIT.toNanos();
-        while (!done.getAsBoolean())
-            if (System.nanoTime() > end) throw new TimeoutException("not within " + WAIT);
-    }
-
-    static void require(boolean what, String otherwise) {
-        if (!what) throw new AssertionError(otherwise);
-    }
-
-    static void requireThrows(Class<? extends Exception> expected, Action action) throws Exception {
-        try {
-            action.run();
-        } catch (ExecutionException error) {
-            require(expected.isInstance(error.getCause()), "" + error.getCause());
-            return;
-        } catch (Exception error) {
-            require(expected.isInstance(error), "" + error);
-            return;
-        }
-        throw new AssertionError(expected.getSimpleName() + " was expected");
     }
 }

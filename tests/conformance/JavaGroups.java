@@ -1,7 +1,6 @@
 // Consumer groups of the Java clients against a broker: one named check a method, one line of outcome each.
-// Run by test_java_clients.py:  java -cp "<Kafka's jars>/*" JavaGroups.java <bootstrap servers>
+// Run by test_java_clients.py.
 
-import java.lang.reflect.Method;
 import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.ExecutionException;
@@ -13,30 +12,9 @@ import org.apache.kafka.common.*;
 import org.apache.kafka.common.errors.*;
 import org.apache.kafka.common.serialization.*;
 
-public class JavaGroups {
-    static final Duration WAIT = Duration.ofSeconds(20);
-    static String servers;
-    static Admin admin;
-
+public class JavaGroups extends Checks {
     public static void main(String[] arguments) throws Exception {
-        servers = arguments[0];
-        admin = Admin.create(Map.of("bootstrap.servers", servers));
-        Method[] methods = JavaGroups.class.getDeclaredMethods();
-        Arrays.sort(methods, Comparator.comparing(Method::getName));
-        for (Method method : methods) {
-            if (!method.getName().startsWith("check")) continue;
-            String name = method.getName().substring("check".length());
-            try {
-                method.invoke(null);
-                System.out.println("ok " + name);
-            } catch (Exception error) {
-                Throwable cause = error.getCause() == null ? error : error.getCause();
-                System.out.println("failed " + name + ": " + cause);
-                cause.printStackTrace(System.err);
-            }
-        }
-        admin.close();
-        System.exit(0);
+        run(JavaGroups.class, arguments[0]);
     }
 
     // ---- members
@@ -253,10 +231,6 @@ public class JavaGroups {
 
     // ---- helpers
 
-    interface Action {
-        void run() throws Exception;
-    }
-
     /** A topic whose records carry their number, spread over the partitions. */
     static String created(String topic, int partitions, int records) throws Exception {
         admin.createTopics(List.of(new NewTopic(topic, partitions, (short) 1))).all().get();
@@ -322,28 +296,5 @@ public class JavaGroups {
             for (var member : members) member.poll(Duration.ofMillis(20));
             return done.getAsBoolean();
         });
-    }
-
-    static void until(BooleanSupplier done) throws TimeoutException {
-        long end = System.nanoTime() + WAIT.toNanos();
-        while (!done.getAsBoolean())
-            if (System.nanoTime() > end) throw new TimeoutException("not within " + WAIT);
-    }
-
-    static void require(boolean what, String otherwise) {
-        if (!what) throw new AssertionError(otherwise);
-    }
-
-    static void requireThrows(Class<? extends Exception> expected, Action action) throws Exception {
-        try {
-            action.run();
-        } catch (ExecutionException error) {
-            require(expected.isInstance(error.getCause()), "" + error.getCause());
-            return;
-        } catch (Exception error) {
-            require(expected.isInstance(error), "" + error);
-            return;
-        }
-        throw new AssertionError(expected.getSimpleName() + " was expected");
     }
 }

@@ -8,11 +8,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 import headrace
-from brokers import java
+from brokers import class_path, java
 
 from .side_by_side import Sides, side_by_side
 
@@ -31,7 +32,7 @@ def broker() -> Iterator[headrace.Broker]:
 @pytest.fixture(scope="session")
 def has_java() -> None:
     """Skips where there is no Java."""
-    missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
+    missing = [name for name in ("java", "javac", "mvn") if shutil.which(name) is None]
     if missing and not os.environ.get("HEADRACE_EXPECT_JAVA"):
         pytest.skip(f"needs {' and '.join(missing)} (Debian: apt install default-jdk maven)")
     assert not missing, f"{missing} should have been installed"
@@ -45,12 +46,16 @@ def sides(has_java: None) -> Iterator[Sides]:
 
 
 @pytest.fixture(scope="session")
-def run_java(has_java: None) -> RunJava:
-    """Runs a Java class with Kafka's jars on its path: `run_java(class, *arguments, stdin="")`."""
+def run_java(has_java: None, tmp_path_factory: pytest.TempPathFactory) -> RunJava:
+    """Runs a class of Kafka's or of this folder: `run_java(class, *arguments, stdin="")`."""
+    classes = tmp_path_factory.mktemp("classes")
+    sources = [str(one) for one in Path(__file__).parent.glob("*.java")]
+    subprocess.run(["javac", "-cp", class_path(), "-d", str(classes), *sources], check=True)
+    options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
     def run(name: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            java(name, *arguments, options=("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")),
+            java(name, *arguments, options=options, folder=classes),
             input=stdin, capture_output=True, text=True, timeout=_SECONDS_MAX, check=False,
         )  # fmt: skip
 

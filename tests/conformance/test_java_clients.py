@@ -26,7 +26,7 @@ def outcomes(run_java: RunJava) -> dict[str, str]:
     outcomes: dict[str, str] = {}
     for program in _PROGRAMS:
         with headrace.Broker() as broker:
-            done = run_java(str(program), broker.bootstrap_servers)
+            done = run_java(program.stem, broker.bootstrap_servers)
         told = re.findall(r"^(ok|failed) (\w+)(.*)$", done.stdout, re.MULTILINE)
         assert len(told) == list(_CHECKS.values()).count(program), done.stdout + done.stderr[-4000:]
         outcomes |= {name: outcome + rest for outcome, name, rest in told}

@@ -42,7 +42,7 @@ def broker() -> Iterator[headrace.Broker]:
 def outcomes(run_java: RunJava) -> dict[str, str]:
     """Outcome of each check: `ok`, or what went wrong."""
     with headrace.Broker(settings=QUICK) as broker:
-        done = run_java(str(_PROGRAM), broker.bootstrap_servers)
+        done = run_java(_PROGRAM.stem, broker.bootstrap_servers)
     told = re.findall(r"^(ok|failed) (\w+)(.*)$", done.stdout, re.MULTILINE)
     assert len(told) == len(_CHECKS), done.stdout + done.stderr[-4000:]
     return {name: outcome + rest for outcome, name, rest in told}
