@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from confluent_kafka import Producer
 
 import headrace
 from headrace.broker.group_meters import GroupMeters
@@ -12,7 +13,7 @@ from headrace.broker.metrics_shapes import PIECE_SAMPLES, Sample, pieces
 from headrace.core.group_events import OffsetDropped
 from headrace.core.group_words import Cause
 
-from .metrics_rig import METRICS, series
+from .metrics_rig import METRICS, TIMEOUT, series
 
 BROKER_SETTINGS = METRICS
 OFFSET_DELETE, HEARTBEAT = 47, 68
@@ -117,3 +118,24 @@ def test_offsets_of_many_partitions_are_told_and_summed_up(
     assert sums == {("g", "wide"): sum(range(count))}
     assert len(told["kafka_consumergroup_lag"]) == count
     assert told["headrace_committed_offsets"][()] == count
+
+
+def test_lag_counts_from_the_log_start(broker: headrace.Broker, client: Any) -> None:
+    """What was deleted unread is behind nobody any more; an offset beyond the end is not ahead."""
+    client.create_topic("orders")
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for partition in (0, 1):
+        for number in range(10):
+            producer.produce("orders", b"%d" % number, partition=partition)
+    assert producer.flush(TIMEOUT) == 0
+    del producer
+    client.commit(("orders", 0, 2), ("orders", 1, 99))
+    assert lags(broker) == {"0": 8, "1": 0}
+    with headrace.SyncAdmin(broker.bootstrap_servers) as admin:
+        assert admin.delete_records({("orders", 0): 6}) == {("orders", 0): 6}
+    assert lags(broker) == {"0": 4, "1": 0}
+
+
+def lags(broker: headrace.Broker) -> dict[str, float]:
+    told = series(broker)["kafka_consumergroup_lag"]
+    return {partition: lag for (_, partition, _), lag in told.items()}
