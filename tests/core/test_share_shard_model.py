@@ -13,15 +13,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.core.errors import Refused
-from headrace.core.leases import Staged
+from headrace.core.errors import Refused, Why
+from headrace.core.leases import Acquisition, Staged
 from headrace.core.machine import Entry
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import (
     AcquireLease,
+    AlterShareOffsets,
     Command,
     CommitLease,
+    DeleteShareGroup,
+    DeleteShareOffsets,
     On,
     OpenLease,
     Recovered,
@@ -191,6 +194,7 @@ class Deliveries(RuleBasedStateMachine):
 
     @initialize()
     def subscribe(self) -> None:
+        """Join as the first member, which never falls silent, and open the lease."""
         joined = self.run(Heartbeat("group", MEMBERS[0], 0, frozenset({"topic"})))
         assert joined.assignment
         self.epoch = self.run(OpenLease(LEASE, ("topic",), True)).epoch
@@ -322,6 +326,56 @@ class Deliveries(RuleBasedStateMachine):
         self.epoch = self.run(OpenLease(LEASE, ("topic",), True)).epoch
         assert isinstance(self.run(RenewLease(LEASE, stale)), Refused)
         self.reclaim()
+
+    def empty_the_group(self) -> None:
+        """Have everybody go, which a lease does by being silent for as long as a lock lasts."""
+        for change in (
+            AlterShareOffsets("group", (("topic", 0, 0),)),
+            DeleteShareOffsets("group", ("topic",)),
+            DeleteShareGroup("group"),
+        ):
+            refused = self.run(change)
+            assert isinstance(refused, Refused)
+            assert refused.why is Why.NON_EMPTY_GROUP
+        self.run(Heartbeat("group", MEMBERS[0], -1))
+        self.elapse(LOCK_MS)
+
+    @rule(start=st.integers(0, LOG_END))
+    def offsets_are_set(self, start: int) -> None:
+        self.empty_the_group()
+        held = {seq: one.held for seq, one in self.live.leases[LEASE].acquisitions.items()}
+        assert self.run(AlterShareOffsets("group", (("topic", 0, start),))) == (None,)
+        assert (self.partition.start, self.partition.end, list(self.partition.runs)) == (
+            start, start, [],
+        )  # fmt: skip
+        left = self.live.leases[LEASE].acquisitions
+        assert {seq: one.held for seq, one in left.items()} == dict.fromkeys(held, ())
+        self.cells = {offset: Cell("acknowledged") for offset in range(start)}
+        self.end = self.highest_start = start
+        self.accepted.clear()
+        self.outstanding = {seq: [] for seq in self.outstanding}
+        self.staged.clear()
+        self.run(Heartbeat("group", MEMBERS[0], 0, frozenset({"topic"})))
+
+    @rule(topics_alone=st.booleans())
+    def state_is_deleted(self, topics_alone: bool) -> None:
+        self.empty_the_group()
+        if topics_alone:
+            assert self.run(DeleteShareOffsets("group", ("topic",))) == (None,)
+            assert not self.live.leases[LEASE].acquisitions.get(self.seq, Acquisition(())).held
+            self.outstanding = {seq: [] for seq in self.outstanding}
+        else:
+            self.run(DeleteShareGroup("group"))
+            assert not self.live.leases
+            assert not self.live.groups
+            self.outstanding, self.seq = {}, 0
+        rebuilt, _ = self._replayed()
+        assert rebuilt.partitions == self.live.partitions == {}
+        assert rebuilt.leases == self.live.leases
+        self.cells, self.end, self.highest_start = {}, 0, 0
+        self.accepted.clear()
+        self.staged.clear()
+        self.subscribe()
 
     @rule()
     def crash(self) -> None:

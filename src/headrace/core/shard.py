@@ -16,10 +16,13 @@ from headrace.core.leases import (
     Lease,
     LeaseAcquired,
     LeaseCommitted,
+    LeaseDiscarded,
     LeaseEvent,
+    LeaseForgotten,
     LeaseKey,
     LeaseOpened,
     LeaseRestored,
+    LeaseSeen,
     LeaseStaged,
     verdicts,
 )
@@ -27,9 +30,12 @@ from headrace.core.machine import Decided
 from headrace.core.runs import Runs, State
 from headrace.core.shard_words import (
     AcquireLease,
+    AlterShareOffsets,
     Command,
     CommitLease,
     Committed,
+    DeleteShareGroup,
+    DeleteShareOffsets,
     Event,
     ForgetTopic,
     Forgotten,
@@ -43,8 +49,10 @@ from headrace.core.shard_words import (
     RenewLease,
     StageLease,
 )
+from headrace.core.share_admin import Queue, decide_admin
 from headrace.core.share_group import (
     Assigned,
+    GroupForgotten,
     Heartbeat,
     MemberGone,
     MemberSeen,
@@ -52,6 +60,7 @@ from headrace.core.share_group import (
     TopicView,
 )
 from headrace.core.share_partition import SharePartition
+from headrace.core.share_starts import started
 from headrace.core.share_words import (
     Acquire,
     Acquired,
@@ -64,7 +73,7 @@ from headrace.core.share_words import (
     Verdict,
 )
 from headrace.core.share_words import Event as PartitionEvent
-from headrace.core.types import MonoMs, Now, Span
+from headrace.core.types import MonoMs, Now, Span, after
 
 
 class ShareShard:
@@ -83,6 +92,11 @@ class ShareShard:
     def partitions_of(self, group: str) -> Mapping[ShareKey, SharePartition]:
         """The share-partitions of a group."""
         return self._of_group.get(group, {})
+
+    def queue(self, group: str) -> Queue:
+        """All that there is of a group."""
+        leases = [lease for lease in self.leases.values() if lease.key[0] == group]
+        return Queue(group, self.groups.get(group), self.partitions_of(group), leases)
 
     def overtaken(self, topic_id: UUID, partition: int, start: int) -> list[SharePartition]:
         """The share-partitions of a partition whose SPSO is below its log's `start`."""
@@ -111,9 +125,11 @@ class ShareShard:
                     ]
                 )
             case OpenLease():
-                return self._open(command, now)
+                return self._seen(command.lease, self._open(command, now), now)
             case AcquireLease() | RenewLease() | StageLease() | CommitLease():
-                return self._with_lease(command, now)
+                return self._seen(command.lease, self._with_lease(command, now), now)
+            case AlterShareOffsets() | DeleteShareOffsets() | DeleteShareGroup():
+                return decide_admin(command, self.queue(command.group), self._outside, now)
             case ForgetTopic(topic_id):
                 return Decided([Forgotten(k) for k in self.partitions if k.topic_id == topic_id])
             case Recovered():
@@ -121,7 +137,7 @@ class ShareShard:
                 # last, is the one that holds it.
                 taken = [e for lease in self.leases.values() for e in self._reclaimed(lease, now)]
                 taken.sort(key=lambda event: event.deliveries)
-                return Decided(taken)
+                return Decided([*taken, *(self._sign(lease, now) for lease in self.leases)])
             case _:
                 assert_never(command)
 
@@ -165,8 +181,12 @@ class ShareShard:
                     self._push(event.member.expires, group)
             case LeaseOpened() | LeaseAcquired() | LeaseStaged() | LeaseCommitted():
                 self._apply_to_lease(event)
-            case LeaseRestored():
+            case LeaseDiscarded() | LeaseRestored() | LeaseSeen():
                 self._apply_to_lease(event)
+            case LeaseForgotten(lease):
+                self.leases.pop(lease, None)
+            case GroupForgotten(name):
+                self.groups.pop(name, None)
             case Forgotten(key):
                 gone = self.partitions.pop(key, None)
                 if gone is not None:
@@ -217,31 +237,12 @@ class ShareShard:
         appeared = [view for name, view in views.items() if name in waited_for]
         added = [view for name, view in views.items() if name not in waited_for]
         earliest = self._outside.starts_earliest(command.group)
-        started = [
-            *self._started(command.group, appeared, earliest=True),
-            *self._started(command.group, added, earliest=earliest),
+        known = self.partitions_of(command.group)
+        starts = [
+            *started(command.group, known, appeared, earliest=True),
+            *started(command.group, known, added, earliest=earliest),
         ]
-        return Decided([*started, *events], seen)
-
-    def _started(self, group: str, views: Iterable[TopicView], *, earliest: bool) -> list[Event]:
-        """SPSO of each partition new to the group: as told, but 0 where the topic was known.
-
-        KIP-932, "Managing the SPSO": decided and durable before anybody is told of the partition,
-        so that nothing produced afterwards is skipped.
-        """
-        known = self.partitions_of(group)
-        topics_known = {key.topic_id for key in known}
-        events: list[Event] = []
-        for view in views:
-            for partition in range(view.partitions):
-                key = ShareKey(group, view.id, partition)
-                if key in known:
-                    continue
-                start = (view.starts if earliest else view.ends)[partition]
-                if view.id in topics_known:
-                    start = 0
-                events.append(Started(key, start, state_epoch=0))
-        return events
+        return Decided([*starts, *events], seen)
 
     def _open(self, command: OpenLease, now: Now) -> Decided[Event] | Refused:
         group, _ = command.lease
@@ -257,8 +258,20 @@ class ShareShard:
             self._outside.policy(group).lock_ms,
             tuple(sorted(lease.acquisitions)),
         )
-        started = self._started(group, views.values(), earliest=command.earliest)
-        return Decided([*started, opened, *self._reclaimed(lease, now)], reply)
+        known = self.partitions_of(group)
+        starts = started(group, known, views.values(), earliest=command.earliest)
+        return Decided([*starts, opened, *self._reclaimed(lease, now)], reply)
+
+    def _seen(
+        self, lease: LeaseKey, answer: Decided[Event] | Refused, now: Now
+    ) -> Decided[Event] | Refused:
+        """The answer to a session, which shows that its driver is at work unless it is refused."""
+        if isinstance(answer, Refused):
+            return answer
+        return Decided([*answer.events, self._sign(lease, now)], answer.reply)
+
+    def _sign(self, lease: LeaseKey, now: Now) -> LeaseSeen:
+        return LeaseSeen(lease, after(now.mono, self._outside.policy(lease[0]).lock_ms))
 
     def _with_lease(
         self, command: AcquireLease | RenewLease | StageLease | CommitLease, now: Now
@@ -321,7 +334,7 @@ class ShareShard:
             taken = _certain(partition.decide(wanted, now, policy))
             left -= sum(len(event.span) for event in taken if isinstance(event, Acquired))
             acquired += taken
-        started = self._started(group, views.values(), earliest=True)
+        starts = started(group, self.partitions_of(group), views.values(), earliest=True)
         held = tuple(
             sorted(
                 (Held(e.key, e.span, e.deliveries) for e in acquired if isinstance(e, Acquired)),
@@ -329,8 +342,8 @@ class ShareShard:
             )
         )
         if not held:
-            return Decided(started, held)
-        return Decided([*started, *acquired, LeaseAcquired(lease.key, command.seq, held)], held)
+            return Decided(starts, held)
+        return Decided([*starts, *acquired, LeaseAcquired(lease.key, command.seq, held)], held)
 
     def _reclaimed(self, lease: Lease, now: Now) -> list[Acquired]:
         policy = self._outside.policy(lease.key[0])

@@ -31,9 +31,5 @@ def _all(services: Services) -> list[tuple[str, str, str, str]]:
         else (group.name, group.protocol_type or "", group.phase.value, "classic")
         for group in services.groups.all()
     ]
-    shares = services.shares
-    share = [
-        (name, "share", "Stable" if shares.has_members(name) else "Empty", "share")
-        for name in shares.names()
-    ]
+    share = [(name, "share", state, "share") for name, state in services.shares.states().items()]
     return groups + share
