@@ -5,7 +5,6 @@ What is in flight there, and how often it was delivered, is gone with it.
 
 from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
@@ -13,8 +12,6 @@ from headrace.broker.services import Services
 from headrace.broker.share_group_names import misnamed
 from headrace.core.errors import Refused
 from headrace.core.shard_words import AlterShareOffsets
-
-_NO_TOPIC = UUID(int=0)
 
 
 async def handle(request: Request, services: Services) -> Answer:
@@ -43,7 +40,7 @@ async def handle(request: Request, services: Services) -> Answer:
         "responses": [
             {
                 "topic_name": name,
-                "topic_id": topics[name].id if name in topics else _NO_TOPIC,
+                "topic_id": topics[name].id if name in topics else None,
                 "partitions": partitions,
             }
             for name, partitions in told_of.items()

@@ -1,4 +1,4 @@
-"""DeleteGroups (42): remove groups without members, of consumers and share groups, with their state.
+"""DeleteGroups (42): remove groups without members, of consumers or share groups, with all state.
 
 A group is of one kind, so the kind need not be told.
 """

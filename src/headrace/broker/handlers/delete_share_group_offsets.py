@@ -1,7 +1,6 @@
 """DeleteShareGroupOffsets (92): have a share group without members forget topics. KIP-932."""
 
 from collections.abc import Sequence
-from uuid import UUID
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
@@ -9,8 +8,6 @@ from headrace.broker.services import Services
 from headrace.broker.share_group_names import misnamed
 from headrace.core.errors import Refused
 from headrace.core.shard_words import DeleteShareOffsets
-
-_NO_TOPIC = UUID(int=0)
 
 
 async def handle(request: Request, services: Services) -> Answer:
@@ -30,7 +27,7 @@ async def handle(request: Request, services: Services) -> Answer:
         "responses": [
             {
                 "topic_name": name,
-                "topic_id": topics[name].id if name in topics else _NO_TOPIC,
+                "topic_id": topics[name].id if name in topics else None,
                 "error_code": error_code(refused),
                 "error_message": refused and refused.message,
             }

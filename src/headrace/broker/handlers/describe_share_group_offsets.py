@@ -17,7 +17,6 @@ from headrace.core.share_words import ShareKey
 
 _UNKNOWN = -1
 _LEADER_EPOCH = 0  # one broker, one leader
-_NO_TOPIC = UUID(int=0)
 
 
 async def handle(request: Request, services: Services) -> Answer:
@@ -77,7 +76,7 @@ def _partition(topic: Topic, index: int, queue: Queue, services: Services) -> di
 def _unknown(name: str, indexes: Iterable[int]) -> dict[str, Any]:
     return {
         "topic_name": name,
-        "topic_id": _NO_TOPIC,
+        "topic_id": None,
         "partitions": [_nothing(index) for index in indexes],
     }
 
