@@ -232,7 +232,7 @@ def test_a_group_with_members_is_left_alone(admin: Admin) -> None:
     before = admin.places()
     for answer in (admin.alter((TOPIC, 0, 0)), admin.delete_offsets(TOPIC)):
         assert (answer.error_code, answer.responses) == (68, ())
-        assert answer.error_message == "Share group 'g' is not EMPTY."
+        assert answer.error_message == "The group is not empty."
     assert admin.delete(GROUP) == {GROUP: 68}
     assert admin.places() == before
 

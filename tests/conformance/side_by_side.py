@@ -34,6 +34,8 @@ _SETTINGS = {
     "group.consumer.migration.policy": "disabled",  # Headrace has no other
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "100",
+    "group.share.min.heartbeat.interval.ms": "100",
+    "group.share.heartbeat.interval.ms": "100",
 }
 _ANSWER_SECONDS_MAX = 60
 _JOIN, _JOIN_VERSION = 11, 3  # the newest that a member enters without a second request

@@ -4,10 +4,8 @@ The model is written from the seed's state diagram and docs/spark.md and shares 
 machine. After every step both agree, and the journal alone rebuilds the state without its locks.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
-from uuid import UUID
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -32,7 +30,7 @@ from headrace.core.shard_words import (
     RenewLease,
     StageLease,
 )
-from headrace.core.share_group import Heartbeat, Timing, TopicView
+from headrace.core.share_group import Heartbeat
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import (
     Acknowledge,
@@ -40,50 +38,13 @@ from headrace.core.share_words import (
     Acquire,
     Acquired,
     DeadLettered,
-    Policy,
     Settled,
-    ShareKey,
     Verdict,
 )
 from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
 from headrace.log.record_codec import ShareJournal
 
-TOPIC = UUID(int=9)
-KEY = ShareKey("group", TOPIC, 0)
-LEASE = ("group", "checkpoint")
-LIMIT, LOCK_MS, WINDOW, LOG_END = 3, 1_000, 30, 200
-MEMBERS = [MemberId("a"), MemberId("b")]
-POLICY = Policy(LIMIT, LOCK_MS, WINDOW, WINDOW, dead_letters=True)
-
-
-class World:
-    def policy(self, group: str) -> Policy:
-        return POLICY
-
-    def timing(self, group: str) -> Timing:
-        return Timing(session_ms=1 << 40)
-
-    def starts_earliest(self, group: str) -> bool:
-        return True
-
-    def topic(self, name: str) -> TopicView | None:
-        return TopicView(TOPIC, (0,), (LOG_END,)) if name == "topic" else None
-
-
-@dataclass
-class Cell:
-    """One record: state, deliveries, who holds it and until when, and its verdicts so far."""
-
-    state: str = "available"
-    deliveries: int = 0
-    holder: str | None = None
-    until: int = 0
-    stored: int = 0  # deliveries that a settlement has made durable
-    leased: int | None = None  # the delivery that an uncommitted acquisition of the lease has
-
-    @property
-    def finished(self) -> bool:
-        return self.state in ("acknowledged", "archived")
+from .share_world import KEY, LEASE, LIMIT, LOCK_MS, LOG_END, MEMBERS, WINDOW, Cell, World, durable
 
 
 class Deliveries(RuleBasedStateMachine):
@@ -432,22 +393,10 @@ class Deliveries(RuleBasedStateMachine):
         if KEY not in self.live.partitions:
             return
         rebuilt, _ = self._replayed()
-        assert _durable(rebuilt.partitions[KEY]) == _durable(self.partition)
+        assert durable(rebuilt.partitions[KEY]) == durable(self.partition)
         assert rebuilt.partitions[KEY].start == self.partition.start
         ours, theirs = self.live.leases.get(LEASE), rebuilt.leases.get(LEASE)
         assert ours == theirs
-
-
-def _durable(partition: SharePartition) -> dict[int, tuple[State, int, str | None]]:
-    """Offset by offset what a restart must find: locks forgotten, untouched records left out."""
-    found: dict[int, tuple[State, int, str | None]] = {}
-    for run in partition.runs:
-        acquired = run.state is State.ACQUIRED
-        state = State.AVAILABLE if acquired else run.state
-        deliveries = run.stored if acquired else run.deliveries
-        if state is not State.AVAILABLE or deliveries:
-            found |= dict.fromkeys(run.span, (state, deliveries, run.reason))
-    return found
 
 
 Deliveries.TestCase.settings = settings(max_examples=100, stateful_step_count=30)

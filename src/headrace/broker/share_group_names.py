@@ -6,12 +6,14 @@ from headrace.core.share_words import NAME_BYTES_MAX
 
 
 def misnamed(name: str, services: Services) -> Refused | None:
-    """Refuse a name that is none, that the journal cannot hold, or that is of another kind."""
+    """Refuse to administer a name that is none, too long for the journal, or of another kind."""
     if not name:
         return Refused(Why.INVALID_GROUP, "The group id is empty.")
     if len(name.encode()) > NAME_BYTES_MAX:
         return Refused(Why.INVALID_GROUP, f"The group id has more than {NAME_BYTES_MAX} bytes.")
-    return of_consumers(name, services)
+    if of_consumers(name, services) is not None:
+        return Refused(Why.WRONG_GROUP_TYPE, f"Group {name} is not a share group.")
+    return None
 
 
 def of_consumers(name: str, services: Services) -> Refused | None:

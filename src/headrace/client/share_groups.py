@@ -54,7 +54,7 @@ class ShareOffset:
     """How far a share group is in a partition: every record below `start` is finished.
 
     `lag` is how many records are left, without those that are finished behind others; None where
-    the broker does not tell (Kafka before 4.2, and for what nobody has read from yet).
+    the broker does not tell (Kafka before 4.2).
     """
 
     start: int
@@ -100,11 +100,11 @@ def describe_share_groups(
 
 def list_share_group_offsets(
     cluster: Cluster, group: str, partitions: Iterable[TopicPartition] | None = None
-) -> dict[TopicPartition, ShareOffset]:
+) -> dict[TopicPartition, ShareOffset | None]:
     """Where a share group is, sorted; in all its partitions unless some are named.
 
-    A partition that it has not begun to read is left out, and so a group that does not exist has
-    none: Kafka makes no difference.
+    None stands for a partition that it has not begun to read. There are none of a group that does
+    not exist, which is no error.
     Raises: `BrokerError` 24, 29, 30; `Unsupported` on Kafka before 4.1; otherwise as `Cluster`.
     """
     what = f"listing offsets of share group {group!r}"
@@ -116,20 +116,19 @@ def list_share_group_offsets(
     )
     request = {"groups": [{"group_id": group, "topics": topics}]}
 
-    def asking(node: Node) -> dict[TopicPartition, ShareOffset]:
+    def asking(node: Node) -> dict[TopicPartition, ShareOffset | None]:
         version = cluster.newest(
             _DESCRIBE_OFFSETS, _DESCRIBE_OFFSETS_VERSIONS, address=node.address
         )
         answer = cluster.ask(_DESCRIBE_OFFSETS, version, request, address=node.address)
-        found = {}
+        found: dict[TopicPartition, ShareOffset | None] = {}
         for one in answer.groups:
             check(one.error_code, what, one.error_message)
             for topic in one.topics:
                 for part in topic.partitions:
                     place = f"{what} in {topic.topic_name}-{part.partition_index}"
                     check(part.error_code, place, part.error_message)
-                    if part.start_offset != _UNKNOWN:
-                        found[topic.topic_name, int(part.partition_index)] = _offset(part)
+                    found[topic.topic_name, int(part.partition_index)] = _offset(part)
         return dict(sorted(found.items()))
 
     return {} if topics == [] else at_coordinator(cluster, group, what, asking)
@@ -246,7 +245,9 @@ def _left_out(topic: str, what: str) -> BrokerError:
     return BrokerError(_UNKNOWN_SERVER_ERROR, what, f"{topic} was not included in the response")
 
 
-def _offset(one: Any) -> ShareOffset:
+def _offset(one: Any) -> ShareOffset | None:
+    if one.start_offset < 0:
+        return None
     lag = int(getattr(one, "lag", _UNKNOWN))
     return ShareOffset(
         int(one.start_offset), int(one.leader_epoch), None if lag == _UNKNOWN else lag

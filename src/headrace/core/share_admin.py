@@ -71,7 +71,7 @@ def decide_admin(
     if not queue.exists and not isinstance(command, AlterShareOffsets):
         return Refused(Why.UNKNOWN_GROUP, f"Group {queue.name} not found.")
     if not queue.is_empty(now):
-        return Refused(Why.NON_EMPTY_GROUP, f"Share group '{queue.name}' is not EMPTY.")
+        return Refused(Why.NON_EMPTY_GROUP, "The group is not empty.")
     match command:
         case AlterShareOffsets():
             return _altered(command, queue, topics)
