@@ -211,7 +211,7 @@ def test_what_is_not_there_has_no_offsets_and_is_no_error(admin: Admin) -> None:
         (TOPIC, 0): NOTHING,
         (TOPIC, 7): NOTHING,
     }
-    assert admin.offsets(group="").error_code == 24
+    assert admin.places(group="") == {}
 
 
 def test_a_reset_discards_locks_and_counts_at_once(admin: Admin) -> None:

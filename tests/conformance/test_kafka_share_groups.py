@@ -4,8 +4,14 @@ One story, told to both brokers at the same time: after each command the tool mu
 same. What is meant to differ is listed here, one by one, with the reason.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from headrace.client.errors import BrokerError
+from headrace.client.share_groups import alter_share_group_offsets, delete_share_groups
+
+from .groups_story import SUBSCRIPTION
 from .share_groups_story import CHAPTERS, ShareStory
 from .side_by_side import Outcome, Side, Sides
 
@@ -102,3 +108,124 @@ def test_the_tool_prints_the_same_of_both(sides: Sides) -> None:
     assert {command: headrace[command].out for command in differing} == {
         command: intended.out for command, intended in INTENDED.items()
     }, differing
+
+
+def test_requests_that_no_tool_sends_are_answered_alike(sides: Sides) -> None:
+    """The codes of administration at its edges, on one broker after the other."""
+
+    def tell(side: Side) -> dict[str, Any]:
+        side.order("create", "edge", partitions=1)
+        # Asks until there is a coordinator, which the bare requests below do not.
+        alter_share_group_offsets(side.cluster, "first", {("edge", 0): 0}).check()
+        codes = Codes(side)
+        told = {
+            "alter, no name": codes.alter("", ("edge", 0, 0)),
+            "alter, new group": codes.alter("edges", ("edge", 0, 0)),
+            "alter, unknown places": codes.alter("edges", ("edge", 3, 0), ("nowhere", 0, 0)),
+            "alter, to the policy": codes.alter("edges", ("edge", 0, -1)),
+            "alter, nothing": codes.alter("edges"),
+            "describe": codes.described("edges", "", "absent"),
+            "offsets, no name": codes.offsets("", None),
+            "offsets, unknown group": codes.offsets("absent", ("edge", "nowhere")),
+            "offsets, unknown group, all": codes.offsets("absent", None),
+            "offsets, unknown topic": codes.offsets("edges", ("nowhere",)),
+            "forget, no name": codes.forget("", "edge"),
+            "forget, unknown group": codes.forget("absent", "edge"),
+            "forget, unknown topic": codes.forget("edges", "nowhere"),
+            "list, by type": codes.listed(types=("SHARE",)),
+            "list, by state": codes.listed(types=("share",), states=("EMPTY",)),
+            "list, by a type that is none": codes.listed(types=("nonsense",)),
+            "other protocols": codes.other_protocols("edges"),
+            "delete": codes.delete("edges", "absent"),
+            "delete again": codes.delete("edges"),
+        }
+        assert delete_share_groups(side.cluster, ["first"]) == {"first": None}
+        side.beat("edge-consumers", "edge")
+        return told | {
+            "alter, consumers": codes.alter("edge-consumers", ("edge", 0, 0)),
+            "describe, consumers": codes.described("edge-consumers"),
+            "offsets, consumers": codes.offsets("edge-consumers", ("edge",)),
+            "forget, consumers": codes.forget("edge-consumers", "edge"),
+            "join, consumers": codes.share("edge-consumers"),
+        }
+
+    kafka, headrace = sides.both(tell)
+    assert headrace == kafka
+    assert headrace["other protocols"] == [23, 69, 69, "Dead", 69]
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """What one side answers to bare requests: codes, and little else."""
+
+    side: Side
+
+    def ask(self, key: int, version: int, **request: Any) -> Any:
+        return self.side.cluster.ask(key, version, request)
+
+    def alter(self, group: str, *starts: tuple[str, int, int]) -> Any:
+        topics = [
+            {"topic_name": name, "partitions": [{"partition_index": at, "start_offset": start}]}
+            for name, at, start in starts
+        ]
+        answer = self.ask(91, 0, group_id=group, topics=topics)
+        found = [
+            (topic.topic_name, one.partition_index, one.error_code)
+            for topic in answer.responses
+            for one in topic.partitions
+        ]
+        return answer.error_code or sorted(found)
+
+    def offsets(self, group: str, topics: tuple[str, ...] | None) -> Any:
+        asked = topics and [{"topic_name": name, "partitions": [0]} for name in topics]
+        (found,) = self.ask(90, 1, groups=[{"group_id": group, "topics": asked}]).groups
+        return found.error_code or [
+            (topic.topic_name, one.error_code, one.start_offset, one.lag)
+            for topic in found.topics
+            for one in topic.partitions
+        ]
+
+    def forget(self, group: str, topic: str) -> Any:
+        answer = self.ask(92, 0, group_id=group, topics=[{"topic_name": topic}])
+        return answer.error_code or [one.error_code for one in answer.responses]
+
+    def described(self, *groups: str) -> Any:
+        answer = self.ask(77, 1, group_ids=groups, include_authorized_operations=True)
+        return sorted(
+            (one.group_id, one.error_code, one.group_state, one.assignor_name, len(one.members))
+            for one in answer.groups
+        )
+
+    def listed(self, types: tuple[str, ...], states: tuple[str, ...] = ()) -> Any:
+        answer = self.ask(16, 5, states_filter=states, types_filter=types)
+        found = [one for one in answer.groups if one.group_id == "edges"]
+        return [(one.protocol_type, one.group_state, one.group_type) for one in found]
+
+    def delete(self, *groups: str) -> Any:
+        answer = self.ask(42, 2, groups_names=groups)
+        return sorted((one.group_id, one.error_code) for one in answer.results)
+
+    def share(self, group: str) -> Any:
+        return self.ask(
+            76, 1, group_id=group, member_id="edge", member_epoch=0, rack_id=None,
+            subscribed_topic_names=["edge"],
+        ).error_code  # fmt: skip
+
+    def other_protocols(self, group: str) -> Any:
+        """What members of consumer groups and their administrators hear of a share group."""
+        codes = [
+            _code(lambda: self.side.join(group, "consumer", SUBSCRIPTION)),
+            _code(lambda: self.side.beat(group, "edge")),
+        ]
+        (old,) = self.ask(15, 6, groups=[group], include_authorized_operations=False).groups
+        (new,) = self.ask(69, 1, group_ids=[group], include_authorized_operations=False).groups
+        return [*codes, old.error_code, old.group_state, new.error_code]
+
+
+def _code(beat: Callable[[], object]) -> int:
+    """What a request is refused with; 0 when it is not."""
+    try:
+        beat()
+    except BrokerError as refused:
+        return refused.code
+    return 0

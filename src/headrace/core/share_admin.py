@@ -9,9 +9,10 @@ would deliver anew what the batch is about to write. Of a driver that fell silen
 outstanding goes with the state that is discarded; its numbers stay (`LeaseDiscarded`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
+from uuid import UUID
 
 from headrace.core.errors import Refused, Why
 from headrace.core.leases import Lease, LeaseDiscarded, LeaseForgotten
@@ -88,8 +89,9 @@ def decide_admin(
 def _altered(command: AlterShareOffsets, queue: Queue, topics: Topics) -> Decided[Event]:
     events: list[Started] = []
     reply: list[Refused | None] = []
+    views = {name: topics.topic(name) for name in dict.fromkeys(one[0] for one in command.starts)}
     for name, index, wanted in command.starts:
-        view = topics.topic(name)
+        view = views[name]
         if view is None or not 0 <= index < view.partitions:
             reply.append(Refused(Why.UNKNOWN_PARTITION, _NO_TOPIC))
             continue
@@ -108,34 +110,36 @@ def _altered(command: AlterShareOffsets, queue: Queue, topics: Topics) -> Decide
         events.append(Started(key, max(start, first), state_epoch))
         reply.append(None)
     reset = frozenset(event.key for event in events)
-    events += _beside(queue, reset, topics, [name for name, _, _ in command.starts])
+    known_views = (view for view in views.values() if view is not None)
+    events += _beside(queue, reset, known_views, earliest=topics.starts_earliest(queue.name))
     return Decided([*events, *_discarded(queue, reset)], tuple(reply))
 
 
 def _beside(
-    queue: Queue, reset: frozenset[ShareKey], topics: Topics, names: Sequence[str]
+    queue: Queue, reset: frozenset[ShareKey], views: Iterable[TopicView], *, earliest: bool
 ) -> list[Started]:
     """SPSO of the other partitions of topics that the group has just come to know.
 
     The topic is added now, so they begin where a subscription added now would: they are no
     partitions that were added to it later, which begin at 0.
     """
-    earliest = topics.starts_earliest(queue.name)
-    known = {key.topic_id for key in queue.partitions}
-    views = {view.id: view for view in map(topics.topic, names) if view is not None}
-    added = {key.topic_id for key in reset} - known
-    whole = started(queue.name, (), (views[id_] for id_ in sorted(added)), earliest=earliest)
+    added = {key.topic_id for key in reset} - {key.topic_id for key in queue.partitions}
+    new = (view for view in views if view.id in added)
+    whole = started(queue.name, (), new, earliest=earliest)
     return [event for event in whole if event.key not in reset]
 
 
 def _without_topics(command: DeleteShareOffsets, queue: Queue, topics: Topics) -> Decided[Event]:
-    gone: dict[ShareKey, None] = {}
+    gone: list[ShareKey] = []
     reply: list[Refused | None] = []
+    known: dict[UUID, list[ShareKey]] = {}
+    for key in queue.partitions:
+        known.setdefault(key.topic_id, []).append(key)
     for name in command.topics:
         view = topics.topic(name)
-        keys = [] if view is None else [k for k in queue.partitions if k.topic_id == view.id]
+        keys = [] if view is None else known.pop(view.id, [])
         if keys:
-            gone |= dict.fromkeys(keys)
+            gone += keys
             reply.append(None)
         else:
             told = _NO_TOPIC if view is None else "There is no offset information to delete."

@@ -11,7 +11,7 @@ from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.catalog import Topic
-from headrace.core.errors import Refused, Why
+from headrace.core.errors import Refused
 from headrace.core.share_admin import Queue
 from headrace.core.share_words import ShareKey
 
@@ -20,14 +20,16 @@ _LEADER_EPOCH = 0  # one broker, one leader
 
 
 async def handle(request: Request, services: Services) -> Answer:
-    return {"groups": [await _described(asked, services) for asked in request.message().groups]}
+    asked: dict[Any, Any] = {}
+    for one in request.message().groups:
+        # Once each: a short request could ask for all of a large group very often.
+        asked.setdefault(one.group_id if one.topics is None else one, one)
+    return {"groups": [await _described(one, services) for one in asked.values()]}
 
 
 async def _described(asked: Any, services: Services) -> dict[str, Any]:
     name = asked.group_id
-    queue: Queue | Refused = Refused(Why.INVALID_GROUP, "The group id is empty.")
-    if name:
-        queue = await services.shares.find(name)
+    queue = await services.shares.find(name)
     if isinstance(queue, Refused):
         code = error_code(queue)
         return {"group_id": name, "topics": (), "error_code": code, "error_message": queue.message}
