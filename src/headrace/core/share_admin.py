@@ -110,8 +110,8 @@ def _altered(command: AlterShareOffsets, queue: Queue, topics: Topics) -> Decide
         events.append(Started(key, max(start, first), state_epoch))
         reply.append(None)
     reset = frozenset(event.key for event in events)
-    known_views = (view for view in views.values() if view is not None)
-    events += _beside(queue, reset, known_views, earliest=topics.starts_earliest(queue.name))
+    there = (view for view in views.values() if view is not None)
+    events += _beside(queue, reset, there, earliest=topics.starts_earliest(queue.name))
     return Decided([*events, *_discarded(queue, reset)], tuple(reply))
 
 
