@@ -8,11 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from typer.testing import CliRunner
+
+from headrace.cli.main import app
 from headrace.client.errors import BrokerError
 from headrace.client.share_groups import alter_share_group_offsets, delete_share_groups
 
 from .groups_story import SUBSCRIPTION
-from .share_groups_story import CHAPTERS, ShareStory
+from .share_groups_story import CHAPTERS, FIRST_MS, RECORDS, TOOL, ShareStory
 from .side_by_side import Outcome, Side, Sides
 
 OFFSETS = ("", "GROUP           TOPIC           PARTITION  START-OFFSET  LAG")
@@ -108,6 +111,45 @@ def test_the_tool_prints_the_same_of_both(sides: Sides) -> None:
     assert {command: headrace[command].out for command in differing} == {
         command: intended.out for command, intended in INTENDED.items()
     }, differing
+
+
+OURS = (
+    "--reset-offsets --group ours --topic cli --to-earliest --dry-run",
+    "--reset-offsets --group ours --topic cli --to-earliest --execute",
+    "--describe --group ours",
+    "--describe --group ours --verbose",
+    "--describe --group ours --state",
+    "--describe --group ours --members",
+    "--list --state",
+    "--reset-offsets --group ours --all-topics --to-datetime 2023-11-14T22:13:25.000 --execute",
+    "--reset-offsets --group ours --topic cli:1 --to-latest --execute",
+    "--describe --group ours",
+    "--delete-offsets --group ours --topic cli",
+    "--reset-offsets --group ours --topic cli --to-latest --execute",
+    "--delete --group ours",
+    "--list",
+)
+
+
+def test_our_tool_prints_of_both_what_kafkas_prints_of_kafka(sides: Sides) -> None:
+    def prepare(side: Side) -> None:
+        side.order("create", "cli", partitions=2)
+        side.order("produce", "cli", partitions=2, count=RECORDS, time=FIRST_MS)
+
+    sides.both(prepare)
+    for command in OURS:
+        ours = [_ours(side, command) for side in (sides.headrace, sides.kafka)]
+        assert ours[0] == ours[1], command
+        if "--execute" not in command and "--delete" not in command:  # not a second time
+            assert ours[1] == sides.kafka.run(TOOL, *command.split()).out, command
+
+
+def _ours(side: Side, command: str) -> tuple[str, ...]:
+    """What `headrace share-groups` prints, as `Side.run` has it; it must end well."""
+    servers = ("--bootstrap-server", side.servers)
+    ended = CliRunner().invoke(app, ["share-groups", *servers, *command.split()])
+    assert ended.exit_code == 0, ended.stderr
+    return side.normal(ended.stdout)
 
 
 def test_requests_that_no_tool_sends_are_answered_alike(sides: Sides) -> None:
