@@ -1,6 +1,7 @@
 """Administration of share groups by raw requests: the rules and errors of the reference."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
@@ -47,11 +48,11 @@ class Admin:
         assert answer.error_code == 0, answer.error_message
         return answer
 
-    def fetch(self, member: str = MEMBER) -> list[tuple[int, int, int]]:
+    def fetch(self, member: str = MEMBER, wait_ms: int = 0) -> list[tuple[int, int, int]]:
         """First, last and delivery count of what is acquired of partition 0."""
         answer = self.wire.call(
-            FETCH, 2, group_id=GROUP, member_id=member, share_session_epoch=self.epoch, max_wait=0,
-            min_bytes=1, max_bytes=1 << 20, max_records=1000, batch_size=1000,
+            FETCH, 2, group_id=GROUP, member_id=member, share_session_epoch=self.epoch,
+            max_wait=wait_ms, min_bytes=1, max_bytes=1 << 20, max_records=1000, batch_size=1000,
             share_acquire_mode=0, is_renew_ack=False, topics=self._partition(()),
             forgotten_topics_data=(),
         )  # fmt: skip
@@ -225,6 +226,16 @@ def test_a_reset_discards_locks_and_counts_at_once(admin: Admin) -> None:
     assert admin.places()[TOPIC, 0] == (2, 8)
     assert admin.say(ACCEPT, 5, 9) == 121
     assert admin.fetch() == [(2, 9, 1)]
+
+
+def test_a_poll_that_waits_is_woken_by_a_reset(admin: Admin, connect: Callable[[], Any]) -> None:
+    admin.altered((TOPIC, 0, 10))
+    assert admin.fetch() == []
+    other = Admin(connect())
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(admin.fetch, wait_ms=9000)
+        assert other.altered((TOPIC, 0, 4)) == [(TOPIC, 0, 0)]
+        assert waiting.result(timeout=8) == [(4, 9, 1)]
 
 
 def test_a_group_with_members_is_left_alone(admin: Admin) -> None:
