@@ -328,6 +328,7 @@ def test_groups_are_deleted_with_all_their_state(
     assert admin.describe()[0].error_code == 69
     assert admin.places() == {}
     assert admin.delete(GROUP) == {GROUP: 69}
+    assert admin.fetch() == []  # who goes on without it is given nothing
     assert admin.beat(0, TOPIC).member_epoch == 1
     assert admin.places()[TOPIC, 0] == (10, 0)
 

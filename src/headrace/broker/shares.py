@@ -129,6 +129,15 @@ class Shares:
         """The state of a group that exists: Empty when nobody works on it."""
         return EMPTY if queue.is_empty(self._clock.now()) else STABLE
 
+    async def durable(self) -> Refused | None:
+        """Return once all that was decided is durable; refused when the disk fails."""
+        try:
+            for shard in self.shards:
+                await shard.durable()
+        except StorageFault as fault:
+            return Refused(Why.COORDINATOR_GONE, str(fault))
+        return None
+
     async def find(self, group: str) -> Queue | Refused:
         """A group as it is, once that is durable; refused when the disk fails."""
         shard = self.shard(group)

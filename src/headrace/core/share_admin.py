@@ -7,6 +7,9 @@ on without being a member (Kafka's leaders go on with what they have in memory f
 A lease counts as a member while its driver calls: a reset between its acquisition and its commit
 would deliver anew what the batch is about to write. Of a driver that fell silent, what is
 outstanding goes with the state that is discarded; its numbers stay (`LeaseDiscarded`).
+
+Dead letters on their way are waited for, in that clients ask again: forgotten before it is copied,
+a rejected record would be in neither place (design §8).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +20,7 @@ from uuid import UUID
 from headrace.core.errors import Refused, Why
 from headrace.core.leases import Lease, LeaseDiscarded, LeaseForgotten
 from headrace.core.machine import Decided
+from headrace.core.runs import State
 from headrace.core.shard_words import (
     AdminCommand,
     AlterShareOffsets,
@@ -73,6 +77,9 @@ def decide_admin(
         return Refused(Why.UNKNOWN_GROUP, f"Group {queue.name} not found.")
     if not queue.is_empty(now):
         return Refused(Why.NON_EMPTY_GROUP, "The group is not empty.")
+    if any(one.runs.records[State.ARCHIVING] for one in queue.partitions.values()):
+        told = f"Dead letters of group {queue.name} are being written; ask again in a moment."
+        return Refused(Why.COORDINATOR_GONE, told)
     match command:
         case AlterShareOffsets():
             return _altered(command, queue, topics)

@@ -8,7 +8,7 @@ from headrace.core.consumer_group import ConsumerGroup
 
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
-    refused = await services.groups.durable()
+    refused = await services.groups.durable() or await services.shares.durable()
     if refused is not None:
         return {"error_code": error_code(refused), "groups": ()}
     states = {state.strip().lower() for state in getattr(message, "states_filter", ())}
