@@ -115,8 +115,8 @@ class Shares:
             machine = self.machine_of(shard)
             found |= {key.group: EMPTY for key in machine.partitions}
             found |= {name: STABLE for name, group in machine.groups.items() if group.members}
-            at_work = (key[0] for key, lease in machine.leases.items() if lease.is_member(now))
-            found |= dict.fromkeys(at_work, STABLE)
+            at_work = {key[0] for key, lease in machine.leases.items() if lease.is_member(now)}
+            found |= dict.fromkeys(at_work & found.keys(), STABLE)
         return found
 
     def exists(self, group: str) -> bool:
