@@ -1,5 +1,6 @@
 """Share groups under administration: what a reset leaves of locks, counts and leases."""
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -17,7 +18,7 @@ from headrace.core.shard_words import (
     OpenLease,
     RenewLease,
 )
-from headrace.core.share_group import TopicView
+from headrace.core.share_group import Heartbeat, Timing, TopicView
 from headrace.core.share_words import Acquire, ShareKey
 from headrace.core.types import MemberId, Span
 
@@ -126,6 +127,24 @@ def test_a_driver_may_come_back_after_a_restart_of_the_broker(broker: Broker) ->
     assert isinstance(broker.ask(BACK), Refused)
     broker.elapse(LOCK_MS)
     assert broker.ask(BACK) == (None,)
+
+
+def test_members_of_before_a_restart_are_waited_for(broker: Broker) -> None:
+    """They are not known any more, and say so with their next heartbeat."""
+    broker.ask(BACK)
+    broker.restart()
+    broker.elapse(2 * Timing().heartbeat_ms - 1)
+    refused = broker.ask(BACK)
+    assert isinstance(refused, Refused)
+    assert refused.why is Why.COORDINATOR_GONE
+    broker.elapse(1)
+    assert broker.ask(BACK) == (None,)
+    broker.restart()
+    join = Heartbeat("work", MemberId("m"), 0, frozenset({"jobs"}))
+    broker.ask(join)
+    assert broker.ask(BACK).why is Why.NON_EMPTY_GROUP
+    broker.ask(replace(join, epoch=-1))
+    assert broker.ask(BACK) == (None,)  # it was heard of, and left
 
 
 def test_a_number_whose_records_were_reset_is_not_given_others(broker: Broker) -> None:

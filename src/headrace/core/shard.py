@@ -11,6 +11,7 @@ from typing import assert_never
 from uuid import UUID
 
 from headrace.core.errors import Refused, Why
+from headrace.core.lease_commit import committed
 from headrace.core.leases import (
     Held,
     Lease,
@@ -24,7 +25,6 @@ from headrace.core.leases import (
     LeaseRestored,
     LeaseSeen,
     LeaseStaged,
-    verdicts,
 )
 from headrace.core.machine import Decided
 from headrace.core.runs import Runs, State
@@ -33,12 +33,12 @@ from headrace.core.shard_words import (
     AlterShareOffsets,
     Command,
     CommitLease,
-    Committed,
     DeleteShareGroup,
     DeleteShareOffsets,
     Event,
     ForgetTopic,
     Forgotten,
+    GroupsForgotten,
     On,
     Opened,
     OpenLease,
@@ -47,6 +47,7 @@ from headrace.core.shard_words import (
     ReleaseMember,
     Renewed,
     RenewLease,
+    Restarted,
     StageLease,
 )
 from headrace.core.share_admin import Queue, decide_admin
@@ -70,7 +71,6 @@ from headrace.core.share_words import (
     Settled,
     ShareKey,
     Started,
-    Verdict,
 )
 from headrace.core.share_words import Event as PartitionEvent
 from headrace.core.types import MonoMs, Now, Span, after
@@ -85,6 +85,7 @@ class ShareShard:
         self.partitions: dict[ShareKey, SharePartition] = {}
         self.leases: dict[LeaseKey, Lease] = {}
         self.archiving: set[ShareKey] = set()  # where dead letters wait to be written
+        self.restarted: dict[str, MonoMs] = {}  # groups whose members are not known since
         self._of_group: dict[str, dict[ShareKey, SharePartition]] = {}
         self._due: list[tuple[MonoMs, int, ShareGroup | SharePartition]] = []
         self._pushes = count()
@@ -96,7 +97,8 @@ class ShareShard:
     def queue(self, group: str) -> Queue:
         """All that there is of a group."""
         leases = [lease for lease in self.leases.values() if lease.key[0] == group]
-        return Queue(group, self.groups.get(group), self.partitions_of(group), leases)
+        members, since = self.groups.get(group), self.restarted.get(group)
+        return Queue(group, members, self.partitions_of(group), leases, since)
 
     def overtaken(self, topic_id: UUID, partition: int, start: int) -> list[SharePartition]:
         """The share-partitions of a partition whose SPSO is below its log's `start`."""
@@ -137,7 +139,8 @@ class ShareShard:
                 # last, is the one that holds it.
                 taken = [e for lease in self.leases.values() for e in self._reclaimed(lease, now)]
                 taken.sort(key=lambda event: event.deliveries)
-                return Decided([*taken, *(self._sign(lease, now) for lease in self.leases)])
+                signs = [self._sign(lease, now) for lease in self.leases]
+                return Decided([*taken, *signs, Restarted(now.mono, frozenset(self._of_group))])
             case _:
                 assert_never(command)
 
@@ -183,16 +186,10 @@ class ShareShard:
                 self._apply_to_lease(event)
             case LeaseDiscarded() | LeaseRestored() | LeaseSeen():
                 self._apply_to_lease(event)
-            case LeaseForgotten(lease):
-                self.leases.pop(lease, None)
-            case GroupForgotten(name):
-                self.groups.pop(name, None)
-            case Forgotten(key):
-                gone = self.partitions.pop(key, None)
-                if gone is not None:
-                    gone.runs = Runs(gone.start)  # its deadlines must not wake anybody any more
-                self._of_group.get(key.group, {}).pop(key, None)
-                self.archiving.discard(key)
+            case Restarted(at, groups):
+                self.restarted = dict.fromkeys(groups, at)
+            case Forgotten() | LeaseForgotten() | GroupForgotten():
+                self._forget(event)
             case _:
                 assert_never(event)
 
@@ -213,6 +210,19 @@ class ShareShard:
         if lease is None:
             lease = self.leases[event.lease] = Lease(event.lease)
         lease.apply(event)
+
+    def _forget(self, event: GroupsForgotten) -> None:
+        match event:
+            case Forgotten(key):
+                gone = self.partitions.pop(key, None)
+                if gone is not None:
+                    gone.runs = Runs(gone.start)  # its deadlines must not wake anybody any more
+                self._of_group.get(key.group, {}).pop(key, None)
+                self.archiving.discard(key)
+            case LeaseForgotten(lease):
+                self.leases.pop(lease, None)
+            case GroupForgotten(name):
+                self.groups.pop(name, None)
 
     def _push(self, deadline: MonoMs, target: ShareGroup | SharePartition) -> None:
         heapq.heappush(self._due, (deadline, next(self._pushes), target))
@@ -304,7 +314,8 @@ class ShareShard:
                     return refused
                 return Decided([LeaseStaged(lease.key, seq, staged)])
             case CommitLease(_, _, seq):
-                return self._commit(lease, seq)
+                policy = self._outside.policy(lease.key[0])
+                return committed(lease, seq, self.partitions, policy)
             case _:
                 assert_never(command)
 
@@ -359,32 +370,6 @@ class ShareShard:
             )
             if isinstance(event, Acquired)
         ]
-
-    def _commit(self, lease: Lease, seq: int) -> Decided[Event]:
-        policy = self._outside.policy(lease.key[0])
-        events: list[Event] = []
-        settled = dict.fromkeys(Verdict, 0)
-        wanted = 0
-        for number, acquisition in sorted(lease.acquisitions.items()):
-            if number > seq:
-                break
-            wanted += sum(len(held.span) for held in acquisition.held)
-            for held, staged in verdicts(acquisition):
-                partition = self.partitions.get(held.key)
-                if partition is None:
-                    continue
-                for run in partition.claimable(staged.span, held.deliveries, lease.holder):
-                    events.append(partition.settle(run, staged.verdict, policy, staged.reason))
-                    settled[staged.verdict] += len(run.span)
-        if seq > lease.committed:
-            events.append(LeaseCommitted(lease.key, seq))
-        reply = Committed(
-            settled[Verdict.ACCEPT],
-            settled[Verdict.RELEASE],
-            settled[Verdict.REJECT],
-            wanted - sum(settled.values()),
-        )
-        return Decided(events, reply)
 
 
 def _certain(answer: "list[PartitionEvent] | Refused") -> "list[PartitionEvent]":

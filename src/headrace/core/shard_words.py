@@ -9,7 +9,7 @@ from headrace.core.share_group import GroupEvent, GroupForgotten, Heartbeat, Tim
 from headrace.core.share_words import Command as PartitionCommand
 from headrace.core.share_words import Event as PartitionEvent
 from headrace.core.share_words import Policy, ShareKey
-from headrace.core.types import MemberId
+from headrace.core.types import MemberId, MonoMs
 
 
 class Outside(Protocol):
@@ -142,7 +142,16 @@ class Forgotten:
     key: ShareKey
 
 
-Event = PartitionEvent | GroupEvent | LeaseEvent | Forgotten | LeaseForgotten | GroupForgotten
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The members that these groups had before are forgotten, and may be heard of. Volatile."""
+
+    at: MonoMs
+    groups: frozenset[str]
+
+
+GroupsForgotten = Forgotten | LeaseForgotten | GroupForgotten
+Event = PartitionEvent | GroupEvent | LeaseEvent | GroupsForgotten | Restarted
 
 
 @dataclass(frozen=True, slots=True)

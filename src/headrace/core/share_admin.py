@@ -8,6 +8,9 @@ A lease counts as a member while its driver calls: a reset between its acquisiti
 would deliver anew what the batch is about to write. Of a driver that fell silent, what is
 outstanding goes with the state that is discarded; its numbers stay (`LeaseDiscarded`).
 
+Members die with the process. A group is empty after a restart when those of before had the time for
+a heartbeat; until then clients are told to ask again.
+
 Dead letters on their way are waited for, in that clients ask again: forgotten before it is copied,
 a rejected record would be in neither place (design §8).
 """
@@ -29,13 +32,14 @@ from headrace.core.shard_words import (
     Event,
     Forgotten,
 )
-from headrace.core.share_group import GroupForgotten, ShareGroup, TopicView
+from headrace.core.share_group import GroupForgotten, ShareGroup, Timing, TopicView
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_starts import started
 from headrace.core.share_words import ShareKey, Started
-from headrace.core.types import Now
+from headrace.core.types import MonoMs, Now, after
 
 TO_POLICY = -1  # a start: where share.auto.offset.reset leads
+_HEARTBEATS = 2  # that members have time for after a restart: one may be lost with a connection
 _NO_TOPIC = "This server does not host this topic-partition."
 
 
@@ -44,16 +48,21 @@ class Topics(Protocol):
 
     def topic(self, name: str) -> TopicView | None: ...
     def starts_earliest(self, group: str) -> bool: ...
+    def timing(self, group: str) -> Timing: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A share group with all that belongs to it; `group` is its members, if it ever had some."""
+    """A share group with all that belongs to it; `group` is its members, if it ever had some.
+
+    That counts from `restarted` on, when the members of before were forgotten.
+    """
 
     name: str
     group: ShareGroup | None
     partitions: Mapping[ShareKey, SharePartition]
     leases: Sequence[Lease]
+    restarted: MonoMs | None = None
 
     @property
     def exists(self) -> bool:
@@ -77,6 +86,9 @@ def decide_admin(
         return Refused(Why.UNKNOWN_GROUP, f"Group {queue.name} not found.")
     if not queue.is_empty(now):
         return Refused(Why.NON_EMPTY_GROUP, "The group is not empty.")
+    if _may_be_heard_of(queue, topics, now):
+        told = f"Members of group {queue.name} may be on their way; ask again in a moment."
+        return Refused(Why.COORDINATOR_GONE, told)
     if any(one.runs.records[State.ARCHIVING] for one in queue.partitions.values()):
         told = f"Dead letters of group {queue.name} are being written; ask again in a moment."
         return Refused(Why.COORDINATOR_GONE, told)
@@ -91,6 +103,14 @@ def decide_admin(
             return Decided([*events, GroupForgotten(group)])
         case _:
             assert_never(command)
+
+
+def _may_be_heard_of(queue: Queue, topics: Topics, now: Now) -> bool:
+    """Whether a member of before a restart may not have had the time for a heartbeat yet."""
+    if queue.restarted is None or queue.group is not None or not queue.partitions:
+        return False
+    patience_ms = _HEARTBEATS * topics.timing(queue.name).heartbeat_ms
+    return after(queue.restarted, patience_ms) > now.mono
 
 
 def _altered(command: AlterShareOffsets, queue: Queue, topics: Topics) -> Decided[Event]:
