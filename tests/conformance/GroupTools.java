@@ -1,4 +1,4 @@
-// Apache Kafka's own command-line programs, many in one JVM, and members of consumer groups for them to look at.
+// Apache Kafka's own command-line programs, many in one JVM, and members of groups for them to look at.
 // Run by side_by_side.py:  java -cp "<Kafka's jars>/*" GroupTools.java <bootstrap servers>
 // Each line of the standard input is one order in JSON, each line of the standard output its answer.
 
@@ -21,6 +21,7 @@ public class GroupTools {
     static final long WAIT_NANOS = Duration.ofSeconds(30).toNanos();
     static final ObjectMapper JSON = new ObjectMapper();
     static final Map<String, Member> members = new HashMap<>();
+    static final Map<String, ShareMember> sharers = new HashMap<>();
     static String servers;
     static Admin admin;
 
@@ -79,6 +80,19 @@ public class GroupTools {
                 break;
             case "leave":
                 members.remove(name).leave();
+                break;
+            case "share":
+                sharers.put(name, new ShareMember(order));
+                break;
+            case "shared":
+                shared(name, order.path("members").asInt(), order.path("partitions").asInt());
+                break;
+            case "accepted":
+                var sharer = sharers.get(name);
+                until(() -> sharer.accepted == order.path("count").asInt(), () -> sharer.accepted + " accepted");
+                break;
+            case "unshare":
+                sharers.remove(name).leave();
                 break;
             default:
                 throw new IllegalArgumentException("" + order);
@@ -145,6 +159,21 @@ public class GroupTools {
         }, () -> found + " instead of " + wanted);
     }
 
+    /** Wait until a share group has that many members, which are assigned that many partitions in all. */
+    static void shared(String group, int members, int partitions) throws Exception {
+        var found = new int[2];
+        until(() -> {
+            try {
+                var described = admin.describeShareGroups(List.of(group)).all().get().get(group).members();
+                found[0] = described.size();
+                found[1] = described.stream().mapToInt(one -> one.assignment().topicPartitions().size()).sum();
+            } catch (InterruptedException | ExecutionException error) {
+                return false;  // there is no such group yet
+            }
+            return found[0] == members && found[1] == partitions;
+        }, () -> Arrays.toString(found) + " instead of " + members + ", " + partitions);
+    }
+
     static boolean hasOffsets(String group, String topic) {
         try {
             var found = admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get();
@@ -158,6 +187,8 @@ public class GroupTools {
         long end = System.nanoTime() + WAIT_NANOS;
         while (!done.getAsBoolean()) {
             for (var member : members.values())
+                if (member.failure != null) throw new IllegalStateException(member.getName(), member.failure);
+            for (var member : sharers.values())
                 if (member.failure != null) throw new IllegalStateException(member.getName(), member.failure);
             if (System.nanoTime() > end) throw new TimeoutException(otherwise.get());
             Thread.sleep(5);
@@ -213,6 +244,44 @@ public class GroupTools {
             });
             tasks.add(queued);
             queued.get(30, TimeUnit.SECONDS);
+        }
+
+        void leave() throws InterruptedException {
+            leaving = true;
+            join(30_000);
+        }
+    }
+
+    /** A member of a share group on a thread of its own, which accepts all that it is given until it is to leave. */
+    static class ShareMember extends Thread {
+        final KafkaShareConsumer<byte[], byte[]> consumer;
+        volatile int accepted;
+        volatile boolean leaving;
+        volatile Exception failure;
+
+        ShareMember(JsonNode order) {
+            Map<String, Object> settings = new HashMap<>();
+            settings.put("bootstrap.servers", servers);
+            settings.put("group.id", order.path("group").asText());
+            settings.put("client.id", order.path("name").asText());
+            consumer = new KafkaShareConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+            consumer.subscribe(texts(order.path("topics")));
+            setName(order.path("name").asText());
+            setDaemon(true);
+            start();
+        }
+
+        @Override
+        public void run() {
+            try (consumer) {
+                while (!leaving) {
+                    int count = consumer.poll(Duration.ofMillis(100)).count();
+                    consumer.commitSync();
+                    accepted += count;
+                }
+            } catch (Exception error) {
+                failure = error;
+            }
         }
 
         void leave() throws InterruptedException {

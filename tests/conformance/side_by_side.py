@@ -34,6 +34,8 @@ _SETTINGS = {
     "group.consumer.migration.policy": "disabled",  # Headrace has no other
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "100",
+    "group.share.min.heartbeat.interval.ms": "100",
+    "group.share.heartbeat.interval.ms": "100",
 }
 _ANSWER_SECONDS_MAX = 60
 _JOIN, _JOIN_VERSION = 11, 3  # the newest that a member enters without a second request
@@ -65,7 +67,7 @@ class Side:
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,))
         self._reader.start()
-        self._servers = broker.servers
+        self.servers = broker.servers
         self.cluster = Cluster(broker.servers)
 
     def close(self) -> None:
@@ -94,10 +96,14 @@ class Side:
 
     def run(self, program: str, *arguments: str) -> Outcome:
         """Run one of Kafka's programs with the broker's address before its arguments."""
-        given = ["--bootstrap-server", self._servers, *arguments]
+        given = ["--bootstrap-server", self.servers, *arguments]
         told = self.order("run", program, arguments=given)
-        out, error = self._lines(told["out"]), self._lines(told["error"])
-        return Outcome(told["code"], tuple(_in_order(out)), tuple(_complaints(error)))
+        error = self._lines(told["error"])
+        return Outcome(told["code"], self.normal(told["out"]), tuple(_complaints(error)))
+
+    def normal(self, text: str) -> tuple[str, ...]:
+        """The lines of a standard output, without what chance decides."""
+        return tuple(_in_order(self._lines(text)))
 
     def join(self, group: str, kind: str, metadata: bytes) -> tuple[str, int]:
         """Enter a group as no stock client does: any type, any metadata. Member and generation.

@@ -1,32 +1,27 @@
 """The lease protocol: a test for each piece and each row of its failure matrix (docs/spark.md)."""
 
-from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID
 
 import pytest
 
 from headrace.core.errors import Refused, Why
 from headrace.core.leases import Held, Staged
-from headrace.core.machine import Entry
-from headrace.core.shard import ShareShard
 from headrace.core.shard_words import (
     AcquireLease,
-    Command,
     CommitLease,
     Committed,
     ForgetTopic,
     On,
     OpenLease,
-    Recovered,
     Renewed,
     RenewLease,
     StageLease,
 )
-from headrace.core.share_group import Heartbeat, Timing, TopicView
-from headrace.core.share_words import Acquire, Policy, ShareKey, Verdict
-from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
-from headrace.log.record_codec import ShareJournal
+from headrace.core.share_group import Heartbeat, TopicView
+from headrace.core.share_words import Acquire, ShareKey, Verdict
+from headrace.core.types import MemberId, Span
+
+from .share_shard_rig import ShardRig
 
 TOPIC = UUID(int=5)
 LEASE = ("delays", "checkpoint")
@@ -34,61 +29,19 @@ P0, P1 = ShareKey("delays", TOPIC, 0), ShareKey("delays", TOPIC, 1)
 LOCK_MS = 30_000
 
 
-@dataclass
-class Broker:
-    """A shard and its journal, which outlives it."""
+class Broker(ShardRig):
+    """With one topic of two partitions, unless it is deleted."""
 
     ends: tuple[int, ...] = (100, 100)
-    mono: int = 0
-    exists: bool = True
-    records: list[Entry] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._new_process()
-
-    def policy(self, group: str) -> Policy:
-        return Policy()
-
-    def timing(self, group: str) -> Timing:
-        return Timing()
-
-    def starts_earliest(self, group: str) -> bool:
-        return False
+    exists = True
 
     def topic(self, name: str) -> TopicView | None:
         if name != "flights" or not self.exists:
             return None
         return TopicView(TOPIC, (0,) * len(self.ends), self.ends)
 
-    @property
-    def now(self) -> Now:
-        return Now(MonoMs(self.mono), WallMs(self.mono))
-
-    def ask(self, command: Command) -> Any:
-        answer = self.shard.decide(command, self.now)
-        if isinstance(answer, Refused):
-            return answer
-        for event in answer.events:
-            self.shard.apply(event)
-        self.records += self.journal.records(answer.events, WallMs(0))
-        return answer.reply
-
     def open(self) -> int:
         return int(self.ask(OpenLease(LEASE, ("flights",), True)).epoch)
-
-    def elapse(self, ms: int) -> None:
-        self.mono += ms
-        events = self.shard.tick(self.now)
-        for event in events:
-            self.shard.apply(event)
-        self.records += self.journal.records(events, WallMs(0))
-
-    def restart(self) -> None:
-        self._new_process()
-        for key, value, _ in self.records:
-            for event in self.journal.events(key, value):
-                self.shard.apply(event)
-        self.ask(Recovered())
 
     def other_takes(self, key: ShareKey, first: int, last: int) -> list[Span]:
         command = Acquire(MemberId("other"), [Span(first, last)], 1000, 1000, exact=True)
@@ -98,10 +51,6 @@ class Broker:
         partition = self.shard.partitions[key]
         runs = [f"{run.span} {run.state.name} {run.deliveries}" for run in partition.runs]
         return ", ".join([f"SPSO={partition.start}", *runs])
-
-    def _new_process(self) -> None:
-        self.shard = ShareShard(self)
-        self.journal = ShareJournal(self.shard)
 
 
 @pytest.fixture

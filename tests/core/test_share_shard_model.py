@@ -4,24 +4,25 @@ The model is written from the seed's state diagram and docs/spark.md and shares 
 machine. After every step both agree, and the journal alone rebuilds the state without its locks.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
-from uuid import UUID
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.core.errors import Refused
-from headrace.core.leases import Staged
+from headrace.core.errors import Refused, Why
+from headrace.core.leases import Acquisition, Staged
 from headrace.core.machine import Entry
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import (
     AcquireLease,
+    AlterShareOffsets,
     Command,
     CommitLease,
+    DeleteShareGroup,
+    DeleteShareOffsets,
     On,
     OpenLease,
     Recovered,
@@ -29,7 +30,7 @@ from headrace.core.shard_words import (
     RenewLease,
     StageLease,
 )
-from headrace.core.share_group import Heartbeat, Timing, TopicView
+from headrace.core.share_group import Heartbeat
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import (
     Acknowledge,
@@ -37,50 +38,13 @@ from headrace.core.share_words import (
     Acquire,
     Acquired,
     DeadLettered,
-    Policy,
     Settled,
-    ShareKey,
     Verdict,
 )
 from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
 from headrace.log.record_codec import ShareJournal
 
-TOPIC = UUID(int=9)
-KEY = ShareKey("group", TOPIC, 0)
-LEASE = ("group", "checkpoint")
-LIMIT, LOCK_MS, WINDOW, LOG_END = 3, 1_000, 30, 200
-MEMBERS = [MemberId("a"), MemberId("b")]
-POLICY = Policy(LIMIT, LOCK_MS, WINDOW, WINDOW, dead_letters=True)
-
-
-class World:
-    def policy(self, group: str) -> Policy:
-        return POLICY
-
-    def timing(self, group: str) -> Timing:
-        return Timing(session_ms=1 << 40)
-
-    def starts_earliest(self, group: str) -> bool:
-        return True
-
-    def topic(self, name: str) -> TopicView | None:
-        return TopicView(TOPIC, (0,), (LOG_END,)) if name == "topic" else None
-
-
-@dataclass
-class Cell:
-    """One record: state, deliveries, who holds it and until when, and its verdicts so far."""
-
-    state: str = "available"
-    deliveries: int = 0
-    holder: str | None = None
-    until: int = 0
-    stored: int = 0  # deliveries that a settlement has made durable
-    leased: int | None = None  # the delivery that an uncommitted acquisition of the lease has
-
-    @property
-    def finished(self) -> bool:
-        return self.state in ("acknowledged", "archived")
+from .share_world import KEY, LEASE, LIMIT, LOCK_MS, LOG_END, MEMBERS, WINDOW, Cell, World, durable
 
 
 class Deliveries(RuleBasedStateMachine):
@@ -191,6 +155,7 @@ class Deliveries(RuleBasedStateMachine):
 
     @initialize()
     def subscribe(self) -> None:
+        """Join as the first member, which never falls silent, and open the lease."""
         joined = self.run(Heartbeat("group", MEMBERS[0], 0, frozenset({"topic"})))
         assert joined.assignment
         self.epoch = self.run(OpenLease(LEASE, ("topic",), True)).epoch
@@ -323,6 +288,53 @@ class Deliveries(RuleBasedStateMachine):
         assert isinstance(self.run(RenewLease(LEASE, stale)), Refused)
         self.reclaim()
 
+    def empty_the_group(self) -> None:
+        """Have everybody go, which a lease does by being silent for as long as a lock lasts."""
+        self.run(Heartbeat("group", MEMBERS[0], 0, frozenset({"topic"})))  # as after a crash
+        alter = AlterShareOffsets("group", (("topic", 0, 0),))
+        for change in (alter, DeleteShareOffsets("group", ("topic",)), DeleteShareGroup("group")):
+            assert self.run(change).why is Why.NON_EMPTY_GROUP
+        self.run(Heartbeat("group", MEMBERS[0], -1))
+        self.elapse(LOCK_MS)
+        if any(cell.state == "archiving" for cell in self.cells.values()):
+            assert self.run(alter).why is Why.COORDINATOR_GONE
+            self.dead_letters_are_written()
+
+    @rule(start=st.integers(0, LOG_END))
+    def offsets_are_set(self, start: int) -> None:
+        self.empty_the_group()
+        held = {seq: one.held for seq, one in self.live.leases[LEASE].acquisitions.items()}
+        assert self.run(AlterShareOffsets("group", (("topic", 0, start),))) == (None,)
+        assert self.partition.start == self.partition.end == start
+        left = self.live.leases[LEASE].acquisitions
+        assert {seq: one.held for seq, one in left.items()} == dict.fromkeys(held, ())
+        self.cells = {offset: Cell("acknowledged") for offset in range(start)}
+        self.end = self.highest_start = start
+        self.accepted.clear()
+        self.outstanding = {seq: [] for seq in self.outstanding}
+        self.staged.clear()
+        self.run(Heartbeat("group", MEMBERS[0], 0, frozenset({"topic"})))
+
+    @rule(topics_alone=st.booleans())
+    def state_is_deleted(self, topics_alone: bool) -> None:
+        self.empty_the_group()
+        if topics_alone:
+            assert self.run(DeleteShareOffsets("group", ("topic",))) == (None,)
+            assert not self.live.leases[LEASE].acquisitions.get(self.seq, Acquisition(())).held
+            self.outstanding = {seq: [] for seq in self.outstanding}
+        else:
+            self.run(DeleteShareGroup("group"))
+            assert not self.live.leases
+            assert not self.live.groups
+            self.outstanding, self.seq = {}, 0
+        rebuilt, _ = self._replayed()
+        assert rebuilt.partitions == self.live.partitions == {}
+        assert rebuilt.leases == self.live.leases
+        self.cells, self.end, self.highest_start = {}, 0, 0
+        self.accepted.clear()
+        self.staged.clear()
+        self.subscribe()
+
     @rule()
     def crash(self) -> None:
         self.live, self.codec = self._replayed()
@@ -378,22 +390,10 @@ class Deliveries(RuleBasedStateMachine):
         if KEY not in self.live.partitions:
             return
         rebuilt, _ = self._replayed()
-        assert _durable(rebuilt.partitions[KEY]) == _durable(self.partition)
+        assert durable(rebuilt.partitions[KEY]) == durable(self.partition)
         assert rebuilt.partitions[KEY].start == self.partition.start
         ours, theirs = self.live.leases.get(LEASE), rebuilt.leases.get(LEASE)
         assert ours == theirs
-
-
-def _durable(partition: SharePartition) -> dict[int, tuple[State, int, str | None]]:
-    """Offset by offset what a restart must find: locks forgotten, untouched records left out."""
-    found: dict[int, tuple[State, int, str | None]] = {}
-    for run in partition.runs:
-        acquired = run.state is State.ACQUIRED
-        state = State.AVAILABLE if acquired else run.state
-        deliveries = run.stored if acquired else run.deliveries
-        if state is not State.AVAILABLE or deliveries:
-            found |= dict.fromkeys(run.span, (state, deliveries, run.reason))
-    return found
 
 
 Deliveries.TestCase.settings = settings(max_examples=100, stateful_step_count=30)

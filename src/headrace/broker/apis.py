@@ -81,8 +81,12 @@ SERVED = (
 ANSWERED_LATER = frozenset({8})
 SERVED_FOR_SHARE_GROUPS = (
     Api(76, "ShareGroupHeartbeat", range(1, 2), "share_group_heartbeat"),
+    Api(77, "ShareGroupDescribe", range(1, 2), "share_group_describe"),
     Api(78, "ShareFetch", range(1, 3), "share_fetch"),
     Api(79, "ShareAcknowledge", range(1, 3), "share_acknowledge"),
+    Api(90, "DescribeShareGroupOffsets", range(2), "describe_share_group_offsets"),
+    Api(91, "AlterShareGroupOffsets", range(1), "alter_share_group_offsets"),
+    Api(92, "DeleteShareGroupOffsets", range(1), "delete_share_group_offsets"),
     _lease(20900, "LeaseOpen"),
     _lease(20901, "LeaseAcquire"),
     _lease(20902, "LeaseRenew"),

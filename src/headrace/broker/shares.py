@@ -13,15 +13,16 @@ from typing import Any
 from headrace.broker.config import Config
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.partitions import Partition
-from headrace.broker.runtime import ShardRuntime
+from headrace.broker.runtime import ShardRuntime, StorageFault
 from headrace.broker.shards import PartitionJournal, journals, shard_index
 from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
 from headrace.core.catalog import ConfigSet, Resource, Topic
 from headrace.core.catalog import Event as CatalogEvent
-from headrace.core.errors import Refused
+from headrace.core.errors import Refused, Why
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import (
+    AdminCommand,
     Command,
     Event,
     ForgetTopic,
@@ -29,6 +30,7 @@ from headrace.core.shard_words import (
     Recovered,
     ReleaseMember,
 )
+from headrace.core.share_admin import Queue
 from headrace.core.share_group import Timing, TopicView
 from headrace.core.share_session import Continue, SessionEnded, SessionEvent, ShareSessions
 from headrace.core.share_words import Advanced, LogStartMoved, Policy, Settled, Started
@@ -37,6 +39,7 @@ from headrace.log.record_codec import ShareJournal
 
 log = logging.getLogger("headrace.broker")
 STATE_TOPIC = "__share_group_state"
+EMPTY, STABLE = "Empty", "Stable"  # as Kafka calls the states of share groups
 
 Shard = ShardRuntime[Command, Event]
 
@@ -104,26 +107,56 @@ class Shares:
         assert isinstance(machine, ShareShard)
         return machine
 
-    def names(self) -> list[str]:
-        """The share groups that there are: they have members, or share-partitions."""
-        found: dict[str, None] = {}
+    def states(self) -> dict[str, str]:
+        """The share groups that there are, and the state of each; as they are now."""
+        now = self._clock.now()
+        found: dict[str, str] = {}
         for shard in self.shards:
             machine = self.machine_of(shard)
-            found |= {name: None for name, group in machine.groups.items() if group.members}
-            found |= {key.group: None for key in machine.partitions}
-        return list(found)
+            found |= {key.group: EMPTY for key in machine.partitions}
+            found |= {name: STABLE for name, group in machine.groups.items() if group.members}
+            at_work = {key[0] for key, lease in machine.leases.items() if lease.is_member(now)}
+            found |= dict.fromkeys(at_work & found.keys(), STABLE)
+        return found
 
     def exists(self, group: str) -> bool:
         """Whether a share group of this name has members or share-partitions."""
         machine = self.machine(group)
-        return _has_members(machine, group) or bool(machine.partitions_of(group))
+        known = machine.groups.get(group)
+        return bool(machine.partitions_of(group)) or (known is not None and bool(known.members))
 
-    def has_members(self, group: str) -> bool:
-        return _has_members(self.machine(group), group)
+    def state(self, queue: Queue) -> str:
+        """The state of a group that exists: Empty when nobody works on it."""
+        return EMPTY if queue.is_empty(self._clock.now()) else STABLE
+
+    async def durable(self) -> Refused | None:
+        """Return once all that was decided is durable; refused when the disk fails."""
+        try:
+            for shard in self.shards:
+                await shard.durable()
+        except StorageFault as fault:
+            return Refused(Why.COORDINATOR_GONE, str(fault))
+        return None
+
+    async def find(self, group: str) -> Queue | Refused:
+        """A group as it is, once that is durable; refused when the disk fails."""
+        shard = self.shard(group)
+        try:
+            await shard.durable()
+        except StorageFault as fault:
+            return Refused(Why.COORDINATOR_GONE, str(fault))
+        return self.machine_of(shard).queue(group)
 
     async def ask(self, group: str, command: Command) -> Any:
         """A command to the shard of a group; its reply, or Refused. Raises: StorageFault."""
         return await self.shard(group).ask(command)
+
+    async def administer(self, command: AdminCommand) -> Any:
+        """A command of an administrator; its reply, or Refused, also when the disk fails."""
+        try:
+            return await self.ask(command.group, command)
+        except StorageFault as fault:
+            return Refused(Why.COORDINATOR_GONE, str(fault))
 
     def move(self, command: Continue) -> Sequence[SessionEvent] | Refused:
         """Move a share session by one request."""
@@ -259,8 +292,3 @@ class Shares:
 def wait_key(group: str) -> tuple[str, str]:
     """What a poll waits for besides appends."""
     return ("share group", group)
-
-
-def _has_members(machine: ShareShard, group: str) -> bool:
-    known = machine.groups.get(group)
-    return known is not None and bool(known.members)

@@ -9,10 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
 from headrace.cli.ending import Trouble, ending, tell
+from headrace.cli.group_options import (
+    ValuesOptional,
+    check_described,
+    check_scenario,
+    one_action,
+    option,
+)
 
 if TYPE_CHECKING:
     from headrace.client.connection import Cluster
@@ -40,7 +46,6 @@ _ONLY_WITH = {
 }
 _WITH_GROUPS = {"describe", "delete", "reset_offsets", "delete_offsets"}
 _TIMEOUT_MS = 30_000
-_VALUE_OPTIONAL = frozenset({"--state", "--type"})
 
 # The options, by the names of the parameters below.
 _List = Annotated[bool, typer.Option("--list", help="List the names of groups.")]
@@ -134,16 +139,10 @@ class Asked:
     as_json: bool
 
 
-class _Command(TyperCommand):
-    """--state and --type may stand alone; they are read as if an empty value followed."""
+class _Command(ValuesOptional):
+    """--state and --type may stand alone."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        following = [*args[1:], "-"]
-        spelled = [
-            f"{one}=" if one in _VALUE_OPTIONAL and after.startswith("-") else one
-            for one, after in zip(args, following, strict=False)
-        ]
-        return super().parse_args(ctx, spelled)
+    value_optional = frozenset({"--state", "--type"})
 
 
 def register(app: typer.Typer) -> None:
@@ -228,24 +227,16 @@ def _run(action: str, cluster: "Cluster", asked: Asked) -> None:
 
 def _action(given: dict[str, Any]) -> str:
     """The one action. Raises: Trouble unless there is one, or when an option goes with others."""
-    actions = [name for name in _ACTIONS if _is_given(given[name])]
-    if len(actions) != 1:
-        raise Trouble(f"Command must include exactly one action: {_options(_ACTIONS)}")
-    action = actions[0]
-    for name, its in _ONLY_WITH.items():
-        if _is_given(given[name]) and action not in its:
-            raise Trouble(f"{_option(name)} means nothing with {_option(action)}; leave it out")
-    if given["group"] and given["all_groups"]:
-        raise Trouble("--group can't be used with --all-groups; give one of the two")
+    action = one_action(given, _ACTIONS, _ONLY_WITH)
     if given["group"] and action not in _WITH_GROUPS:
-        raise Trouble(f"--group can't be used with {_option(action)}; leave it out")
+        raise Trouble(f"--group can't be used with {option(action)}; leave it out")
     if given["topic"] and action not in {"reset_offsets", "delete_offsets"}:
         if action == "delete":
             raise Trouble(
                 "The consumer does not support topic-specific offset deletion from a consumer "
                 "group with --delete; use --delete-offsets"
             )
-        raise Trouble(f"--topic can't be used with {_option(action)}; leave it out")
+        raise Trouble(f"--topic can't be used with {option(action)}; leave it out")
     return action
 
 
@@ -257,45 +248,19 @@ def _check(action: str, asked: Asked) -> None:
         if len(asked.group) > 1:
             raise Trouble("Found multiple arguments for option group; --delete-offsets takes one")
     elif action in _WITH_GROUPS and not (asked.group or asked.all_groups):
-        raise Trouble(f"{_option(action)} takes one of these options: --group, --all-groups")
+        raise Trouble(f"{option(action)} takes one of these options: --group, --all-groups")
     if action == "describe":
-        shown = [name for name in _SHOWN if _is_given(getattr(asked, name))]
-        if len(shown) > 1:
-            raise Trouble(f"--describe takes at most one of these options: {_options(_SHOWN)}")
-        if asked.state:
-            raise Trouble(f"--describe does not take a value for --state: {asked.state!r}")
+        check_described(asked, _SHOWN)
     if action == "reset_offsets":
         _check_reset(asked)
 
 
 def _check_reset(asked: Asked) -> None:
-    if asked.dry_run and asked.execute:
-        raise Trouble("--reset-offsets only accepts one of --execute and --dry-run")
+    check_scenario(asked, SCENARIOS)
     if asked.export and asked.as_json:
         raise Trouble("--export can't be used with --json; give one of the two")
-    scenarios = [name for name in SCENARIOS if _is_given(getattr(asked, name))]
-    if not scenarios:
-        raise Trouble(
-            f"--reset-offsets requires one of the following scenarios: {_options(SCENARIOS)}"
-        )
-    if len(scenarios) > 1:
-        raise Trouble(f"{_option(scenarios[0])} can't be used with {_option(scenarios[1])}")
-    if asked.all_topics and asked.topic:
-        raise Trouble("--all-topics can't be used with --topic; give one of the two")
     scoped = bool(asked.all_topics or asked.topic)
     if asked.from_file is None and not scoped:
         raise Trouble("One of the reset scopes should be defined: --all-topics, --topic.")
     if asked.from_file is not None and scoped:
         raise Trouble("--from-file says which partitions; leave --all-topics and --topic out")
-
-
-def _is_given(value: object) -> bool:
-    return value is not None and value is not False  # 0 is a number that somebody gave
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _options(names: tuple[str, ...]) -> str:
-    return ", ".join(map(_option, names))

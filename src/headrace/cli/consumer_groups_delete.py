@@ -8,7 +8,8 @@ from typing import Any
 
 from headrace.cli.consumer_groups import COMMAND, Asked
 from headrace.cli.consumer_groups_list import named_groups
-from headrace.cli.ending import Trouble, end_with
+from headrace.cli.ending import Trouble
+from headrace.cli.group_deletion import show_deleted, told, with_remedy
 from headrace.cli.table import Table
 from headrace.cli.topic_partitions import named_partitions
 from headrace.client.connection import Cluster
@@ -17,11 +18,6 @@ from headrace.client.groups import delete_group_offsets, delete_groups
 
 _NOT_PROVIDED = "Not Provided"
 _DONE = "Successful"
-_REMEDIES = {
-    "NON_EMPTY_GROUP": "stop its members",
-    "GROUP_ID_NOT_FOUND": "name one of --list",
-    "INVALID_GROUP_ID": "name one of --list",
-}
 
 # A partition, or a topic whose partitions are not known.
 _Place = tuple[str, int | None]
@@ -30,22 +26,7 @@ _Place = tuple[str, int | None]
 def delete(cluster: Cluster, asked: Asked) -> None:
     """Delete groups. Raises: Trouble when some were not deleted."""
     results = delete_groups(cluster, named_groups(cluster, asked))
-    done = [f"'{group}'" for group, error in results.items() if error is None]
-    if asked.as_json:
-        for group, error in results.items():
-            print(json.dumps({"group": group, "deleted": error is None, "error": _told(error)}))
-    elif len(done) == len(results):
-        print(f"Deletion of requested consumer groups ({', '.join(done)}) was successful.")
-    elif done:
-        print(f"\nThese consumer groups were deleted successfully: {', '.join(done)}")
-    end_with(
-        COMMAND,
-        [
-            f"Group '{group}' could not be deleted due to: {_with_remedy(error)}"
-            for group, error in results.items()
-            if error is not None
-        ],
-    )
+    show_deleted(results, kind="consumer", command=COMMAND, as_json=asked.as_json)
 
 
 def delete_offsets(cluster: Cluster, asked: Asked) -> None:
@@ -74,10 +55,10 @@ def delete_offsets(cluster: Cluster, asked: Asked) -> None:
 
 def _refused(group: str, error: BrokerError, asked: Asked) -> None:
     if asked.as_json:
-        print(json.dumps({"group": group, "deleted": False, "error": _told(error)}))
+        print(json.dumps({"group": group, "deleted": False, "error": told(error)}))
     else:
         print(f"\nError: Deletion of offsets failed due to: {error.message}")
-    raise Trouble(f"no offset of group '{group}' was deleted: {_with_remedy(error)}")
+    raise Trouble(f"no offset of group '{group}' was deleted: {with_remedy(error)}")
 
 
 def _show(group: str, errors: dict[_Place, BrokerError | None], asked: Asked) -> None:
@@ -85,7 +66,7 @@ def _show(group: str, errors: dict[_Place, BrokerError | None], asked: Asked) ->
     for (topic, partition), error in sorted(errors.items(), key=_order):
         if asked.as_json:
             place = {"group": group, "topic": topic, "partition": partition}
-            print(json.dumps({**place, "deleted": error is None, "error": _told(error)}))
+            print(json.dumps({**place, "deleted": error is None, "error": told(error)}))
             continue
         status = _DONE if error is None else f"Error: {error.message}"
         table.add(topic, _NOT_PROVIDED if partition is None else partition, status)
@@ -96,12 +77,3 @@ def _show(group: str, errors: dict[_Place, BrokerError | None], asked: Asked) ->
 def _order(item: tuple[_Place, Any]) -> tuple[str, int]:
     (topic, partition), _ = item
     return topic, -1 if partition is None else partition
-
-
-def _with_remedy(error: BrokerError) -> str:
-    remedy = _REMEDIES.get(error.name)
-    return error.message if remedy is None else f"{error.message.rstrip('.')}; {remedy}"
-
-
-def _told(error: BrokerError | None) -> dict[str, str] | None:
-    return None if error is None else {"name": error.name, "message": error.message}

@@ -15,6 +15,7 @@ from headrace.cli.consumer_groups_list import named_groups
 from headrace.cli.ending import end_with, tell
 from headrace.cli.progress import counted
 from headrace.cli.table import MISSING, Cell, Table
+from headrace.cli.topic_partitions import assigned, of_topics
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
 from headrace.client.groups import (
@@ -166,8 +167,8 @@ def members_table(group: GroupDescription, *, verbose: bool) -> Table:
         cells += [len(one.assignment)]
         if verbose:
             upgraded = None if one.upgraded is None else str(one.upgraded).lower()
-            cells += [one.epoch, _spelled(one.assignment), group.target_epoch]
-            cells += [_spelled(one.target_assignment), *[upgraded] * mixed]
+            cells += [one.epoch, assigned(one.assignment), group.target_epoch]
+            cells += [assigned(one.target_assignment), *[upgraded] * mixed]
         else:
             cells += [""]
         table.add(*cells)
@@ -201,19 +202,6 @@ def _tell_state(group: GroupDescription) -> None:
         tell(COMMAND, f"Consumer group '{group.group}' has no active members.")
     elif group.state in _REBALANCING:
         tell(COMMAND, f"Warning: Consumer group '{group.group}' is rebalancing.")
-
-
-def _spelled(assignment: frozenset[TopicPartition] | None) -> str:
-    found = _by_topic(assignment or ())
-    parts = [f"{topic}:{','.join(map(str, its))}" for topic, its in found.items()]
-    return ";".join(parts) or MISSING
-
-
-def _by_topic(assignment: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, partition in sorted(assignment):
-        found.setdefault(topic, []).append(partition)
-    return found
 
 
 def _head(group: GroupDescription) -> dict[str, Any]:
@@ -254,10 +242,10 @@ def _members_object(group: GroupDescription) -> dict[str, Any]:
             "host": one.host,
             "client_id": one.client_id,
             "epoch": one.epoch,
-            "assignment": _by_topic(one.assignment),
+            "assignment": of_topics(one.assignment),
             "target_assignment": None
             if one.target_assignment is None
-            else _by_topic(one.target_assignment),
+            else of_topics(one.target_assignment),
             "upgraded": one.upgraded,
         }
         for one in group.members

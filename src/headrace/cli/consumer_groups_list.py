@@ -6,7 +6,8 @@ import typer
 
 from headrace.broker.topic_patterns import why_refused
 from headrace.cli.consumer_groups import Asked
-from headrace.cli.ending import FAILED, Trouble
+from headrace.cli.ending import FAILED
+from headrace.cli.group_options import named
 from headrace.cli.table import Table
 from headrace.client.connection import Cluster
 from headrace.client.groups import GroupListing, list_consumer_groups
@@ -22,8 +23,8 @@ _GROUP_WIDTH, _GROUP_GAP, _WIDTH = 15, 10, 20
 
 def list_groups(cluster: Cluster, asked: Asked) -> None:
     """Print the groups of consumers; with --state or --type a table, of those named alone."""
-    states = _named(asked.state, _STATES, "state")
-    types = _named(asked.type, _TYPES, "types")
+    states = named(asked.state, _STATES, "state")
+    types = named(asked.type, _TYPES, "types")
     found = list_consumer_groups(cluster, states=states, types=types)
     if asked.as_json:
         for one in found:
@@ -54,19 +55,6 @@ def validate_regex(asked: Asked) -> None:
         print(f"The regular expression `{pattern}` is invalid: {reason}.")
     if reason is not None:
         raise typer.Exit(FAILED)
-
-
-def _named(text: str | None, known: tuple[str, ...], what: str) -> list[str]:
-    """The names in a list with commas, spelled as Kafka does. Raises: Trouble for another."""
-    if not text:
-        return []
-    spelled = {one.lower(): one for one in known}
-    given = [one.strip().lower() for one in text.split(",")]
-    if not spelled.keys() >= set(given):
-        raise Trouble(
-            f"Invalid {what} list '{text}'. Valid {what.rstrip('s')}s are: {', '.join(known)}"
-        )
-    return [spelled[one] for one in dict.fromkeys(given)]
 
 
 def _table(found: list[GroupListing], asked: Asked) -> None:

@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
@@ -18,9 +17,10 @@ from headrace.cli.consumer_groups_list import named_groups
 from headrace.cli.ending import Trouble, end_with, tell
 from headrace.cli.moments import length_ms, moment_ms
 from headrace.cli.progress import counted
+from headrace.cli.reset_logs import Logs, logs_of, named_logs
 from headrace.cli.reset_plans import Offsets, Plans, read_plans
 from headrace.cli.table import Table
-from headrace.cli.topic_partitions import named_partitions
+from headrace.cli.topic_partitions import spelled
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, ClientError
 from headrace.client.groups import (
@@ -31,12 +31,8 @@ from headrace.client.groups import (
     describe_groups,
     list_group_offsets,
 )
-from headrace.client.log_ends import Ends, ends_of
-from headrace.client.offsets import list_offsets
-from headrace.client.topics import describe_topics
 
 _INACTIVE = {"Empty", "Dead"}
-_TIME_MS_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +63,6 @@ class _Scope:
     plans: Plans | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Logs:
-    """What is known of the partitions of all drafts; `since` is empty unless a time was asked."""
-
-    ends: Mapping[TopicPartition, Ends]
-    since: Offsets
-
-
 def reset(cluster: Cluster, asked: Asked) -> None:
     """Print the new offsets, and set them with --execute.
 
@@ -92,7 +80,8 @@ def reset(cluster: Cluster, asked: Asked) -> None:
             drafts.append(_draft(cluster, name, scope, asked))
         except Trouble as trouble:
             troubles.append(str(trouble))
-    logs = _logs(cluster, drafts, scope.since_ms)
+    places = {place for draft in drafts for place in draft.places}
+    logs = logs_of(cluster, places, scope.since_ms, command=COMMAND)
     for draft in drafts:
         try:
             done.append(_plan(draft, logs, asked))
@@ -113,21 +102,7 @@ def _scope(cluster: Cluster, asked: Asked, names: list[str]) -> _Scope:
     elif asked.by_duration is not None:
         since_ms = int(time.time() * 1000) - length_ms(asked.by_duration)
     plans = read_plans(asked.from_file, names) if asked.from_file is not None else None
-    partitions = None
-    if asked.topic:
-        named = named_partitions(asked.topic)
-        found = describe_topics(cluster, named)
-        for topic in named.keys() - found.keys():
-            raise Trouble(f"there is no topic {topic!r}; see headrace topics --list")
-        partitions = [
-            (topic, number)
-            for topic, numbers in named.items()
-            for number in (
-                numbers
-                if numbers is not None
-                else [one.partition for one in found[topic].partitions]
-            )
-        ]
+    partitions = named_logs(cluster, asked.topic) if asked.topic else None
     return _Scope(partitions, since_ms, plans)
 
 
@@ -158,50 +133,20 @@ def _draft(cluster: Cluster, group: str, scope: _Scope, asked: Asked) -> _Draft:
     return _Draft(group, sorted(wanted), committed, wanted)
 
 
-def _logs(cluster: Cluster, drafts: list[_Draft], since_ms: int | None) -> _Logs:
-    """The ends of all logs, and where the first record of a time or later is in each.
-
-    The end stands for a log without such a record, which is told.
-    """
-    ends = ends_of(cluster, {place for draft in drafts for place in draft.places})
-    since: Offsets = {}
-    if since_ms is None:
-        return _Logs(ends, since)
-    there = [place for place, one in ends.items() if one != Ends()]
-    for (topic, partition), found in list_offsets(
-        cluster, dict.fromkeys(there, min(max(since_ms, 0), _TIME_MS_MAX))
-    ).items():
-        offset = found.offset
-        if offset is None:
-            tell(
-                COMMAND,
-                f"Warn: Partition {partition} from topic {topic} has no record of that time or "
-                "later. Falling back to latest known offset.",
-            )
-            offset = _known(ends[topic, partition].latest)
-        since[topic, partition] = offset
-    return _Logs(ends, since)
-
-
-def _plan(draft: _Draft, logs: _Logs, asked: Asked) -> _Reset:
+def _plan(draft: _Draft, logs: Logs, asked: Asked) -> _Reset:
     """Raises: Trouble when a partition has no log, or nothing to shift."""
-    absent = [_spelled(place) for place in draft.places if logs.ends[place] == Ends()]
-    if absent:
-        raise Trouble(
-            f'The partitions "{",".join(absent)}" do not exist, or have no leader; name those '
-            "that do with --topic"
-        )
+    logs.require(draft.places)
     committed = draft.committed
     current = {place: committed[place] for place in draft.places if place in committed}
     new = {place: _new_offset(draft, place, logs, asked) for place in draft.places}
     return _Reset(draft.group, current, new)
 
 
-def _new_offset(draft: _Draft, place: TopicPartition, logs: _Logs, asked: Asked) -> int:
+def _new_offset(draft: _Draft, place: TopicPartition, logs: Logs, asked: Asked) -> int:
     """By the scenario asked for. Raises: Trouble when there is nothing to shift."""
     if logs.since:
         return logs.since[place]
-    earliest, latest = _known(logs.ends[place].earliest), _known(logs.ends[place].latest)
+    earliest, latest = logs.earliest(place), logs.latest(place)
     if asked.to_earliest:
         return earliest
     if asked.to_latest:
@@ -214,7 +159,7 @@ def _new_offset(draft: _Draft, place: TopicPartition, logs: _Logs, asked: Asked)
         offset = draft.committed[place] + asked.shift_by
     else:
         raise Trouble(
-            f"Cannot shift offset for partition {_spelled(place)} since there is no current "
+            f"Cannot shift offset for partition {spelled(place)} since there is no current "
             "committed offset; name partitions that have one, or use --to-offset"
         )
     return within(place, offset, earliest, latest)
@@ -227,7 +172,7 @@ def within(place: TopicPartition, offset: int, earliest: int, latest: int) -> in
         which = "higher than latest" if offset > latest else "lower than earliest"
         tell(
             COMMAND,
-            f"WARN New offset ({offset}) is {which} offset for topic partition {_spelled(place)}. "
+            f"WARN New offset ({offset}) is {which} offset for topic partition {spelled(place)}. "
             f"Value will be set to {nearest}.",
         )
     return nearest
@@ -298,12 +243,3 @@ def _as_object(one: _Reset, *, executed: bool) -> dict[str, object]:
             for (topic, partition), offset in one.new.items()
         ],
     }
-
-
-def _known(end: int | None) -> int:
-    assert end is not None, "partitions without ends were refused before"
-    return end
-
-
-def _spelled(place: TopicPartition) -> str:
-    return f"{place[0]}-{place[1]}"

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from headrace.client import configs, group_offsets, groups, nodes, offsets, topics
+from headrace.client import configs, group_offsets, groups, nodes, offsets, share_groups, topics
 from headrace.client.connection import Cluster, Patience
 from headrace.client.errors import ClientError, Closed
 
@@ -142,7 +142,7 @@ def _as_method(method: Callable[P, R], operation: Callable[..., Any]) -> Callabl
 
 
 class SyncAdmin(_Face):
-    """Administers topics, settings, records and consumer groups of Headrace or Apache Kafka.
+    """Administers topics, settings, records and groups of Headrace or Apache Kafka.
 
     May be used from any thread, from several at once, and where an event loop runs (in a
     notebook); `Admin` is the same to be awaited.
@@ -175,6 +175,13 @@ class SyncAdmin(_Face):
     alter_consumer_group_offsets = _called(group_offsets.alter_group_offsets)
     reset_consumer_group_offsets = _called(group_offsets.reset_group_offsets)
     delete_consumer_group_offsets = _called(group_offsets.delete_group_offsets)
+    list_share_groups = _called(share_groups.list_share_groups)
+    describe_share_groups = _called(share_groups.describe_share_groups)
+    list_share_group_offsets = _called(share_groups.list_share_group_offsets)
+    alter_share_group_offsets = _called(share_groups.alter_share_group_offsets)
+    reset_share_group_offsets = _called(share_groups.reset_share_group_offsets)
+    delete_share_group_offsets = _called(share_groups.delete_share_group_offsets)
+    delete_share_groups = _called(share_groups.delete_share_groups)
 
     def __enter__(self) -> Self:
         return self
@@ -202,7 +209,7 @@ class SyncAdmin(_Face):
 
 
 class Admin(_Face):
-    """Administers topics, settings, records and consumer groups of Headrace or Apache Kafka.
+    """Administers topics, settings, records and groups of Headrace or Apache Kafka.
 
     To be awaited; `SyncAdmin` is the same to be called. Up to four calls run at the same time, on
     threads of their own; `timeout_s` counts from where a call begins to run. One that is
@@ -236,6 +243,13 @@ class Admin(_Face):
     alter_consumer_group_offsets = _awaited(group_offsets.alter_group_offsets)
     reset_consumer_group_offsets = _awaited(group_offsets.reset_group_offsets)
     delete_consumer_group_offsets = _awaited(group_offsets.delete_group_offsets)
+    list_share_groups = _awaited(share_groups.list_share_groups)
+    describe_share_groups = _awaited(share_groups.describe_share_groups)
+    list_share_group_offsets = _awaited(share_groups.list_share_group_offsets)
+    alter_share_group_offsets = _awaited(share_groups.alter_share_group_offsets)
+    reset_share_group_offsets = _awaited(share_groups.reset_share_group_offsets)
+    delete_share_group_offsets = _awaited(share_groups.delete_share_group_offsets)
+    delete_share_groups = _awaited(share_groups.delete_share_groups)
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, check, refusal
 from headrace.client.nodes import Node, at_coordinator, at_coordinators
-from headrace.client.offsets import OffsetSpec, Spec, TopicPartition, by_topic, list_offsets
+from headrace.client.offsets import Spec, TopicPartition, by_topic, offsets_at
 
 _OFFSET_FETCH, _OFFSET_FETCH_VERSION = 9, 7
 _OFFSET_COMMIT, _OFFSET_COMMIT_VERSIONS = 8, range(8, 10)
@@ -138,7 +138,7 @@ def alter_group_offsets(
         answer = cluster.ask(_OFFSET_COMMIT, version, request, address=node.address)
         return _errors(answer.topics, what, _not_committed)
 
-    return _results(cluster, group, tuple(wanted), what, asking)
+    return partition_results(cluster, group, tuple(wanted), what, asking)
 
 
 def reset_group_offsets(
@@ -154,11 +154,9 @@ def reset_group_offsets(
     With `dry_run` nothing is moved. Raises: `BrokerError` as `list_offsets`, and of
     `alter_group_offsets` the first; partitions may have been moved then. Otherwise as `Cluster`.
     """
-    listed = list_offsets(cluster, to)
-    young = {one: OffsetSpec.LATEST for one, found in listed.items() if found.offset is None}
-    listed |= list_offsets(cluster, young)
     new = {
-        one: CommittedOffset(found.offset or 0, found.leader_epoch) for one, found in listed.items()
+        one: CommittedOffset(found.offset or 0, found.leader_epoch)
+        for one, found in offsets_at(cluster, to).items()
     }
     if not dry_run:
         alter_group_offsets(cluster, group, new).check()
@@ -189,19 +187,24 @@ def delete_group_offsets(
         check(answer.error_code, what)
         return _errors(answer.topics, what, refusal)
 
-    return _results(cluster, group, wanted, what, asking)
+    return partition_results(cluster, group, wanted, what, asking)
 
 
 Refusing = Callable[[int, str], BrokerError | None]
 
 
-def _results(
+def partition_results(
     cluster: Cluster,
     group: str,
     partitions: tuple[TopicPartition, ...],
     what: str,
     asking: Callable[[Node], dict[TopicPartition, BrokerError | None]],
 ) -> PartitionResults:
+    """What `asking` the coordinator says of each partition; what it raises is the group's error.
+
+    Raises: as `Cluster`.
+    """
+
     def of_group(
         node: Node, groups: list[str]
     ) -> dict[str, dict[TopicPartition, BrokerError | None] | BrokerError]:

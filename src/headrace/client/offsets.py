@@ -73,6 +73,18 @@ def list_offsets(
     return cluster.retrying("listing offsets", attempt) if timestamps else {}
 
 
+def offsets_at(
+    cluster: Cluster, to: Mapping[TopicPartition, Spec]
+) -> dict[TopicPartition, ListedOffset]:
+    """As `list_offsets`, but the end of the log for a partition without a record that young.
+
+    Raises: as `list_offsets`.
+    """
+    listed = list_offsets(cluster, to)
+    young = {one: OffsetSpec.LATEST for one, found in listed.items() if found.offset is None}
+    return listed | list_offsets(cluster, young)
+
+
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """The partitions of each topic, both in the order given."""
     found: dict[str, list[int]] = defaultdict(list)

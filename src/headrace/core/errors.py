@@ -24,6 +24,7 @@ class Why(Enum):
     OLD_PROTOCOL = auto()
     GROUP_FULL = auto()
     NON_EMPTY_GROUP = auto()
+    OFFSET_OUT_OF_RANGE = auto()
     SUBSCRIBED_TO_TOPIC = auto()
     STALE_EPOCH = auto()
     NOT_THE_HOLDER = auto()

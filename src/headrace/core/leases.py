@@ -16,7 +16,7 @@ from typing import TypeVar, assert_never
 
 from headrace.core.errors import Refused, Why
 from headrace.core.share_words import ShareKey, Verdict
-from headrace.core.types import MemberId, Span
+from headrace.core.types import MemberId, MonoMs, Now, Span
 
 LeaseKey = tuple[str, str]  # group and session
 
@@ -46,6 +46,13 @@ class Acquisition:
 
     held: tuple[Held, ...]
     staged: tuple[Staged, ...] = ()
+
+    def without(self, keys: frozenset[ShareKey]) -> "Acquisition":
+        """What is left of it when nothing is held of these share-partitions."""
+        return Acquisition(
+            tuple(one for one in self.held if one.key not in keys),
+            tuple(one for one in self.staged if one.key not in keys),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,29 @@ class LeaseCommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseDiscarded:
+    """What the session had of these share-partitions went with their in-flight state. Durable."""
+
+    lease: LeaseKey
+    keys: frozenset[ShareKey]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseForgotten:
+    """The session is no more: its group was deleted. Durable."""
+
+    lease: LeaseKey
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSeen:
+    """The session made a call: it counts as a member of its group until then. Volatile."""
+
+    lease: LeaseKey
+    until: MonoMs
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseRestored:
     """The whole state of a session, as its journal record has it. Only in recovery."""
 
@@ -94,7 +124,15 @@ class LeaseRestored:
     acquisitions: tuple[tuple[int, Acquisition], ...]
 
 
-LeaseEvent = LeaseOpened | LeaseAcquired | LeaseStaged | LeaseCommitted | LeaseRestored
+LeaseEvent = (
+    LeaseOpened
+    | LeaseAcquired
+    | LeaseStaged
+    | LeaseCommitted
+    | LeaseDiscarded
+    | LeaseRestored
+    | LeaseSeen
+)
 
 
 @dataclass(slots=True)
@@ -106,6 +144,7 @@ class Lease:
     committed: int = 0
     topics: tuple[str, ...] = ()
     acquisitions: dict[int, Acquisition] = field(default_factory=dict)
+    seen_until: MonoMs | None = field(default=None, compare=False)  # volatile, as locks are
 
     @property
     def holder(self) -> MemberId:
@@ -116,6 +155,13 @@ class Lease:
     def last_seq(self) -> int:
         """The highest number committed or acquired."""
         return max(self.committed, *self.acquisitions) if self.acquisitions else self.committed
+
+    def is_member(self, now: Now) -> bool:
+        """Whether its driver is at work, as far as can be told: what it holds, it may yet commit.
+
+        It has no heartbeat; it counts for as long after a call as the locks of that call last.
+        """
+        return self.seen_until is not None and self.seen_until > now.mono
 
     def fence(self, epoch: int) -> Refused | None:
         """Refuse a driver that another one has replaced."""
@@ -171,6 +217,13 @@ class Lease:
                 self.committed = max(self.committed, seq)
                 for done in [number for number in self.acquisitions if number <= seq]:
                     del self.acquisitions[done]
+            case LeaseDiscarded(_, keys):
+                # The numbers stay: a batch that is planned again under one must not be given other
+                # records, which a sink that has that batch already would drop.
+                for seq, one in self.acquisitions.items():
+                    self.acquisitions[seq] = one.without(keys)
+            case LeaseSeen(_, until):
+                self.seen_until = until
             case LeaseRestored(_, epoch, committed, topics, acquisitions):
                 self.epoch, self.committed, self.topics = epoch, committed, topics
                 self.acquisitions = dict(acquisitions)

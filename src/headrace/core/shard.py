@@ -11,28 +11,34 @@ from typing import assert_never
 from uuid import UUID
 
 from headrace.core.errors import Refused, Why
+from headrace.core.lease_commit import committed
 from headrace.core.leases import (
     Held,
     Lease,
     LeaseAcquired,
     LeaseCommitted,
+    LeaseDiscarded,
     LeaseEvent,
+    LeaseForgotten,
     LeaseKey,
     LeaseOpened,
     LeaseRestored,
+    LeaseSeen,
     LeaseStaged,
-    verdicts,
 )
 from headrace.core.machine import Decided
 from headrace.core.runs import Runs, State
 from headrace.core.shard_words import (
     AcquireLease,
+    AlterShareOffsets,
     Command,
     CommitLease,
-    Committed,
+    DeleteShareGroup,
+    DeleteShareOffsets,
     Event,
     ForgetTopic,
     Forgotten,
+    GroupsForgotten,
     On,
     Opened,
     OpenLease,
@@ -41,10 +47,13 @@ from headrace.core.shard_words import (
     ReleaseMember,
     Renewed,
     RenewLease,
+    Restarted,
     StageLease,
 )
+from headrace.core.share_admin import Queue, decide_admin
 from headrace.core.share_group import (
     Assigned,
+    GroupForgotten,
     Heartbeat,
     MemberGone,
     MemberSeen,
@@ -52,6 +61,7 @@ from headrace.core.share_group import (
     TopicView,
 )
 from headrace.core.share_partition import SharePartition
+from headrace.core.share_starts import started
 from headrace.core.share_words import (
     Acquire,
     Acquired,
@@ -61,10 +71,9 @@ from headrace.core.share_words import (
     Settled,
     ShareKey,
     Started,
-    Verdict,
 )
 from headrace.core.share_words import Event as PartitionEvent
-from headrace.core.types import MonoMs, Now, Span
+from headrace.core.types import MonoMs, Now, Span, after
 
 
 class ShareShard:
@@ -76,6 +85,7 @@ class ShareShard:
         self.partitions: dict[ShareKey, SharePartition] = {}
         self.leases: dict[LeaseKey, Lease] = {}
         self.archiving: set[ShareKey] = set()  # where dead letters wait to be written
+        self.restarted: dict[str, MonoMs] = {}  # groups whose members are not known since
         self._of_group: dict[str, dict[ShareKey, SharePartition]] = {}
         self._due: list[tuple[MonoMs, int, ShareGroup | SharePartition]] = []
         self._pushes = count()
@@ -83,6 +93,12 @@ class ShareShard:
     def partitions_of(self, group: str) -> Mapping[ShareKey, SharePartition]:
         """The share-partitions of a group."""
         return self._of_group.get(group, {})
+
+    def queue(self, group: str) -> Queue:
+        """All that there is of a group."""
+        leases = [lease for lease in self.leases.values() if lease.key[0] == group]
+        members, since = self.groups.get(group), self.restarted.get(group)
+        return Queue(group, members, self.partitions_of(group), leases, since)
 
     def overtaken(self, topic_id: UUID, partition: int, start: int) -> list[SharePartition]:
         """The share-partitions of a partition whose SPSO is below its log's `start`."""
@@ -111,9 +127,11 @@ class ShareShard:
                     ]
                 )
             case OpenLease():
-                return self._open(command, now)
+                return self._seen(command.lease, self._open(command, now), now)
             case AcquireLease() | RenewLease() | StageLease() | CommitLease():
-                return self._with_lease(command, now)
+                return self._seen(command.lease, self._with_lease(command, now), now)
+            case AlterShareOffsets() | DeleteShareOffsets() | DeleteShareGroup():
+                return decide_admin(command, self.queue(command.group), self._outside, now)
             case ForgetTopic(topic_id):
                 return Decided([Forgotten(k) for k in self.partitions if k.topic_id == topic_id])
             case Recovered():
@@ -121,7 +139,8 @@ class ShareShard:
                 # last, is the one that holds it.
                 taken = [e for lease in self.leases.values() for e in self._reclaimed(lease, now)]
                 taken.sort(key=lambda event: event.deliveries)
-                return Decided(taken)
+                signs = [self._sign(lease, now) for lease in self.leases]
+                return Decided([*taken, *signs, Restarted(now.mono, frozenset(self._of_group))])
             case _:
                 assert_never(command)
 
@@ -165,14 +184,12 @@ class ShareShard:
                     self._push(event.member.expires, group)
             case LeaseOpened() | LeaseAcquired() | LeaseStaged() | LeaseCommitted():
                 self._apply_to_lease(event)
-            case LeaseRestored():
+            case LeaseDiscarded() | LeaseRestored() | LeaseSeen():
                 self._apply_to_lease(event)
-            case Forgotten(key):
-                gone = self.partitions.pop(key, None)
-                if gone is not None:
-                    gone.runs = Runs(gone.start)  # its deadlines must not wake anybody any more
-                self._of_group.get(key.group, {}).pop(key, None)
-                self.archiving.discard(key)
+            case Restarted(at, groups):
+                self.restarted = dict.fromkeys(groups, at)
+            case Forgotten() | LeaseForgotten() | GroupForgotten():
+                self._forget(event)
             case _:
                 assert_never(event)
 
@@ -193,6 +210,19 @@ class ShareShard:
         if lease is None:
             lease = self.leases[event.lease] = Lease(event.lease)
         lease.apply(event)
+
+    def _forget(self, event: GroupsForgotten) -> None:
+        match event:
+            case Forgotten(key):
+                gone = self.partitions.pop(key, None)
+                if gone is not None:
+                    gone.runs = Runs(gone.start)  # its deadlines must not wake anybody any more
+                self._of_group.get(key.group, {}).pop(key, None)
+                self.archiving.discard(key)
+            case LeaseForgotten(lease):
+                self.leases.pop(lease, None)
+            case GroupForgotten(name):
+                self.groups.pop(name, None)
 
     def _push(self, deadline: MonoMs, target: ShareGroup | SharePartition) -> None:
         heapq.heappush(self._due, (deadline, next(self._pushes), target))
@@ -217,31 +247,12 @@ class ShareShard:
         appeared = [view for name, view in views.items() if name in waited_for]
         added = [view for name, view in views.items() if name not in waited_for]
         earliest = self._outside.starts_earliest(command.group)
-        started = [
-            *self._started(command.group, appeared, earliest=True),
-            *self._started(command.group, added, earliest=earliest),
+        known = self.partitions_of(command.group)
+        starts = [
+            *started(command.group, known, appeared, earliest=True),
+            *started(command.group, known, added, earliest=earliest),
         ]
-        return Decided([*started, *events], seen)
-
-    def _started(self, group: str, views: Iterable[TopicView], *, earliest: bool) -> list[Event]:
-        """SPSO of each partition new to the group: as told, but 0 where the topic was known.
-
-        KIP-932, "Managing the SPSO": decided and durable before anybody is told of the partition,
-        so that nothing produced afterwards is skipped.
-        """
-        known = self.partitions_of(group)
-        topics_known = {key.topic_id for key in known}
-        events: list[Event] = []
-        for view in views:
-            for partition in range(view.partitions):
-                key = ShareKey(group, view.id, partition)
-                if key in known:
-                    continue
-                start = (view.starts if earliest else view.ends)[partition]
-                if view.id in topics_known:
-                    start = 0
-                events.append(Started(key, start, state_epoch=0))
-        return events
+        return Decided([*starts, *events], seen)
 
     def _open(self, command: OpenLease, now: Now) -> Decided[Event] | Refused:
         group, _ = command.lease
@@ -257,8 +268,20 @@ class ShareShard:
             self._outside.policy(group).lock_ms,
             tuple(sorted(lease.acquisitions)),
         )
-        started = self._started(group, views.values(), earliest=command.earliest)
-        return Decided([*started, opened, *self._reclaimed(lease, now)], reply)
+        known = self.partitions_of(group)
+        starts = started(group, known, views.values(), earliest=command.earliest)
+        return Decided([*starts, opened, *self._reclaimed(lease, now)], reply)
+
+    def _seen(
+        self, lease: LeaseKey, answer: Decided[Event] | Refused, now: Now
+    ) -> Decided[Event] | Refused:
+        """The answer to a session, which shows that its driver is at work unless it is refused."""
+        if isinstance(answer, Refused):
+            return answer
+        return Decided([*answer.events, self._sign(lease, now)], answer.reply)
+
+    def _sign(self, lease: LeaseKey, now: Now) -> LeaseSeen:
+        return LeaseSeen(lease, after(now.mono, self._outside.policy(lease[0]).lock_ms))
 
     def _with_lease(
         self, command: AcquireLease | RenewLease | StageLease | CommitLease, now: Now
@@ -291,7 +314,8 @@ class ShareShard:
                     return refused
                 return Decided([LeaseStaged(lease.key, seq, staged)])
             case CommitLease(_, _, seq):
-                return self._commit(lease, seq)
+                policy = self._outside.policy(lease.key[0])
+                return committed(lease, seq, self.partitions, policy)
             case _:
                 assert_never(command)
 
@@ -321,7 +345,7 @@ class ShareShard:
             taken = _certain(partition.decide(wanted, now, policy))
             left -= sum(len(event.span) for event in taken if isinstance(event, Acquired))
             acquired += taken
-        started = self._started(group, views.values(), earliest=True)
+        starts = started(group, self.partitions_of(group), views.values(), earliest=True)
         held = tuple(
             sorted(
                 (Held(e.key, e.span, e.deliveries) for e in acquired if isinstance(e, Acquired)),
@@ -329,8 +353,8 @@ class ShareShard:
             )
         )
         if not held:
-            return Decided(started, held)
-        return Decided([*started, *acquired, LeaseAcquired(lease.key, command.seq, held)], held)
+            return Decided(starts, held)
+        return Decided([*starts, *acquired, LeaseAcquired(lease.key, command.seq, held)], held)
 
     def _reclaimed(self, lease: Lease, now: Now) -> list[Acquired]:
         policy = self._outside.policy(lease.key[0])
@@ -346,32 +370,6 @@ class ShareShard:
             )
             if isinstance(event, Acquired)
         ]
-
-    def _commit(self, lease: Lease, seq: int) -> Decided[Event]:
-        policy = self._outside.policy(lease.key[0])
-        events: list[Event] = []
-        settled = dict.fromkeys(Verdict, 0)
-        wanted = 0
-        for number, acquisition in sorted(lease.acquisitions.items()):
-            if number > seq:
-                break
-            wanted += sum(len(held.span) for held in acquisition.held)
-            for held, staged in verdicts(acquisition):
-                partition = self.partitions.get(held.key)
-                if partition is None:
-                    continue
-                for run in partition.claimable(staged.span, held.deliveries, lease.holder):
-                    events.append(partition.settle(run, staged.verdict, policy, staged.reason))
-                    settled[staged.verdict] += len(run.span)
-        if seq > lease.committed:
-            events.append(LeaseCommitted(lease.key, seq))
-        reply = Committed(
-            settled[Verdict.ACCEPT],
-            settled[Verdict.RELEASE],
-            settled[Verdict.REJECT],
-            wanted - sum(settled.values()),
-        )
-        return Decided(events, reply)
 
 
 def _certain(answer: "list[PartitionEvent] | Refused") -> "list[PartitionEvent]":

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from headrace.core.leases import LeaseEvent, LeaseKey, Staged
-from headrace.core.share_group import GroupEvent, Heartbeat, Timing, TopicView
+from headrace.core.leases import LeaseEvent, LeaseForgotten, LeaseKey, Staged
+from headrace.core.share_group import GroupEvent, GroupForgotten, Heartbeat, Timing, TopicView
 from headrace.core.share_words import Command as PartitionCommand
 from headrace.core.share_words import Event as PartitionEvent
 from headrace.core.share_words import Policy, ShareKey
-from headrace.core.types import MemberId
+from headrace.core.types import MemberId, MonoMs
 
 
 class Outside(Protocol):
@@ -100,8 +100,36 @@ class Recovered:
     """The journal was replayed: give leases the locks back that died with the process."""
 
 
+@dataclass(frozen=True, slots=True)
+class AlterShareOffsets:
+    """Set SPSO of partitions of a group without members, by name of their topics.
+
+    A start of TO_POLICY is where share.auto.offset.reset of the group leads now. The reply has a
+    Refused or None for each, in order.
+    """
+
+    group: str
+    starts: tuple[tuple[str, int, int], ...]  # topic, partition, start
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteShareOffsets:
+    """Forget all of these topics in a group without members; the reply as AlterShareOffsets'."""
+
+    group: str
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteShareGroup:
+    """Forget a group without members, with all its state."""
+
+    group: str
+
+
 LeaseCommand = OpenLease | AcquireLease | RenewLease | StageLease | CommitLease
-Command = Heartbeat | On | ReleaseMember | LeaseCommand | ForgetTopic | Recovered
+AdminCommand = AlterShareOffsets | DeleteShareOffsets | DeleteShareGroup
+Command = Heartbeat | On | ReleaseMember | LeaseCommand | AdminCommand | ForgetTopic | Recovered
 
 
 # ---- events and replies
@@ -114,7 +142,16 @@ class Forgotten:
     key: ShareKey
 
 
-Event = PartitionEvent | GroupEvent | LeaseEvent | Forgotten
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The members that these groups had before are forgotten, and may be heard of. Volatile."""
+
+    at: MonoMs
+    groups: frozenset[str]
+
+
+GroupsForgotten = Forgotten | LeaseForgotten | GroupForgotten
+Event = PartitionEvent | GroupEvent | LeaseEvent | GroupsForgotten | Restarted
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,13 @@ class Assigned:
     assignment: Assignment
 
 
+@dataclass(frozen=True, slots=True)
+class GroupForgotten:
+    """The group was deleted: its epoch begins anew. Volatile."""
+
+    group: str
+
+
 GroupEvent = MemberSeen | MemberGone | Assigned
 
 

@@ -20,6 +20,8 @@ from headrace.core.leases import (
     Lease,
     LeaseAcquired,
     LeaseCommitted,
+    LeaseDiscarded,
+    LeaseForgotten,
     LeaseKey,
     LeaseOpened,
     LeaseRestored,
@@ -91,6 +93,10 @@ class ShareJournal:
                     settled.setdefault(key, [])
                 case LeaseOpened() | LeaseAcquired() | LeaseStaged() | LeaseCommitted():
                     leases[event.lease] = None
+                case LeaseDiscarded(lease):
+                    leases[lease] = None
+                case LeaseForgotten(lease):
+                    out.append(Entry(_lease_key(lease), None))
                 case Forgotten(key):
                     out.append(Entry(_share_key(SNAPSHOT, key), None))
                     self._snapshot_epochs.pop(key, None)
@@ -114,7 +120,7 @@ class ShareJournal:
         kind = source.int16()
         if kind == LEASE:
             lease = (_text(source), _text(source))
-            return [_restored(lease, value)] if value is not None else []
+            return [_restored(lease, value) if value is not None else LeaseForgotten(lease)]
         if kind not in (SNAPSHOT, UPDATE):
             raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
         share_key = ShareKey(_text(source), source.uuid(), source.int32())
@@ -257,11 +263,16 @@ def _read_span(source: Reader) -> Span:
     return Span(first, last)
 
 
+def _lease_key(lease: LeaseKey) -> bytes:
+    out = Writer()
+    out.int16(LEASE)
+    for part in lease:
+        out.nullable_string(part)
+    return bytes(out.data)
+
+
 def _lease_record(lease: Lease) -> Entry:
-    key, out = Writer(), Writer()
-    key.int16(LEASE)
-    for part in lease.key:
-        key.nullable_string(part)
+    out = Writer()
 
     def write_place(sink: Writer, where: ShareKey, span: Span) -> None:
         sink.uuid(where.topic_id)
@@ -290,7 +301,7 @@ def _lease_record(lease: Lease) -> Entry:
     out.compact_array(lease.topics, Writer.compact_string)
     out.compact_array(sorted(lease.acquisitions.items()), write_acquisition)
     out.tags()
-    return Entry(bytes(key.data), bytes(out.data))
+    return Entry(_lease_key(lease.key), bytes(out.data))
 
 
 def _restored(lease: LeaseKey, value: bytes) -> LeaseRestored:

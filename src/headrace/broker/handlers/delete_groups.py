@@ -1,12 +1,13 @@
-"""DeleteGroups (42): remove consumer groups without members, with all that they committed.
+"""DeleteGroups (42): remove groups without members, of consumers or share groups, with all state.
 
-A share group without members keeps its state: it goes with the topics that it reads.
+A group is of one kind, so the kind need not be told.
 """
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.group_words import DeleteGroup
+from headrace.core.shard_words import DeleteShareGroup
 
 
 async def handle(request: Request, services: Services) -> Answer:
@@ -20,6 +21,6 @@ async def handle(request: Request, services: Services) -> Answer:
 
 
 async def _delete(name: str, by: str, services: Services) -> Code:
-    if services.shares.has_members(name):
-        return Code.NON_EMPTY_GROUP
+    if services.shares.exists(name):
+        return error_code(await services.shares.administer(DeleteShareGroup(name)))
     return error_code(await services.groups.ask(name, DeleteGroup(name, by)))

@@ -8,7 +8,7 @@ from headrace.core.consumer_group import ConsumerGroup
 
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
-    refused = await services.groups.durable()
+    refused = await services.groups.durable() or await services.shares.durable()
     if refused is not None:
         return {"error_code": error_code(refused), "groups": ()}
     states = {state.strip().lower() for state in getattr(message, "states_filter", ())}
@@ -31,9 +31,5 @@ def _all(services: Services) -> list[tuple[str, str, str, str]]:
         else (group.name, group.protocol_type or "", group.phase.value, "classic")
         for group in services.groups.all()
     ]
-    shares = services.shares
-    share = [
-        (name, "share", "Stable" if shares.has_members(name) else "Empty", "share")
-        for name in shares.names()
-    ]
+    share = [(name, "share", state, "share") for name, state in services.shares.states().items()]
     return groups + share

@@ -7,6 +7,7 @@ from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
+from headrace.broker.share_group_names import of_consumers
 from headrace.core.errors import Refused, Why
 from headrace.core.share_group import LEAVE, Heartbeat, Seen
 from headrace.core.share_words import NAME_BYTES_MAX
@@ -59,12 +60,7 @@ def _malformed(message: Any, services: Services) -> Refused | None:
         return Refused(Why.INVALID_REQUEST, "RackId can't be empty.")
     if message.member_epoch < LEAVE:
         return Refused(Why.INVALID_REQUEST, f"MemberEpoch is {message.member_epoch}.")
-    if services.groups.is_consumer_group(message.group_id):
-        return Refused(
-            Why.WRONG_GROUP_TYPE,
-            f"Group {message.group_id} is a consumer group, or its group.type says so.",
-        )
-    return None
+    return of_consumers(message.group_id, services)
 
 
 def _refusal(code: Code, message: str) -> dict[str, Any]:

@@ -1,0 +1,48 @@
+"""AlterShareGroupOffsets (91): set where a share group without members begins. KIP-932.
+
+What is in flight there, and how often it was delivered, is gone with it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.broker.errors import Code, error_code
+from headrace.broker.request import Answer, Request
+from headrace.broker.services import Services
+from headrace.broker.share_group_names import misnamed
+from headrace.core.errors import Refused
+from headrace.core.shard_words import AlterShareOffsets
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    message = request.message()
+    starts = tuple(
+        (topic.topic_name, one.partition_index, one.start_offset)
+        for topic in message.topics
+        for one in topic.partitions
+    )
+    answers: Sequence[Refused | None] | Refused | None = misnamed(message.group_id, services)
+    if answers is None:
+        answers = await services.shares.administer(AlterShareOffsets(message.group_id, starts))
+    if isinstance(answers, Refused):
+        told = {"error_code": error_code(answers), "error_message": answers.message}
+        return told | {"responses": ()}
+    assert answers is not None
+    told_of: dict[str, list[dict[str, Any]]] = {}
+    for (name, index, _), refused in zip(starts, answers, strict=True):
+        code, text = error_code(refused), refused and refused.message
+        one = {"partition_index": index, "error_code": code, "error_message": text}
+        told_of.setdefault(name, []).append(one)
+    topics = services.catalog.topics
+    return {
+        "error_code": Code.NONE,
+        "error_message": None,
+        "responses": [
+            {
+                "topic_name": name,
+                "topic_id": topics[name].id if name in topics else None,
+                "partitions": partitions,
+            }
+            for name, partitions in told_of.items()
+        ],
+    }

@@ -1,0 +1,94 @@
+"""DescribeShareGroupOffsets (90): how far share groups are, and how far behind. KIP-932, KIP-1226.
+
+What is not there is no error: it has neither a start offset nor a lag.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from headrace.broker.errors import Code, error_code
+from headrace.broker.request import Answer, Request
+from headrace.broker.services import Services
+from headrace.core.catalog import Topic
+from headrace.core.errors import Refused
+from headrace.core.share_admin import Queue
+from headrace.core.share_words import ShareKey
+
+_UNKNOWN = -1
+_LEADER_EPOCH = 0  # one broker, one leader
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    asked: dict[Any, Any] = {}
+    for one in request.message().groups:
+        # Once each: a short request could ask for all of a large group very often.
+        asked.setdefault(one.group_id if one.topics is None else one, one)
+    return {"groups": [await _described(one, services) for one in asked.values()]}
+
+
+async def _described(asked: Any, services: Services) -> dict[str, Any]:
+    name = asked.group_id
+    queue = await services.shares.find(name)
+    if isinstance(queue, Refused):
+        code = error_code(queue)
+        return {"group_id": name, "topics": (), "error_code": code, "error_message": queue.message}
+    topics = services.catalog.topics
+    if asked.topics is None:
+        found = [
+            _topic(topic, indexes, queue, services) for topic, indexes in _all(queue, services)
+        ]
+    else:
+        found = [
+            _topic(topics[one.topic_name], one.partitions, queue, services)
+            if one.topic_name in topics
+            else _unknown(one.topic_name, one.partitions)
+            for one in asked.topics
+        ]
+    return {"group_id": name, "topics": found, "error_code": Code.NONE, "error_message": None}
+
+
+def _all(queue: Queue, services: Services) -> Iterable[tuple[Topic, list[int]]]:
+    found: dict[UUID, list[int]] = {}
+    for key in sorted(queue.partitions):
+        found.setdefault(key.topic_id, []).append(key.partition)
+    topics = services.catalog.topics_by_id
+    return ((topics[id_], indexes) for id_, indexes in found.items() if id_ in topics)
+
+
+def _topic(
+    topic: Topic, indexes: Iterable[int], queue: Queue, services: Services
+) -> dict[str, Any]:
+    return {
+        "topic_name": topic.name,
+        "topic_id": topic.id,
+        "partitions": [_partition(topic, index, queue, services) for index in indexes],
+    }
+
+
+def _partition(topic: Topic, index: int, queue: Queue, services: Services) -> dict[str, Any]:
+    share = queue.partitions.get(ShareKey(queue.name, topic.id, index))
+    partition = services.partitions.get(topic.id, index)
+    if share is None or partition is None:
+        return _nothing(index)
+    lag = partition.high_watermark - share.start - share.finished
+    return _nothing(index) | {"start_offset": share.start, "lag": lag}
+
+
+def _unknown(name: str, indexes: Iterable[int]) -> dict[str, Any]:
+    return {
+        "topic_name": name,
+        "topic_id": None,
+        "partitions": [_nothing(index) for index in indexes],
+    }
+
+
+def _nothing(index: int) -> dict[str, Any]:
+    return {
+        "partition_index": index,
+        "start_offset": _UNKNOWN,
+        "leader_epoch": _LEADER_EPOCH,
+        "lag": _UNKNOWN,
+        "error_code": Code.NONE,
+        "error_message": None,
+    }

@@ -1,0 +1,90 @@
+"""What the options of `headrace consumer-groups` and `headrace share-groups` have in common."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from typer.core import TyperCommand
+
+from headrace.cli.ending import Trouble
+
+OnlyWith = Mapping[str, set[str]]
+
+
+class ValuesOptional(TyperCommand):
+    """Options that may stand alone; they are read as if an empty value followed."""
+
+    value_optional: ClassVar[frozenset[str]] = frozenset({"--state"})
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        following = [*args[1:], "-"]
+        spelled = [
+            f"{one}=" if one in self.value_optional and after.startswith("-") else one
+            for one, after in zip(args, following, strict=False)
+        ]
+        return super().parse_args(ctx, spelled)
+
+
+def one_action(given: Mapping[str, Any], actions: Sequence[str], only_with: OnlyWith) -> str:
+    """The one action. Raises: Trouble unless there is one, or when an option goes with others."""
+    found = [name for name in actions if is_given(given[name])]
+    if len(found) != 1:
+        raise Trouble(f"Command must include exactly one action: {options(actions)}")
+    action = found[0]
+    for name, its in only_with.items():
+        if is_given(given[name]) and action not in its:
+            raise Trouble(f"{option(name)} means nothing with {option(action)}; leave it out")
+    if given["group"] and given["all_groups"]:
+        raise Trouble("--group can't be used with --all-groups; give one of the two")
+    return action
+
+
+def check_described(asked: Any, shown: Sequence[str]) -> None:
+    """Raises: Trouble when --describe is asked for two things at once, or for states by name."""
+    wanted = [name for name in shown if is_given(getattr(asked, name))]
+    if len(wanted) > 1:
+        raise Trouble(f"--describe takes at most one of these options: {options(shown)}")
+    if asked.state:
+        raise Trouble(f"--describe does not take a value for --state: {asked.state!r}")
+
+
+def check_scenario(asked: Any, scenarios: Sequence[str]) -> None:
+    """Raises: Trouble unless --reset-offsets is told one scenario, and one thing to do with it."""
+    if asked.dry_run and asked.execute:
+        raise Trouble("--reset-offsets only accepts one of --execute and --dry-run")
+    given = [name for name in scenarios if is_given(getattr(asked, name))]
+    if not given:
+        raise Trouble(
+            f"--reset-offsets requires one of the following scenarios: {options(scenarios)}"
+        )
+    if len(given) > 1:
+        raise Trouble(f"{option(given[0])} can't be used with {option(given[1])}")
+    if asked.all_topics and asked.topic:
+        raise Trouble("--all-topics can't be used with --topic; give one of the two")
+
+
+def named(text: str | None, known: Sequence[str], what: str) -> list[str]:
+    """The names in a list with commas, spelled as Kafka does. Raises: Trouble for another."""
+    if not text:
+        return []
+    spelled = {one.lower(): one for one in known}
+    given = [one.strip().lower() for one in text.split(",")]
+    if not spelled.keys() >= set(given):
+        raise Trouble(
+            f"Invalid {what} list '{text}'. Valid {what.rstrip('s')}s are: {', '.join(known)}"
+        )
+    return [spelled[one] for one in dict.fromkeys(given)]
+
+
+def is_given(value: object) -> bool:
+    """Whether somebody gave an option; 0 and an empty value are given."""
+    return value is not None and value is not False
+
+
+def option(name: str) -> str:
+    """An option as it is typed, by the name of its parameter."""
+    return "--" + name.replace("_", "-")
+
+
+def options(names: Sequence[str]) -> str:
+    """Several of them, with commas between."""
+    return ", ".join(map(option, names))

@@ -1,0 +1,184 @@
+"""Administration of share groups: set or forget start offsets, delete a group. KIP-932.
+
+Only a group without members may be changed, because what a member holds is discarded at once: SPSO
+moves, and every lock and delivery count behind it is gone, also in the hands of somebody who went
+on without being a member (Kafka's leaders go on with what they have in memory for a while).
+
+A lease counts as a member while its driver calls: a reset between its acquisition and its commit
+would deliver anew what the batch is about to write. Of a driver that fell silent, what is
+outstanding goes with the state that is discarded; its numbers stay (`LeaseDiscarded`).
+
+Members die with the process. A group is empty after a restart when those of before had the time for
+a heartbeat; until then clients are told to ask again.
+
+Dead letters on their way are waited for, in that clients ask again: forgotten before it is copied,
+a rejected record would be in neither place (design §8).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+from uuid import UUID
+
+from headrace.core.errors import Refused, Why
+from headrace.core.leases import Lease, LeaseDiscarded, LeaseForgotten
+from headrace.core.machine import Decided
+from headrace.core.runs import State
+from headrace.core.shard_words import (
+    AdminCommand,
+    AlterShareOffsets,
+    DeleteShareGroup,
+    DeleteShareOffsets,
+    Event,
+    Forgotten,
+)
+from headrace.core.share_group import GroupForgotten, ShareGroup, Timing, TopicView
+from headrace.core.share_partition import SharePartition
+from headrace.core.share_starts import started
+from headrace.core.share_words import ShareKey, Started
+from headrace.core.types import MonoMs, Now, after
+
+TO_POLICY = -1  # a start: where share.auto.offset.reset leads
+_HEARTBEATS = 2  # that members have time for after a restart: one may be lost with a connection
+_NO_TOPIC = "This server does not host this topic-partition."
+
+
+class Topics(Protocol):
+    """What decisions here read beyond the group."""
+
+    def topic(self, name: str) -> TopicView | None: ...
+    def starts_earliest(self, group: str) -> bool: ...
+    def timing(self, group: str) -> Timing: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A share group with all that belongs to it; `group` is its members, if it ever had some.
+
+    That counts from `restarted` on, when the members of before were forgotten.
+    """
+
+    name: str
+    group: ShareGroup | None
+    partitions: Mapping[ShareKey, SharePartition]
+    leases: Sequence[Lease]
+    restarted: MonoMs | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether it has members or share-partitions."""
+        return bool(self.partitions or (self.group and self.group.members))
+
+    def working_leases(self, now: Now) -> list[Lease]:
+        """The leases that count as members."""
+        return [lease for lease in self.leases if lease.is_member(now)]
+
+    def is_empty(self, now: Now) -> bool:
+        """Whether it has no members, and none of its leases counts as one."""
+        return not (self.group and self.group.members) and not self.working_leases(now)
+
+
+def decide_admin(
+    command: AdminCommand, queue: Queue, topics: Topics, now: Now
+) -> Decided[Event] | Refused:
+    """What becomes of a group, or why nothing does."""
+    if not queue.exists and not isinstance(command, AlterShareOffsets):
+        return Refused(Why.UNKNOWN_GROUP, f"Group {queue.name} not found.")
+    if not queue.is_empty(now):
+        return Refused(Why.NON_EMPTY_GROUP, "The group is not empty.")
+    if _may_be_heard_of(queue, topics, now):
+        told = f"Members of group {queue.name} may be on their way; ask again in a moment."
+        return Refused(Why.COORDINATOR_GONE, told)
+    if any(one.runs.records[State.ARCHIVING] for one in queue.partitions.values()):
+        told = f"Dead letters of group {queue.name} are being written; ask again in a moment."
+        return Refused(Why.COORDINATOR_GONE, told)
+    match command:
+        case AlterShareOffsets():
+            return _altered(command, queue, topics)
+        case DeleteShareOffsets():
+            return _without_topics(command, queue, topics)
+        case DeleteShareGroup(group):
+            events: list[Event] = [Forgotten(key) for key in queue.partitions]
+            events += [LeaseForgotten(lease.key) for lease in queue.leases]
+            return Decided([*events, GroupForgotten(group)])
+        case _:
+            assert_never(command)
+
+
+def _may_be_heard_of(queue: Queue, topics: Topics, now: Now) -> bool:
+    """Whether a member of before a restart may not have had the time for a heartbeat yet."""
+    if queue.restarted is None or queue.group is not None or not queue.partitions:
+        return False
+    patience_ms = _HEARTBEATS * topics.timing(queue.name).heartbeat_ms
+    return after(queue.restarted, patience_ms) > now.mono
+
+
+def _altered(command: AlterShareOffsets, queue: Queue, topics: Topics) -> Decided[Event]:
+    events: list[Started] = []
+    reply: list[Refused | None] = []
+    views = {name: topics.topic(name) for name in dict.fromkeys(one[0] for one in command.starts)}
+    for name, index, wanted in command.starts:
+        view = views[name]
+        if view is None or not 0 <= index < view.partitions:
+            reply.append(Refused(Why.UNKNOWN_PARTITION, _NO_TOPIC))
+            continue
+        first, end = view.starts[index], view.ends[index]
+        start = wanted
+        if wanted == TO_POLICY:
+            start = first if topics.starts_earliest(queue.name) else end
+        if not 0 <= start <= end:
+            # A start beyond the end would pass over records that are yet to be produced.
+            told = f"Offset {wanted} is not in the log of {name}-{index}, which ends at {end}."
+            reply.append(Refused(Why.OFFSET_OUT_OF_RANGE, told))
+            continue
+        key = ShareKey(queue.name, view.id, index)
+        known = queue.partitions.get(key)
+        state_epoch = 0 if known is None else known.state_epoch + 1
+        events.append(Started(key, max(start, first), state_epoch))
+        reply.append(None)
+    reset = frozenset(event.key for event in events)
+    there = (view for view in views.values() if view is not None)
+    events += _beside(queue, reset, there, earliest=topics.starts_earliest(queue.name))
+    return Decided([*events, *_discarded(queue, reset)], tuple(reply))
+
+
+def _beside(
+    queue: Queue, reset: frozenset[ShareKey], views: Iterable[TopicView], *, earliest: bool
+) -> list[Started]:
+    """SPSO of the other partitions of topics that the group has just come to know.
+
+    The topic is added now, so they begin where a subscription added now would: they are no
+    partitions that were added to it later, which begin at 0.
+    """
+    added = {key.topic_id for key in reset} - {key.topic_id for key in queue.partitions}
+    new = (view for view in views if view.id in added)
+    whole = started(queue.name, (), new, earliest=earliest)
+    return [event for event in whole if event.key not in reset]
+
+
+def _without_topics(command: DeleteShareOffsets, queue: Queue, topics: Topics) -> Decided[Event]:
+    gone: list[ShareKey] = []
+    reply: list[Refused | None] = []
+    known: dict[UUID, list[ShareKey]] = {}
+    for key in queue.partitions:
+        known.setdefault(key.topic_id, []).append(key)
+    for name in command.topics:
+        view = topics.topic(name)
+        keys = [] if view is None else known.pop(view.id, [])
+        if keys:
+            gone += keys
+            reply.append(None)
+        else:
+            told = _NO_TOPIC if view is None else "There is no offset information to delete."
+            reply.append(Refused(Why.UNKNOWN_TOPIC, told))
+    events = [Forgotten(key) for key in gone]
+    return Decided([*events, *_discarded(queue, frozenset(gone))], tuple(reply))
+
+
+def _discarded(queue: Queue, keys: frozenset[ShareKey]) -> list[LeaseDiscarded]:
+    """What leases have outstanding of these share-partitions."""
+    return [
+        LeaseDiscarded(lease.key, keys)
+        for lease in queue.leases
+        if any(held.key in keys for one in lease.acquisitions.values() for held in one.held)
+    ]

@@ -1,0 +1,59 @@
+"""The small world of the share shard's model: one topic, two members, one lease, and its cells."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from headrace.core.runs import State
+from headrace.core.share_group import Timing, TopicView
+from headrace.core.share_partition import SharePartition
+from headrace.core.share_words import Policy, ShareKey
+from headrace.core.types import MemberId
+
+TOPIC = UUID(int=9)
+KEY = ShareKey("group", TOPIC, 0)
+LEASE = ("group", "checkpoint")
+LIMIT, LOCK_MS, WINDOW, LOG_END = 3, 1_000, 30, 200
+MEMBERS = [MemberId("a"), MemberId("b")]
+POLICY = Policy(LIMIT, LOCK_MS, WINDOW, WINDOW, dead_letters=True)
+
+
+class World:
+    def policy(self, group: str) -> Policy:
+        return POLICY
+
+    def timing(self, group: str) -> Timing:
+        return Timing(session_ms=1 << 40)
+
+    def starts_earliest(self, group: str) -> bool:
+        return True
+
+    def topic(self, name: str) -> TopicView | None:
+        return TopicView(TOPIC, (0,), (LOG_END,)) if name == "topic" else None
+
+
+@dataclass
+class Cell:
+    """One record: state, deliveries, who holds it and until when, and its verdicts so far."""
+
+    state: str = "available"
+    deliveries: int = 0
+    holder: str | None = None
+    until: int = 0
+    stored: int = 0  # deliveries that a settlement has made durable
+    leased: int | None = None  # the delivery that an uncommitted acquisition of the lease has
+
+    @property
+    def finished(self) -> bool:
+        return self.state in ("acknowledged", "archived")
+
+
+def durable(partition: SharePartition) -> dict[int, tuple[State, int, str | None]]:
+    """Offset by offset what a restart must find: locks forgotten, untouched records left out."""
+    found: dict[int, tuple[State, int, str | None]] = {}
+    for run in partition.runs:
+        acquired = run.state is State.ACQUIRED
+        state = State.AVAILABLE if acquired else run.state
+        deliveries = run.stored if acquired else run.deliveries
+        if state is not State.AVAILABLE or deliveries:
+            found |= dict.fromkeys(run.span, (state, deliveries, run.reason))
+    return found
