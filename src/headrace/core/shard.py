@@ -53,9 +53,11 @@ from headrace.core.share_group import (
 )
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import (
+    PORTION_RUNS,
     Acquire,
     Acquired,
     Advanced,
+    Leaving,
     Reclaim,
     ReleaseHeld,
     Settled,
@@ -64,7 +66,9 @@ from headrace.core.share_words import (
     Verdict,
 )
 from headrace.core.share_words import Event as PartitionEvent
-from headrace.core.types import MonoMs, Now, Span
+from headrace.core.types import MemberId, MonoMs, Now, Span
+
+_RUNS = (Acquired, Settled)
 
 
 class ShareShard:
@@ -102,14 +106,7 @@ class ShareShard:
                 events = partition.decide(inner, now, self._outside.policy(key.group))
                 return events if isinstance(events, Refused) else Decided(events, events)
             case ReleaseMember(group, member):
-                policy = self._outside.policy(group)
-                return Decided(
-                    [
-                        event
-                        for partition in self.partitions_of(group).values()
-                        for event in _certain(partition.decide(ReleaseHeld(member), now, policy))
-                    ]
-                )
+                return Decided(self._member_left(group, member, now))
             case OpenLease():
                 return self._open(command, now)
             case AcquireLease() | RenewLease() | StageLease() | CommitLease():
@@ -126,12 +123,13 @@ class ShareShard:
                 assert_never(command)
 
     def tick(self, now: Now) -> Sequence[Event]:
-        """Locks that ended and members that fell silent."""
+        """Locks that ended, a portion of them at a time, and members that fell silent."""
         events: list[Event] = []
         for key, partition in self.partitions.items():
             due = partition.next_deadline()
-            if due is not None and due <= now.mono:
-                events += partition.expired(now, self._outside.policy(key.group))
+            if due is not None and due <= now.mono and len(events) < PORTION_RUNS:
+                policy = self._outside.policy(key.group)
+                events += partition.expired(now, policy, PORTION_RUNS - len(events))
         for group in self.groups.values():
             due = group.next_deadline()
             if due is not None and due <= now.mono:
@@ -149,13 +147,33 @@ class ShareShard:
 
     def apply(self, event: Event) -> None:
         """The only place where the shard's state changes; live and in recovery."""
+        self.apply_all((event,))
+
+    def apply_all(self, events: Sequence[Event]) -> None:
+        """Apply events in order: those of one share-partition that lay runs in one go."""
+        at = 0
+        while at < len(events):
+            event, until = events[at], at + 1
+            if isinstance(event, _RUNS):
+                key = event.key
+                while until < len(events):
+                    following = events[until]
+                    if not isinstance(following, _RUNS) or following.key != key:
+                        break
+                    until += 1
+                self._lay(key, [one for one in events[at:until] if isinstance(one, _RUNS)])
+            else:
+                self._apply(event)
+            at = until
+
+    def _apply(self, event: Event) -> None:
         match event:
             case Started(key, start, state_epoch) if key not in self.partitions:
                 partition = SharePartition(key, start, state_epoch)
                 self.partitions[key] = partition
                 self._of_group.setdefault(key.group, {})[key] = partition
-            case Started() | Acquired() | Settled() | Advanced():
-                self._apply_to_partition(event)
+            case Started() | Advanced() | Leaving() | Acquired() | Settled():
+                self._lay(event.key, [event])
             case MemberSeen() | MemberGone() | Assigned():
                 group = self.groups.get(event.group)
                 if group is None:
@@ -178,15 +196,18 @@ class ShareShard:
 
     # ---- changes, called by apply only
 
-    def _apply_to_partition(self, event: PartitionEvent) -> None:
-        partition = self.partitions[event.key]
-        partition.apply(event)
-        if isinstance(event, Acquired):
-            self._push(event.deadline, partition)
+    def _lay(self, key: ShareKey, events: Sequence[PartitionEvent]) -> None:
+        partition = self.partitions[key]
+        partition.apply_all(events)
+        deadlines = {event.deadline for event in events if isinstance(event, Acquired)}
+        if partition.leaving:
+            deadlines.add(MonoMs(0))
+        for deadline in deadlines:
+            self._push(deadline, partition)
         if partition.runs.records[State.ARCHIVING]:
-            self.archiving.add(event.key)
+            self.archiving.add(key)
         else:
-            self.archiving.discard(event.key)
+            self.archiving.discard(key)
 
     def _apply_to_lease(self, event: LeaseEvent) -> None:
         lease = self.leases.get(event.lease)
@@ -198,6 +219,15 @@ class ShareShard:
         heapq.heappush(self._due, (deadline, next(self._pushes), target))
 
     # ---- decisions
+
+    def _member_left(self, group: str, member: MemberId, now: Now) -> list[Event]:
+        policy, left = self._outside.policy(group), PORTION_RUNS
+        events: list[Event] = []
+        for partition in self.partitions_of(group).values():
+            released = _certain(partition.decide(ReleaseHeld(member, left), now, policy))
+            left = max(left - len(released), 0)
+            events += released
+        return events
 
     def _views(self, names: Iterable[str]) -> dict[str, TopicView]:
         found = ((name, self._outside.topic(name)) for name in names)
@@ -360,9 +390,14 @@ class ShareShard:
                 partition = self.partitions.get(held.key)
                 if partition is None:
                     continue
-                for run in partition.claimable(staged.span, held.deliveries, lease.holder):
-                    events.append(partition.settle(run, staged.verdict, policy, staged.reason))
-                    settled[staged.verdict] += len(run.span)
+                mine = partition.claimable(staged.span, held.deliveries, lease.holder)
+                for first, last, status in mine:
+                    events.append(
+                        partition.settle(
+                            Span(first, last), status, staged.verdict, policy, staged.reason
+                        )
+                    )
+                    settled[staged.verdict] += last - first + 1
         if seq > lease.committed:
             events.append(LeaseCommitted(lease.key, seq))
         reply = Committed(

@@ -8,6 +8,7 @@ from uuid import UUID
 from headrace.core.runs import State
 from headrace.core.types import MemberId, MonoMs, Span
 
+PORTION_RUNS = 1_000  # that are settled without a pause where nobody asked for more: some 5 ms
 NAME_BYTES_MAX = 32_767  # of a group or session: what the journal's keys, and Kafka's, can hold
 
 
@@ -60,7 +61,8 @@ class Acquire:
     At most `records_max` records when `exact`, else up to the end of the batch that reaches it
     (KIP-1206: record_limit and batch_optimized). `looked_from` is where the log was read from, to
     the last of `batches` or, where none of what was read holds a record, to `looked_to`: what lies
-    before the first of `batches` was compacted away, and is finished.
+    before the first of `batches` was compacted away, and is finished. With `isolate`, what is given
+    near the delivery limit shrinks to single records (core.redelivery).
     """
 
     holder: MemberId
@@ -70,6 +72,7 @@ class Acquire:
     exact: bool = False
     looked_from: int | None = None
     looked_to: int = -1
+    isolate: bool = False
 
     @property
     def gap(self) -> Span | None:
@@ -99,9 +102,13 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseHeld:
-    """Release everything that `holder` has acquired: its session ended."""
+    """Release everything that `holder` has acquired: its session ended.
+
+    At most `runs_max` runs at once; the rest follows with the next ticks.
+    """
 
     holder: MemberId
+    runs_max: int = PORTION_RUNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +155,25 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """A holder has the span until `deadline`, for the `deliveries`-th time. Volatile."""
+    """A holder has the span until `deadline`, for the `deliveries`-th time. Volatile.
+
+    `lot` is the span delivered together when redelivery began to shrink (core.redelivery).
+    """
 
     key: ShareKey
     span: Span
     deliveries: int
     holder: MemberId
     deadline: MonoMs
+    lot: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A session ended whose records are released in portions, as time goes on. Volatile."""
+
+    key: ShareKey
+    holder: MemberId
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,4 +195,4 @@ class Advanced:
     start: int
 
 
-Event = Started | Acquired | Settled | Advanced
+Event = Started | Acquired | Leaving | Settled | Advanced
