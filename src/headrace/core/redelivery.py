@@ -1,11 +1,11 @@
 """What is given again near the delivery limit: less each time, so that a poison record is found.
 
-As Kafka 4.2 and later do (SharePartition: throttled acquisition), with one difference. For a limit
-of M deliveries it begins at L = max(2, ceil(M / 2)). Records delivered c >= L times are given alone,
-never after others, and at most max(1, S >> (c - L + 1)) of them at once; the last delivery is of one
-record, where M > 2. S is the size of the lot: in Kafka the range of the first delivery, here the
-range that was delivered together for the L-th time (after a restart: that is together then), so
-that runs that are far from the limit still merge, whoever got them.
+As Kafka 4.2 and later do (SharePartition: throttled acquisition), with one difference. For a
+limit of M deliveries it begins at L = max(2, ceil(M / 2)). Records delivered c >= L times are given
+alone, never after others, and at most max(1, S >> (c - L + 1)) of them at once; the last delivery
+is of one record, where M > 2. S is the size of the lot: in Kafka the range of the first delivery,
+here the range that was delivered together for the L-th time (after a restart: what is alike then),
+so that runs that are far from the limit still merge, whoever got them.
 """
 
 from collections.abc import Iterator

@@ -32,7 +32,11 @@ class Chunk(Generic[T]):
 
 
 def rewritten(
-    chunk: Chunk[T], stop: int, before: T | None, pieces: Sequence[tuple[int, int, T]], move: Move[T]
+    chunk: Chunk[T],
+    stop: int,
+    before: T | None,
+    pieces: Sequence[tuple[int, int, T]],
+    move: Move[T],
 ) -> Chunk[T]:
     """The chunk with `pieces` laid over its runs, which end at `stop`.
 
@@ -44,13 +48,13 @@ def rewritten(
     count = len(firsts)
     new_firsts, new_statuses = array("q"), list[T]()
     held: T | None = before  # what the run is that new_firsts ends with
-    follows, beyond = stop, before  # where the rest of a cut run begins, and what it is
+    rest: list[tuple[int, T]] = []  # of a run that a piece cut: where it begins
     at = 0  # the next run that begins as before
+    moves: dict[tuple[T, T], int] = {}
     for first, last, status in pieces:
-        if follows < first:
-            new_firsts.append(follows)
-            new_statuses.append(beyond)  # type: ignore[arg-type]  # a rest is of some run
-            held = beyond
+        if rest and rest[0][0] < first:
+            held = _resume(new_firsts, new_statuses, rest)
+        rest = []
         if at < count and firsts[at] < first:
             copied = bisect_left(firsts, first, at)
             new_firsts += firsts[at:copied]
@@ -58,35 +62,38 @@ def rewritten(
             held, at = new_statuses[-1], copied
         under = at if at < count and firsts[at] == first else at - 1
         place = first
-        while True:  # over what the piece covers
-            old = statuses[under]
-            end = firsts[under + 1] if under + 1 < count else stop
-            covered = (end if end <= last else last + 1) - place
-            if old is not status:
-                move(old, status, covered)
-            place += covered
-            if place > last:
-                break
-            under += 1
-        at = under + 1
+        while place <= last:  # over what the piece covers
+            old, under = statuses[under], under + 1
+            end = firsts[under] if under < count else stop
+            after = end if end <= last else last + 1
+            moves[old, status] = moves.get((old, status), 0) + after - place
+            place = after
+        at = under
         if held is not status:
             new_firsts.append(first)
             new_statuses.append(status)
             held = status
-        follows = stop
         if end > place:
-            if old is not status:
-                follows, beyond = place, old
+            rest = [(place, old)] if old is not status else []
         elif at < count and statuses[at] is status:
             at += 1
-    if follows < stop:
-        new_firsts.append(follows)
-        new_statuses.append(beyond)  # type: ignore[arg-type]  # as above
+    _resume(new_firsts, new_statuses, rest)
     new_firsts += firsts[at:]
     new_statuses += statuses[at:]
+    for (was, now), records in moves.items():
+        move(was, now, records)
     if len(pieces) >= _LOOK_RUNS:
         return Chunk(new_firsts, new_statuses, set(new_statuses))
     return Chunk(new_firsts, new_statuses, chunk.seen | {status for _, _, status in pieces})
+
+
+def _resume(firsts: "array[int]", statuses: list[T], rest: Sequence[tuple[int, T]]) -> T | None:
+    """A run goes on that was cut; what it is."""
+    for first, status in rest:
+        firsts.append(first)
+        statuses.append(status)
+        return status
+    return None
 
 
 def split(chunk: Chunk[T]) -> list[Chunk[T]]:

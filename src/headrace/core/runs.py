@@ -3,7 +3,8 @@
 A `Runs` tiles the offsets [start, end) of one share-partition with maximal runs of equal status.
 Theory of operation. Runs tile, so a run is kept as two words: where it begins, and a reference to
 its status, which all runs alike share (about 20 bytes a run, KIP-932's window being millions of
-records here). They lie in chunks of at most `CHUNK_RUNS`. Laying a run touches one chunk; laying
+records here). They lie in chunks of at most `CHUNK_RUNS`.
+Laying a run touches one chunk; laying
 many in ascending order rewrites each touched chunk once. What a chunk may hold is known without
 reading it (`Chunk.seen`), so that available and overdue runs are found among millions at once.
 Work is O(log runs + runs touched + chunks), however many records a run stands for (design §4).
@@ -17,7 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from headrace.core.run_chunks import CHUNK_RUNS, Chunk, rewritten, split
+from headrace.core.run_chunks import Chunk, rewritten, split
 from headrace.core.types import MemberId, MonoMs, Span
 
 
@@ -56,7 +57,7 @@ class Status:
     records: int = 0
 
     @property
-    def key(self) -> tuple[object, ...]:
+    def key(self) -> "StatusKey":
         """What makes two of them alike."""
         return (
             self.state, self.deliveries, self.holder, self.deadline, self.stored, self.reason,
@@ -64,6 +65,7 @@ class Status:
         )  # fmt: skip
 
 
+StatusKey = tuple[State, int, MemberId | None, MonoMs | None, int, str | None, Span | None]
 Piece = tuple[int, int, Status]  # first, last, and what they are: a run without the object
 
 
@@ -110,9 +112,10 @@ class Runs:
         self.start = start
         self.end = start
         self.records: Counter[State] = Counter()
+        self._count = 0
         self._chunks: list[Chunk[Status]] = []
         self._heads: list[int] = []  # the first offset of each chunk
-        self._statuses: dict[tuple[object, ...], Status] = {}
+        self._statuses: dict[StatusKey, Status] = {}
         self._available: set[Status] = set()
         self._available_from = start  # no AVAILABLE run begins below it
         self._deadlines: list[MonoMs] = []
@@ -122,14 +125,17 @@ class Runs:
         return (Run(Span(first, last), status) for first, last, status in self.pieces())
 
     def __len__(self) -> int:
-        return sum(len(chunk.firsts) for chunk in self._chunks)
+        return self._count
 
     def pieces(self) -> Iterator[Piece]:
         """All runs, as pieces."""
         for index, chunk in enumerate(self._chunks):
-            lasts = [*chunk.firsts[1:], self._stop(index)]
-            for first, stop, status in zip(chunk.firsts, lasts, chunk.statuses, strict=True):
-                yield first, stop - 1, status
+            first, held = chunk.firsts[0], chunk.statuses[0]
+            for following, status in zip(chunk.firsts, chunk.statuses, strict=True):
+                if following != first:
+                    yield first, following - 1, held
+                    first, held = following, status
+            yield first, self._stop(index) - 1, held
 
     def within(self, span: Span) -> list[Run]:
         """The runs that overlap `span`, clipped to it."""
@@ -138,6 +144,13 @@ class Runs:
 
     def between(self, first: int, last: int) -> list[Piece]:
         """The runs that overlap `first` to `last`, clipped to it, as pieces."""
+        if self.start <= first <= last < self.end:  # most often it is inside one run
+            index = bisect_right(self._heads, first) - 1
+            firsts = self._chunks[index].firsts
+            low = bisect_right(firsts, first) - 1
+            stop = firsts[low + 1] if low + 1 < len(firsts) else self._stop(index)
+            if last < stop:
+                return [(first, last, self._chunks[index].statuses[low])]
         first, last = max(first, self.start), min(last, self.end - 1)
         if first > last:
             return []
@@ -221,7 +234,6 @@ class Runs:
         self,
         state: State,
         deliveries: int = 0,
-        *,
         holder: MemberId | None = None,
         deadline: MonoMs | None = None,
         stored: int = 0,
@@ -237,7 +249,7 @@ class Runs:
 
     def lay(self, first: int, last: int, status: Status) -> None:
         """Lay a run over what is there; it may begin below `end` or exactly at it, not beyond."""
-        assert self.start <= first <= self.end, f"{first}-{last} leaves a hole after {self.end}"
+        assert self.start <= first, f"{first}-{last} begins below {self.start}"
         if status.state is State.AVAILABLE:
             self._available_from = min(self._available_from, first)
         while first < self.end:
@@ -247,35 +259,40 @@ class Runs:
             if last < stop:
                 return
             first = stop
-        self._append(first, last, status)
+        self._append([(first, last, status)])
 
     def lay_all(self, pieces: Sequence[Piece]) -> None:
         """Lay runs that ascend and do not overlap, each as `lay` would."""
+        for first, _, status in pieces:
+            if status.state is State.AVAILABLE:
+                self._available_from = min(self._available_from, first)
+                break
         at = 0
         while at < len(pieces):
             first, last, status = pieces[at]
+            if first >= self.end:
+                self._append(pieces[at:])
+                return
             index = bisect_right(self._heads, first) - 1
-            stop = self._stop(index) if index >= 0 else self.start
-            until = bisect_left(pieces, stop, lo=at, key=_last)
-            if until - at > 1 and first < stop:
+            until = bisect_left(pieces, self._stop(index), lo=at, key=_last)
+            if until > at:
                 self._rewrite(index, pieces[at:until])
                 at = until
-            else:
+            else:  # it goes beyond the chunk
                 self.lay(first, last, status)
                 at += 1
-        firsts = [first for first, _, status in pieces if status.state is State.AVAILABLE]
-        if firsts:
-            self._available_from = min(self._available_from, firsts[0])
 
     def drop_below(self, offset: int) -> None:
         """Forget every record below `offset`, which becomes the start (and the end, if beyond)."""
         for first, last, status in self.between(self.start, offset - 1):
             self._move(status, None, last - first + 1)
         passed = bisect_right(self._heads, offset) - 1 if offset < self.end else len(self._heads)
+        self._count -= sum(len(chunk.firsts) for chunk in self._chunks[:passed])
         del self._chunks[:passed], self._heads[:passed]
         if self._chunks:
             chunk = self._chunks[0]
             low = max(bisect_right(chunk.firsts, offset) - 1, 0)
+            self._count -= low
             del chunk.firsts[:low], chunk.statuses[:low]
             chunk.firsts[0] = self._heads[0] = offset
         self.start = offset
@@ -286,19 +303,23 @@ class Runs:
         """Where the runs of a chunk end, exclusive."""
         return self._heads[index + 1] if index + 1 < len(self._heads) else self.end
 
-    def _append(self, first: int, last: int, status: Status) -> None:
-        self._move(None, status, last - first + 1)
-        self.end = last + 1
-        chunk = self._chunks[-1] if self._chunks else None
-        if chunk is not None and chunk.statuses[-1] is status:
-            return
-        if chunk is None or len(chunk.firsts) >= CHUNK_RUNS:
-            chunk = Chunk(array("q"), [], set())
-            self._chunks.append(chunk)
-            self._heads.append(first)
-        chunk.firsts.append(first)
-        chunk.statuses.append(status)
-        chunk.seen.add(status)
+    def _append(self, pieces: Sequence[Piece]) -> None:
+        """Lay pieces of which the first begins at the end, and each behind the one before."""
+        chunk = self._chunks.pop() if self._chunks else Chunk(array("q"), [], set())
+        del self._heads[len(self._chunks) :]
+        firsts, statuses, before = chunk.firsts, chunk.statuses, len(chunk.firsts)
+        held = statuses[-1] if statuses else None
+        for first, last, status in pieces:
+            assert first == self.end, f"{first}-{last} leaves a hole after {self.end}"
+            if status is not held:
+                firsts.append(first)
+                statuses.append(status)
+                held = status
+            self._move(None, status, last - first + 1)
+            self.end = last + 1
+        self._count += len(firsts) - before
+        chunk.seen.update(statuses[before:])
+        self._replace(len(self._chunks), split(chunk))
 
     def _rewrite(self, index: int, pieces: Sequence[Piece]) -> None:
         """Lay pieces that lie inside one chunk."""
@@ -308,7 +329,9 @@ class Runs:
         if index + 1 < len(self._chunks) and self._chunks[index + 1].statuses[0] is held:
             following = self._chunks[index + 1]  # which the last run goes on into
             del following.firsts[0], following.statuses[0]
+            self._count -= 1
             self._replace(index + 1, [following] if following.firsts else [])
+        self._count += len(chunk.firsts) - len(self._chunks[index].firsts)
         self._replace(index, split(chunk))
 
     def _replace(self, index: int, chunks: list[Chunk[Status]]) -> None:

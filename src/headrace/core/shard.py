@@ -60,6 +60,7 @@ from headrace.core.share_words import (
     Leaving,
     Reclaim,
     ReleaseHeld,
+    Replayed,
     Settled,
     ShareKey,
     Started,
@@ -67,8 +68,6 @@ from headrace.core.share_words import (
 )
 from headrace.core.share_words import Event as PartitionEvent
 from headrace.core.types import MemberId, MonoMs, Now, Span
-
-_RUNS = (Acquired, Settled)
 
 
 class ShareShard:
@@ -151,20 +150,18 @@ class ShareShard:
 
     def apply_all(self, events: Sequence[Event]) -> None:
         """Apply events in order: those of one share-partition that lay runs in one go."""
-        at = 0
-        while at < len(events):
-            event, until = events[at], at + 1
-            if isinstance(event, _RUNS):
-                key = event.key
-                while until < len(events):
-                    following = events[until]
-                    if not isinstance(following, _RUNS) or following.key != key:
-                        break
-                    until += 1
-                self._lay(key, [one for one in events[at:until] if isinstance(one, _RUNS)])
+        together: list[PartitionEvent] = []
+        for event in events:
+            if isinstance(event, Settled | Acquired | Replayed):
+                if together and event.key is not together[0].key:
+                    self._lay(together)
+                    together = []
+                together.append(event)
             else:
+                self._lay(together)
+                together = []
                 self._apply(event)
-            at = until
+        self._lay(together)
 
     def _apply(self, event: Event) -> None:
         match event:
@@ -172,8 +169,8 @@ class ShareShard:
                 partition = SharePartition(key, start, state_epoch)
                 self.partitions[key] = partition
                 self._of_group.setdefault(key.group, {})[key] = partition
-            case Started() | Advanced() | Leaving() | Acquired() | Settled():
-                self._lay(event.key, [event])
+            case Started() | Advanced() | Leaving() | Acquired() | Settled() | Replayed():
+                self._lay([event])
             case MemberSeen() | MemberGone() | Assigned():
                 group = self.groups.get(event.group)
                 if group is None:
@@ -196,7 +193,11 @@ class ShareShard:
 
     # ---- changes, called by apply only
 
-    def _lay(self, key: ShareKey, events: Sequence[PartitionEvent]) -> None:
+    def _lay(self, events: Sequence[PartitionEvent]) -> None:
+        """Apply events of one share-partition."""
+        if not events:
+            return
+        key = events[0].key
         partition = self.partitions[key]
         partition.apply_all(events)
         deadlines = {event.deadline for event in events if isinstance(event, Acquired)}

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import assert_never
 
 from headrace.core.errors import Refused, Why
+from headrace.core.laying import Laying
 from headrace.core.redelivery import shrinks_from, shrunk
 from headrace.core.runs import Piece, Runs, State, Status
 from headrace.core.share_words import (
@@ -32,6 +33,7 @@ from headrace.core.share_words import (
     Policy,
     Reclaim,
     ReleaseHeld,
+    Replayed,
     Settled,
     ShareKey,
     Started,
@@ -125,28 +127,22 @@ class SharePartition:
 
     def apply_all(self, events: Iterable[Event]) -> None:
         """Apply events in order, those that lay runs one behind the other in one go."""
-        pieces: list[Piece] = []
-        end = self.end
+        laying = Laying(self.runs)
         for event in events:
             match event:
-                case Settled() | Acquired():
-                    first, last = event.span.first, event.span.last
-                    if pieces and first <= pieces[-1][1]:
-                        self._lay(pieces)
-                        pieces = []
-                        end = self.end
-                    if first > end:
-                        # In recovery what lies before a known span was acquired and forgotten.
-                        pieces.append((end, first - 1, self.runs.status(State.AVAILABLE)))
-                    pieces.append((first, last, self._becomes(event)))
-                    end = max(end, last + 1)
-                    continue
+                case Settled():
+                    laying.settled(event)
+                case Acquired():
+                    laying.acquired(event)
+                case Replayed():
+                    laying.replayed(event)
                 case _:
-                    self._lay(pieces)
-                    pieces = []
+                    laying.done()
+                    self._follow_finished_head()
                     self._change(event)
-                    end = self.end
-        self._lay(pieces)
+                    laying = Laying(self.runs)
+        laying.done()
+        self._follow_finished_head()
         if self.leaving:
             self.leaving = frozenset(one for one in self.leaving if self.runs.held_by(one))
 
@@ -173,7 +169,7 @@ class SharePartition:
             span = Span(first, stop)
             if command.isolate and deliveries == near:
                 lot = span
-            events.append(Acquired(key, span, deliveries, holder, deadline, lot))
+            events.append(Acquired(key, span, deliveries, holder, deadline, lot, deliveries - 1))
             left -= stop - first + 1
         fresh_from = self.end
         if gap is not None and gap.first <= fresh_from <= gap.last:
@@ -237,12 +233,11 @@ class SharePartition:
             if refused is not None:
                 return refused
             for first, last, old, verdict in _by_verdict(span, verdicts, held):
-                part = Span(first, last)
+                whole = first == span.first and last == span.last
+                part = span if whole else Span(first, last)
                 if verdict is Verdict.RENEW:
                     events.append(
-                        Acquired(
-                            self.key, part, old.deliveries, command.holder, deadline, old.lot
-                        )
+                        Acquired(self.key, part, old.deliveries, command.holder, deadline, old.lot)
                     )
                 else:
                     events.append(self.settle(part, old, verdict, policy, batch.reason))
@@ -316,28 +311,6 @@ class SharePartition:
 
     # ---- changes, called by apply_all only
 
-    def _becomes(self, event: Settled | Acquired) -> Status:
-        """What an event makes of its span, which is of one status as yet."""
-        if isinstance(event, Acquired):
-            was = self.runs.at(event.span.first)
-            stored = 0
-            if was is not None:
-                stored = was.stored if was.state is State.ACQUIRED else was.deliveries
-            return self.runs.status(
-                State.ACQUIRED, event.deliveries, holder=event.holder, deadline=event.deadline,
-                stored=stored, lot=event.lot,
-            )  # fmt: skip
-        lot = None
-        if event.deliveries > 1 and event.state is State.AVAILABLE:
-            was = self.runs.at(event.span.first)
-            lot = was.lot if was is not None else None
-        return self.runs.status(event.state, event.deliveries, reason=event.reason, lot=lot)
-
-    def _lay(self, pieces: Sequence[Piece]) -> None:
-        if pieces:
-            self.runs.lay_all(pieces)
-            self._follow_finished_head()
-
     def _change(self, event: Started | Advanced | Leaving) -> None:
         match event:
             case Started(_, start, state_epoch):
@@ -347,7 +320,6 @@ class SharePartition:
             case Advanced(_, start):
                 if start > self.start:
                     self.runs.drop_below(start)
-                    self._follow_finished_head()
             case Leaving(_, holder):
                 self.leaving |= {holder}
             case _:
@@ -383,12 +355,16 @@ def _last(span: Span) -> int:
 
 def _by_verdict(
     span: Span, verdicts: Sequence[Verdict], held: Sequence[Piece]
-) -> Iterator[tuple[int, int, Status, Verdict]]:
+) -> Iterable[tuple[int, int, Status, Verdict]]:
     """The pieces of `span` in parts of one verdict each."""
     if len(verdicts) == 1:
-        for first, last, status in held:
-            yield first, last, status, verdicts[0]
-        return
+        return [(first, last, status, verdicts[0]) for first, last, status in held]
+    return _cut_by_verdict(span, verdicts, held)
+
+
+def _cut_by_verdict(
+    span: Span, verdicts: Sequence[Verdict], held: Sequence[Piece]
+) -> Iterator[tuple[int, int, Status, Verdict]]:
     for begin, last, status in held:
         first, verdict = begin, verdicts[begin - span.first]
         for offset in range(begin + 1, last + 1):
