@@ -178,8 +178,8 @@ class Lease:
                 assert_never(event)
 
 
-def verdicts(acquisition: Acquisition) -> Iterator[tuple[Held, Staged]]:
-    """Every held range in parts of one verdict each: as staged, the rest accepted."""
+def verdicts(acquisition: Acquisition) -> Iterator[tuple[Held, Span, Verdict, str | None]]:
+    """Every held range in parts of one verdict and reason each: as staged, the rest accepted."""
     staged = _by_key(acquisition.staged)
     for held in acquisition.held:
         at = held.span.first
@@ -187,14 +187,14 @@ def verdicts(acquisition: Acquisition) -> Iterator[tuple[Held, Staged]]:
             if part.last < at:
                 continue
             if at < part.first:
-                yield held, Staged(held.key, Span(at, part.first - 1), Verdict.ACCEPT)
-            yield (
-                held,
-                Staged(held.key, Span(max(at, part.first), part.last), one.verdict, one.reason),
-            )
+                yield held, Span(at, part.first - 1), Verdict.ACCEPT, None
+                at = part.first
+            rest = part if part.first == at else Span(at, part.last)
+            yield held, rest, one.verdict, one.reason
             at = part.last + 1
         if at <= held.span.last:
-            yield held, Staged(held.key, Span(at, held.span.last), Verdict.ACCEPT)
+            rest = held.span if at == held.span.first else Span(at, held.span.last)
+            yield held, rest, Verdict.ACCEPT, None
 
 
 RangeT = TypeVar("RangeT", Held, Staged)
@@ -202,15 +202,32 @@ RangeT = TypeVar("RangeT", Held, Staged)
 
 def _by_key(ranges: Sequence[RangeT]) -> dict[ShareKey, list[RangeT]]:
     grouped: dict[ShareKey, list[RangeT]] = {}
-    for one in sorted(ranges, key=lambda one: one.span.first):
-        grouped.setdefault(one.key, []).append(one)
+    key, group = None, list[RangeT]()
+    for one in sorted(ranges, key=_first):
+        if one.key is not key:  # most often there are few, and neighbours share them
+            key = one.key
+            group = grouped.setdefault(key, [])
+        group.append(one)
     return grouped
+
+
+def _first(one: Held | Staged) -> int:
+    return one.span.first
+
+
+def _last(one: Held | Staged) -> int:
+    return one.span.last
 
 
 def _overlaps(ranges: Sequence[RangeT], span: Span) -> Iterator[tuple[RangeT, Span]]:
     """Those of the sorted, disjoint ranges that overlap `span`, each with the shared part."""
-    index = bisect_left(ranges, span.first, key=lambda one: one.span.last)
-    while index < len(ranges) and ranges[index].span.first <= span.last:
+    first, last = span.first, span.last
+    for index in range(bisect_left(ranges, first, key=_last), len(ranges)):
         one = ranges[index]
-        yield one, Span(max(one.span.first, span.first), min(one.span.last, span.last))
-        index += 1
+        if one.span.first > last:
+            return
+        inside = first <= one.span.first and one.span.last <= last
+        yield (
+            one,
+            one.span if inside else Span(max(one.span.first, first), min(one.span.last, last)),
+        )

@@ -11,6 +11,7 @@ from typing import assert_never
 from uuid import UUID
 
 from headrace.core.errors import Refused, Why
+from headrace.core.lease_settling import committed, reclaimed
 from headrace.core.leases import (
     Held,
     Lease,
@@ -21,7 +22,6 @@ from headrace.core.leases import (
     LeaseOpened,
     LeaseRestored,
     LeaseStaged,
-    verdicts,
 )
 from headrace.core.machine import Decided
 from headrace.core.runs import Runs, State
@@ -29,14 +29,16 @@ from headrace.core.shard_words import (
     AcquireLease,
     Command,
     CommitLease,
-    Committed,
     Event,
     ForgetTopic,
     Forgotten,
+    Keep,
+    LeaseKept,
     On,
     Opened,
     OpenLease,
     Outside,
+    PartitionKept,
     Recovered,
     ReleaseMember,
     Renewed,
@@ -58,13 +60,11 @@ from headrace.core.share_words import (
     Acquired,
     Advanced,
     Leaving,
-    Reclaim,
     ReleaseHeld,
     Replayed,
     Settled,
     ShareKey,
     Started,
-    Verdict,
 )
 from headrace.core.share_words import Event as PartitionEvent
 from headrace.core.types import MemberId, MonoMs, Now, Span
@@ -112,6 +112,9 @@ class ShareShard:
                 return self._with_lease(command, now)
             case ForgetTopic(topic_id):
                 return Decided([Forgotten(k) for k in self.partitions if k.topic_id == topic_id])
+            case Keep(partitions, leases):
+                kept = [PartitionKept(key) for key in partitions if key in self.partitions]
+                return Decided([*kept, *(LeaseKept(one) for one in leases if one in self.leases)])
             case Recovered():
                 # Where a lock lapsed two leases may know of a record: the later delivery, applied
                 # last, is the one that holds it.
@@ -182,6 +185,8 @@ class ShareShard:
                 self._apply_to_lease(event)
             case LeaseRestored():
                 self._apply_to_lease(event)
+            case PartitionKept() | LeaseKept():
+                pass  # nothing is new but the record
             case Forgotten(key):
                 gone = self.partitions.pop(key, None)
                 if gone is not None:
@@ -322,7 +327,8 @@ class ShareShard:
                     return refused
                 return Decided([LeaseStaged(lease.key, seq, staged)])
             case CommitLease(_, _, seq):
-                return self._commit(lease, seq)
+                policy = self._outside.policy(lease.key[0])
+                return committed(lease, seq, self.partitions, policy)
             case _:
                 assert_never(command)
 
@@ -364,50 +370,7 @@ class ShareShard:
         return Decided([*started, *acquired, LeaseAcquired(lease.key, command.seq, held)], held)
 
     def _reclaimed(self, lease: Lease, now: Now) -> list[Acquired]:
-        policy = self._outside.policy(lease.key[0])
-        return [
-            event
-            for acquisition in lease.acquisitions.values()
-            for held in acquisition.held
-            if held.key in self.partitions
-            for event in _certain(
-                self.partitions[held.key].decide(
-                    Reclaim(lease.holder, held.span, held.deliveries), now, policy
-                )
-            )
-            if isinstance(event, Acquired)
-        ]
-
-    def _commit(self, lease: Lease, seq: int) -> Decided[Event]:
-        policy = self._outside.policy(lease.key[0])
-        events: list[Event] = []
-        settled = dict.fromkeys(Verdict, 0)
-        wanted = 0
-        for number, acquisition in sorted(lease.acquisitions.items()):
-            if number > seq:
-                break
-            wanted += sum(len(held.span) for held in acquisition.held)
-            for held, staged in verdicts(acquisition):
-                partition = self.partitions.get(held.key)
-                if partition is None:
-                    continue
-                mine = partition.claimable(staged.span, held.deliveries, lease.holder)
-                for first, last, status in mine:
-                    events.append(
-                        partition.settle(
-                            Span(first, last), status, staged.verdict, policy, staged.reason
-                        )
-                    )
-                    settled[staged.verdict] += last - first + 1
-        if seq > lease.committed:
-            events.append(LeaseCommitted(lease.key, seq))
-        reply = Committed(
-            settled[Verdict.ACCEPT],
-            settled[Verdict.RELEASE],
-            settled[Verdict.REJECT],
-            wanted - sum(settled.values()),
-        )
-        return Decided(events, reply)
+        return reclaimed(lease, self.partitions, now, self._outside.policy(lease.key[0]))
 
 
 def _certain(answer: "list[PartitionEvent] | Refused") -> "list[PartitionEvent]":

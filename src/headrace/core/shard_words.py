@@ -96,12 +96,20 @@ class ForgetTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Write the state of these anew, so that what the journal has of them before can go."""
+
+    partitions: tuple[ShareKey, ...]
+    leases: tuple[LeaseKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered:
     """The journal was replayed: give leases the locks back that died with the process."""
 
 
 LeaseCommand = OpenLease | AcquireLease | RenewLease | StageLease | CommitLease
-Command = Heartbeat | On | ReleaseMember | LeaseCommand | ForgetTopic | Recovered
+Command = Heartbeat | On | ReleaseMember | LeaseCommand | ForgetTopic | Keep | Recovered
 
 
 # ---- events and replies
@@ -114,7 +122,21 @@ class Forgotten:
     key: ShareKey
 
 
-Event = PartitionEvent | GroupEvent | LeaseEvent | Forgotten
+@dataclass(frozen=True, slots=True)
+class PartitionKept:
+    """The state of a share-partition is to be journaled, as it is. Durable."""
+
+    key: ShareKey
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseKept:
+    """The state of a lease is to be journaled, as it is. Durable."""
+
+    lease: LeaseKey
+
+
+Event = PartitionEvent | GroupEvent | LeaseEvent | Forgotten | PartitionKept | LeaseKept
 
 
 @dataclass(frozen=True, slots=True)
