@@ -88,6 +88,7 @@ class Deliveries(RuleBasedStateMachine):
         super().__init__()
         self.mono = 0
         self.journal_records: list[Entry] = []
+        self.journal_start = 0  # what is before it was pruned
         self.live, self.codec = self._machine()
         self.cells: dict[int, Cell] = {}
         self.end = 0
@@ -100,7 +101,7 @@ class Deliveries(RuleBasedStateMachine):
 
     def _machine(self) -> tuple[ShareShard, ShareJournal]:
         shard = ShareShard(World())
-        return shard, ShareJournal(shard, updates_per_snapshot=3)
+        return shard, ShareJournal(shard, updates_per_snapshot=3, pruned=self.journal_start > 0)
 
     def run(self, command: Command) -> Any:
         answer = self.live.decide(command, Now(MonoMs(self.mono), WallMs(self.mono)))
@@ -117,7 +118,13 @@ class Deliveries(RuleBasedStateMachine):
             if isinstance(event, Settled) and event.state is State.ACKNOWLEDGED:
                 self.accepted |= set(event.span)
             self.live.apply(event)
-        self.journal_records += self.codec.records(events, WallMs(self.mono))
+        for entry in self.codec.records(events, WallMs(self.mono)):
+            self.codec.placed(self.journal_end, entry.key, entry.value)
+            self.journal_records.append(entry)
+
+    @property
+    def journal_end(self) -> int:
+        return self.journal_start + len(self.journal_records)
 
     @property
     def partition(self) -> SharePartition:
@@ -333,11 +340,21 @@ class Deliveries(RuleBasedStateMachine):
                 cell.deliveries = cell.stored
         self.reclaim()
 
+    @rule(renew=st.booleans())
+    def journal_is_pruned(self, renew: bool) -> None:
+        if renew:
+            self.run(self.codec.cold(self.journal_end, 10))
+        needed = self.codec.needed_from(self.journal_end)
+        del self.journal_records[: needed - self.journal_start]
+        self.journal_start = max(self.journal_start, needed)
+
     def _replayed(self) -> tuple[ShareShard, ShareJournal]:
         shard, codec = self._machine()
-        for key, value, _ in self.journal_records:
+        for offset, (key, value, _) in enumerate(self.journal_records, self.journal_start):
             for event in codec.events(key, value):
                 shard.apply(event)
+            codec.placed(offset, key, value)
+        assert not codec.unfounded
         return shard, codec
 
     # ---- what must always hold

@@ -37,6 +37,11 @@ def age_ms(since: WallMs, now: WallMs) -> int:
     return now - since
 
 
+def earlier(instant: WallMs, duration_ms: int) -> WallMs:
+    """The calendar time `duration_ms` before, or 0 where there was none."""
+    return WallMs(max(instant - duration_ms, 0))
+
+
 @dataclass(init=False, frozen=True, slots=True, order=True)
 class Span:
     """Offsets `first` to `last`, both included, as ranges are on the wire; never empty."""

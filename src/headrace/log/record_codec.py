@@ -20,6 +20,7 @@ KIP-932 "Share coordinator"; KIP-1226 for DeliveryCompleteCount.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from headrace.core.leases import (
@@ -32,7 +33,7 @@ from headrace.core.leases import (
 from headrace.core.machine import Entry
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
-from headrace.core.shard_words import Event, Forgotten, LeaseKept, PartitionKept
+from headrace.core.shard_words import Event, Forgotten, Keep, LeaseKept, PartitionKept
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Advanced, Range, Replayed, Settled, ShareKey, Started
 from headrace.core.types import Span, WallMs
@@ -43,6 +44,7 @@ from headrace.wire.primitives import Malformed, Reader, Writer
 SNAPSHOT, UPDATE = 0, 1
 _VALUE_VERSION = 0
 _DELIVERY_COMPLETE_COUNT = 0  # a tag of Kafka's
+_UPDATE_KEY = UPDATE.to_bytes(2, "big")
 _UNCHANGED = -1
 _RUNS_PER_UPDATE = 64
 
@@ -92,6 +94,7 @@ class ShareJournal:
         self._snapshot_epochs: dict[ShareKey, int] = {}
         self._updates: dict[ShareKey, int] = {}
         self.unfounded: set[ShareKey] = set()  # of whom an update came, and no snapshot yet
+        self._newest: dict[bytes, int] = {}  # offset of the newest whole state by key, ascending
 
     def records(self, events: Sequence[Event], written_at: WallMs) -> list[Entry]:
         """The records of each touched share-partition or lease; none for volatile events."""
@@ -130,6 +133,34 @@ class ShareJournal:
         out += [lease_record(self._shard.leases[lease]) for lease in leases]
         return out
 
+    def placed(self, offset: int, key: Bytes, value: Bytes) -> None:
+        """A record is in the journal at `offset`."""
+        if key is not None and not key.startswith(_UPDATE_KEY):
+            self._newest.pop(key, None)
+            if value is not None:
+                self._newest[key] = offset
+
+    def needed_from(self, end: int) -> int:
+        """The smallest offset that recovery needs, of a journal that ends at `end`."""
+        return next(iter(self._newest.values()), end)
+
+    def count_below(self, offset: int) -> int:
+        """How many share-partitions and leases have their newest whole state below an offset."""
+        return sum(1 for _ in takewhile(lambda one: one < offset, self._newest.values()))
+
+    def cold(self, before: int, count_max: int) -> Keep:
+        """Of whom the newest whole state lies below an offset: the oldest so many."""
+        partitions, leases = list[ShareKey](), list[LeaseKey]()
+        for key, offset in islice(self._newest.items(), count_max):
+            if offset >= before:
+                break
+            source = Reader(key)
+            if source.int16() == LEASE:
+                leases.append((_text(source), _text(source)))
+            else:
+                partitions.append(_named(source))
+        return Keep(tuple(partitions), tuple(leases))
+
     def events(self, key: Bytes, value: Bytes) -> list[Event]:
         """What a record stands for. Raises: Malformed for bytes, types or versions not known."""
         if key is None:
@@ -141,7 +172,7 @@ class ShareJournal:
             return [restored(lease, value)] if value is not None else []
         if kind not in (SNAPSHOT, UPDATE):
             raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
-        share_key = ShareKey(_text(source), source.uuid(), source.int32())
+        share_key = _named(source)
         if value is None:
             self.unfounded.discard(share_key)
             return [Forgotten(share_key)]
@@ -211,7 +242,7 @@ def read_share_record(key: Bytes, value: Bytes) -> ShareRecord | None:
     kind = source.int16()
     if kind not in (SNAPSHOT, UPDATE):
         return None
-    decoded = _decoded(ShareKey(_text(source), source.uuid(), source.int32()), kind, value)
+    decoded = _decoded(_named(source), kind, value)
     batches = tuple(
         StateBatch(Span(first, last), state, deliveries, reason)
         for first, last, state, deliveries, reason in decoded.ranges
@@ -219,6 +250,10 @@ def read_share_record(key: Bytes, value: Bytes) -> ShareRecord | None:
     return ShareRecord(
         decoded.key, decoded.snapshot_epoch, decoded.state_epoch, decoded.start, batches
     )
+
+
+def _named(source: Reader) -> ShareKey:
+    return ShareKey(_text(source), source.uuid(), source.int32())
 
 
 def _text(source: Reader) -> str:
