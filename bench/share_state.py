@@ -48,13 +48,13 @@ class _Nowhere:
     def policy(self, group: str) -> Policy:  # noqa: ARG002  # every group has the same
         return Policy(lock_ms=_LOCK_MS, window=1 << 40)
 
-    def timing(self, group: str) -> Timing:  # noqa: ARG002  # as above
+    def timing(self, group: str) -> Timing:  # noqa: ARG002  # the same for all groups
         return Timing()
 
-    def starts_earliest(self, group: str) -> bool:  # noqa: ARG002  # as above
+    def starts_earliest(self, group: str) -> bool:  # noqa: ARG002  # the same for all groups
         return True
 
-    def topic(self, name: str) -> TopicView | None:  # noqa: ARG002  # there is none
+    def topic(self, name: str) -> TopicView | None:  # noqa: ARG002  # there are no topics
         return None
 
 

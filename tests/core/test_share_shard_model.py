@@ -4,7 +4,6 @@ The model is written from the seed's state diagram and docs/spark.md and shares 
 machine. After every step both agree, and the journal alone rebuilds the state without its locks.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
@@ -45,6 +44,8 @@ from headrace.core.share_words import (
 from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
 from headrace.log.record_codec import ShareJournal
 
+from .share_cells import Cell, durable
+
 TOPIC = UUID(int=9)
 KEY = ShareKey("group", TOPIC, 0)
 LEASE = ("group", "checkpoint")
@@ -65,22 +66,6 @@ class World:
 
     def topic(self, name: str) -> TopicView | None:
         return TopicView(TOPIC, (0,), (LOG_END,)) if name == "topic" else None
-
-
-@dataclass
-class Cell:
-    """One record: state, deliveries, who holds it and until when, and its verdicts so far."""
-
-    state: str = "available"
-    deliveries: int = 0
-    holder: str | None = None
-    until: int = 0
-    stored: int = 0  # deliveries that a settlement has made durable
-    leased: int | None = None  # the delivery that an uncommitted acquisition of the lease has
-
-    @property
-    def finished(self) -> bool:
-        return self.state in ("acknowledged", "archived")
 
 
 class Deliveries(RuleBasedStateMachine):
@@ -395,22 +380,10 @@ class Deliveries(RuleBasedStateMachine):
         if KEY not in self.live.partitions:
             return
         rebuilt, _ = self._replayed()
-        assert _durable(rebuilt.partitions[KEY]) == _durable(self.partition)
+        assert durable(rebuilt.partitions[KEY]) == durable(self.partition)
         assert rebuilt.partitions[KEY].start == self.partition.start
         ours, theirs = self.live.leases.get(LEASE), rebuilt.leases.get(LEASE)
         assert ours == theirs
-
-
-def _durable(partition: SharePartition) -> dict[int, tuple[State, int, str | None]]:
-    """Offset by offset what a restart must find: locks forgotten, untouched records left out."""
-    found: dict[int, tuple[State, int, str | None]] = {}
-    for run in partition.runs:
-        acquired = run.state is State.ACQUIRED
-        state = State.AVAILABLE if acquired else run.state
-        deliveries = run.stored if acquired else run.deliveries
-        if state is not State.AVAILABLE or deliveries:
-            found |= dict.fromkeys(run.span, (state, deliveries, run.reason))
-    return found
 
 
 Deliveries.TestCase.settings = settings(max_examples=100, stateful_step_count=30)

@@ -27,14 +27,19 @@ class Laying:
 
     def settled(self, event: Settled) -> None:
         """The span left the hands of its holder."""
-        first = event.span.first
-        if event.deliveries > 1 and event.state is State.AVAILABLE:
+        _, span, state, deliveries, reason = event
+        first, last = span.first, span.last
+        if deliveries > 1 and state is State.AVAILABLE:
             was = self._was(first)
             lot = was.lot if was is not None else None
-            status = self._runs.status(event.state, event.deliveries, reason=event.reason, lot=lot)
+            self._add(first, last, self._runs.status(state, deliveries, reason=reason, lot=lot))
+            return
+        status = self._settled.get((state, deliveries, reason))
+        if status is None or not self._last < first < self._end or last >= self._end:
+            self._add(first, last, self._plain((state, deliveries, reason)))
         else:
-            status = self._plain((event.state, event.deliveries, event.reason))
-        self._add(first, event.span.last, status)
+            self._pieces.append((first, last, status))
+            self._last = last
 
     def replayed(self, event: Replayed) -> None:
         """What the journal says of many spans."""

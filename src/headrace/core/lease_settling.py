@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from headrace.core.errors import Refused
 from headrace.core.leases import Lease, LeaseCommitted, verdicts
 from headrace.core.machine import Decided
+from headrace.core.settling import Settling
 from headrace.core.shard_words import Committed, Event
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Acquired, Policy, Reclaim, ShareKey, Verdict
@@ -40,14 +41,17 @@ def committed(lease: Lease, seq: int, partitions: Partitions, policy: Policy) ->
         if number > seq:
             break
         wanted += sum(len(held.span) for held in acquisition.held)
+        key: ShareKey | None = None
         for held, span, verdict, reason in verdicts(acquisition):
-            partition = partitions.get(held.key)
+            if held.key is not key:  # hashing names costs more than all the rest
+                key = held.key
+                partition, settle = partitions.get(key), Settling(key, policy)
             if partition is None:
                 continue
             for first, last, status in partition.claimable(span, held.deliveries, holder):
                 whole = first == span.first and last == span.last
                 part = span if whole else Span(first, last)
-                events.append(partition.settle(part, status, verdict, policy, reason))
+                events.append(settle(part, status, verdict, reason))
                 settled[verdict] += last - first + 1
     if seq > lease.committed:
         events.append(LeaseCommitted(lease.key, seq))

@@ -56,10 +56,15 @@ def rewritten(
             held = _resume(new_firsts, new_statuses, rest)
         rest = []
         if at < count and firsts[at] < first:
-            copied = bisect_left(firsts, first, at)
-            new_firsts += firsts[at:copied]
-            new_statuses += statuses[at:copied]
-            held, at = new_statuses[-1], copied
+            new_firsts.append(firsts[at])  # most often it is the only one
+            new_statuses.append(statuses[at])
+            at += 1
+            if at < count and firsts[at] < first:
+                copied = bisect_left(firsts, first, at)
+                new_firsts += firsts[at:copied]
+                new_statuses += statuses[at:copied]
+                at = copied
+            held = new_statuses[-1]
         under = at if at < count and firsts[at] == first else at - 1
         place = first
         while place <= last:  # over what the piece covers

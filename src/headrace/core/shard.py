@@ -69,6 +69,8 @@ from headrace.core.share_words import (
 from headrace.core.share_words import Event as PartitionEvent
 from headrace.core.types import MemberId, MonoMs, Now, Span
 
+_RUNS = (Settled, Acquired, Replayed)  # the events that lay runs
+
 
 class ShareShard:
     """The machine of machines of one shard."""
@@ -155,7 +157,7 @@ class ShareShard:
         """Apply events in order: those of one share-partition that lay runs in one go."""
         together: list[PartitionEvent] = []
         for event in events:
-            if isinstance(event, Settled | Acquired | Replayed):
+            if isinstance(event, _RUNS):
                 if together and event.key is not together[0].key:
                     self._lay(together)
                     together = []

@@ -19,7 +19,9 @@ from headrace.core.errors import Refused, Why
 from headrace.core.laying import Laying
 from headrace.core.redelivery import shrinks_from, shrunk
 from headrace.core.runs import Piece, Runs, State, Status
+from headrace.core.settling import Settling
 from headrace.core.share_words import (
+    NO_RECORD,
     PORTION_RUNS,
     Acknowledge,
     Acquire,
@@ -41,7 +43,7 @@ from headrace.core.share_words import (
 )
 from headrace.core.types import MemberId, MonoMs, Now, Span, after
 
-_NO_RECORD = "no record at this offset"
+_NEVER = 1 << 15  # more deliveries than can be counted
 
 
 class SharePartition:
@@ -156,18 +158,20 @@ class SharePartition:
         key, holder = self.key, command.holder
         from_offset, to_offset = command.batches[0].first, command.batches[-1].last
         left = command.records_max
-        near = shrinks_from(policy.delivery_limit)
+        near = shrinks_from(policy.delivery_limit) if command.isolate else _NEVER
         for first, last, status in self.runs.available(from_offset):
             if left <= 0 or first > to_offset:
                 break
             deliveries, lot = status.deliveries + 1, status.lot
-            if command.isolate and deliveries > near:
+            if deliveries > near:
                 if left == command.records_max:
                     events += self._suspects(command, first, to_offset, deadline, policy)
                 return events
-            stop = _taken_to(command, first, min(last, to_offset), left)
+            stop = last if last <= to_offset else to_offset
+            if stop - first >= left:
+                stop = _taken_to(command, first, stop, left)
             span = Span(first, stop)
-            if command.isolate and deliveries == near:
+            if deliveries == near:
                 lot = span
             events.append(Acquired(key, span, deliveries, holder, deadline, lot, deliveries - 1))
             left -= stop - first + 1
@@ -202,19 +206,20 @@ class SharePartition:
     def _without_records(self, gap: Span) -> list[Event]:
         """Archive what compaction removed: nobody can be given it, and SPSO must pass it."""
         events: list[Event] = [
-            Settled(self.key, Span(first, last), State.ARCHIVED, status.deliveries, _NO_RECORD)
+            Settled(self.key, Span(first, last), State.ARCHIVED, status.deliveries, NO_RECORD)
             for first, last, status in self.runs.between(gap.first, gap.last)
             if status.state is State.AVAILABLE
         ]
         if gap.first <= self.end <= gap.last:
             beyond = Span(self.end, gap.last)
-            events.append(Settled(self.key, beyond, State.ARCHIVED, 0, _NO_RECORD))
+            events.append(Settled(self.key, beyond, State.ARCHIVED, 0, NO_RECORD))
         return events
 
     def _acknowledge(
         self, command: Acknowledge, deadline: MonoMs, policy: Policy
     ) -> list[Event] | Refused:
         events: list[Event] = []
+        settle = Settling(self.key, policy)
         before = -1
         for batch in command.batches:
             span, verdicts = batch.span, batch.verdicts
@@ -240,7 +245,7 @@ class SharePartition:
                         Acquired(self.key, part, old.deliveries, command.holder, deadline, old.lot)
                     )
                 else:
-                    events.append(self.settle(part, old, verdict, policy, batch.reason))
+                    events.append(settle(part, old, verdict, batch.reason))
         return events
 
     def _not_held(self, span: Span, held: Sequence[Piece], holder: MemberId) -> Refused | None:
@@ -256,11 +261,9 @@ class SharePartition:
         return None
 
     def _released(self, pieces: Iterable[Piece], policy: Policy) -> list[Event]:
+        settle = Settling(self.key, policy)
         release = Verdict.RELEASE
-        return [
-            self.settle(Span(first, last), status, release, policy)
-            for first, last, status in pieces
-        ]
+        return [settle(Span(first, last), status, release) for first, last, status in pieces]
 
     def _reclaim(self, command: Reclaim, deadline: MonoMs) -> list[Event]:
         span, deliveries, holder = command.span, command.deliveries, command.holder
@@ -282,32 +285,6 @@ class SharePartition:
             if (one.state is State.AVAILABLE and one.deliveries in unlocked)
             or (one.state is State.ACQUIRED and (one.holder, one.deliveries) == locked)
         ]
-
-    def settle(
-        self,
-        span: Span,
-        status: Status,
-        verdict: Verdict,
-        policy: Policy,
-        reason: str | None = None,
-    ) -> Settled:
-        """What `verdict` makes of records; the seed's state diagram, row by row."""
-        archive = State.ARCHIVING if policy.dead_letters else State.ARCHIVED
-        match verdict:
-            case Verdict.ACCEPT:
-                state, reason = State.ACKNOWLEDGED, None
-            case Verdict.GAP:
-                state, reason = State.ARCHIVED, _NO_RECORD
-            case Verdict.REJECT:
-                state, reason = archive, reason or "rejected by the consumer"
-            case Verdict.RELEASE if status.deliveries < policy.delivery_limit:
-                state, reason = State.AVAILABLE, None
-            case Verdict.RELEASE:
-                limit = f"delivery count limit {policy.delivery_limit} reached"
-                state, reason = archive, f"{limit}: {reason}" if reason else limit
-            case _:
-                raise AssertionError(f"{verdict} settles nothing")
-        return Settled(self.key, span, state, status.deliveries, reason)
 
     # ---- changes, called by apply_all only
 

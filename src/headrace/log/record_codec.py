@@ -102,11 +102,15 @@ class ShareJournal:
         snapshots: set[ShareKey] = set()
         leases: dict[LeaseKey, None] = {}
         out: list[Entry] = []
+        told: list[Range] = []
+        told_of: ShareKey | None = None
         for event in events:
             match event:
-                case Settled(key, span, state, deliveries, reason):
-                    told = (span.first, span.last, state, deliveries, reason)
-                    settled.setdefault(key, []).append(told)
+                case Settled():
+                    key, span, state, deliveries, reason = event
+                    if key is not told_of:  # hashing names costs more than all the rest
+                        told, told_of = settled.setdefault(key, []), key
+                    told.append((span.first, span.last, state, deliveries, reason))
                 case Replayed(key, ranges):
                     settled.setdefault(key, []).extend(ranges)
                 case Started(key) | PartitionKept(key):
@@ -114,10 +118,10 @@ class ShareJournal:
                     settled.setdefault(key, [])
                 case Advanced(key):
                     settled.setdefault(key, [])
-                case LeaseOpened() | LeaseAcquired() | LeaseStaged() | LeaseCommitted():
+                case (
+                    LeaseOpened() | LeaseAcquired() | LeaseStaged() | LeaseCommitted() | LeaseKept()
+                ):
                     leases[event.lease] = None
-                case LeaseKept(lease):
-                    leases[lease] = None
                 case Forgotten(key):
                     out.append(Entry(_share_key(SNAPSHOT, key), None))
                     self._snapshot_epochs.pop(key, None)
