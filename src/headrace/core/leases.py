@@ -11,7 +11,6 @@ docs/spark.md, whose failure matrix says what each crash point leaves behind.
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TypeVar, assert_never
 
 from headrace.core.errors import Refused, Why
@@ -142,20 +141,20 @@ class Lease:
         if acquisition is None:
             return Refused(Why.INVALID_REQUEST, f"Acquisition {seq} is not outstanding.")
         held = _by_key(acquisition.held)
-        for ranges in _by_key(staged).values():
-            for one, following in pairwise(ranges):
-                if following.span.first <= one.span.last:
+        for key, ranges in _by_key(staged).items():
+            before = -1
+            mine = held.get(key, ())
+            for one in ranges:
+                span = one.span
+                if span.first <= before:
+                    return Refused(Why.INVALID_REQUEST, f"Records {span} have two dispositions.")
+                before = span.last
+                if sum(len(part) for _, part in _overlaps(mine, span)) != len(span):
                     return Refused(
-                        Why.INVALID_REQUEST, f"Records {following.span} have two dispositions."
+                        Why.INVALID_REQUEST,
+                        f"Records {span} of partition {key.partition} were not acquired under "
+                        f"{seq}.",
                     )
-        for one in staged:
-            covered = sum(len(part) for _, part in _overlaps(held.get(one.key, ()), one.span))
-            if covered != len(one.span):
-                return Refused(
-                    Why.INVALID_REQUEST,
-                    f"Records {one.span} of partition {one.key.partition} were not acquired under "
-                    f"{seq}.",
-                )
         return None
 
     def apply(self, event: LeaseEvent) -> None:

@@ -50,7 +50,7 @@ def rewritten(
     held: T | None = before  # what the run is that new_firsts ends with
     rest: list[tuple[int, T]] = []  # of a run that a piece cut: where it begins
     at = 0  # the next run that begins as before
-    moves: dict[tuple[T, T], int] = {}
+    moves: dict[T, dict[T, int]] = {}  # records by what they are now, and were
     for first, last, status in pieces:
         if rest and rest[0][0] < first:
             held = _resume(new_firsts, new_statuses, rest)
@@ -66,12 +66,13 @@ def rewritten(
                 at = copied
             held = new_statuses[-1]
         under = at if at < count and firsts[at] == first else at - 1
+        moved = moves.get(status) or moves.setdefault(status, {})
         place = first
         while place <= last:  # over what the piece covers
             old, under = statuses[under], under + 1
             end = firsts[under] if under < count else stop
             after = end if end <= last else last + 1
-            moves[old, status] = moves.get((old, status), 0) + after - place
+            moved[old] = moved.get(old, 0) + after - place
             place = after
         at = under
         if held is not status:
@@ -85,8 +86,9 @@ def rewritten(
     _resume(new_firsts, new_statuses, rest)
     new_firsts += firsts[at:]
     new_statuses += statuses[at:]
-    for (was, now), records in moves.items():
-        move(was, now, records)
+    for now, moved in moves.items():
+        for was, records in moved.items():
+            move(was, now, records)
     if len(pieces) >= _LOOK_RUNS:
         return Chunk(new_firsts, new_statuses, set(new_statuses))
     return Chunk(new_firsts, new_statuses, chunk.seen | {status for _, _, status in pieces})

@@ -180,13 +180,13 @@ class Runs:
     def available(self, offset: int) -> Iterator[Piece]:
         """AVAILABLE runs in order, from the one that holds or follows `offset`."""
         begin = max(offset, self._available_from)
-        from_head = offset <= self._available_from
-        for first, last, status in self.of(self._available, begin):
-            if from_head:
-                self._available_from, from_head = first, False
-            yield max(first, begin), last, status
-        if from_head:
-            self._available_from = self.end
+        found = self.of(self._available, begin)
+        head = next(found, None)
+        if offset <= self._available_from:
+            self._available_from = self.end if head is None else max(head[0], begin)
+        if head is not None:
+            yield max(head[0], begin), head[1], head[2]
+            yield from found
 
     def due(self, now: MonoMs) -> list[Status]:
         """The statuses whose deadline has come."""

@@ -34,15 +34,15 @@ def durable(runs: Runs) -> list[Range]:
 def portions(ranges: Iterable[Range]) -> Iterator[bytes]:
     """The ranges as compact arrays of state batches for one record each; at least one."""
     pack, encoded, size = _PLAIN.pack, list[bytes](), 0
+    tags: dict[str, bytes] = {}  # of each reason; there are few
     for first, last, state, deliveries, reason in ranges:
         if size >= RECORD_BYTES_MAX:
             yield _array(encoded)
             encoded, size = [], 0
         batch = pack(first, last, state, deliveries, _UNTAGGED)
         if reason:
-            tags = Writer()
-            tags.tags({_REASON: reason.encode()})
-            batch = batch[:-1] + tags.data
+            told = tags.get(reason) or tags.setdefault(reason, _tagged(reason))
+            batch = batch[:-1] + told
         encoded.append(batch)
         size += len(batch)
     yield _array(encoded)
@@ -82,6 +82,12 @@ def _read_tagged(source: Reader) -> Range:
         raise Malformed(f"delivery state {state} cannot be durable")
     told = bytes(reason).decode(errors="replace") if reason else None
     return first, last, _DURABLE[state], deliveries, told
+
+
+def _tagged(reason: str) -> bytes:
+    out = Writer()
+    out.tags({_REASON: reason.encode()})
+    return bytes(out.data)
 
 
 def _array(encoded: list[bytes]) -> bytes:
