@@ -78,6 +78,23 @@ def test_a_long_snapshot_goes_on_in_updates(
     assert again.partitions[KEY].state_epoch == 3
 
 
+def test_a_long_update_moves_the_start_with_its_last_record(
+    nowhere: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, again = ShareShard(nowhere), ShareShard(nowhere)
+    writing, reading = ShareJournal(shard), ShareJournal(again)
+    monkeypatch.setattr(share_batches, "RECORD_BYTES_MAX", 100)
+    for events in (
+        [Started(KEY, 0, 0)],
+        [Settled(KEY, Span(at, at), State(2 + at % 2 * 2), 1) for at in range(100)],
+    ):
+        shard.apply_all(events)
+        for key, value, _ in writing.records(events, WallMs(5)):
+            assert len(value or b"") < 200
+            again.apply_all(reading.events(key, value))
+    assert shard.partitions[KEY].start == again.partitions[KEY].start == 100
+
+
 def test_a_snapshot_is_no_more_often_than_its_length_allows(nowhere: Outside) -> None:
     """500 runs: not before 8 updates, although 2 are set."""
     shard = ShareShard(nowhere)

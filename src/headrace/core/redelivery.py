@@ -29,8 +29,13 @@ def shrinks_from(delivery_limit: int) -> int:
     return max(2, (delivery_limit + 1) // 2)
 
 
-def shrunk(available: Iterator[Piece], delivery_limit: int, records_max: int) -> list[Given]:
-    """What is given of `available`, whose first run was delivered `shrinks_from` times or more."""
+def shrunk(
+    available: Iterator[Piece], to_offset: int, delivery_limit: int, records_max: int
+) -> list[Given]:
+    """What is given of `available`, up to an offset.
+
+    The first run of it was delivered `shrinks_from` times or more.
+    """
     found: list[Given] = []
     lot, room = Span(0, 0), 0
     for first, last, status in available:
@@ -41,9 +46,9 @@ def shrunk(available: Iterator[Piece], delivery_limit: int, records_max: int) ->
         elif first > lot.last or status.lot not in (None, lot):
             break
         last_chance = delivery_limit > 2 and status.deliveries >= delivery_limit - 1
-        if last_chance and found:
+        if first > to_offset or (last_chance and found):
             break
-        count = 1 if last_chance else min(last - first + 1, room)
+        count = 1 if last_chance else min(last - first + 1, room, to_offset - first + 1)
         found.append(Given(first, first + count - 1, status.deliveries, lot))
         room -= count
         if last_chance or room <= 0:

@@ -44,8 +44,7 @@ def rewritten(
     may be empty. `move` is told of every record that is something else now. Pieces ascend, do not
     overlap, and lie inside the chunk.
     """
-    firsts, statuses = chunk.firsts, chunk.statuses
-    count = len(firsts)
+    firsts, statuses, count = chunk.firsts, chunk.statuses, len(chunk.firsts)
     new_firsts, new_statuses = array("q"), list[T]()
     held: T | None = before  # what the run is that new_firsts ends with
     rest: list[tuple[int, T]] = []  # of a run that a piece cut: where it begins
@@ -89,9 +88,9 @@ def rewritten(
     for now, moved in moves.items():
         for was, records in moved.items():
             move(was, now, records)
-    if len(pieces) >= _LOOK_RUNS:
-        return Chunk(new_firsts, new_statuses, set(new_statuses))
-    return Chunk(new_firsts, new_statuses, chunk.seen | {status for _, _, status in pieces})
+    looks = len(pieces) >= _LOOK_RUNS
+    seen = set(new_statuses) if looks else chunk.seen | {status for _, _, status in pieces}
+    return Chunk(new_firsts, new_statuses, seen)
 
 
 def _resume(firsts: "array[int]", statuses: list[T], rest: Sequence[tuple[int, T]]) -> T | None:

@@ -189,19 +189,12 @@ class SharePartition:
         self, command: Acquire, first: int, to_offset: int, deadline: MonoMs, policy: Policy
     ) -> list[Event]:
         """Acquire what may be given of records that are near the delivery limit."""
+        limit, key, holder = policy.delivery_limit, self.key, command.holder
         available = self.runs.available(first)
-        inside = (
-            (first, min(last, to_offset), status)
-            for first, last, status in available
-            if first <= to_offset
-        )
         return [
-            Acquired(
-                self.key, Span(one.first, one.last), one.deliveries + 1, command.holder, deadline,
-                one.lot,
-            )
-            for one in shrunk(inside, policy.delivery_limit, command.records_max)
-        ]  # fmt: skip
+            Acquired(key, Span(one.first, one.last), one.deliveries + 1, holder, deadline, one.lot)
+            for one in shrunk(available, to_offset, limit, command.records_max)
+        ]
 
     def _without_records(self, gap: Span) -> list[Event]:
         """Archive what compaction removed: nobody can be given it, and SPSO must pass it."""

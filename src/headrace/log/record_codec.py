@@ -215,7 +215,8 @@ class ShareJournal:
             self._snapshot_epochs[key] = self._snapshot_epochs.get(key, -1) + 1
             self._updates[key] = 0
         epoch, entries = self._snapshot_epochs[key], list[Entry]()
-        for array in portions(ranges):
+        arrays = list(portions(ranges))
+        for number, array in enumerate(arrays, 1):
             out = Writer()
             out.int16(_VALUE_VERSION)
             out.int32(epoch)
@@ -225,7 +226,8 @@ class ShareJournal:
             else:
                 self._updates[key] += 1
             out.int32(0)  # leader epoch: one broker, one leader
-            out.int64(partition.start)
+            # SPSO moves with the last of it, when all that is below it was told.
+            out.int64(partition.start if kind == SNAPSHOT or number == len(arrays) else _UNCHANGED)
             if kind == SNAPSHOT and snapshot_at is not None:
                 out.int64(snapshot_at)
                 out.int64(snapshot_at)
