@@ -52,7 +52,12 @@ class Laying:
         if made_of != self._made_of or event.stored is None:
             self._made_of = made_of
             self._made = self._lock(event)
-        self._add(span.first, span.last, self._made)
+        first, last = span.first, span.last
+        if self._last < first and last < self._end:
+            self._pieces.append((first, last, self._made))
+            self._last = last
+        else:
+            self._add(first, last, self._made)
 
     def _lock(self, event: Acquired) -> Status:
         stored = event.stored

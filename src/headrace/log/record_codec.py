@@ -35,7 +35,15 @@ from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Event, Forgotten, Keep, LeaseKept, PartitionKept
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import Advanced, Range, Replayed, Settled, ShareKey, Started
+from headrace.core.share_words import (
+    Acquired,
+    Advanced,
+    Range,
+    Replayed,
+    Settled,
+    ShareKey,
+    Started,
+)
 from headrace.core.types import Span, WallMs
 from headrace.log.lease_records import LEASE, lease_record, restored
 from headrace.log.share_batches import durable, portions, read
@@ -104,7 +112,7 @@ class ShareJournal:
         out: list[Entry] = []
         told: list[Range] = []
         told_of: ShareKey | None = None
-        for event in events:
+        for event in _without_locks(events):
             match event:
                 case Settled():
                     key, span, state, deliveries, reason = event
@@ -126,7 +134,7 @@ class ShareJournal:
                     out.append(Entry(_share_key(SNAPSHOT, key), None))
                     self._snapshot_epochs.pop(key, None)
                 case _:
-                    pass  # members, assignments and acquisition locks die with the process
+                    pass  # members and assignments die with the process
         for key, ranges in settled.items():
             partition = self._shard.partitions[key]
             if key not in snapshots:
@@ -256,6 +264,11 @@ def read_share_record(key: Bytes, value: Bytes) -> ShareRecord | None:
     return ShareRecord(
         decoded.key, decoded.snapshot_epoch, decoded.state_epoch, decoded.start, batches
     )
+
+
+def _without_locks(events: Sequence[Event]) -> list[Event]:
+    """What is not an acquisition: they come by the hundred, and die with the process."""
+    return [event for event in events if not isinstance(event, Acquired)]
 
 
 def _named(source: Reader) -> ShareKey:
