@@ -51,13 +51,11 @@ class ShardRig:
     def restart(self) -> None:
         self._new_process()
         for key, value, _ in self.records:
-            for event in self.journal.events(key, value):
-                self.shard.apply(event)
+            self.shard.apply_all(self.journal.events(key, value))
         self.ask(Recovered())
 
     def _take(self, events: list[Event]) -> None:
-        for event in events:
-            self.shard.apply(event)
+        self.shard.apply_all(events)
         self.records += self.journal.records(events, WallMs(0))
 
     def _new_process(self) -> None:

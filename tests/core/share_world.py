@@ -6,7 +6,7 @@ from uuid import UUID
 from headrace.core.runs import State
 from headrace.core.share_group import Timing, TopicView
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import Policy, ShareKey
+from headrace.core.share_words import Policy, ShareKey, Verdict
 from headrace.core.types import MemberId
 
 TOPIC = UUID(int=9)
@@ -45,6 +45,21 @@ class Cell:
     @property
     def finished(self) -> bool:
         return self.state in ("acknowledged", "archived")
+
+    def settle(self, verdict: Verdict) -> None:
+        self.holder, self.stored = None, self.deliveries
+        if verdict is Verdict.ACCEPT:
+            self.state = "acknowledged"
+        elif verdict is Verdict.RELEASE and self.deliveries < LIMIT:
+            self.state = "available"
+        else:
+            self.state = "archived" if verdict is Verdict.GAP else "archiving"
+
+    def may_be_taken_back(self, holder: str, deliveries: int) -> bool:
+        """Whether a lease that has it on this delivery may have it again, or settle it."""
+        if self.state == "available":
+            return self.deliveries in (deliveries, deliveries - 1)
+        return (self.state, self.holder, self.deliveries) == ("acquired", holder, deliveries)
 
 
 def durable(partition: SharePartition) -> dict[int, tuple[State, int, str | None]]:

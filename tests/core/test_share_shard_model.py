@@ -52,11 +52,11 @@ class Deliveries(RuleBasedStateMachine):
         super().__init__()
         self.mono = 0
         self.journal_records: list[Entry] = []
+        self.journal_start = 0  # what is before it was pruned
         self.live, self.codec = self._machine()
         self.cells: dict[int, Cell] = {}
         self.end = 0
         self.seq = 0
-        self.committed = 0
         self.outstanding: dict[int, list[int]] = {}
         self.staged: dict[int, dict[int, Verdict]] = {}
         self.highest_start = 0
@@ -64,7 +64,7 @@ class Deliveries(RuleBasedStateMachine):
 
     def _machine(self) -> tuple[ShareShard, ShareJournal]:
         shard = ShareShard(World())
-        return shard, ShareJournal(shard, updates_per_snapshot=3)
+        return shard, ShareJournal(shard, updates_per_snapshot=3, pruned=self.journal_start > 0)
 
     def run(self, command: Command) -> Any:
         answer = self.live.decide(command, Now(MonoMs(self.mono), WallMs(self.mono)))
@@ -81,7 +81,13 @@ class Deliveries(RuleBasedStateMachine):
             if isinstance(event, Settled) and event.state is State.ACKNOWLEDGED:
                 self.accepted |= set(event.span)
             self.live.apply(event)
-        self.journal_records += self.codec.records(events, WallMs(self.mono))
+        for entry in self.codec.records(events, WallMs(self.mono)):
+            self.codec.placed(self.journal_end, entry.key, entry.value)
+            self.journal_records.append(entry)
+
+    @property
+    def journal_end(self) -> int:
+        return self.journal_start + len(self.journal_records)
 
     @property
     def partition(self) -> SharePartition:
@@ -102,16 +108,6 @@ class Deliveries(RuleBasedStateMachine):
         cell.state, cell.holder, cell.deliveries = "acquired", holder, deliveries
         cell.until = self.mono + LOCK_MS
 
-    def settle(self, offset: int, verdict: Verdict) -> None:
-        cell = self.cells[offset]
-        cell.holder, cell.stored = None, cell.deliveries
-        if verdict is Verdict.ACCEPT:
-            cell.state = "acknowledged"
-        elif verdict is Verdict.RELEASE and cell.deliveries < LIMIT:
-            cell.state = "available"
-        else:
-            cell.state = "archived" if verdict is Verdict.GAP else "archiving"
-
     def expect_acquire(self, first: int, last: int, budget: int, holder: str) -> list[int]:
         """Which records an exact acquisition must take, and take them."""
         taken: list[int] = []
@@ -131,12 +127,7 @@ class Deliveries(RuleBasedStateMachine):
 
     def mine(self, offset: int, deliveries: int) -> bool:
         cell = self.cells.get(offset)
-        if cell is None:
-            return False
-        locked = (cell.state, cell.holder, cell.deliveries)
-        return locked == ("acquired", self.holder, deliveries) or (
-            cell.state == "available" and cell.deliveries in (deliveries, deliveries - 1)
-        )
+        return cell is not None and cell.may_be_taken_back(self.holder, deliveries)
 
     def reclaim(self) -> tuple[int, int]:
         held = lost = 0
@@ -177,11 +168,7 @@ class Deliveries(RuleBasedStateMachine):
             first, last, budget, member
         )
 
-    @rule(
-        data=st.data(),
-        member=st.sampled_from(MEMBERS),
-        verdict=st.sampled_from([*Verdict]),
-    )
+    @rule(data=st.data(), member=st.sampled_from(MEMBERS), verdict=st.sampled_from([*Verdict]))
     def acknowledge(self, data: st.DataObject, member: MemberId, verdict: Verdict) -> None:
         first = data.draw(st.integers(0, self.end + 1))
         last = data.draw(st.integers(first, min(first + 6, self.end + 2)))
@@ -201,22 +188,22 @@ class Deliveries(RuleBasedStateMachine):
                 if verdict is Verdict.RENEW:
                     self.give(offset, member, self.cells[offset].deliveries)
                 else:
-                    self.settle(offset, verdict)
+                    self.cells[offset].settle(verdict)
 
     @rule(ms=st.sampled_from([1, 400, 999, 1_000]))
     def elapse(self, ms: int) -> None:
         self.mono += ms
         self.take(self.live.tick(Now(MonoMs(self.mono), WallMs(self.mono))))
-        for offset, cell in self.cells.items():
+        for cell in self.cells.values():
             if cell.state == "acquired" and cell.until <= self.mono:
-                self.settle(offset, Verdict.RELEASE)
+                cell.settle(Verdict.RELEASE)
 
     @rule(member=st.sampled_from(MEMBERS))
     def session_ends(self, member: MemberId) -> None:
         self.run(ReleaseMember("group", member))
-        for offset, cell in self.cells.items():
+        for cell in self.cells.values():
             if cell.state == "acquired" and cell.holder == member:
-                self.settle(offset, Verdict.RELEASE)
+                cell.settle(Verdict.RELEASE)
 
     @rule()
     def dead_letters_are_written(self) -> None:
@@ -277,7 +264,8 @@ class Deliveries(RuleBasedStateMachine):
                 deliveries = self.cells[offset].leased
                 assert deliveries is not None
                 if self.mine(offset, deliveries):
-                    self.settle(offset, self.staged.get(number, {}).get(offset, Verdict.ACCEPT))
+                    said = self.staged.get(number, {}).get(offset, Verdict.ACCEPT)
+                    self.cells[offset].settle(said)
                 self.cells[offset].leased = None
             self.staged.pop(number, None)
 
@@ -345,11 +333,21 @@ class Deliveries(RuleBasedStateMachine):
                 cell.deliveries = cell.stored
         self.reclaim()
 
+    @rule(renew=st.booleans())
+    def journal_is_pruned(self, renew: bool) -> None:
+        if renew:
+            self.run(self.codec.cold(self.journal_end, 10))
+        needed = self.codec.needed_from(self.journal_end)
+        del self.journal_records[: needed - self.journal_start]
+        self.journal_start = max(self.journal_start, needed)
+
     def _replayed(self) -> tuple[ShareShard, ShareJournal]:
         shard, codec = self._machine()
-        for key, value, _ in self.journal_records:
+        for offset, (key, value, _) in enumerate(self.journal_records, self.journal_start):
             for event in codec.events(key, value):
                 shard.apply(event)
+            codec.placed(offset, key, value)
+        assert not codec.unfounded
         return shard, codec
 
     # ---- what must always hold

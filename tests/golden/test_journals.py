@@ -13,8 +13,9 @@ from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Outside
 from headrace.core.types import WallMs
 from headrace.log.checkpointed_log import encoded
+from headrace.log.lease_records import LEASE
 from headrace.log.metadata_records import MetadataRecords
-from headrace.log.record_codec import LEASE, ShareJournal, read_share_record
+from headrace.log.record_codec import ShareJournal, read_share_record
 from headrace.wire import batches
 from headrace.wire.primitives import Reader
 

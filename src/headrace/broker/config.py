@@ -229,6 +229,26 @@ class Config(LogConfig):
         "share.coordinator.snapshot.update.records.per.snapshot", 500,
         "State updates written between two snapshots of a share-partition.", low=0, high=500,
     )  # fmt: skip
+    share_state_segment_bytes: int = setting(
+        "share.coordinator.state.topic.segment.bytes", 104_857_600,
+        "Segment size of the journal of share groups; fixed when the data folder is new.",
+        low=1 << 20, high=INT_MAX,
+    )  # fmt: skip
+    share_state_prune_ms: int = setting(
+        "share.coordinator.state.topic.prune.interval.ms", 300_000,
+        "Pause between removals of what the journal of share groups needs no longer.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    share_cold_snapshot_ms: int = setting(
+        "share.coordinator.cold.partition.snapshot.interval.ms", 300_000,
+        "Age from which the newest snapshot of a share-partition is replaced when it holds the "
+        "removal of older records back.", low=1, high=INT_MAX,
+    )  # fmt: skip
+    share_history_ms: int = setting(
+        "headrace.share.history.ms", 3_600_000,
+        "Age until which the journal of share groups is kept although recovery does not need it.",
+        low=0, high=LONG_MAX,
+    )  # fmt: skip
     dead_letter_auto_create: bool = setting(
         "errors.deadletterqueue.auto.create.topics.enable", True,
         "Create the dead letter topic of a group when it is first needed.",

@@ -114,7 +114,7 @@ class DeadLetters:
         source = self._topics.partitions.get(key.topic_id, key.partition)
         if share is None or source is None:
             return
-        runs = [run for run in share.runs if run.state is State.ARCHIVING]
+        runs = list(share.runs.in_state(State.ARCHIVING))
         # What is copied must be rejected for good: not before the journal says so.
         await self._shares.shard(key.group).durable()
         if self._shares.machine(key.group).partitions.get(key) is not share:

@@ -211,6 +211,14 @@ class Partition:
         unsynced = end - opened.durable_end
         if not self._waits_for_disk and unsynced < self.settings.flush_messages:
             return
+        await self.on_disk(end, seen)
+
+    async def on_disk(self, end: int, cuts: int | None = None) -> None:
+        """Return once everything below `end` is synced, whatever is configured.
+
+        Raises: OSError, also where something was cut off since there were so many `cuts`.
+        """
+        opened, seen = self.log, self.cuts if cuts is None else cuts
         while opened.durable_end < end:
             if self._fault is not None or seen != self.cuts:
                 raise self._refusal()

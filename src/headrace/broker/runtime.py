@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from headrace.broker.tuning import collector_paused
 from headrace.core.errors import Refused
-from headrace.core.machine import Entry, Journal, Machine
+from headrace.core.machine import Entry, Journal, Machine, applier, placer
 from headrace.core.types import MonoMs, after, elapsed_ms
 from headrace.log.api import Clock, JournalLog
 from headrace.wire import batches
@@ -93,12 +93,17 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._failures = 0
         self._retry: asyncio.TimerHandle | None = None
         self._retry_at = MonoMs(0)
-        self.machine, self._codec = build()
+        self._begin(*build())
 
     @property
     def waiting(self) -> int:
         """Callers whose answer waits for the journal."""
         return len(self._parked) + len(self._unsynced)
+
+    @property
+    def codec(self) -> Journal[EventT]:
+        """The journal's codec; another one after a rebuild."""
+        return self._codec
 
     @property
     def fault(self) -> OSError | None:
@@ -125,7 +130,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
                     log.info(
                         "%s: replayed %d of %d records", self.name, offset, self._log.end_offset
                     )
-        self.machine, self._codec = machine, codec
+        self._begin(machine, codec)
         if replayed:
             took = elapsed_ms(started, self._clock.mono())
             log.info("%s: recovered from %d records in %d ms", self.name, replayed, took)
@@ -184,9 +189,12 @@ class ShardRuntime(Generic[CommandT, EventT]):
             self._parked.append(_Parked(told, answer.reply))
         self._schedule()
 
+    def _begin(self, machine: Machine[CommandT, EventT], codec: Journal[EventT]) -> None:
+        self.machine, self._codec = machine, codec
+        self._apply, self._placed = applier(machine), placer(codec)
+
     def _take(self, events: Sequence[EventT]) -> None:
-        for event in events:
-            self.machine.apply(event)
+        self._apply(events)
         self._unwritten += self._codec.records(events, self._clock.wall())
         for listener in self.listeners:
             listener(events)
@@ -221,7 +229,9 @@ class ShardRuntime(Generic[CommandT, EventT]):
     def _append(self, records: list[Entry]) -> None:
         now = self._clock.wall()
         data = bytearray(batches.build(batches.Record(0, now, *entry) for entry in records))
-        self._log.append(data, batches.headers(data))
+        first = self._log.append(data, batches.headers(data))
+        for offset, entry in enumerate(records, first):
+            self._placed(offset, entry.key, entry.value)
         self.appends += 1
         self.records += len(records)
 
@@ -305,15 +315,15 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self, data: Buffer, machine: Machine[CommandT, EventT], codec: Journal[EventT]
     ) -> int:
         """Apply what record batches stand for; returns the number of their records."""
-        count, apply, events = 0, machine.apply, codec.events
+        count, apply, placed, events = 0, applier(machine), placer(codec), codec.events
         for offset, key, value in batches.entries(data):
             try:
-                for event in events(key, value):
-                    apply(event)
+                apply(events(key, value))
             except Malformed as error:
                 raise JournalDamaged(
                     f"{self.name}: record {offset} cannot be replayed: {error}"
                 ) from error
+            placed(offset, key, value)
             count += 1
         return count
 

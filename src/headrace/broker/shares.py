@@ -13,7 +13,7 @@ from typing import Any
 from headrace.broker.config import Config
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.partitions import Partition
-from headrace.broker.runtime import ShardRuntime, StorageFault
+from headrace.broker.runtime import JournalDamaged, ShardRuntime, StorageFault
 from headrace.broker.shards import PartitionJournal, journals, shard_index
 from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
@@ -58,6 +58,7 @@ class Shares:
 
     def __init__(self, config: Config, clock: Clock, topics: Topics, waits: Waits) -> None:
         self.shards: list[Shard] = []
+        self.journals: Sequence[Partition] = ()  # of each shard
         self.sessions = ShareSessions(config.share_sessions_max)
         self._config = config
         self._clock = clock
@@ -72,9 +73,15 @@ class Shares:
         Raises: OSError; JournalDamaged.
         """
         topics, count = self._topics, self._config.share_state_partitions
-        for partition in await journals(topics, STATE_TOPIC, count, {"cleanup.policy": "delete"}):
+        configs = {
+            "cleanup.policy": "delete",
+            "segment.bytes": str(self._config.share_state_segment_bytes),
+        }
+        self.journals = await journals(topics, STATE_TOPIC, count, configs)
+        for partition in self.journals:
             shard = self._shard(partition)
             shard.load()
+            _require_founded(shard)
             shard.listeners.append(self._wake)
             self.shards.append(shard)
         topics.listeners.append(self._topics_changed)
@@ -261,7 +268,7 @@ class Shares:
 
         def build() -> tuple[ShareShard, ShareJournal]:
             machine = ShareShard(self)
-            return machine, ShareJournal(machine, snapshot_every)
+            return machine, ShareJournal(machine, snapshot_every, pruned=journal.start_offset > 0)
 
         return ShardRuntime(
             f"{STATE_TOPIC}-{partition.index}",
@@ -287,6 +294,15 @@ class Shares:
         for event in events:
             if isinstance(event, ConfigSet) and event.resource is Resource.GROUP:
                 self._resolved.pop(event.name, None)
+
+
+def _require_founded(shard: Shard) -> None:
+    """Raises: JournalDamaged where the journal tells of changes to what it does not tell of."""
+    codec = shard.codec
+    assert isinstance(codec, ShareJournal)
+    if codec.unfounded:
+        key = min(codec.unfounded)
+        raise JournalDamaged(f"{shard.name}: updates of {key} without a snapshot of it")
 
 
 def wait_key(group: str) -> tuple[str, str]:

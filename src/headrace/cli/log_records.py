@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from headrace.log.record_codec import LEASE, SNAPSHOT, UPDATE
+from headrace.log.lease_records import LEASE
+from headrace.log.record_codec import SNAPSHOT, UPDATE
 from headrace.wire.primitives import Malformed, Reader
 
 Decoded = tuple[str | None, str | None]

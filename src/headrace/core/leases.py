@@ -11,7 +11,6 @@ docs/spark.md, whose failure matrix says what each crash point leaves behind.
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TypeVar, assert_never
 
 from headrace.core.errors import Refused, Why
@@ -188,20 +187,20 @@ class Lease:
         if acquisition is None:
             return Refused(Why.INVALID_REQUEST, f"Acquisition {seq} is not outstanding.")
         held = _by_key(acquisition.held)
-        for ranges in _by_key(staged).values():
-            for one, following in pairwise(ranges):
-                if following.span.first <= one.span.last:
+        for key, ranges in _by_key(staged).items():
+            before = -1
+            mine = held.get(key, ())
+            for one in ranges:
+                span = one.span
+                if span.first <= before:
+                    return Refused(Why.INVALID_REQUEST, f"Records {span} have two dispositions.")
+                before = span.last
+                if sum(len(part) for _, part in _overlaps(mine, span)) != len(span):
                     return Refused(
-                        Why.INVALID_REQUEST, f"Records {following.span} have two dispositions."
+                        Why.INVALID_REQUEST,
+                        f"Records {span} of partition {key.partition} were not acquired under "
+                        f"{seq}.",
                     )
-        for one in staged:
-            covered = sum(len(part) for _, part in _overlaps(held.get(one.key, ()), one.span))
-            if covered != len(one.span):
-                return Refused(
-                    Why.INVALID_REQUEST,
-                    f"Records {one.span} of partition {one.key.partition} were not acquired under "
-                    f"{seq}.",
-                )
         return None
 
     def apply(self, event: LeaseEvent) -> None:
@@ -231,8 +230,8 @@ class Lease:
                 assert_never(event)
 
 
-def verdicts(acquisition: Acquisition) -> Iterator[tuple[Held, Staged]]:
-    """Every held range in parts of one verdict each: as staged, the rest accepted."""
+def verdicts(acquisition: Acquisition) -> Iterator[tuple[Held, Span, Verdict, str | None]]:
+    """Every held range in parts of one verdict and reason each: as staged, the rest accepted."""
     staged = _by_key(acquisition.staged)
     for held in acquisition.held:
         at = held.span.first
@@ -240,14 +239,14 @@ def verdicts(acquisition: Acquisition) -> Iterator[tuple[Held, Staged]]:
             if part.last < at:
                 continue
             if at < part.first:
-                yield held, Staged(held.key, Span(at, part.first - 1), Verdict.ACCEPT)
-            yield (
-                held,
-                Staged(held.key, Span(max(at, part.first), part.last), one.verdict, one.reason),
-            )
+                yield held, Span(at, part.first - 1), Verdict.ACCEPT, None
+                at = part.first
+            rest = part if part.first == at else Span(at, part.last)
+            yield held, rest, one.verdict, one.reason
             at = part.last + 1
         if at <= held.span.last:
-            yield held, Staged(held.key, Span(at, held.span.last), Verdict.ACCEPT)
+            rest = held.span if at == held.span.first else Span(at, held.span.last)
+            yield held, rest, Verdict.ACCEPT, None
 
 
 RangeT = TypeVar("RangeT", Held, Staged)
@@ -255,15 +254,32 @@ RangeT = TypeVar("RangeT", Held, Staged)
 
 def _by_key(ranges: Sequence[RangeT]) -> dict[ShareKey, list[RangeT]]:
     grouped: dict[ShareKey, list[RangeT]] = {}
-    for one in sorted(ranges, key=lambda one: one.span.first):
-        grouped.setdefault(one.key, []).append(one)
+    key, group = None, list[RangeT]()
+    for one in sorted(ranges, key=_first):
+        if one.key is not key:  # most often there are few, and neighbours share them
+            key = one.key
+            group = grouped.setdefault(key, [])
+        group.append(one)
     return grouped
+
+
+def _first(one: Held | Staged) -> int:
+    return one.span.first
+
+
+def _last(one: Held | Staged) -> int:
+    return one.span.last
 
 
 def _overlaps(ranges: Sequence[RangeT], span: Span) -> Iterator[tuple[RangeT, Span]]:
     """Those of the sorted, disjoint ranges that overlap `span`, each with the shared part."""
-    index = bisect_left(ranges, span.first, key=lambda one: one.span.last)
-    while index < len(ranges) and ranges[index].span.first <= span.last:
+    first, last = span.first, span.last
+    for index in range(bisect_left(ranges, first, key=_last), len(ranges)):
         one = ranges[index]
-        yield one, Span(max(one.span.first, span.first), min(one.span.last, span.last))
-        index += 1
+        if one.span.first > last:
+            return
+        inside = first <= one.span.first and one.span.last <= last
+        yield (
+            one,
+            one.span if inside else Span(max(one.span.first, first), min(one.span.last, last)),
+        )

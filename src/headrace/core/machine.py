@@ -4,15 +4,16 @@
 changes, cannot refuse and never looks at a clock; live traffic and recovery call the same `apply`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from headrace.core.errors import Refused
 from headrace.core.types import MonoMs, Now, WallMs
 
 CommandT = TypeVar("CommandT", contravariant=True)
 EventT = TypeVar("EventT")
+AppliedT = TypeVar("AppliedT", contravariant=True)
 
 
 @dataclass(slots=True)  # not frozen, which would double the cost of making one
@@ -44,6 +45,21 @@ class Machine(Protocol[CommandT, EventT]):
         """Decide what the passing of time alone makes true."""
 
 
+@runtime_checkable
+class AppliesMany(Protocol[AppliedT]):
+    """A machine to which many events come at once; the outcome is that of one `apply` each."""
+
+    def apply_all(self, events: Sequence[AppliedT]) -> None: ...
+
+
+@runtime_checkable
+class Placing(Protocol):
+    """A journal codec that keeps account of where its records are."""
+
+    def placed(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        """A record is in the journal at `offset`; told of all, in order."""
+
+
 class Journal(Protocol[EventT]):
     """Durable events as the records of a shard's journal, and back."""
 
@@ -59,3 +75,21 @@ class Journal(Protocol[EventT]):
         Raises: `wire.primitives.Malformed` on bytes that are no record of this journal, or of a
         type or version from the future.
         """
+
+
+def applier(machine: Machine[CommandT, EventT]) -> Callable[[Sequence[EventT]], None]:
+    """How events are applied to a machine."""
+    if isinstance(machine, AppliesMany):
+        return machine.apply_all
+    apply = machine.apply
+
+    def apply_each(events: Sequence[EventT]) -> None:
+        for event in events:
+            apply(event)
+
+    return apply_each
+
+
+def placer(codec: Journal[EventT]) -> Callable[[int, bytes | None, bytes | None], None]:
+    """What is to be told of where each record is."""
+    return codec.placed if isinstance(codec, Placing) else lambda *_: None

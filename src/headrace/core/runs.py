@@ -1,17 +1,24 @@
 """Offsets as runs: the one place for splitting, merging and off-by-one.
 
-A `Runs` tiles the offsets [start, end) of one share-partition with maximal runs of equal state.
-Every change is one `put`: it cuts what it covers, lays the new run and merges equal neighbours,
-so work is O(log runs + runs touched) however many records a run stands for (design §4).
+A `Runs` tiles the offsets [start, end) of one share-partition with maximal runs of equal status.
+Theory of operation. Runs tile, so a run is kept as two words: where it begins, and a reference to
+its status, which all runs alike share (about 20 bytes a run, KIP-932's window being millions of
+records here). They lie in chunks of at most `CHUNK_RUNS`.
+Laying a run touches one chunk; laying
+many in ascending order rewrites each touched chunk once. What a chunk may hold is known without
+reading it (`Chunk.seen`), so that available and overdue runs are found among millions at once.
+Work is O(log runs + runs touched + chunks), however many records a run stands for (design §4).
 """
 
 import heapq
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from headrace.core.run_chunks import Chunk, rewritten, split
 from headrace.core.types import MemberId, MonoMs, Span
 
 
@@ -30,52 +37,72 @@ class State(IntEnum):
         return self in (State.ACKNOWLEDGED, State.ARCHIVED)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Records of one span that share their whole state.
+@dataclass(slots=True, eq=False)
+class Status:
+    """The whole state of a record, shared by all records of one `Runs` that are in it.
 
     `holder` and `deadline` stand exactly while ACQUIRED; `stored` is then the count of deliveries
     that the journal knows of, to which a crash takes the records back. `reason` says why records
-    were archived.
+    were archived. `lot` is set near the delivery limit: the span that was delivered together when
+    its redelivery began to shrink. `records` is how many there are; nothing else ever changes.
     """
 
-    span: Span
     state: State
     deliveries: int = 0
     holder: MemberId | None = None
     deadline: MonoMs | None = None
     stored: int = 0
     reason: str | None = None
+    lot: Span | None = None
+    records: int = 0
 
-    def clip(self, span: Span) -> "Run":
-        """The part of the run inside `span`, which must overlap it."""
-        first, last = max(self.span.first, span.first), min(self.span.last, span.last)
-        if first == self.span.first and last == self.span.last:
-            return self
-        return self.at(Span(first, last))
+    @property
+    def key(self) -> "StatusKey":
+        """What makes two of them alike."""
+        return (
+            self.state, self.deliveries, self.holder, self.deadline, self.stored, self.reason,
+            self.lot,
+        )  # fmt: skip
 
-    def at(self, span: Span) -> "Run":
-        """The same state over another span (several times as fast as `dataclasses.replace`)."""
-        return Run(
-            span,
-            self.state,
-            self.deliveries,
-            self.holder,
-            self.deadline,
-            self.stored,
-            self.reason,
-        )
+
+StatusKey = tuple[State, int, MemberId | None, MonoMs | None, int, str | None, Span | None]
+Piece = tuple[int, int, Status]  # first, last, and what they are: a run without the object
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Records of one span that share their whole state."""
+
+    span: Span
+    status: Status
+
+    @property
+    def state(self) -> State:
+        return self.status.state
+
+    @property
+    def deliveries(self) -> int:
+        return self.status.deliveries
+
+    @property
+    def holder(self) -> MemberId | None:
+        return self.status.holder
+
+    @property
+    def deadline(self) -> MonoMs | None:
+        return self.status.deadline
+
+    @property
+    def stored(self) -> int:
+        return self.status.stored
+
+    @property
+    def reason(self) -> str | None:
+        return self.status.reason
 
     def alike(self, other: "Run") -> bool:
         """Equal in everything but the span."""
-        return (
-            self.state is other.state
-            and self.deliveries == other.deliveries
-            and self.holder == other.holder
-            and self.deadline == other.deadline
-            and self.stored == other.stored
-            and self.reason == other.reason
-        )
+        return self.status.key == other.status.key
 
 
 class Runs:
@@ -85,105 +112,257 @@ class Runs:
         self.start = start
         self.end = start
         self.records: Counter[State] = Counter()
-        self._runs: list[Run] = []
-        self._firsts: list[int] = []
+        self._count = 0
+        self._chunks: list[Chunk[Status]] = []
+        self._heads: list[int] = []  # the first offset of each chunk
+        self._statuses: dict[StatusKey, Status] = {}
+        self._available: set[Status] = set()
         self._available_from = start  # no AVAILABLE run begins below it
         self._deadlines: list[MonoMs] = []
-        self._runs_due: Counter[MonoMs] = Counter()
+        self._due: Counter[MonoMs] = Counter()  # statuses in use by deadline
 
     def __iter__(self) -> Iterator[Run]:
-        return iter(self._runs)
+        return (Run(Span(first, last), status) for first, last, status in self.pieces())
 
     def __len__(self) -> int:
-        return len(self._runs)
+        return self._count
+
+    def pieces(self) -> Iterator[Piece]:
+        """All runs, as pieces."""
+        for index, chunk in enumerate(self._chunks):
+            first, held = chunk.firsts[0], chunk.statuses[0]
+            for following, status in zip(chunk.firsts, chunk.statuses, strict=True):
+                if following != first:
+                    yield first, following - 1, held
+                    first, held = following, status
+            yield first, self._stop(index) - 1, held
 
     def within(self, span: Span) -> list[Run]:
         """The runs that overlap `span`, clipped to it."""
-        low = max(bisect_right(self._firsts, span.first) - 1, 0)
-        high = bisect_right(self._firsts, span.last, lo=low)
-        return [run.clip(span) for run in self._runs[low:high] if run.span.last >= span.first]
+        found = self.between(span.first, span.last)
+        return [Run(Span(first, last), status) for first, last, status in found]
 
-    def available(self, offset: int) -> Iterator[Run]:
+    def between(self, first: int, last: int) -> list[Piece]:
+        """The runs that overlap `first` to `last`, clipped to it, as pieces."""
+        if self.start <= first <= last < self.end:  # most often it is inside one run
+            index = bisect_right(self._heads, first) - 1
+            firsts = self._chunks[index].firsts
+            low = bisect_right(firsts, first) - 1
+            stop = firsts[low + 1] if low + 1 < len(firsts) else self._stop(index)
+            if last < stop:
+                return [(first, last, self._chunks[index].statuses[low])]
+        first, last = max(first, self.start), min(last, self.end - 1)
+        if first > last:
+            return []
+        index = bisect_right(self._heads, first) - 1
+        found: list[Piece] = []
+        while True:
+            firsts, statuses = self._chunks[index].firsts, self._chunks[index].statuses
+            low = bisect_right(firsts, first) - 1
+            for at in range(low, len(firsts)):
+                if firsts[at] > last:
+                    return found
+                stop = firsts[at + 1] if at + 1 < len(firsts) else self._stop(index)
+                if stop > last:
+                    found.append((max(firsts[at], first), last, statuses[at]))
+                    return found
+                found.append((max(firsts[at], first), stop - 1, statuses[at]))
+            index += 1
+            first = self._heads[index]
+
+    def at(self, offset: int) -> Status | None:
+        """The status of one offset; None where it is not in flight."""
+        if not self.start <= offset < self.end:
+            return None
+        chunk = self._chunks[bisect_right(self._heads, offset) - 1]
+        return chunk.statuses[bisect_right(chunk.firsts, offset) - 1]
+
+    def available(self, offset: int) -> Iterator[Piece]:
         """AVAILABLE runs in order, from the one that holds or follows `offset`."""
         begin = max(offset, self._available_from)
-        index = max(bisect_right(self._firsts, begin) - 1, 0)
-        seen_any = False
-        while index < len(self._runs):
-            run = self._runs[index]
-            if run.state is State.AVAILABLE and run.span.last >= begin:
-                if not seen_any and offset <= self._available_from:
-                    self._available_from = run.span.first
-                seen_any = True
-                yield run if run.span.first >= begin else run.clip(Span(begin, run.span.last))
-            index += 1
-        if not seen_any and offset <= self._available_from:
-            self._available_from = self.end
+        found = self.of(self._available, begin)
+        head = next(found, None)
+        if offset <= self._available_from:
+            self._available_from = self.end if head is None else max(head[0], begin)
+        if head is not None:
+            yield max(head[0], begin), head[1], head[2]
+            yield from found
 
-    def put(self, run: Run) -> None:
-        """Lay `run` over what is there; it may begin below `end` or exactly at it, not beyond."""
-        first, last = run.span.first, run.span.last
-        assert self.start <= first <= self.end, f"{run.span} leaves a hole after {self.end}"
-        low = bisect_right(self._firsts, first) - 1
-        if low < 0 or self._runs[low].span.last < first:
-            low += 1
-        high = bisect_right(self._firsts, last, lo=low)
-        fresh = [run]
-        if low < high:
-            head, tail = self._runs[low], self._runs[high - 1]
-            if head.span.first < first:
-                fresh.insert(0, head.clip(Span(head.span.first, first - 1)))
-            if tail.span.last > last:
-                fresh.append(tail.clip(Span(last + 1, tail.span.last)))
-        if low > 0:
-            low -= 1
-            fresh.insert(0, self._runs[low])
-        if high < len(self._runs):
-            fresh.append(self._runs[high])
-            high += 1
-        self._splice(low, high, _merged(fresh))
-        self.end = max(self.end, last + 1)
-        if run.state is State.AVAILABLE:
+    def due(self, now: MonoMs) -> list[Status]:
+        """The statuses whose deadline has come."""
+        known = self._statuses.values()
+        return [one for one in known if one.deadline is not None and one.deadline <= now]
+
+    def held_by(self, holder: MemberId) -> list[Status]:
+        """The statuses of what a member holds."""
+        return [one for one in self._statuses.values() if one.holder == holder]
+
+    def in_state(self, state: State) -> Iterator[Run]:
+        """The runs in a state, in order."""
+        wanted = [one for one in self._statuses.values() if one.state is state]
+        return (Run(Span(first, last), one) for first, last, one in self.of(wanted))
+
+    def of(self, statuses: Collection[Status], offset: int = 0) -> Iterator[Piece]:
+        """The runs of these statuses, in order, from the one that holds or follows `offset`."""
+        wanted = set(statuses)
+        if not wanted or offset >= self.end:
+            return
+        begin = max(bisect_right(self._heads, offset) - 1, 0)
+        for index in range(begin, len(self._chunks)):
+            chunk = self._chunks[index]
+            if wanted.isdisjoint(chunk.seen):
+                continue
+            firsts, found_any = chunk.firsts, False
+            low = max(bisect_right(firsts, offset) - 1, 0)
+            for at in range(low, len(firsts)):
+                if chunk.statuses[at] in wanted:
+                    stop = firsts[at + 1] if at + 1 < len(firsts) else self._stop(index)
+                    found_any = True
+                    yield firsts[at], stop - 1, chunk.statuses[at]
+            if not found_any:
+                chunk.see_again()
+
+    def next_deadline(self) -> MonoMs | None:
+        """The earliest deadline of any run."""
+        while self._deadlines and not self._due[self._deadlines[0]]:
+            del self._due[heapq.heappop(self._deadlines)]
+        return self._deadlines[0] if self._deadlines else None
+
+    # ---- changes
+
+    def status(
+        self,
+        state: State,
+        deliveries: int = 0,
+        holder: MemberId | None = None,
+        deadline: MonoMs | None = None,
+        stored: int = 0,
+        reason: str | None = None,
+        lot: Span | None = None,
+    ) -> Status:
+        """The one status of these properties, to be laid."""
+        key = (state, deliveries, holder, deadline, stored, reason, lot)
+        known = self._statuses.get(key)
+        if known is None:
+            known = self._statuses[key] = Status(*key)
+        return known
+
+    def lay(self, first: int, last: int, status: Status) -> None:
+        """Lay a run over what is there; it may begin below `end` or exactly at it, not beyond."""
+        assert self.start <= first, f"{first}-{last} begins below {self.start}"
+        if status.state is State.AVAILABLE:
             self._available_from = min(self._available_from, first)
+        while first < self.end:
+            index = bisect_right(self._heads, first) - 1
+            stop = self._stop(index)
+            self._rewrite(index, [(first, min(last, stop - 1), status)])
+            if last < stop:
+                return
+            first = stop
+        self._append([(first, last, status)])
+
+    def lay_all(self, pieces: Sequence[Piece]) -> None:
+        """Lay runs that ascend and do not overlap, each as `lay` would."""
+        for first, _, status in pieces:
+            if status.state is State.AVAILABLE:
+                self._available_from = min(self._available_from, first)
+                break
+        at = 0
+        while at < len(pieces):
+            first, last, status = pieces[at]
+            if first >= self.end:
+                self._append(pieces[at:])
+                return
+            index = bisect_right(self._heads, first) - 1
+            until = bisect_left(pieces, self._stop(index), lo=at, key=_last)
+            if until > at:
+                self._rewrite(index, pieces[at:until])
+                at = until
+            else:  # it goes beyond the chunk
+                self.lay(first, last, status)
+                at += 1
 
     def drop_below(self, offset: int) -> None:
         """Forget every record below `offset`, which becomes the start (and the end, if beyond)."""
-        high = bisect_right(self._firsts, offset - 1)
-        fresh = []
-        if high and self._runs[high - 1].span.last >= offset:
-            tail = self._runs[high - 1]
-            fresh.append(tail.clip(Span(offset, tail.span.last)))
-        self._splice(0, high, fresh)
+        for first, last, status in self.between(self.start, offset - 1):
+            self._move(status, None, last - first + 1)
+        passed = bisect_right(self._heads, offset) - 1 if offset < self.end else len(self._heads)
+        self._count -= sum(len(chunk.firsts) for chunk in self._chunks[:passed])
+        del self._chunks[:passed], self._heads[:passed]
+        if self._chunks:
+            chunk = self._chunks[0]
+            low = max(bisect_right(chunk.firsts, offset) - 1, 0)
+            self._count -= low
+            del chunk.firsts[:low], chunk.statuses[:low]
+            chunk.firsts[0] = self._heads[0] = offset
         self.start = offset
         self.end = max(self.end, offset)
         self._available_from = max(self._available_from, offset)
 
-    def next_deadline(self) -> MonoMs | None:
-        """The earliest deadline of any run."""
-        while self._deadlines and not self._runs_due[self._deadlines[0]]:
-            del self._runs_due[heapq.heappop(self._deadlines)]
-        return self._deadlines[0] if self._deadlines else None
+    def _stop(self, index: int) -> int:
+        """Where the runs of a chunk end, exclusive."""
+        return self._heads[index + 1] if index + 1 < len(self._heads) else self.end
 
-    def _splice(self, low: int, high: int, fresh: list[Run]) -> None:
-        for old in self._runs[low:high]:
-            self.records[old.state] -= len(old.span)
-            if old.deadline is not None:
-                self._runs_due[old.deadline] -= 1
-        for new in fresh:
-            self.records[new.state] += len(new.span)
-            if new.deadline is not None:
-                if new.deadline not in self._runs_due:
-                    heapq.heappush(self._deadlines, new.deadline)
-                self._runs_due[new.deadline] += 1
-        self._runs[low:high] = fresh
-        self._firsts[low:high] = [run.span.first for run in fresh]
+    def _append(self, pieces: Sequence[Piece]) -> None:
+        """Lay pieces of which the first begins at the end, and each behind the one before."""
+        chunk = self._chunks.pop() if self._chunks else Chunk(array("q"), [], set())
+        del self._heads[len(self._chunks) :]
+        firsts, statuses, before = chunk.firsts, chunk.statuses, len(chunk.firsts)
+        held = statuses[-1] if statuses else None
+        for first, last, status in pieces:
+            assert first == self.end, f"{first}-{last} leaves a hole after {self.end}"
+            if status is not held:
+                firsts.append(first)
+                statuses.append(status)
+                held = status
+            self._move(None, status, last - first + 1)
+            self.end = last + 1
+        self._count += len(firsts) - before
+        chunk.seen.update(statuses[before:])
+        self._replace(len(self._chunks), split(chunk))
+
+    def _rewrite(self, index: int, pieces: Sequence[Piece]) -> None:
+        """Lay pieces that lie inside one chunk."""
+        before = self._chunks[index - 1].statuses[-1] if index else None
+        chunk = rewritten(self._chunks[index], self._stop(index), before, pieces, self._move)
+        held = chunk.statuses[-1] if chunk.statuses else before
+        if index + 1 < len(self._chunks) and self._chunks[index + 1].statuses[0] is held:
+            following = self._chunks[index + 1]  # which the last run goes on into
+            del following.firsts[0], following.statuses[0]
+            self._count -= 1
+            self._replace(index + 1, [following] if following.firsts else [])
+        self._count += len(chunk.firsts) - len(self._chunks[index].firsts)
+        self._replace(index, split(chunk))
+
+    def _replace(self, index: int, chunks: list[Chunk[Status]]) -> None:
+        self._chunks[index : index + 1] = chunks
+        self._heads[index : index + 1] = [chunk.firsts[0] for chunk in chunks]
+
+    def _move(self, old: Status | None, new: Status | None, count: int) -> None:
+        """Keep account of `count` records that are `new` instead of `old`."""
+        if new is not None:
+            if not new.records:
+                self._begin(new)
+            new.records += count
+            self.records[new.state] += count
+        if old is not None:
+            old.records -= count
+            self.records[old.state] -= count
+            if not old.records:
+                del self._statuses[old.key]
+                self._available.discard(old)
+                if old.deadline is not None:
+                    self._due[old.deadline] -= 1
+
+    def _begin(self, status: Status) -> None:
+        assert self._statuses.setdefault(status.key, status) is status, f"two of {status}"
+        if status.state is State.AVAILABLE:
+            self._available.add(status)
+        if status.deadline is not None:
+            if status.deadline not in self._due:
+                heapq.heappush(self._deadlines, status.deadline)
+            self._due[status.deadline] += 1
 
 
-def _merged(runs: list[Run]) -> list[Run]:
-    merged = [runs[0]]
-    for run in runs[1:]:
-        last = merged[-1]
-        if run.alike(last):
-            merged[-1] = last.at(Span(last.span.first, run.span.last))
-        else:
-            merged.append(run)
-    return merged
+def _last(piece: Piece) -> int:
+    return piece[1]

@@ -11,7 +11,7 @@ from typing import assert_never
 from uuid import UUID
 
 from headrace.core.errors import Refused, Why
-from headrace.core.lease_commit import committed
+from headrace.core.lease_settling import committed, reclaimed, renewed
 from headrace.core.leases import (
     Held,
     Lease,
@@ -39,13 +39,15 @@ from headrace.core.shard_words import (
     ForgetTopic,
     Forgotten,
     GroupsForgotten,
+    Keep,
+    LeaseKept,
     On,
     Opened,
     OpenLease,
     Outside,
+    PartitionKept,
     Recovered,
     ReleaseMember,
-    Renewed,
     RenewLease,
     Restarted,
     StageLease,
@@ -63,17 +65,21 @@ from headrace.core.share_group import (
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_starts import started
 from headrace.core.share_words import (
+    PORTION_RUNS,
     Acquire,
     Acquired,
     Advanced,
-    Reclaim,
+    Leaving,
     ReleaseHeld,
+    Replayed,
     Settled,
     ShareKey,
     Started,
 )
 from headrace.core.share_words import Event as PartitionEvent
-from headrace.core.types import MonoMs, Now, Span, after
+from headrace.core.types import MemberId, MonoMs, Now, Span, after
+
+_RUNS = (Settled, Acquired, Replayed)  # the events that lay runs
 
 
 class ShareShard:
@@ -118,14 +124,7 @@ class ShareShard:
                 events = partition.decide(inner, now, self._outside.policy(key.group))
                 return events if isinstance(events, Refused) else Decided(events, events)
             case ReleaseMember(group, member):
-                policy = self._outside.policy(group)
-                return Decided(
-                    [
-                        event
-                        for partition in self.partitions_of(group).values()
-                        for event in _certain(partition.decide(ReleaseHeld(member), now, policy))
-                    ]
-                )
+                return Decided(self._member_left(group, member, now))
             case OpenLease():
                 return self._seen(command.lease, self._open(command, now), now)
             case AcquireLease() | RenewLease() | StageLease() | CommitLease():
@@ -134,6 +133,9 @@ class ShareShard:
                 return decide_admin(command, self.queue(command.group), self._outside, now)
             case ForgetTopic(topic_id):
                 return Decided([Forgotten(k) for k in self.partitions if k.topic_id == topic_id])
+            case Keep(partitions, leases):
+                kept = [PartitionKept(key) for key in partitions if key in self.partitions]
+                return Decided([*kept, *(LeaseKept(one) for one in leases if one in self.leases)])
             case Recovered():
                 # Where a lock lapsed two leases may know of a record: the later delivery, applied
                 # last, is the one that holds it.
@@ -145,12 +147,13 @@ class ShareShard:
                 assert_never(command)
 
     def tick(self, now: Now) -> Sequence[Event]:
-        """Locks that ended and members that fell silent."""
+        """Locks that ended, a portion of them at a time, and members that fell silent."""
         events: list[Event] = []
         for key, partition in self.partitions.items():
             due = partition.next_deadline()
-            if due is not None and due <= now.mono:
-                events += partition.expired(now, self._outside.policy(key.group))
+            if due is not None and due <= now.mono and len(events) < PORTION_RUNS:
+                policy = self._outside.policy(key.group)
+                events += partition.expired(now, policy, PORTION_RUNS - len(events))
         for group in self.groups.values():
             due = group.next_deadline()
             if due is not None and due <= now.mono:
@@ -168,13 +171,31 @@ class ShareShard:
 
     def apply(self, event: Event) -> None:
         """The only place where the shard's state changes; live and in recovery."""
+        self.apply_all((event,))
+
+    def apply_all(self, events: Sequence[Event]) -> None:
+        """Apply events in order: those of one share-partition that lay runs in one go."""
+        together: list[PartitionEvent] = []
+        for event in events:
+            if isinstance(event, _RUNS):
+                if together and event.key is not together[0].key:
+                    self._lay(together)
+                    together = []
+                together.append(event)
+            else:
+                self._lay(together)
+                together = []
+                self._apply(event)
+        self._lay(together)
+
+    def _apply(self, event: Event) -> None:
         match event:
             case Started(key, start, state_epoch) if key not in self.partitions:
                 partition = SharePartition(key, start, state_epoch)
                 self.partitions[key] = partition
                 self._of_group.setdefault(key.group, {})[key] = partition
-            case Started() | Acquired() | Settled() | Advanced():
-                self._apply_to_partition(event)
+            case Started() | Advanced() | Leaving() | Acquired() | Settled() | Replayed():
+                self._lay([event])
             case MemberSeen() | MemberGone() | Assigned():
                 group = self.groups.get(event.group)
                 if group is None:
@@ -188,6 +209,8 @@ class ShareShard:
                 self._apply_to_lease(event)
             case Restarted(at, groups):
                 self.restarted = dict.fromkeys(groups, at)
+            case PartitionKept() | LeaseKept():
+                pass  # nothing is new but the record
             case Forgotten() | LeaseForgotten() | GroupForgotten():
                 self._forget(event)
             case _:
@@ -195,15 +218,22 @@ class ShareShard:
 
     # ---- changes, called by apply only
 
-    def _apply_to_partition(self, event: PartitionEvent) -> None:
-        partition = self.partitions[event.key]
-        partition.apply(event)
-        if isinstance(event, Acquired):
-            self._push(event.deadline, partition)
+    def _lay(self, events: Sequence[PartitionEvent]) -> None:
+        """Apply events of one share-partition."""
+        if not events:
+            return
+        key = events[0].key
+        partition = self.partitions[key]
+        partition.apply_all(events)
+        deadlines = {event.deadline for event in events if isinstance(event, Acquired)}
+        if partition.leaving:
+            deadlines.add(MonoMs(0))
+        for deadline in deadlines:
+            self._push(deadline, partition)
         if partition.runs.records[State.ARCHIVING]:
-            self.archiving.add(event.key)
+            self.archiving.add(key)
         else:
-            self.archiving.discard(event.key)
+            self.archiving.discard(key)
 
     def _apply_to_lease(self, event: LeaseEvent) -> None:
         lease = self.leases.get(event.lease)
@@ -216,7 +246,8 @@ class ShareShard:
             case Forgotten(key):
                 gone = self.partitions.pop(key, None)
                 if gone is not None:
-                    gone.runs = Runs(gone.start)  # its deadlines must not wake anybody any more
+                    # Its deadlines must not wake anybody any more.
+                    gone.runs, gone.leaving = Runs(gone.start), frozenset()
                 self._of_group.get(key.group, {}).pop(key, None)
                 self.archiving.discard(key)
             case LeaseForgotten(lease):
@@ -228,6 +259,15 @@ class ShareShard:
         heapq.heappush(self._due, (deadline, next(self._pushes), target))
 
     # ---- decisions
+
+    def _member_left(self, group: str, member: MemberId, now: Now) -> list[Event]:
+        policy, left = self._outside.policy(group), PORTION_RUNS
+        events: list[Event] = []
+        for partition in self.partitions_of(group).values():
+            released = _certain(partition.decide(ReleaseHeld(member, left), now, policy))
+            left = max(left - len(released), 0)
+            events += released
+        return events
 
     def _views(self, names: Iterable[str]) -> dict[str, TopicView]:
         found = ((name, self._outside.topic(name)) for name in names)
@@ -294,18 +334,12 @@ class ShareShard:
         refused = lease.fence(command.epoch)
         if refused is not None:
             return refused
+        policy = self._outside.policy(lease.key[0])
         match command:
             case AcquireLease():
                 return self._acquire(lease, command, now)
             case RenewLease():
-                events = self._reclaimed(lease, now)
-                wanted = sum(
-                    len(held.span)
-                    for acquisition in lease.acquisitions.values()
-                    for held in acquisition.held
-                )
-                kept = sum(len(event.span) for event in events)
-                return Decided(events, Renewed(kept, wanted - kept))
+                return renewed(lease, self.partitions, now, policy)
             case StageLease(_, _, seq) if seq <= lease.committed:
                 return Decided([])  # a batch that is replayed although it is settled
             case StageLease(_, _, seq, staged):
@@ -314,7 +348,6 @@ class ShareShard:
                     return refused
                 return Decided([LeaseStaged(lease.key, seq, staged)])
             case CommitLease(_, _, seq):
-                policy = self._outside.policy(lease.key[0])
                 return committed(lease, seq, self.partitions, policy)
             case _:
                 assert_never(command)
@@ -357,19 +390,7 @@ class ShareShard:
         return Decided([*starts, *acquired, LeaseAcquired(lease.key, command.seq, held)], held)
 
     def _reclaimed(self, lease: Lease, now: Now) -> list[Acquired]:
-        policy = self._outside.policy(lease.key[0])
-        return [
-            event
-            for acquisition in lease.acquisitions.values()
-            for held in acquisition.held
-            if held.key in self.partitions
-            for event in _certain(
-                self.partitions[held.key].decide(
-                    Reclaim(lease.holder, held.span, held.deliveries), now, policy
-                )
-            )
-            if isinstance(event, Acquired)
-        ]
+        return reclaimed(lease, self.partitions, now, self._outside.policy(lease.key[0]))
 
 
 def _certain(answer: "list[PartitionEvent] | Refused") -> "list[PartitionEvent]":

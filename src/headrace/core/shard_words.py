@@ -96,6 +96,14 @@ class ForgetTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Write the state of these anew, so that what the journal has of them before can go."""
+
+    partitions: tuple[ShareKey, ...]
+    leases: tuple[LeaseKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered:
     """The journal was replayed: give leases the locks back that died with the process."""
 
@@ -129,7 +137,8 @@ class DeleteShareGroup:
 
 LeaseCommand = OpenLease | AcquireLease | RenewLease | StageLease | CommitLease
 AdminCommand = AlterShareOffsets | DeleteShareOffsets | DeleteShareGroup
-Command = Heartbeat | On | ReleaseMember | LeaseCommand | AdminCommand | ForgetTopic | Recovered
+GroupCommand = Heartbeat | ReleaseMember | AdminCommand
+Command = GroupCommand | On | LeaseCommand | ForgetTopic | Keep | Recovered
 
 
 # ---- events and replies
@@ -143,6 +152,20 @@ class Forgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionKept:
+    """The state of a share-partition is to be journaled, as it is. Durable."""
+
+    key: ShareKey
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseKept:
+    """The state of a lease is to be journaled, as it is. Durable."""
+
+    lease: LeaseKey
+
+
+@dataclass(frozen=True, slots=True)
 class Restarted:
     """The members that these groups had before are forgotten, and may be heard of. Volatile."""
 
@@ -150,8 +173,9 @@ class Restarted:
     groups: frozenset[str]
 
 
+Kept = PartitionKept | LeaseKept
 GroupsForgotten = Forgotten | LeaseForgotten | GroupForgotten
-Event = PartitionEvent | GroupEvent | LeaseEvent | GroupsForgotten | Restarted
+Event = PartitionEvent | GroupEvent | LeaseEvent | GroupsForgotten | Kept | Restarted
 
 
 @dataclass(frozen=True, slots=True)

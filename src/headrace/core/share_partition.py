@@ -10,12 +10,19 @@ A record on its way to a dead-letter topic is ARCHIVING, and holds SPSO back, un
 durable: so it is never in neither place (design §8).
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import assert_never
 
 from headrace.core.errors import Refused, Why
-from headrace.core.runs import Run, Runs, State
+from headrace.core.laying import Laying
+from headrace.core.redelivery import shrinks_from, shrunk
+from headrace.core.runs import Piece, Runs, State, Status
+from headrace.core.settling import Settling
 from headrace.core.share_words import (
+    NO_RECORD,
+    PORTION_RUNS,
     Acknowledge,
     Acquire,
     Acquired,
@@ -23,10 +30,12 @@ from headrace.core.share_words import (
     Command,
     DeadLettered,
     Event,
+    Leaving,
     LogStartMoved,
     Policy,
     Reclaim,
     ReleaseHeld,
+    Replayed,
     Settled,
     ShareKey,
     Started,
@@ -34,7 +43,7 @@ from headrace.core.share_words import (
 )
 from headrace.core.types import MemberId, MonoMs, Now, Span, after
 
-_NO_RECORD = "no record at this offset"
+_NEVER = 1 << 15  # more deliveries than can be counted
 
 
 class SharePartition:
@@ -44,6 +53,7 @@ class SharePartition:
         self.key = key
         self.state_epoch = state_epoch
         self.runs = Runs(start)
+        self.leaving: frozenset[MemberId] = frozenset()  # whose records are being released
 
     @property
     def start(self) -> int:
@@ -69,122 +79,140 @@ class SharePartition:
     def next_fetch_offset(self) -> int:
         """Where a reader looks first: the first AVAILABLE record, or SPEO."""
         first = next(self.runs.available(self.start), None)
-        return self.end if first is None else first.span.first
+        return self.end if first is None else first[0]
 
     def next_deadline(self) -> MonoMs | None:
-        """When the next acquisition lock ends."""
-        return self.runs.next_deadline()
+        """When the next acquisition lock ends; in the past while more than a portion has ended."""
+        return MonoMs(0) if self.leaving else self.runs.next_deadline()
 
     def decide(self, command: Command, now: Now, policy: Policy) -> list[Event] | Refused:
         """The events that `command` makes true, or why not. Changes nothing."""
         match command:
             case Acquire():
-                return self._acquire(command, after(now.mono, policy.lock_ms))
+                return self._acquire(command, after(now.mono, policy.lock_ms), policy)
             case Acknowledge():
                 return self._acknowledge(command, after(now.mono, policy.lock_ms), policy)
-            case ReleaseHeld(holder):
-                return [
-                    self.settle(run, Verdict.RELEASE, policy)
-                    for run in self.runs
-                    if run.state is State.ACQUIRED and run.holder == holder
-                ]
+            case ReleaseHeld(holder, runs_max):
+                held = self.runs.of(self.runs.held_by(holder))
+                events = self._released(islice(held, runs_max), policy)
+                return [*events, Leaving(self.key, holder)] if next(held, None) else events
             case Reclaim():
                 return self._reclaim(command, after(now.mono, policy.lock_ms))
             case DeadLettered(spans):
                 return [
-                    Settled(self.key, run.span, State.ARCHIVED, run.deliveries, run.reason)
+                    Settled(self.key, Span(first, last), State.ARCHIVED, old.deliveries, old.reason)
                     for span in spans
-                    for run in self._inside(span)
-                    if run.state is State.ARCHIVING
+                    for first, last, old in self.runs.between(span.first, span.last)
+                    if old.state is State.ARCHIVING
                 ]
             case LogStartMoved(start):
                 return [Advanced(self.key, start)] if start > self.start else []
             case _:
                 assert_never(command)
 
-    def expired(self, now: Now, policy: Policy) -> list[Event]:
-        """Release every record whose acquisition lock has ended."""
+    def expired(self, now: Now, policy: Policy, runs_max: int = PORTION_RUNS) -> list[Event]:
+        """Release records whose acquisition lock, or whose holder's session, has ended.
+
+        At most `runs_max` runs of them; where there are more, `next_deadline` stays in the past.
+        """
         due = self.next_deadline()
         if due is None or due > now.mono:
             return []
-        return [
-            self.settle(run, Verdict.RELEASE, policy)
-            for run in self.runs
-            if run.deadline is not None and run.deadline <= now.mono
-        ]
+        ended = self.runs.due(now.mono)
+        for holder in self.leaving:
+            ended += self.runs.held_by(holder)
+        return self._released(islice(self.runs.of(ended), runs_max), policy)
 
     def apply(self, event: Event) -> None:
         """The only place where the state changes."""
-        match event:
-            case Started(_, start, state_epoch):
-                self.runs = Runs(start)
-                self.state_epoch = state_epoch
-            case Acquired(_, span, deliveries, holder, deadline):
-                self._fill_to(span.first)
-                stored = self._stored(span)
-                self.runs.put(Run(span, State.ACQUIRED, deliveries, holder, deadline, stored))
-            case Settled(_, span, state, deliveries, reason):
-                self._fill_to(span.first)
-                self.runs.put(Run(span, state, deliveries, reason=reason))
-                self._follow_finished_head()
-            case Advanced(_, start):
-                if start > self.start:
-                    self.runs.drop_below(start)
+        self.apply_all((event,))
+
+    def apply_all(self, events: Iterable[Event]) -> None:
+        """Apply events in order, those that lay runs one behind the other in one go."""
+        laying = Laying(self.runs)
+        for event in events:
+            match event:
+                case Settled():
+                    laying.settled(event)
+                case Acquired():
+                    laying.acquired(event)
+                case Replayed():
+                    laying.replayed(event)
+                case _:
+                    laying.done()
                     self._follow_finished_head()
-            case _:
-                assert_never(event)
+                    self._change(event)
+                    laying = Laying(self.runs)
+        laying.done()
+        self._follow_finished_head()
+        if self.leaving:
+            self.leaving = frozenset(one for one in self.leaving if self.runs.held_by(one))
 
     # ---- decisions
 
-    def _acquire(self, command: Acquire, deadline: MonoMs) -> list[Event]:
+    def _acquire(self, command: Acquire, deadline: MonoMs, policy: Policy) -> list[Event]:
         gap = command.gap
         events = [] if gap is None else self._without_records(gap)
-        if not command.batches:
+        if not command.batches or command.holder in self.leaving:
             return events
-        first, last = command.batches[0].first, command.batches[-1].last
+        key, holder = self.key, command.holder
+        from_offset, to_offset = command.batches[0].first, command.batches[-1].last
         left = command.records_max
-
-        def take(span: Span, deliveries: int, allowance: int) -> int:
-            """Acquire from the head of `span`; returns how many records were taken."""
-            count = min(len(span), allowance)
-            if count <= 0:
-                return 0
-            stop = span.first + count - 1
-            if not command.exact:
-                stop = min(_batch_end(command.batches, stop), span.last)
-            taken = Span(span.first, stop)
-            events.append(Acquired(self.key, taken, deliveries, command.holder, deadline))
-            return len(taken)
-
-        for run in self.runs.available(first):
-            if left <= 0 or run.span.first > last:
+        near = shrinks_from(policy.delivery_limit) if command.isolate else _NEVER
+        for first, last, status in self.runs.available(from_offset):
+            if left <= 0 or first > to_offset:
                 break
-            span = Span(run.span.first, min(run.span.last, last))
-            left -= take(span, run.deliveries + 1, left)
+            deliveries, lot = status.deliveries + 1, status.lot
+            if deliveries > near:
+                if left == command.records_max:
+                    events += self._suspects(command, first, to_offset, deadline, policy)
+                return events
+            stop = last if last <= to_offset else to_offset
+            if stop - first >= left:
+                stop = _taken_to(command, first, stop, left)
+            span = Span(first, stop)
+            if deliveries == near:
+                lot = span
+            events.append(Acquired(key, span, deliveries, holder, deadline, lot, deliveries - 1))
+            left -= stop - first + 1
         fresh_from = self.end
         if gap is not None and gap.first <= fresh_from <= gap.last:
             fresh_from = gap.last + 1
-        if left > 0 and first <= fresh_from <= last:
+        if left > 0 and from_offset <= fresh_from <= to_offset:
             allowance = min(left, command.window - self.unfinished)
-            take(Span(fresh_from, last), 1, allowance)
+            if allowance > 0:
+                span = Span(fresh_from, _taken_to(command, fresh_from, to_offset, allowance))
+                events.append(Acquired(key, span, 1, holder, deadline))
         return events
+
+    def _suspects(
+        self, command: Acquire, first: int, to_offset: int, deadline: MonoMs, policy: Policy
+    ) -> list[Event]:
+        """Acquire what may be given of records that are near the delivery limit."""
+        limit, key, holder = policy.delivery_limit, self.key, command.holder
+        available = self.runs.available(first)
+        return [
+            Acquired(key, Span(one.first, one.last), one.deliveries + 1, holder, deadline, one.lot)
+            for one in shrunk(available, to_offset, limit, command.records_max)
+        ]
 
     def _without_records(self, gap: Span) -> list[Event]:
         """Archive what compaction removed: nobody can be given it, and SPSO must pass it."""
         events: list[Event] = [
-            Settled(self.key, run.span, State.ARCHIVED, run.deliveries, _NO_RECORD)
-            for run in self._inside(gap)
-            if run.state is State.AVAILABLE
+            Settled(self.key, Span(first, last), State.ARCHIVED, status.deliveries, NO_RECORD)
+            for first, last, status in self.runs.between(gap.first, gap.last)
+            if status.state is State.AVAILABLE
         ]
         if gap.first <= self.end <= gap.last:
             beyond = Span(self.end, gap.last)
-            events.append(Settled(self.key, beyond, State.ARCHIVED, 0, _NO_RECORD))
+            events.append(Settled(self.key, beyond, State.ARCHIVED, 0, NO_RECORD))
         return events
 
     def _acknowledge(
         self, command: Acknowledge, deadline: MonoMs, policy: Policy
     ) -> list[Event] | Refused:
         events: list[Event] = []
+        settle = Settling(self.key, policy)
         before = -1
         for batch in command.batches:
             span, verdicts = batch.span, batch.verdicts
@@ -198,122 +226,120 @@ class SharePartition:
                 return Refused(Why.INVALID_REQUEST, f"{len(verdicts)} acknowledge types for {span}")
             if span.last < self.start:
                 continue
-            refused = self._not_held(span, command.holder)
+            held = self.runs.between(span.first, span.last)
+            refused = self._not_held(span, held, command.holder)
             if refused is not None:
                 return refused
-            for part, verdict in _by_verdict(span, verdicts, self.start):
-                for run in self.runs.within(part):
-                    if verdict is Verdict.RENEW:
-                        events.append(
-                            Acquired(self.key, run.span, run.deliveries, command.holder, deadline)
-                        )
-                    else:
-                        events.append(self.settle(run, verdict, policy, batch.reason))
+            for first, last, old, verdict in _by_verdict(span, verdicts, held):
+                whole = first == span.first and last == span.last
+                part = span if whole else Span(first, last)
+                if verdict is Verdict.RENEW:
+                    events.append(
+                        Acquired(self.key, part, old.deliveries, command.holder, deadline, old.lot)
+                    )
+                else:
+                    events.append(settle(part, old, verdict, batch.reason))
         return events
 
-    def _not_held(self, span: Span, holder: MemberId) -> Refused | None:
+    def _not_held(self, span: Span, held: Sequence[Piece], holder: MemberId) -> Refused | None:
         if self.end == self.start or span.first >= self.end:
             return Refused(Why.NOT_THE_HOLDER, f"{span} is not in flight")
         if span.last >= self.end:
             return Refused(Why.INVALID_REQUEST, f"{span} goes past the last in-flight record")
-        for run in self._inside(span):
-            if run.state is not State.ACQUIRED:
-                return Refused(Why.NOT_THE_HOLDER, f"{run.span} is not acquired")
-            if run.holder != holder:
-                return Refused(Why.NOT_THE_HOLDER, f"{run.span} is held by another member")
+        for first, last, status in held:
+            if status.state is not State.ACQUIRED:
+                return Refused(Why.NOT_THE_HOLDER, f"{Span(first, last)} is not acquired")
+            if status.holder != holder:
+                return Refused(Why.NOT_THE_HOLDER, f"{Span(first, last)} is held by another member")
         return None
+
+    def _released(self, pieces: Iterable[Piece], policy: Policy) -> list[Event]:
+        settle = Settling(self.key, policy)
+        release = Verdict.RELEASE
+        return [settle(Span(first, last), status, release) for first, last, status in pieces]
 
     def _reclaim(self, command: Reclaim, deadline: MonoMs) -> list[Event]:
         span, deliveries, holder = command.span, command.deliveries, command.holder
         events: list[Event] = [
-            Acquired(self.key, run.span, deliveries, holder, deadline)
-            for run in self.claimable(span, deliveries, holder)
+            Acquired(self.key, Span(first, last), deliveries, holder, deadline, status.lot)
+            for first, last, status in self.claimable(span, deliveries, holder)
         ]
         if deliveries == 1 and span.last >= self.end:
             beyond = Span(max(self.end, span.first), span.last)
             events.append(Acquired(self.key, beyond, 1, holder, deadline))
         return events
 
-    def claimable(self, span: Span, deliveries: int, holder: MemberId) -> list[Run]:
+    def claimable(self, span: Span, deliveries: int, holder: MemberId) -> list[Piece]:
         """The runs of `span` that are `holder`'s on this delivery, locked or (see Reclaim) not."""
         unlocked, locked = (deliveries, deliveries - 1), (holder, deliveries)
         return [
-            run
-            for run in self._inside(span)
-            if (run.state is State.AVAILABLE and run.deliveries in unlocked)
-            or (run.state is State.ACQUIRED and (run.holder, run.deliveries) == locked)
+            (first, last, one)
+            for first, last, one in self.runs.between(span.first, span.last)
+            if (one.state is State.AVAILABLE and one.deliveries in unlocked)
+            or (one.state is State.ACQUIRED and (one.holder, one.deliveries) == locked)
         ]
 
-    def settle(
-        self, run: Run, verdict: Verdict, policy: Policy, reason: str | None = None
-    ) -> Settled:
-        """What `verdict` makes of a run; the seed's state diagram, row by row."""
-        archive = State.ARCHIVING if policy.dead_letters else State.ARCHIVED
-        match verdict:
-            case Verdict.ACCEPT:
-                state, reason = State.ACKNOWLEDGED, None
-            case Verdict.GAP:
-                state, reason = State.ARCHIVED, _NO_RECORD
-            case Verdict.REJECT:
-                state, reason = archive, reason or "rejected by the consumer"
-            case Verdict.RELEASE if run.deliveries < policy.delivery_limit:
-                state, reason = State.AVAILABLE, None
-            case Verdict.RELEASE:
-                limit = f"delivery count limit {policy.delivery_limit} reached"
-                state, reason = archive, f"{limit}: {reason}" if reason else limit
+    # ---- changes, called by apply_all only
+
+    def _change(self, event: Started | Advanced | Leaving) -> None:
+        match event:
+            case Started(_, start, state_epoch):
+                self.runs = Runs(start)
+                self.leaving = frozenset()
+                self.state_epoch = state_epoch
+            case Advanced(_, start):
+                if start > self.start:
+                    self.runs.drop_below(start)
+            case Leaving(_, holder):
+                self.leaving |= {holder}
             case _:
-                raise AssertionError(f"{verdict} settles nothing")
-        return Settled(self.key, run.span, state, run.deliveries, reason)
-
-    def _inside(self, span: Span) -> list[Run]:
-        return self.runs.within(span) if span.last >= self.start else []
-
-    # ---- changes, called by apply only
-
-    def _fill_to(self, first: int) -> None:
-        """In recovery what lies before a known span was acquired and forgotten: never delivered."""
-        if first > self.end:
-            self.runs.put(Run(Span(self.end, first - 1), State.AVAILABLE))
-
-    def _stored(self, span: Span) -> int:
-        """What the journal knows of the deliveries of a span that is acquired as one."""
-        for run in self.runs.within(span):
-            return run.stored if run.state is State.ACQUIRED else run.deliveries
-        return 0
+                assert_never(event)
 
     def _follow_finished_head(self) -> None:
         start = self.start
-        for run in self.runs:
-            if not run.state.finished:
+        head = self.runs.at(start)
+        if head is None or not head.state.finished:
+            return
+        for _, last, status in self.runs.pieces():
+            if not status.state.finished:
                 break
-            start = run.span.last + 1
-        if start > self.start:
-            self.runs.drop_below(start)
+            start = last + 1
+        self.runs.drop_below(start)
 
 
-def _batch_end(batches: Sequence[Span], offset: int) -> int:
-    """The last offset of the record batch that holds `offset`, or follows it."""
-    low, high = 0, len(batches) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if batches[middle].last < offset:
-            low = middle + 1
-        else:
-            high = middle
-    return batches[low].last
+def _taken_to(command: Acquire, first: int, last: int, records_max: int) -> int:
+    """The last of `first` to `last` that is acquired where there is room for so many."""
+    stop = first + records_max - 1
+    if stop >= last:
+        return last
+    if command.exact:
+        return stop
+    batches = command.batches
+    index = min(bisect_left(batches, stop, key=_last), len(batches) - 1)
+    return min(batches[index].last, last)  # to the end of the batch that it is in, or before
 
 
-def _by_verdict(span: Span, verdicts: Sequence[Verdict], start: int) -> list[tuple[Span, Verdict]]:
-    """The span as runs of one verdict each, without what lies below `start`."""
+def _last(span: Span) -> int:
+    return span.last
+
+
+def _by_verdict(
+    span: Span, verdicts: Sequence[Verdict], held: Sequence[Piece]
+) -> Iterable[tuple[int, int, Status, Verdict]]:
+    """The pieces of `span` in parts of one verdict each."""
     if len(verdicts) == 1:
-        return [(Span(max(span.first, start), span.last), verdicts[0])]
-    parts: list[tuple[Span, Verdict]] = []
-    first = max(span.first, start)
-    for offset in range(first + 1, span.last + 2):
-        ended = offset > span.last or (
-            verdicts[offset - span.first] is not verdicts[first - span.first]
-        )
-        if ended:
-            parts.append((Span(first, offset - 1), verdicts[first - span.first]))
-            first = offset
-    return parts
+        return [(first, last, status, verdicts[0]) for first, last, status in held]
+    return _cut_by_verdict(span, verdicts, held)
+
+
+def _cut_by_verdict(
+    span: Span, verdicts: Sequence[Verdict], held: Sequence[Piece]
+) -> Iterator[tuple[int, int, Status, Verdict]]:
+    for begin, last, status in held:
+        first, verdict = begin, verdicts[begin - span.first]
+        for offset in range(begin + 1, last + 1):
+            said = verdicts[offset - span.first]
+            if said is not verdict:
+                yield first, offset - 1, status, verdict
+                first, verdict = offset, said
+        yield first, last, status, verdict

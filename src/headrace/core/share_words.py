@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 from uuid import UUID
 
 from headrace.core.runs import State
 from headrace.core.types import MemberId, MonoMs, Span
 
+NO_RECORD = "no record at this offset"
+PORTION_RUNS = 500  # that are settled without a pause where nobody asked for more: some 3 ms
 NAME_BYTES_MAX = 32_767  # of a group or session: what the journal's keys, and Kafka's, can hold
 
 
@@ -60,7 +63,8 @@ class Acquire:
     At most `records_max` records when `exact`, else up to the end of the batch that reaches it
     (KIP-1206: record_limit and batch_optimized). `looked_from` is where the log was read from, to
     the last of `batches` or, where none of what was read holds a record, to `looked_to`: what lies
-    before the first of `batches` was compacted away, and is finished.
+    before the first of `batches` was compacted away, and is finished. With `isolate`, what is given
+    near the delivery limit shrinks to single records (core.redelivery).
     """
 
     holder: MemberId
@@ -70,6 +74,7 @@ class Acquire:
     exact: bool = False
     looked_from: int | None = None
     looked_to: int = -1
+    isolate: bool = False
 
     @property
     def gap(self) -> Span | None:
@@ -99,9 +104,13 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseHeld:
-    """Release everything that `holder` has acquired: its session ended."""
+    """Release everything that `holder` has acquired: its session ended.
+
+    At most `runs_max` runs at once; the rest follows with the next ticks.
+    """
 
     holder: MemberId
+    runs_max: int = PORTION_RUNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +143,9 @@ class LogStartMoved:
 Command = Acquire | Acknowledge | ReleaseHeld | Reclaim | DeadLettered | LogStartMoved
 
 
-# ---- events
+# ---- events; those that come by the thousand are tuples, which are made in half the time
+
+Range = tuple[int, int, State, int, str | None]  # first, last, state, deliveries, reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,19 +157,31 @@ class Started:
     state_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Acquired:
-    """A holder has the span until `deadline`, for the `deliveries`-th time. Volatile."""
+class Acquired(NamedTuple):
+    """A holder has the span until `deadline`, for the `deliveries`-th time. Volatile.
+
+    `lot` is the span delivered together when redelivery began to shrink (core.redelivery), `stored`
+    the deliveries that the journal knows of; None: what the state has.
+    """
 
     key: ShareKey
     span: Span
     deliveries: int
     holder: MemberId
     deadline: MonoMs
+    lot: Span | None = None
+    stored: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Leaving:
+    """A session ended whose records are released in portions, as time goes on. Volatile."""
+
+    key: ShareKey
+    holder: MemberId
+
+
+class Settled(NamedTuple):
     """The span left the hands of its holder, or a dead letter was written. Durable."""
 
     key: ShareKey
@@ -169,6 +192,14 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a record of the journal says of many ranges, in the order written. Only in recovery."""
+
+    key: ShareKey
+    ranges: Sequence[Range]
+
+
+@dataclass(frozen=True, slots=True)
 class Advanced:
     """SPSO moved to `start` for a reason outside: retention. Durable."""
 
@@ -176,4 +207,4 @@ class Advanced:
     start: int
 
 
-Event = Started | Acquired | Settled | Advanced
+Event = Started | Acquired | Leaving | Settled | Replayed | Advanced

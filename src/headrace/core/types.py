@@ -4,7 +4,7 @@ Two kinds of time exist and must not be mixed: monotonic time orders locks and s
 one process, wall time is what may be written to the log. Both are parameters (style 2.3).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NewType
 from uuid import UUID
@@ -37,15 +37,22 @@ def age_ms(since: WallMs, now: WallMs) -> int:
     return now - since
 
 
-@dataclass(frozen=True, slots=True, order=True)
+def earlier(instant: WallMs, duration_ms: int) -> WallMs:
+    """The calendar time `duration_ms` before, or 0 where there was none."""
+    return WallMs(max(instant - duration_ms, 0))
+
+
+@dataclass(init=False, frozen=True, slots=True, order=True)
 class Span:
     """Offsets `first` to `last`, both included, as ranges are on the wire; never empty."""
 
     first: int
     last: int
 
-    def __post_init__(self) -> None:
-        assert 0 <= self.first <= self.last, f"not a span: {self.first}..{self.last}"
+    def __init__(self, first: int, last: int) -> None:  # twice as fast as the one of a dataclass
+        assert 0 <= first <= last, f"not a span: {first}..{last}"
+        _set_first(self, first)
+        _set_last(self, last)
 
     def __len__(self) -> int:
         return self.last - self.first + 1
@@ -55,6 +62,10 @@ class Span:
 
     def __str__(self) -> str:
         return f"{self.first}-{self.last}" if self.first != self.last else str(self.first)
+
+
+_set_first: Callable[[Span, int], None] = vars(Span)["first"].__set__
+_set_last: Callable[[Span, int], None] = vars(Span)["last"].__set__
 
 
 @dataclass(frozen=True, slots=True, order=True)

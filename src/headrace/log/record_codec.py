@@ -6,42 +6,57 @@ why records were archived, and records of type 20900 that keep leases, which Kaf
 A key begins with its type, a value with its version, both int16.
 
 A command's settled records become one ShareUpdate a share-partition, with SPSO as it is after the
-command (Kafka writes it one write late); a ShareSnapshot follows `updates_per_snapshot` updates.
-Acquisitions are never written. Sources: ShareSnapshotValue.json, ShareUpdateValue.json;
+command (Kafka writes it one write late); a ShareSnapshot follows `updates_per_snapshot` updates, or
+more where it would be long: never more often than an update for every 64 runs in it. What is too
+long for one record goes on in updates of the same snapshot behind it, in the same atomic append,
+which Kafka merges just so. Acquisitions are never written.
+
+A journal may be pruned (`pruned`): updates whose snapshot is gone are passed over then, because
+what they say stands in a later snapshot too; `unfounded` tells where none came.
+
+Sources: ShareSnapshotValue.json, ShareUpdateValue.json;
 KIP-932 "Share coordinator"; KIP-1226 for DeliveryCompleteCount.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import NamedTuple
 
 from headrace.core.leases import (
-    Acquisition,
-    Held,
-    Lease,
     LeaseAcquired,
     LeaseCommitted,
     LeaseDiscarded,
     LeaseForgotten,
     LeaseKey,
     LeaseOpened,
-    LeaseRestored,
     LeaseStaged,
-    Staged,
 )
 from headrace.core.machine import Entry
-from headrace.core.runs import Run, State
+from headrace.core.runs import State
 from headrace.core.shard import ShareShard
-from headrace.core.shard_words import Event, Forgotten
+from headrace.core.shard_words import Event, Forgotten, Keep, LeaseKept, PartitionKept
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import Advanced, Settled, ShareKey, Started, Verdict
+from headrace.core.share_words import (
+    Acquired,
+    Advanced,
+    Range,
+    Replayed,
+    Settled,
+    ShareKey,
+    Started,
+)
 from headrace.core.types import Span, WallMs
+from headrace.log.lease_records import LEASE, lease_key, lease_record, restored
+from headrace.log.share_batches import durable, portions, read
 from headrace.wire.primitives import Malformed, Reader, Writer
 
-SNAPSHOT, UPDATE, LEASE = 0, 1, 20900
+SNAPSHOT, UPDATE = 0, 1
 _VALUE_VERSION = 0
 _DELIVERY_COMPLETE_COUNT = 0  # a tag of Kafka's
-_REASON = 10_000  # a tag of ours, far from any that Kafka may add
+_UPDATE_KEY = UPDATE.to_bytes(2, "big")
 _UNCHANGED = -1
+_RUNS_PER_UPDATE = 64
 
 Bytes = bytes | None
 
@@ -67,50 +82,102 @@ class ShareRecord:
     batches: tuple[StateBatch, ...]
 
 
+class _Decoded(NamedTuple):
+    """The same, with what is in it as it is applied."""
+
+    key: ShareKey
+    snapshot_epoch: int
+    state_epoch: int | None
+    start: int
+    ranges: tuple[Range, ...]
+
+
 class ShareJournal:
     """Encodes what a shard's events make durable, and gives the events back in recovery."""
 
-    def __init__(self, shard: ShareShard, updates_per_snapshot: int = 500) -> None:
+    def __init__(
+        self, shard: ShareShard, updates_per_snapshot: int = 500, *, pruned: bool = False
+    ) -> None:
         self._shard = shard
         self._updates_per_snapshot = updates_per_snapshot
+        self._pruned = pruned
         self._snapshot_epochs: dict[ShareKey, int] = {}
         self._updates: dict[ShareKey, int] = {}
+        self.unfounded: set[ShareKey] = set()  # of whom an update came, and no snapshot yet
+        self._newest: dict[bytes, int] = {}  # offset of the newest whole state by key, ascending
 
     def records(self, events: Sequence[Event], written_at: WallMs) -> list[Entry]:
-        """One record a touched share-partition or lease; none for volatile events."""
-        settled: dict[ShareKey, list[StateBatch]] = {}
-        started: set[ShareKey] = set()
+        """The records of each touched share-partition or lease; none for volatile events."""
+        settled: dict[ShareKey, list[Range]] = {}
+        snapshots: set[ShareKey] = set()
         leases: dict[LeaseKey, None] = {}
         out: list[Entry] = []
-        for event in events:
+        told: list[Range] = []
+        told_of: ShareKey | None = None
+        for event in _without_locks(events):
             match event:
-                case Started(key):
-                    started.add(key)
+                case Settled():
+                    key, span, state, deliveries, reason = event
+                    if key is not told_of:  # hashing names costs more than all the rest
+                        told, told_of = settled.setdefault(key, []), key
+                    told.append((span.first, span.last, state, deliveries, reason))
+                case Replayed(key, ranges):
+                    settled.setdefault(key, []).extend(ranges)
+                case Started(key) | PartitionKept(key):
+                    snapshots.add(key)
                     settled.setdefault(key, [])
-                case Settled(key, span, state, deliveries, reason):
-                    settled.setdefault(key, []).append(StateBatch(span, state, deliveries, reason))
                 case Advanced(key):
                     settled.setdefault(key, [])
-                case LeaseOpened() | LeaseAcquired() | LeaseStaged() | LeaseCommitted():
+                case (
+                    LeaseOpened()
+                    | LeaseAcquired()
+                    | LeaseStaged()
+                    | LeaseCommitted()
+                    | LeaseDiscarded()
+                    | LeaseKept()
+                ):
                     leases[event.lease] = None
-                case LeaseDiscarded(lease):
-                    leases[lease] = None
-                case LeaseForgotten(lease):
-                    out.append(Entry(_lease_key(lease), None))
-                case Forgotten(key):
-                    out.append(Entry(_share_key(SNAPSHOT, key), None))
-                    self._snapshot_epochs.pop(key, None)
+                case Forgotten() | LeaseForgotten():
+                    out.append(self._tombstone(event))
                 case _:
-                    pass  # members, assignments and acquisition locks die with the process
-        for key, batches in settled.items():
+                    pass  # members and assignments die with the process
+        for key, ranges in settled.items():
             partition = self._shard.partitions[key]
-            if key not in started:
+            if key not in snapshots:
                 # Also before a snapshot: it does not tell what became of records below SPSO.
-                out.append(self._update(partition, batches))
-            if key in started or self._updates[key] >= self._updates_per_snapshot:
-                out.append(self._snapshot(partition, written_at))
-        out += [_lease_record(self._shard.leases[lease]) for lease in leases]
+                out += self._entries(partition, ranges)
+            if key in snapshots or self._snapshot_is_due(partition):
+                out += self._entries(partition, durable(partition.runs), written_at)
+        out += [lease_record(self._shard.leases[lease]) for lease in leases]
         return out
+
+    def placed(self, offset: int, key: Bytes, value: Bytes) -> None:
+        """A record is in the journal at `offset`."""
+        if key is not None and not key.startswith(_UPDATE_KEY):
+            self._newest.pop(key, None)
+            if value is not None:
+                self._newest[key] = offset
+
+    def needed_from(self, end: int) -> int:
+        """The smallest offset that recovery needs, of a journal that ends at `end`."""
+        return next(iter(self._newest.values()), end)
+
+    def count_below(self, offset: int) -> int:
+        """How many share-partitions and leases have their newest whole state below an offset."""
+        return sum(1 for _ in takewhile(lambda one: one < offset, self._newest.values()))
+
+    def cold(self, before: int, count_max: int) -> Keep:
+        """Of whom the newest whole state lies below an offset: the oldest so many."""
+        partitions, leases = list[ShareKey](), list[LeaseKey]()
+        for key, offset in islice(self._newest.items(), count_max):
+            if offset >= before:
+                break
+            source = Reader(key)
+            if source.int16() == LEASE:
+                leases.append((_text(source), _text(source)))
+            else:
+                partitions.append(_named(source))
+        return Keep(tuple(partitions), tuple(leases))
 
     def events(self, key: Bytes, value: Bytes) -> list[Event]:
         """What a record stands for. Raises: Malformed for bytes, types or versions not known."""
@@ -120,57 +187,74 @@ class ShareJournal:
         kind = source.int16()
         if kind == LEASE:
             lease = (_text(source), _text(source))
-            return [_restored(lease, value) if value is not None else LeaseForgotten(lease)]
+            return [restored(lease, value) if value is not None else LeaseForgotten(lease)]
         if kind not in (SNAPSHOT, UPDATE):
             raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
-        share_key = ShareKey(_text(source), source.uuid(), source.int32())
+        share_key = _named(source)
         if value is None:
+            self.unfounded.discard(share_key)
             return [Forgotten(share_key)]
-        record = _share_record(share_key, kind, value)
-        return self._replayed(record)
+        return self._replayed(_decoded(share_key, kind, value))
 
-    def _replayed(self, record: ShareRecord) -> list[Event]:
+    def _replayed(self, record: _Decoded) -> list[Event]:
         key = record.key
-        settled: list[Event] = [
-            Settled(key, batch.span, batch.state, batch.deliveries, batch.reason)
-            for batch in record.batches
-        ]
         if record.state_epoch is not None:
             self._snapshot_epochs[key] = record.snapshot_epoch
             self._updates[key] = 0
-            return [Started(key, record.start, record.state_epoch), *settled]
-        if record.snapshot_epoch != self._snapshot_epochs.get(key):
+            self.unfounded.discard(key)
+            return [
+                Started(key, record.start, record.state_epoch), Replayed(key, record.ranges)
+            ]  # fmt: skip
+        known = self._snapshot_epochs.get(key)
+        if self._pruned and known is None:
+            self.unfounded.add(key)
+            return []
+        if record.snapshot_epoch != known:
             raise Malformed(f"an update of snapshot {record.snapshot_epoch} of {key} without it")
         self._updates[key] += 1
+        settled: list[Event] = [Replayed(key, record.ranges)]
         return [*settled, Advanced(key, record.start)] if record.start != _UNCHANGED else settled
 
-    def _snapshot(self, partition: SharePartition, written_at: WallMs) -> Entry:
-        key = partition.key
-        epoch = self._snapshot_epochs.get(key, -1) + 1
-        self._snapshot_epochs[key], self._updates[key] = epoch, 0
-        out = Writer()
-        out.int16(_VALUE_VERSION)
-        out.int32(epoch)
-        out.int32(partition.state_epoch)
-        out.int32(0)  # leader epoch: one broker, one leader
-        out.int64(partition.start)
-        out.int64(written_at)
-        out.int64(written_at)
-        _write_batches(out, _durable(partition.runs))
-        _write_complete_count(out, partition)
-        return Entry(_share_key(SNAPSHOT, key), bytes(out.data))
+    def _tombstone(self, event: Forgotten | LeaseForgotten) -> Entry:
+        if isinstance(event, LeaseForgotten):
+            return Entry(lease_key(event.lease), None)
+        self._snapshot_epochs.pop(event.key, None)
+        return Entry(_share_key(SNAPSHOT, event.key), None)
 
-    def _update(self, partition: SharePartition, batches: list[StateBatch]) -> Entry:
+    def _snapshot_is_due(self, partition: SharePartition) -> bool:
+        updates = self._updates[partition.key]
+        runs_paid_for = updates * _RUNS_PER_UPDATE  # or a long one would be most of the journal
+        return updates >= self._updates_per_snapshot and runs_paid_for >= len(partition.runs)
+
+    def _entries(
+        self, partition: SharePartition, ranges: Sequence[Range], snapshot_at: WallMs | None = None
+    ) -> list[Entry]:
+        """A ShareUpdate, or a ShareSnapshot of a time, and the updates that it goes on in."""
         key = partition.key
-        self._updates[key] += 1
-        out = Writer()
-        out.int16(_VALUE_VERSION)
-        out.int32(self._snapshot_epochs[key])
-        out.int32(0)
-        out.int64(partition.start)
-        _write_batches(out, batches)
-        _write_complete_count(out, partition)
-        return Entry(_share_key(UPDATE, key), bytes(out.data))
+        if snapshot_at is not None:
+            self._snapshot_epochs[key] = self._snapshot_epochs.get(key, -1) + 1
+            self._updates[key] = 0
+        epoch, entries = self._snapshot_epochs[key], list[Entry]()
+        arrays = list(portions(ranges))
+        for number, array in enumerate(arrays, 1):
+            out = Writer()
+            out.int16(_VALUE_VERSION)
+            out.int32(epoch)
+            kind = SNAPSHOT if snapshot_at is not None and not entries else UPDATE
+            if kind == SNAPSHOT:
+                out.int32(partition.state_epoch)
+            else:
+                self._updates[key] += 1
+            out.int32(0)  # leader epoch: one broker, one leader
+            # SPSO moves with the last of it, when all that is below it was told.
+            out.int64(partition.start if kind == SNAPSHOT or number == len(arrays) else _UNCHANGED)
+            if kind == SNAPSHOT and snapshot_at is not None:
+                out.int64(snapshot_at)
+                out.int64(snapshot_at)
+            out.raw(array)
+            out.tags({_DELIVERY_COMPLETE_COUNT: partition.finished.to_bytes(4, "big")})
+            entries.append(Entry(_share_key(kind, key), bytes(out.data)))
+        return entries
 
 
 def read_share_record(key: Bytes, value: Bytes) -> ShareRecord | None:
@@ -184,19 +268,23 @@ def read_share_record(key: Bytes, value: Bytes) -> ShareRecord | None:
     kind = source.int16()
     if kind not in (SNAPSHOT, UPDATE):
         return None
-    return _share_record(ShareKey(_text(source), source.uuid(), source.int32()), kind, value)
+    decoded = _decoded(_named(source), kind, value)
+    batches = tuple(
+        StateBatch(Span(first, last), state, deliveries, reason)
+        for first, last, state, deliveries, reason in decoded.ranges
+    )
+    return ShareRecord(
+        decoded.key, decoded.snapshot_epoch, decoded.state_epoch, decoded.start, batches
+    )
 
 
-def _durable(runs: Iterable[Run]) -> list[StateBatch]:
-    """What outlives the process: locks forgotten, never-delivered records not mentioned."""
-    batches = []
-    for run in runs:
-        acquired = run.state is State.ACQUIRED
-        state = State.AVAILABLE if acquired else run.state
-        deliveries = run.stored if acquired else run.deliveries
-        if state is not State.AVAILABLE or deliveries:
-            batches.append(StateBatch(run.span, state, deliveries, run.reason))
-    return batches
+def _without_locks(events: Sequence[Event]) -> list[Event]:
+    """What is not an acquisition: they come by the hundred, and die with the process."""
+    return [event for event in events if not isinstance(event, Acquired)]
+
+
+def _named(source: Reader) -> ShareKey:
+    return ShareKey(_text(source), source.uuid(), source.int32())
 
 
 def _text(source: Reader) -> str:
@@ -215,22 +303,7 @@ def _share_key(kind: int, key: ShareKey) -> bytes:
     return bytes(out.data)
 
 
-def _write_batches(out: Writer, batches: Sequence[StateBatch]) -> None:
-    def write(sink: Writer, batch: StateBatch) -> None:
-        sink.int64(batch.span.first)
-        sink.int64(batch.span.last)
-        sink.int8(batch.state)
-        sink.int16(batch.deliveries)
-        sink.tags({_REASON: batch.reason.encode()} if batch.reason else None)
-
-    out.compact_array(batches, write)
-
-
-def _write_complete_count(out: Writer, partition: SharePartition) -> None:
-    out.tags({_DELIVERY_COMPLETE_COUNT: partition.finished.to_bytes(4, "big")})
-
-
-def _share_record(key: ShareKey, kind: int, value: bytes) -> ShareRecord:
+def _decoded(key: ShareKey, kind: int, value: bytes) -> _Decoded:
     source = Reader(value)
     version = source.int16()
     if version != _VALUE_VERSION:
@@ -242,98 +315,6 @@ def _share_record(key: ShareKey, kind: int, value: bytes) -> ShareRecord:
     if kind == SNAPSHOT:
         source.int64()
         source.int64()
-    batches = tuple(source.compact_array(_read_batch))
+    ranges = read(source)
     source.tags()
-    return ShareRecord(key, snapshot_epoch, state_epoch, start, batches)
-
-
-def _read_batch(source: Reader) -> StateBatch:
-    span, state, deliveries = _read_span(source), source.int8(), source.int16()
-    reason = source.tags().get(_REASON)
-    if state not in set(State) or state == State.ACQUIRED:
-        raise Malformed(f"delivery state {state} cannot be durable")
-    told = bytes(reason).decode(errors="replace") if reason else None
-    return StateBatch(span, State(state), deliveries, told)
-
-
-def _read_span(source: Reader) -> Span:
-    first, last = source.int64(), source.int64()
-    if not 0 <= first <= last:
-        raise Malformed(f"{first}-{last} is not a range of offsets")
-    return Span(first, last)
-
-
-def _lease_key(lease: LeaseKey) -> bytes:
-    out = Writer()
-    out.int16(LEASE)
-    for part in lease:
-        out.nullable_string(part)
-    return bytes(out.data)
-
-
-def _lease_record(lease: Lease) -> Entry:
-    out = Writer()
-
-    def write_place(sink: Writer, where: ShareKey, span: Span) -> None:
-        sink.uuid(where.topic_id)
-        sink.int32(where.partition)
-        sink.int64(span.first)
-        sink.int64(span.last)
-
-    def write_held(sink: Writer, held: Held) -> None:
-        write_place(sink, held.key, held.span)
-        sink.int16(held.deliveries)
-
-    def write_staged(sink: Writer, staged: Staged) -> None:
-        write_place(sink, staged.key, staged.span)
-        sink.int8(staged.verdict)
-        sink.compact_nullable_string(staged.reason)
-
-    def write_acquisition(sink: Writer, item: tuple[int, Acquisition]) -> None:
-        seq, acquisition = item
-        sink.int64(seq)
-        sink.compact_array(acquisition.held, write_held)
-        sink.compact_array(acquisition.staged, write_staged)
-
-    out.int16(_VALUE_VERSION)
-    out.int32(lease.epoch)
-    out.int64(lease.committed)
-    out.compact_array(lease.topics, Writer.compact_string)
-    out.compact_array(sorted(lease.acquisitions.items()), write_acquisition)
-    out.tags()
-    return Entry(_lease_key(lease.key), bytes(out.data))
-
-
-def _restored(lease: LeaseKey, value: bytes) -> LeaseRestored:
-    source = Reader(value)
-    version = source.int16()
-    if version != _VALUE_VERSION:
-        raise Malformed(f"version {version} of a lease is from the future")
-
-    def read_place(source: Reader) -> tuple[ShareKey, Span]:
-        return ShareKey(lease[0], source.uuid(), source.int32()), _read_span(source)
-
-    def read_held(source: Reader) -> Held:
-        return Held(*read_place(source), source.int16())
-
-    def read_staged(source: Reader) -> Staged:
-        key, span = read_place(source)
-        verdict = source.int8()
-        if verdict not in set(Verdict):
-            raise Malformed(f"{verdict} is not a verdict")
-        return Staged(key, span, Verdict(verdict), source.compact_nullable_string())
-
-    def read_acquisition(source: Reader) -> tuple[int, Acquisition]:
-        seq = source.int64()
-        held = tuple(source.compact_array(read_held))
-        return seq, Acquisition(held, tuple(source.compact_array(read_staged)))
-
-    restored = LeaseRestored(
-        lease,
-        source.int32(),
-        source.int64(),
-        tuple(source.compact_array(Reader.compact_string)),
-        tuple(source.compact_array(read_acquisition)),
-    )
-    source.tags()
-    return restored
+    return _Decoded(key, snapshot_epoch, state_epoch, start, ranges)

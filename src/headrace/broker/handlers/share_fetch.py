@@ -212,6 +212,7 @@ async def _acquire_at(
         exact,
         looked_from=first,
         looked_to=piece.headers[-1].last_offset,
+        isolate=True,
     )
     answer = await shares.ask(key.group, On(key, command))
     if isinstance(answer, Refused):

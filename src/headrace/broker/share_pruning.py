@@ -1,0 +1,106 @@
+"""The journal of share groups kept short: what recovery does not need is removed from its front.
+
+As Kafka's share coordinator does (ShareCoordinatorService: prune and cold snapshot jobs): each
+share.coordinator.state.topic.prune.interval.ms the log start of a shard's journal moves up to the
+oldest of the newest snapshots. Share-partitions and leases at rest would hold it back for ever, so
+those whose newest snapshot is older than share.coordinator.cold.partition.snapshot.interval.ms get
+a new one, where that frees more than it writes. What is younger than headrace.share.history.ms
+stays, for people who ask what became of a record.
+"""
+
+import logging
+from collections import deque
+
+from headrace.broker.background import Background
+from headrace.broker.config import Config
+from headrace.broker.partitions import Partition
+from headrace.broker.runtime import StorageFault
+from headrace.broker.shares import Shard, Shares
+from headrace.core.types import MonoMs, earlier, elapsed_ms
+from headrace.log.api import Clock
+from headrace.log.record_codec import ShareJournal
+
+log = logging.getLogger("headrace.broker")
+
+PORTION = 20  # snapshots that one command writes
+_MARKS_MAX = 1_000
+
+
+class SharePruning:
+    """Runs from `start` to `close`, on the event loop."""
+
+    def __init__(self, config: Config, clock: Clock, shares: Shares) -> None:
+        self._config = config
+        self._clock = clock
+        self._shares = shares
+        self._work = Background("the journal of share groups is no longer pruned")
+        # By shard, when its journal ended where: what is older tells which snapshots are cold.
+        self._marks: list[deque[tuple[MonoMs, int]]] = []
+
+    def start(self) -> None:
+        """Begin to keep time; the shards are open."""
+        self._work.begin(self._run())
+
+    async def close(self) -> None:
+        """Leave off after the shard that is under way."""
+        await self._work.stop()
+
+    async def prune(self) -> None:
+        """Prune every shard's journal once."""
+        for index, shard in enumerate(self._shares.shards):
+            try:
+                await self._prune(index, shard, self._shares.journals[index])
+            except (OSError, StorageFault) as error:
+                log.warning("%s is not pruned this time: %s", shard.name, error)
+            if self._work.is_stopping:
+                return
+
+    async def _run(self) -> None:
+        while await self._work.pause(self._config.share_state_prune_ms):
+            await self.prune()
+
+    async def _prune(self, index: int, shard: Shard, partition: Partition) -> None:
+        """Raises: OSError; StorageFault."""
+        await self._replace_cold(shard, self._cold_below(index, partition.log.end_offset))
+        await shard.durable()
+        end, cuts = partition.log.end_offset, partition.cuts
+        until = min(_codec(shard).needed_from(end), self._history_from(partition))
+        if until <= partition.start_offset:
+            return
+        # The snapshots must not be lost with the power, once what came before them is removed.
+        await partition.on_disk(end, cuts)
+        was = partition.start_offset
+        partition.delete_records(until)
+        log.info("%s: removed %d records, which no recovery needs", shard.name, until - was)
+
+    async def _replace_cold(self, shard: Shard, below: int) -> None:
+        """Snapshot what was last snapshotted below an offset. Raises: StorageFault."""
+        codec = _codec(shard)
+        cold = codec.count_below(below)
+        if below - codec.needed_from(below) < 2 * cold:
+            return  # most of what would go are the very snapshots that would be written again
+        while cold > 0 and not self._work.is_stopping:
+            await shard.ask(_codec(shard).cold(below, PORTION))
+            cold -= PORTION
+
+    def _cold_below(self, index: int, end: int) -> int:
+        """Where the journal ended when what is cold now was written."""
+        while len(self._marks) <= index:
+            self._marks.append(deque(maxlen=_MARKS_MAX))
+        marks, now = self._marks[index], self._clock.mono()
+        below = 0
+        while marks and elapsed_ms(marks[0][0], now) >= self._config.share_cold_snapshot_ms:
+            _, below = marks.popleft()
+        marks.append((now, end))
+        return below
+
+    def _history_from(self, partition: Partition) -> int:
+        """The first record that is young enough to be kept. Raises: OSError."""
+        since = earlier(self._clock.wall(), self._config.share_history_ms)
+        found = partition.log.offset_for_time(since)
+        return partition.log.end_offset if found is None else found[0]
+
+
+def _codec(shard: Shard) -> ShareJournal:
+    assert isinstance(shard.codec, ShareJournal)
+    return shard.codec

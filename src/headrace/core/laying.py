@@ -1,0 +1,99 @@
+"""Events of a share-partition as runs to be laid, as many as possible in one go."""
+
+from headrace.core.runs import Piece, Runs, State, Status
+from headrace.core.share_words import Acquired, Replayed, Settled
+
+
+class Laying:
+    """Collects runs that follow each other; `done` lays them, as does one that goes back."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._pieces: list[Piece] = []
+        self._end = runs.end  # once the pieces are laid
+        self._last = -1  # of the pieces
+        self._made_of: tuple[object, ...] | None = None
+        self._made = _NONE  # what the latest acquisition became
+        self._settled: dict[tuple[State, int, str | None], Status] = {}
+
+    def done(self) -> None:
+        """Lay what was collected."""
+        if self._pieces:
+            self._runs.lay_all(self._pieces)
+            self._pieces = []
+            self._made_of = None
+            self._settled.clear()  # statuses that nothing is in any more are not known any more
+            self._last = -1
+
+    def settled(self, event: Settled) -> None:
+        """The span left the hands of its holder."""
+        _, span, state, deliveries, reason = event
+        first, last = span.first, span.last
+        if deliveries > 1 and state is State.AVAILABLE:
+            was = self._was(first)
+            lot = was.lot if was is not None else None
+            self._add(first, last, self._runs.status(state, deliveries, reason=reason, lot=lot))
+            return
+        status = self._settled.get((state, deliveries, reason))
+        if status is None or not self._last < first < self._end or last >= self._end:
+            self._add(first, last, self._plain((state, deliveries, reason)))
+        else:
+            self._pieces.append((first, last, status))
+            self._last = last
+
+    def replayed(self, event: Replayed) -> None:
+        """What the journal says of many spans."""
+        for first, last, state, deliveries, reason in event.ranges:
+            self._add(first, last, self._plain((state, deliveries, reason)))
+
+    def acquired(self, event: Acquired) -> None:
+        """A holder has the span, which was of one status."""
+        span, made_of = event.span, event[2:]
+        if made_of != self._made_of or event.stored is None:
+            self._made_of = made_of
+            self._made = self._lock(event)
+        first, last = span.first, span.last
+        if self._last < first and last < self._end:
+            self._pieces.append((first, last, self._made))
+            self._last = last
+        else:
+            self._add(first, last, self._made)
+
+    def _lock(self, event: Acquired) -> Status:
+        stored = event.stored
+        if stored is None:
+            was = self._was(event.span.first)
+            stored = was.deliveries if was is not None else 0
+            if was is not None and was.state is State.ACQUIRED:
+                stored = was.stored
+        return self._runs.status(
+            State.ACQUIRED, event.deliveries, event.holder, event.deadline, stored, None, event.lot
+        )
+
+    def _plain(self, key: tuple[State, int, str | None]) -> Status:
+        status = self._settled.get(key)
+        if status is None:
+            state, deliveries, reason = key
+            status = self._settled[key] = self._runs.status(state, deliveries, reason=reason)
+        return status
+
+    def _was(self, first: int) -> Status | None:
+        if first <= self._last:
+            self.done()
+        return self._runs.at(first)
+
+    def _add(self, first: int, last: int, status: Status) -> None:
+        if first <= self._last:
+            self.done()
+            status = self._runs.status(*status.key)
+        if first > self._end:
+            # In recovery what lies before a known span was acquired and forgotten: never delivered.
+            self._pieces.append((self._end, first - 1, self._plain(_UNTOUCHED)))
+        self._pieces.append((first, last, status))
+        self._last = last
+        if last >= self._end:
+            self._end = last + 1
+
+
+_NONE = Status(State.ACQUIRED)
+_UNTOUCHED = (State.AVAILABLE, 0, None)

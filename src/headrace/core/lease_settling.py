@@ -1,0 +1,72 @@
+"""What leases make of the share-partitions they hold records of: locks taken back, and commits.
+
+A commit is one decision and one atomic record batch, however many runs it settles: half of it must
+never be durable. What can be done about its length is to make a run cheap.
+"""
+
+from collections.abc import Mapping
+
+from headrace.core.errors import Refused
+from headrace.core.leases import Lease, LeaseCommitted, verdicts
+from headrace.core.machine import Decided
+from headrace.core.settling import Settling
+from headrace.core.shard_words import Committed, Event, Renewed
+from headrace.core.share_partition import SharePartition
+from headrace.core.share_words import Acquired, Policy, Reclaim, ShareKey, Verdict
+from headrace.core.types import Now, Span
+
+Partitions = Mapping[ShareKey, SharePartition]
+
+
+def reclaimed(lease: Lease, partitions: Partitions, now: Now, policy: Policy) -> list[Acquired]:
+    """The locks that an open lease takes back."""
+    found: list[Acquired] = []
+    for acquisition in lease.acquisitions.values():
+        for held in acquisition.held:
+            partition = partitions.get(held.key)
+            if partition is not None:
+                wanted = Reclaim(lease.holder, held.span, held.deliveries)
+                events = partition.decide(wanted, now, policy)
+                assert not isinstance(events, Refused), events  # it takes what it finds
+                found += [event for event in events if isinstance(event, Acquired)]
+    return found
+
+
+def renewed(lease: Lease, partitions: Partitions, now: Now, policy: Policy) -> Decided[Event]:
+    """Restart the locks of all that the lease still has."""
+    events = reclaimed(lease, partitions, now, policy)
+    wanted = sum(len(held.span) for one in lease.acquisitions.values() for held in one.held)
+    kept = sum(len(event.span) for event in events)
+    return Decided(events, Renewed(kept, wanted - kept))
+
+
+def committed(lease: Lease, seq: int, partitions: Partitions, policy: Policy) -> Decided[Event]:
+    """Settle all numbers up to `seq`: as staged, the rest accepted."""
+    events: list[Event] = []
+    settled = dict.fromkeys(Verdict, 0)
+    wanted, holder = 0, lease.holder
+    for number, acquisition in sorted(lease.acquisitions.items()):
+        if number > seq:
+            break
+        wanted += sum(len(held.span) for held in acquisition.held)
+        key: ShareKey | None = None
+        for held, span, verdict, reason in verdicts(acquisition):
+            if held.key is not key:  # hashing names costs more than all the rest
+                key = held.key
+                partition, settle = partitions.get(key), Settling(key, policy)
+            if partition is None:
+                continue
+            for first, last, status in partition.claimable(span, held.deliveries, holder):
+                whole = first == span.first and last == span.last
+                part = span if whole else Span(first, last)
+                events.append(settle(part, status, verdict, reason))
+                settled[verdict] += last - first + 1
+    if seq > lease.committed:
+        events.append(LeaseCommitted(lease.key, seq))
+    reply = Committed(
+        settled[Verdict.ACCEPT],
+        settled[Verdict.RELEASE],
+        settled[Verdict.REJECT],
+        wanted - sum(settled.values()),
+    )
+    return Decided(events, reply)

@@ -1,0 +1,44 @@
+"""What a verdict makes of records: the seed's state diagram, row by row. KIP-932."""
+
+from headrace.core.runs import State, Status
+from headrace.core.share_words import NO_RECORD, Policy, Settled, ShareKey, Verdict
+from headrace.core.types import Span
+
+_Outcome = tuple[State, str | None]
+
+
+class Settling:
+    """Settles records of one share-partition; those that are alike are decided once."""
+
+    def __init__(self, key: ShareKey, policy: Policy) -> None:
+        self._key = key
+        self._policy = policy
+        self._decided: dict[tuple[Status, Verdict, str | None], _Outcome] = {}
+
+    def __call__(
+        self, span: Span, status: Status, verdict: Verdict, reason: str | None = None
+    ) -> Settled:
+        """What `verdict`, for a reason, makes of the records of a span."""
+        asked = (status, verdict, reason)
+        outcome = self._decided.get(asked)
+        if outcome is None:
+            outcome = self._decided[asked] = self._outcome(status, verdict, reason)
+        return Settled(self._key, span, outcome[0], status.deliveries, outcome[1])
+
+    def _outcome(self, status: Status, verdict: Verdict, reason: str | None) -> _Outcome:
+        limit = self._policy.delivery_limit
+        archive = State.ARCHIVING if self._policy.dead_letters else State.ARCHIVED
+        match verdict:
+            case Verdict.ACCEPT:
+                return State.ACKNOWLEDGED, None
+            case Verdict.GAP:
+                return State.ARCHIVED, NO_RECORD
+            case Verdict.REJECT:
+                return archive, reason or "rejected by the consumer"
+            case Verdict.RELEASE if status.deliveries < limit:
+                return State.AVAILABLE, None
+            case Verdict.RELEASE:
+                reached = f"delivery count limit {limit} reached"
+                return archive, f"{reached}: {reason}" if reason else reached
+            case _:
+                raise AssertionError(f"{verdict} settles nothing")

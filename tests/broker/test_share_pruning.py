@@ -1,0 +1,264 @@
+"""The journal of share groups is cut at its front, and what it says stays the same."""
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from headrace.broker.config import Config
+from headrace.broker.partitions import Partition
+from headrace.broker.runtime import JournalDamaged
+from headrace.broker.services import Services
+from headrace.broker.shares import STATE_TOPIC
+from headrace.core.catalog import CreateTopic, Topic
+from headrace.core.errors import Refused
+from headrace.core.shard_words import (
+    AcquireLease,
+    AlterShareOffsets,
+    CommitLease,
+    DeleteShareGroup,
+    On,
+    OpenLease,
+)
+from headrace.core.share_group import Heartbeat
+from headrace.core.share_words import Acknowledge, Acknowledged, Acquire, ShareKey, Verdict
+from headrace.core.types import MemberId, Span
+from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.wire.batches import Record
+
+MEMBER = MemberId("member")
+SECONDS_MAX = 20
+MINUTES_5 = 300_000
+
+
+class Broker:
+    """The inside of a broker, on a disk and a clock that tests hold."""
+
+    def __init__(self, disk: MemoryDisk, **settings: str) -> None:
+        self.clock = VirtualClock()
+        self.clock.advance(10 * MINUTES_5)
+        given = {"headrace.share.history.ms": "0", "headrace.durability": "fsync"}
+        given |= {name.replace("_", "."): text for name, text in settings.items()}
+        self.services = Services(Config.parse(given), disk, self.clock, uuid4)
+        self.services.topics.load()
+
+    @property
+    def journal(self) -> Partition:
+        return self.services.shares.journals[0]
+
+    async def topic(self) -> Topic:
+        known = self.services.catalog.topics.get("orders")
+        if known is not None:
+            return known
+        made = await self.services.topics.create(CreateTopic("orders", uuid4(), 1, {}))
+        assert isinstance(made, Topic)
+        records = [Record(0, self.clock.wall(), b"", b"") for _ in range(1000)]
+        log = self.services.topics.partition("orders", 0)
+        assert log is not None
+        log.append_records(records)
+        await log.durable()
+        return made
+
+    async def ask(self, group: str, command: Any) -> Any:
+        answer = await self.services.shares.ask(group, command)
+        assert not isinstance(answer, Refused), answer
+        return answer
+
+    async def join(self, group: str) -> ShareKey:
+        topic = await self.topic()
+        await self.ask(group, Heartbeat(group, MEMBER, 0, frozenset({"orders"})))
+        return ShareKey(group, topic.id, 0)
+
+    async def work(self, key: ShareKey, times: int) -> None:
+        """Acquire two records and settle one of them, so many times."""
+        for _ in range(times):
+            first = self.share(key).next_fetch_offset()
+            wanted = Acquire(MEMBER, [Span(first, first + 1)], 2, 2000, exact=True)
+            (taken, *_) = await self.ask(key.group, On(key, wanted))
+            for offset, verdict in zip(taken.span, (Verdict.ACCEPT, Verdict.REJECT), strict=False):
+                said = Acknowledged(Span(offset, offset), [verdict], None)
+                await self.ask(key.group, On(key, Acknowledge(MEMBER, [said])))
+
+    def share(self, key: ShareKey) -> Any:
+        return self.services.shares.machine(key.group).partitions[key]
+
+    def state(self) -> dict[str, Any]:
+        """All that must be the same after a restart."""
+        machine = self.services.shares.machine("busy")
+        found: dict[str, Any] = {
+            str(key): (one.start, [(run.span, run.state, run.deliveries) for run in one.runs])
+            for key, one in machine.partitions.items()
+        }
+        return found | {str(key): lease for key, lease in machine.leases.items()}
+
+    async def prune(self, rounds: int = 1) -> None:
+        for _ in range(rounds):
+            self.clock.advance(MINUTES_5)
+            await self.services.share_pruning.prune()
+
+
+Scene = Callable[[Broker], Coroutine[Any, Any, None]]
+
+
+def play(scene: Scene, disk: MemoryDisk, **settings: str) -> None:
+    async def go() -> None:
+        broker = Broker(disk, **settings)
+        await broker.services.start()
+        try:
+            await asyncio.wait_for(scene(broker), SECONDS_MAX)
+        finally:
+            await broker.services.close()
+
+    asyncio.run(go())
+
+
+def test_the_journal_begins_at_the_oldest_of_the_newest_snapshots() -> None:
+    disk, kept = MemoryDisk(), list[Any]()
+
+    async def scene(broker: Broker) -> None:
+        settings = broker.services.config.share_updates_per_snapshot
+        assert settings == 5
+        busy = await broker.join("busy")
+        await broker.work(busy, 20)
+        assert broker.journal.start_offset == 0
+        await broker.prune()
+        end = broker.journal.log.end_offset
+        assert 0 < end - broker.journal.start_offset <= settings + 1
+        await broker.work(busy, 1)
+        kept.append(broker.state())
+
+    async def later(broker: Broker) -> None:
+        assert broker.journal.start_offset > 0
+        assert broker.state() == kept[0]
+        await broker.work(next(iter(broker.services.shares.machine("busy").partitions)), 3)
+
+    updates = {"share_coordinator_snapshot_update_records_per_snapshot": "5"}
+    play(scene, disk, **updates)
+    disk.crash()
+    play(later, disk, **updates)
+
+
+def test_what_rests_is_written_anew_once_it_holds_much_back() -> None:
+    disk, kept = MemoryDisk(), list[Any]()
+
+    async def scene(broker: Broker) -> None:
+        idle = await broker.join("idle")
+        await broker.work(idle, 2)
+        lease = ("lease", "checkpoint")
+        await broker.ask("lease", OpenLease(lease, ("orders",), True))
+        await broker.ask("lease", AcquireLease(lease, 1, 1, 7))
+        busy = await broker.join("busy")
+        await broker.work(busy, 30)
+        await broker.prune()
+        assert broker.journal.start_offset == 0  # nothing is cold yet: the group is too young
+        await broker.prune()
+        assert broker.journal.start_offset > 50
+        start, end = broker.journal.start_offset, broker.journal.log.end_offset
+        await broker.prune(5)
+        assert broker.journal.log.end_offset - end < 5  # nothing is gained by writing it again
+        assert broker.journal.start_offset >= start
+        kept.append(broker.state())
+
+    async def later(broker: Broker) -> None:
+        await broker.ask("lease", OpenLease(("lease", "checkpoint"), ("orders",), True))
+        done = await broker.ask("lease", CommitLease(("lease", "checkpoint"), 2, 1))
+        assert done.accepted == 7
+        before = kept[0]
+        after = broker.state()
+        for name in before:
+            if name.startswith(("idle", "busy")):
+                assert after[name] == before[name]
+
+    updates = {"share_coordinator_snapshot_update_records_per_snapshot": "5"}
+    play(scene, disk, **updates)
+    disk.crash()
+    play(later, disk, **updates)
+
+
+def test_what_was_reset_or_deleted_stays_so() -> None:
+    disk, kept, lease = MemoryDisk(), list[Any](), ("gone", "checkpoint")
+
+    async def scene(broker: Broker) -> None:
+        busy, reset = await broker.join("busy"), await broker.join("reset")
+        await broker.work(reset, 2)
+        await broker.ask("gone", OpenLease(lease, ("orders",), True))
+        await broker.ask("gone", AcquireLease(lease, 1, 1, 7))
+        await broker.ask("reset", Heartbeat("reset", MEMBER, -1))
+        broker.clock.advance(MINUTES_5)  # the lease is silent
+        await broker.work(busy, 3)
+        await broker.ask("reset", AlterShareOffsets("reset", (("orders", 0, 9),)))
+        await broker.ask("gone", DeleteShareGroup("gone"))
+        await broker.work(busy, 7)
+        await broker.prune()
+        assert broker.journal.start_offset > 5
+        kept.append(broker.state())
+        assert {name.split(":")[0] for name in kept[0]} == {"busy", "reset"}
+
+    async def later(broker: Broker) -> None:
+        assert broker.state() == kept[0]
+        (reset,) = broker.services.shares.machine("reset").partitions_of("reset").values()
+        assert (reset.start, reset.end, reset.state_epoch) == (9, 9, 1)
+        await broker.work(await broker.join("busy"), 30)
+        await broker.prune(2)  # the deletion itself is pruned, and the reset written anew
+        kept[0] = broker.state()
+
+    updates = {"share_coordinator_snapshot_update_records_per_snapshot": "5"}
+    play(scene, disk, **updates)
+    for _ in range(2):
+        disk.crash()
+        play(later, disk, **updates)
+
+
+def test_history_is_kept_for_people_as_long_as_is_set() -> None:
+    async def scene(broker: Broker) -> None:
+        busy = await broker.join("busy")
+        await broker.work(busy, 20)
+        await broker.prune(2)  # ten minutes are over
+        assert broker.journal.start_offset == 0
+        await broker.work(busy, 20)
+        await broker.prune(2)
+        assert broker.journal.start_offset > 0
+
+    play(
+        scene,
+        MemoryDisk(),
+        headrace_share_history_ms=str(3 * MINUTES_5),
+        share_coordinator_snapshot_update_records_per_snapshot="5",
+    )
+
+
+def test_a_disk_that_fails_is_told_and_nothing_is_removed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING, "headrace.broker")
+
+    def delete_records(_partition: Partition, _before: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def scene(broker: Broker) -> None:
+        await broker.work(await broker.join("busy"), 20)
+        monkeypatch.setattr(Partition, "delete_records", delete_records)
+        await broker.prune()
+        assert broker.journal.start_offset == 0
+        monkeypatch.undo()
+        await broker.prune()
+        assert broker.journal.start_offset > 0
+
+    play(scene, MemoryDisk(), share_coordinator_snapshot_update_records_per_snapshot="5")
+    assert f"{STATE_TOPIC}-0 is not pruned this time: " in caplog.text
+
+
+def test_updates_whose_snapshot_never_comes_stop_the_start() -> None:
+    disk = MemoryDisk()
+
+    async def scene(broker: Broker) -> None:
+        await broker.work(await broker.join("busy"), 2)
+        broker.journal.delete_records(1)  # the snapshot, which is still needed
+
+    play(scene, disk)
+    with pytest.raises(JournalDamaged, match=r"updates of busy:.*:0 without a snapshot of it"):
+        play(scene, disk)

@@ -1,0 +1,175 @@
+"""Redelivery near the delivery limit, as Apache Kafka 4.3.1 was seen to shrink it."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.redelivery import shrinks_from
+from headrace.core.runs import State
+from headrace.core.settling import Settling
+from headrace.core.share_partition import SharePartition
+from headrace.core.share_words import Acquire, Acquired, Policy, ShareKey, Verdict
+from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
+
+MEMBER = MemberId("member")
+TOPIC = UUID(int=1)
+Seen = tuple[int, int, int]  # first, last, delivery
+
+
+class Consumer:
+    """One member that gets what there is and says the same of all of it."""
+
+    def __init__(self, drive: Callable[..., Any], limit: int, records_max: int = 1000) -> None:
+        self.share = drive(policy=Policy(delivery_limit=limit))
+        self.records_max = records_max
+
+    def poll(self, size: int) -> list[Seen]:
+        command = Acquire(
+            MEMBER, [Span(0, size - 1)], self.records_max, 10_000, exact=True, isolate=True
+        )
+        events = self.share.run(command)
+        return [
+            (event.span.first, event.span.last, event.deliveries)
+            for event in events
+            if isinstance(event, Acquired)
+        ]
+
+    def release_all(self, size: int) -> list[list[Seen]]:
+        """Each poll until nothing is left, of records that are released whenever they come."""
+        polls = []
+        while seen := self.poll(size):
+            polls.append(seen)
+            for first, last, _ in seen:
+                self.share.say(Verdict.RELEASE, first, last)
+        return polls
+
+
+def singles(first: int, last: int, delivery: int) -> list[list[Seen]]:
+    return [[(offset, offset, delivery)] for offset in range(first, last + 1)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "polls"),
+    [
+        (
+            5,
+            16,
+            [
+                [(0, 15, 1)], [(0, 15, 2)], [(0, 15, 3)], [(0, 7, 4)], *singles(0, 7, 5),
+                [(8, 15, 4)], *singles(8, 15, 5),
+            ],
+        ),
+        (
+            10,
+            500,
+            [
+                *([(0, 499, delivery)] for delivery in range(1, 6)), [(0, 249, 6)], [(0, 124, 7)],
+                [(0, 61, 8)], [(0, 30, 9)], *singles(0, 30, 10),
+            ],
+        ),
+        (4, 8, [[(0, 7, 1)], [(0, 7, 2)], [(0, 3, 3)], *singles(0, 3, 4), [(4, 7, 3)]]),
+        (3, 4, [[(0, 3, 1)], [(0, 3, 2)], *singles(0, 3, 3)]),
+        (2, 4, [[(0, 3, 1)], [(0, 3, 2)]]),
+    ],
+)  # fmt: skip
+def test_deliveries_of_a_range_that_is_always_released(
+    drive: Callable[..., Any], limit: int, size: int, polls: list[list[Seen]]
+) -> None:
+    """The table of the reference; of the largest limit only the first round."""
+    consumer = Consumer(drive, limit)
+    assert consumer.release_all(size)[: len(polls)] == polls
+
+
+def test_a_suspect_is_never_given_behind_others(drive: Callable[..., Any]) -> None:
+    consumer = Consumer(drive, 5)
+    consumer.share.fetch(0, 3)
+    for _ in range(2):  # 2 and 3 were delivered thrice, 0 and 1 once
+        consumer.share.say(Verdict.RELEASE, 2, 3)
+        consumer.share.fetch(2, 3)
+    consumer.share.say(Verdict.RELEASE, 0, 3)
+    assert consumer.poll(20) == [(0, 1, 2)]  # nor anything new behind it
+    assert consumer.poll(20) == [(2, 2, 4)]
+
+
+def test_the_limit_of_records_counts_too(drive: Callable[..., Any]) -> None:
+    consumer = Consumer(drive, 6)
+    for _ in range(3):
+        consumer.share.fetch(0, 15)
+        consumer.share.say(Verdict.RELEASE, 0, 15)
+    consumer.records_max = 3
+    assert consumer.poll(16) == [(0, 2, 4)]
+
+
+def test_the_last_chance_is_alone(drive: Callable[..., Any]) -> None:
+    consumer = Consumer(drive, 4)
+    for _ in range(2):
+        consumer.poll(8)
+        consumer.share.say(Verdict.RELEASE, 0, 7)
+    assert consumer.poll(8) == [(0, 3, 3)]
+    consumer.share.say(Verdict.RELEASE, 2, 3)
+    consumer.share.say(Verdict.ACCEPT, 0, 1)
+    assert consumer.poll(8) == [(2, 2, 4)]
+    assert consumer.poll(8) == [(3, 3, 4)]
+    assert consumer.poll(8) == [(4, 7, 3)]
+
+
+def test_renewal_and_release_keep_the_size_of_the_lot(drive: Callable[..., Any]) -> None:
+    consumer = Consumer(drive, 10)
+    for _ in range(5):
+        consumer.poll(16)
+        consumer.share.say(Verdict.RENEW, 4, 9)
+        consumer.share.say(Verdict.RELEASE, 0, 15)
+    consumer.poll(16)
+    consumer.share.say(Verdict.ACCEPT, 0, 7)
+    assert consumer.poll(16) == [(8, 15, 6)]  # half of 16, not of the 8 that are left
+
+
+def test_leases_and_whoever_does_not_ask_get_all(drive: Callable[..., Any]) -> None:
+    share = drive(policy=Policy(delivery_limit=3))
+    for _ in range(3):
+        assert share.fetch(0, 9) == [Span(0, 9)]
+        share.say(Verdict.RELEASE, 0, 9)
+    assert share.describe() == "SPSO=10, SPEO=10"
+
+
+@given(
+    limit=st.integers(2, 10),
+    size=st.integers(1, 24),
+    said=st.lists(
+        st.sampled_from([Verdict.RELEASE, Verdict.ACCEPT, Verdict.REJECT]), min_size=1, max_size=40
+    ),
+    records_max=st.integers(1, 30),
+)
+def test_everything_is_finished_within_the_limit(
+    limit: int, size: int, said: list[Verdict], records_max: int
+) -> None:
+    """However it shrinks: no record is given too often, skipped, or never."""
+    share = SharePartition(ShareKey("group", TOPIC, 0), 0)
+    policy, now = Policy(delivery_limit=limit), Now(MonoMs(0), WallMs(0))
+    deliveries = [0] * size
+    for turn in range(size * limit * 2 + 1):
+        command = Acquire(MEMBER, [Span(0, size - 1)], records_max, 99, exact=True, isolate=True)
+        events = share.decide(command, now, policy)
+        assert isinstance(events, list)
+        if not events:
+            break
+        share.apply_all(events)
+        given_now = [event for event in events if isinstance(event, Acquired)]
+        assert sum(len(event.span) for event in given_now) <= records_max
+        late = [event for event in given_now if event.deliveries > shrinks_from(limit)]
+        assert not late or len({event.lot for event in given_now}) == 1
+        for index, event in enumerate(given_now):
+            for offset in event.span:
+                deliveries[offset] += 1
+                assert deliveries[offset] == event.deliveries <= limit
+            status = share.runs.at(event.span.first)
+            assert status is not None
+            assert status.state is State.ACQUIRED
+            verdict = said[(turn + index) % len(said)]
+            share.apply(Settling(share.key, policy)(event.span, status, verdict))
+    assert share.start == size
+    assert min(deliveries) >= 1
