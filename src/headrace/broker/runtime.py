@@ -165,6 +165,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if not self._rebuilt():
             future.set_exception(StorageFault(f"{self.name}: {self._fault}"))
+            future.exception()  # who only tells does not fetch it
             return future
         answer = self.machine.decide(command, self._clock.now())
         if not isinstance(answer, Refused):

@@ -1,0 +1,111 @@
+"""The network between clients and the broker: it delays, and loses what is on its way.
+
+A request carries its auditor's view with it: `let_out` is called with the decoded answer at the
+moment it leaves the broker, whether or not it arrives.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from headrace.wire import codec
+from headrace.wire.leases import Call
+from headrace.wire.primitives import Reader, Writer
+from headrace.wire.structs import Struct
+
+if TYPE_CHECKING:
+    from headrace.sim.world import World
+
+_HEAD = struct.Struct(">hhihb")  # key, version, correlation id, no client id, no tagged fields
+_RESPONSE_HEAD_BYTES = 9  # size, correlation id, no tagged fields
+
+LetOut = Callable[[Any], None]
+
+
+class Lost(Exception):
+    """The connection broke: what was asked may have been done, or not."""
+
+
+class Connection:
+    """One connection of a client to the broker that is up now. Raises: Lost from every call."""
+
+    def __init__(self, world: "World", rng: Random) -> None:
+        self.id = world.next_connection_id()
+        self.is_open = False
+        self._world = world
+        self._rng = rng
+        self._waiting: asyncio.Future[Any] | None = None
+        process = world.process
+        if process is None or not process.is_up:
+            raise Lost
+        self._process = process
+        self.is_open = True
+        world.connections[self.id] = self
+
+    async def call(self, key: int, version: int, let_out: LetOut, /, **fields: Any) -> Any:
+        """A request of Kafka's and its answer."""
+        body = codec.encode_request(key, version, fields)
+        return await self._exchange(
+            key, version, body, lambda data: codec.decode_response(key, version, data), let_out
+        )
+
+    async def lease(self, call: Call, answer: type[Struct], let_out: LetOut) -> Any:
+        """A request of the lease API and its answer."""
+        out = Writer()
+        call.write(out)
+        return await self._exchange(
+            call.KEY, 0, out.data, lambda data: answer.read(Reader(data)), let_out
+        )
+
+    async def _exchange(
+        self,
+        key: int,
+        version: int,
+        body: bytes | bytearray,
+        decode: Callable[[memoryview], Any],
+        let_out: LetOut,
+    ) -> Any:
+        await asyncio.sleep(self._delay())
+        if not self.is_open:
+            raise Lost
+        waiting = self._waiting = asyncio.get_running_loop().create_future()
+
+        def answered(data: bytes | None) -> None:
+            if self._world.disk.dead:
+                return  # the process is dead already, and goes on to its next await only
+            if data is None:
+                self.broken()
+                return
+            self._world.look_at_shards()
+            answer = decode(memoryview(data)[_RESPONSE_HEAD_BYTES:])
+            let_out(answer)
+            if self._world.loses_answer(self._rng):
+                self.close()
+            elif not waiting.done():
+                waiting.set_result(answer)
+
+        frame = bytearray(_HEAD.pack(key, version, self.id, -1, 0)) + body
+        self._process.serve(frame, self.id, answered)
+        answer = await waiting
+        await asyncio.sleep(self._delay())
+        return answer
+
+    def close(self) -> None:
+        """Hang up, or be cut off: the broker notices."""
+        if self.is_open:
+            self.broken()
+            self._process.disconnected(self.id)
+
+    def broken(self) -> None:
+        """The other end is gone."""
+        self.is_open = False
+        self._world.connections.pop(self.id, None)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(Lost())
+            self._waiting.exception()  # nobody may wait any more
+        self._waiting = None
+
+    def _delay(self) -> float:
+        return self._rng.choice((0.0, 0.0002, 0.001, 0.004))

@@ -1,0 +1,384 @@
+"""One simulated history: a broker, its disk, its clocks, its clients, and what befalls them.
+
+First all is allowed: crashes, faults, rude clients. Then the faults stop, honest members take over,
+and everything must come to its end. Whatever is drawn is drawn from the seed, every actor with dice
+of its own. The broker is the shipped one from the frames of requests down to the disk.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from headrace.core.catalog import CreateTopic, Resource, SetConfigs
+from headrace.log.api import CorruptLog
+from headrace.sim.auditor import Auditor
+from headrace.sim.disk import FaultyDisk
+from headrace.sim.drivers import LeaseDriver
+from headrace.sim.ending import Ending
+from headrace.sim.facts import Place
+from headrace.sim.fate import Fate
+from headrace.sim.history import History
+from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
+from headrace.sim.members import Habits, ShareMember
+from headrace.sim.network import Connection
+from headrace.sim.options import GROUPS, Options
+from headrace.sim.process import Process, WorldClock
+from headrace.sim.workload import Administrator, Producer
+
+_WALL_MS = 1_750_000_000_000
+_LOST_ANSWERS = 0.05
+_DOWN_US_MAX = 800_000
+_SET_UP_SECONDS_MAX = 60
+_STARTING_SECONDS_MAX = 60
+_DEAD_LETTERS = "dead-letters"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one history; `failures` are broken promises, bugs and livelocks."""
+
+    seed: int
+    events: int
+    faults: int
+    failures: tuple[str, ...]
+    digest: str
+    last: tuple[str, ...]
+
+
+class World:
+    """The history of one seed.
+
+    Args:
+        tell: called with every line of the history as it happens.
+    """
+
+    def __init__(
+        self, seed: int, *, tell: Callable[[str], None] | None = None, options: Options | None = None
+    ) -> None:
+        self.seed = seed
+        self._rng = Random(f"{seed}/world")
+        self.options = options or Options.drawn(Random(f"{seed}/options"))
+        self.loop = VirtualLoop(self._latency)
+        self.clock = WorldClock(self.loop, _WALL_MS)
+        self.history = History(lambda: self.loop.now_us, tell)
+        self.disk = FaultyDisk(str(seed), self._died)
+        self.groups = GROUPS[: self.options.groups]
+        self.auditor = Auditor(
+            lambda: self.loop.now_us,
+            limit=self.options.limit,
+            lock_ms=self.options.lock_ms,
+            earliest=frozenset(self.options.earliest),
+        )
+        self.process: Process | None = None
+        self.connections: dict[int, Connection] = {}
+        self.topic_ids: dict[str, UUID] = {}
+        self.topic_names: dict[UUID, str] = {}
+        self.deleted_topics: set[str] = set()
+        self.is_quiet = True
+        self.stop_wanted = False
+        self.bugs: list[str] = []
+        self._done: set[str] = set()
+        self._lives = itertools.count(OUTSIDE + 1)
+        self._ids = itertools.count(1)
+        self._connection_ids = itertools.count(1)
+        self._power_cut = False
+        self._machines: list[object] = []
+        self._errors_before = 0
+        self._added = 0
+
+    def run(self) -> Outcome:
+        """Let the whole history happen."""
+        told = _Told(self)
+        told.begin()
+        try:
+            self.history.step("world", f"options: {self.options}")
+            self._live()
+        except Livelock as stuck:
+            self.bugs.append(str(stuck))
+        finally:
+            told.end()
+        failures = (*self.auditor.failures, *self.bugs, *self.loop.errors)
+        return Outcome(
+            self.seed,
+            self.history.events,
+            self.history.faults,
+            failures,
+            self.history.digest,
+            tuple(self.history.last),
+        )
+
+    # ---- what actors ask
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.auditor.failures or self.bugs or self.loop.errors)
+
+    def is_wanted(self, group: str) -> bool:
+        """Whether members of a group are to go on."""
+        return group not in self._done
+
+    def done(self, group: str) -> None:
+        """A group has nothing more to consume."""
+        self._done.add(group)
+
+    def next_connection_id(self) -> int:
+        return next(self._connection_ids)
+
+    def loses_answer(self, rng: Random) -> bool:
+        return (
+            self.options.lost_answers and not self.is_quiet and rng.random() < _LOST_ANSWERS
+        )
+
+    def places(self) -> list[Place]:
+        """Every partition that there should be."""
+        found = [("orders", n) for n in range(self.options.partitions)]
+        return found if "extra" in self.deleted_topics else [*found, ("extra", 0)]
+
+    def bug(self, what: str) -> None:
+        """Something happened that no fault explains."""
+        self.bugs.append(what)
+        self.loop.halted = True
+
+    def look_at_shards(self) -> None:
+        """Notice when the broker rebuilt its state: locks are gone then, as after a crash."""
+        if self.process is None:
+            return
+        machines = self.process.machines
+        if all(map(lambda a, b: a is b, machines, self._machines)):
+            return
+        self._machines = machines
+        self.auditor.locks_lost()
+        if self.disk.errors == self._errors_before:
+            self.bug("a shard was rebuilt although no operation of the disk had failed")
+
+    # ---- lives and deaths
+
+    def crash_after(self, operations: int, *, power_cut: bool) -> None:
+        """Let the broker die in the middle of what it does, so many operations of its disk later."""
+        if self.process is not None:
+            self._power_cut = power_cut
+            self.disk.die_after(operations)
+
+    def _died(self) -> None:
+        self.loop.halted = True
+
+    def run_until(self, time_us: int) -> None:
+        """Let time pass, with all that happens in it; returns at once when something failed."""
+        while not self.failed:
+            self.loop.run_until(time_us)
+            if self.failed or not self.loop.halted:
+                return
+            self.loop.halted = False
+            if self.disk.dead:
+                self._bury()
+            elif self.stop_wanted:
+                self._stop()
+            self.stop_wanted = False
+
+    def finish(
+        self, work: Coroutine[Any, Any, Any], seconds: float, life: int = OUTSIDE
+    ) -> bool:
+        """Run the world until a task of it is done; False when that takes too long."""
+        task = self.loop.spawn(life, work)
+        end_us = self.loop.now_us + round(seconds * 1e6)
+        while not task.done() and self.loop.now_us < end_us and not self.failed:
+            self.run_until(min(end_us, self.loop.now_us + 50_000))
+        if task.done() and not task.cancelled() and task.exception() is not None:
+            self.bug(f"the simulator itself failed: {task.exception()!r}")
+        return task.done()
+
+    def _bury(self) -> None:
+        kind = "the power is cut" if self._power_cut else "the broker is killed"
+        self.history.fault(f"{kind}, at operation {self.disk.operations} of the disk")
+        self._end_life()
+        self.disk.revive(power_cut=self._power_cut)
+        self._power_cut = False
+        self.loop.as_life(OUTSIDE, self._start_later)
+
+    def _stop(self) -> None:
+        """An orderly stop, during which the disk works."""
+        process = self.process
+        if process is None or not process.is_up:
+            return
+        self.history.fault("the broker is stopped in order")
+        self._calm_disk()
+        for connection in list(self.connections.values()):
+            connection.close()
+        task = self.loop.spawn(process.life, process.stop())
+        end_us = self.loop.now_us + _STARTING_SECONDS_MAX * 1_000_000
+        while not task.done() and self.loop.now_us < end_us and not self.failed:
+            self.loop.run_until(self.loop.now_us + 1000)
+        if not task.done():
+            self.bug("the broker does not stop")
+        elif task.exception() is not None:
+            self.bug(f"the broker failed to stop: {task.exception()!r}")
+        self._end_life()
+        self.disk.revive(power_cut=False)
+        self.loop.as_life(OUTSIDE, self._start_later)
+
+    def _end_life(self) -> None:
+        process, self.process = self.process, None
+        for connection in list(self.connections.values()):
+            connection.broken()
+        if process is not None:
+            self.disk.dead = True
+            self.loop.end(process.life)
+        self.auditor.locks_lost()
+        self._machines = []
+
+    def _start_later(self) -> None:
+        self.loop.call_later(self._rng.randrange(_DOWN_US_MAX) / 1e6, self.start)
+
+    def start(self) -> None:
+        """Start a broker on the disk as it is."""
+        life = next(self._lives)
+        try:
+            self.process = Process(
+                life, self.options.config(), self.disk, self.clock, self.loop, self._new_id,
+                self.bug,
+            )  # fmt: skip
+        except OSError as error:
+            self._start_failed(error)
+            return
+        self.loop.spawn(life, self._up(self.process))
+
+    async def _up(self, process: Process) -> None:
+        try:
+            await process.start()
+        except OSError as error:
+            self.loop.spawn(OUTSIDE, self._after_failed_start(error))
+            return
+        except CorruptLog as error:
+            self.bug(f"the broker does not start: {error!r}")
+            return
+        self._machines = process.machines
+        self._errors_before = self.disk.errors
+        self.history.step("broker", f"is up, life {process.life}")
+
+    async def _after_failed_start(self, error: OSError) -> None:
+        self._start_failed(error)
+
+    def _start_failed(self, error: OSError) -> None:
+        if self.disk.dead:
+            return  # it died while it started
+        self.history.step("broker", f"cannot start: {error}")
+        self._end_life()
+        self.disk.revive(power_cut=False)
+        self._start_later()
+
+    def _calm_disk(self) -> None:
+        self.disk.failing.clear()
+        self.disk.fail_after(None)
+        self.disk.die_after(None)
+
+    # ---- the history
+
+    def _live(self) -> None:
+        self.start()
+        self.run_until(self.loop.now_us + 1_000_000)
+        if self.process is None or not self.process.is_up:
+            self.bug("the broker does not come up on an empty disk")
+            return
+        if not self.finish(self._set_up(self.process), _SET_UP_SECONDS_MAX, self.process.life):
+            self.bug("topics cannot be made on an empty disk")
+            return
+        self.is_quiet = False
+        actors = self._actors()
+        tasks = [self.loop.spawn(OUTSIDE, actor.run()) for actor in actors]
+        drivers = [actor for actor in actors if isinstance(actor, LeaseDriver)]
+        self.run_until(self.loop.now_us + self.options.seconds * 1_000_000)
+        self.is_quiet = True
+        self._calm_disk()
+        self.history.step("world", "faults stop")
+        for actor_task in tasks:
+            actor_task.cancel()
+        self.run_until(self.loop.now_us + 1_000_000)
+        for connection in list(self.connections.values()):
+            connection.close()
+        if not self.failed:
+            Ending(self, drivers).run()
+
+    async def _set_up(self, process: Process) -> None:
+        services = process.services
+        for name, partitions in (("orders", self.options.partitions), ("extra", 1)):
+            topic_id = self._new_id()
+            self.topic_ids[name], self.topic_names[topic_id] = topic_id, name
+            await services.topics.create(CreateTopic(name, topic_id, partitions, {}))
+        for group in self.groups:
+            values: dict[str, str | None] = {}
+            if group in self.options.earliest:
+                values["share.auto.offset.reset"] = "earliest"
+            if self.options.dead_letters:
+                values["errors.deadletterqueue.topic.name"] = _DEAD_LETTERS
+            if values:
+                await services.topics.set_configs(SetConfigs(Resource.GROUP, group, values))
+        if self.options.dead_letters:
+            await services.topics.create(CreateTopic(_DEAD_LETTERS, self._new_id(), 1, {}))
+
+    def _actors(self) -> list[Any]:
+        options, topics = self.options, ("orders", "extra")
+        places = [("orders", n) for n in range(options.partitions)] + [("extra", 0)]
+        actors: list[Any] = [Producer(self, f"producer-{n}", places) for n in range(2)]
+        for group in self.groups:
+            for number in range(options.members):
+                name = f"{group}-{number}"
+                actors.append(ShareMember(self, name, group, topics, self._habits()))
+        actors += [
+            LeaseDriver(self, f"lease-{n}", self.groups[0], ("orders",))
+            for n in range(options.leases)
+        ]
+        return [*actors, Administrator(self, "admin"), Fate(self)]
+
+    def _habits(self) -> Habits:
+        options, rng = self.options, self._rng
+        return Habits(
+            accept=rng.choice((0.2, 0.5, 0.9)),
+            reject=rng.choice((0.0, 0.1, 0.3)),
+            keep=rng.choice((0.0, 0.2)),
+            renew=rng.choice((0.0, 0.05)),
+            stall=0.08 if options.stalling else 0.0,
+            vanish=0.05 if options.vanishing else 0.0,
+            leave=0.03,
+            lie=0.08 if options.strange_epochs else 0.0,
+            repeat=0.5 if options.repeats else 0.0,
+        )
+
+    def _latency(self) -> float:
+        if self.options.slow_disks and not self.is_quiet and self._rng.random() < 0.02:
+            return self._rng.uniform(0.1, 3.0)
+        return self._rng.choice((0.0, 0.0005, 0.003))
+
+    def _new_id(self) -> UUID:
+        return UUID(int=next(self._ids) << 64 | 0x8000)
+
+
+class _Told(logging.Handler):
+    """What the broker logs while a history happens: shown with it; a critical line is a bug."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.WARNING)
+        self._world = world
+        self._loggers = [logging.getLogger(name) for name in ("headrace", "asyncio")]
+        self._were = [(one.propagate, one.level) for one in self._loggers]
+
+    def begin(self) -> None:
+        for one in self._loggers:
+            one.addHandler(self)
+            one.propagate = False
+            one.setLevel(logging.WARNING)
+
+    def end(self) -> None:
+        for one, (propagate, level) in zip(self._loggers, self._were, strict=True):
+            one.removeHandler(self)
+            one.propagate = propagate
+            one.setLevel(level)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._world.history.note(f"{record.levelname} {record.getMessage()}")
+        if record.levelno >= logging.CRITICAL:
+            error = record.exc_info[1] if record.exc_info else None
+            self._world.bug(f"{record.getMessage()}: {error!r}")
