@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _USAGE = 2
 
 # A new command is added here: a module of this package that has the command's name.
-COMMANDS = ("configs", "consume", "demo", "doctor", "log", "produce", "serve", "topics")
+COMMANDS = ("configs", "consume", "demo", "doctor", "log", "produce", "serve", "sim", "topics")
 
 
 def build(commands: Sequence[str] = COMMANDS) -> "typer.Typer":

@@ -1,1 +1,1 @@
-"""A deterministic simulator: whole brokers on a disk that forgets, in one thread. One seed, one history."""
+"""A deterministic simulator: whole brokers on a disk that forgets; one seed, one history."""

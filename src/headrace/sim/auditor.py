@@ -287,7 +287,9 @@ class Auditor:
         floors = [one for one in (self._floor(queue), self._first(queue)) if one is not None]
         for offset in range(max(min(floors, default=log_end), log_start), log_end):
             if not self.may_be_finished(queue, offset):
-                self.broken(f"{_at(place, offset)} was skipped: {group} neither had nor finished it")
+                self.broken(
+                    f"{_at(place, offset)} was skipped: {group} neither had nor finished it"
+                )
             elif copies is not None and offset >= max(log_start, self._cut.get(place, 0)):
                 self._copied(queue, offset, copies.count(offset))
 

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from headrace.sim.world import World
 
 _PAUSE_SECONDS = 0.2
-_WIRE = {"accept": wire.Verdict.ACCEPT, "release": wire.Verdict.RELEASE, "reject": wire.Verdict.REJECT}
+_WIRE = {
+    "accept": wire.Verdict.ACCEPT,
+    "release": wire.Verdict.RELEASE,
+    "reject": wire.Verdict.REJECT,
+}
 
 
 class Gone(Exception):

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
+from headrace.broker.partitions import Partition
 from headrace.sim.drivers import LeaseDriver
-from headrace.sim.facts import Place
+from headrace.sim.facts import Place, Queue
 from headrace.sim.members import HONEST, ShareMember
 from headrace.sim.network import Connection, Lost
 from headrace.sim.workload import Administrator
@@ -19,8 +20,8 @@ from headrace.wire import batches
 if TYPE_CHECKING:
     from headrace.sim.world import World
 
-_SECONDS_MAX = 900.0
-_LOOK_SECONDS = 0.5
+_SECONDS_MAX = 300.0
+_LOOK_SECONDS = 1.0
 _PREFIX = "__dlq.errors."
 _READ_BYTES = 1 << 20
 
@@ -75,16 +76,24 @@ class Ending:
             return None
 
     async def _look_again(self) -> None:
-        for group in self._world.groups:
-            while await self._seen(group) is None:
-                await asyncio.sleep(_LOOK_SECONDS)
+        waiting = list(self._world.groups)
+        while waiting:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if await self._seen(waiting[0]) is not None:
+                waiting.pop(0)
 
     def _audit(self) -> None:
         world = self._world
         process = world.process
         assert process is not None, "it was asked a moment ago"
         services = process.services
-        copies = self._copies() if world.options.dead_letters else None
+        copies = None
+        if world.options.dead_letters:
+            topic = services.partition("dead-letters", 0)
+            if topic is None:
+                world.auditor.broken("the topic of the dead letters is gone")
+                return
+            copies = _copies(topic)
         for group in world.groups:
             for key, share in services.shares.machine(group).partitions_of(group).items():
                 partition = services.partitions.get(key.topic_id, key.partition)
@@ -97,20 +106,17 @@ class Ending:
                     (group, place), share.start, log.start_offset, partition.high_watermark, mine
                 )
 
-    def _copies(self) -> dict[tuple[str, Place], list[int]]:
-        """Offsets of the records that have dead letters, by queue, as often as they have one."""
-        process = self._world.process
-        assert process is not None, "it was asked a moment ago"
-        partition = process.services.partition("dead-letters", 0)
-        assert partition is not None, "it was made at the start"
-        found: dict[tuple[str, Place], list[int]] = {}
-        offset = partition.log.start_offset
-        while offset < partition.log.end_offset:
-            piece = partition.log.read(offset, _READ_BYTES)
-            for record in batches.records(piece.data):
-                told = {name: (value or b"").decode() for name, value in record.headers}
-                place = (told[f"{_PREFIX}topic"], int(told[f"{_PREFIX}partition"]))
-                queue = (told[f"{_PREFIX}group"], place)
-                found.setdefault(queue, []).append(int(told[f"{_PREFIX}offset"]))
-            offset = piece.headers[-1].last_offset + 1
-        return found
+
+def _copies(partition: Partition) -> dict[Queue, list[int]]:
+    """Offsets of the records that have dead letters, by queue, as often as they have one."""
+    found: dict[Queue, list[int]] = {}
+    offset = partition.log.start_offset
+    while offset < partition.log.end_offset:
+        piece = partition.log.read(offset, _READ_BYTES)
+        for record in batches.records(piece.data):
+            told = {name: (value or b"").decode() for name, value in record.headers}
+            place = (told[f"{_PREFIX}topic"], int(told[f"{_PREFIX}partition"]))
+            queue = (told[f"{_PREFIX}group"], place)
+            found.setdefault(queue, []).append(int(told[f"{_PREFIX}offset"]))
+        offset = piece.headers[-1].last_offset + 1
+    return found

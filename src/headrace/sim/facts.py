@@ -1,4 +1,4 @@
-"""What the auditor knows of one record in one queue, and of one lease: answers, and what was asked."""
+"""What the auditor knows of a record in a queue, and of a lease: what was asked and answered."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What befalls the broker: crashes, failing disks, stopped time. All of it is drawn from the seed."""
+"""What befalls the broker: crashes, failing disks, stopped time; all drawn from the seed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.sim.world import World
 
-_PAUSE_SECONDS = 1.2  # between two blows, on average half of it
+_PAUSE_SECONDS = 0.8  # between two blows, on average half of it
 _OPERATIONS_MAX = 40  # of the disk, until a crash that was drawn comes
 _SUSPENDED_US_MAX = 20_000_000
 _CLOCK_SET_MS_MAX = 1_500_000

@@ -5,6 +5,7 @@ must be able to have it again.
 """
 
 import hashlib
+import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -14,7 +15,9 @@ _LAST_STEPS = 60
 class History:
     """The steps of one history, in order; `tell` is called with each line as it comes."""
 
-    def __init__(self, time_us: Callable[[], int], tell: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, time_us: Callable[[], int], tell: Callable[[str], None] | None = None
+    ) -> None:
         self.events = 0
         self.faults = 0
         self.last: deque[str] = deque(maxlen=_LAST_STEPS)
@@ -47,3 +50,34 @@ class History:
         self.last.append(shown)
         if self._tell is not None:
             self._tell(shown)
+
+
+class BrokerLog(logging.Handler):
+    """What the broker logs while a history happens: shown with it; a critical line is a bug."""
+
+    def __init__(self, history: History, bug: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._history = history
+        self._bug = bug
+        self._loggers = [logging.getLogger(name) for name in ("headrace", "asyncio")]
+        self._were = [(one.propagate, one.level) for one in self._loggers]
+
+    def begin(self) -> None:
+        """Take all lines, which then go nowhere else."""
+        for one in self._loggers:
+            one.addHandler(self)
+            one.propagate = False
+            one.setLevel(logging.WARNING)
+
+    def end(self) -> None:
+        """Let lines go where they went before."""
+        for one, (propagate, level) in zip(self._loggers, self._were, strict=True):
+            one.removeHandler(self)
+            one.propagate = propagate
+            one.setLevel(level)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._history.note(f"{record.levelname} {record.getMessage()}")
+        if record.levelno >= logging.CRITICAL:
+            error = record.exc_info[1] if record.exc_info else None
+            self._bug(f"{record.getMessage()}: {error!r}")

@@ -30,9 +30,7 @@ class LeaseAuditor:
         if epoch < facts.epoch and facts.epoch_at_us <= asked.at_us:
             self._auditor.broken(f"{self.holder}: epoch {epoch} was served after {facts.epoch}")
 
-    def opened(
-        self, asked: Asked, epoch: int, committed: int, outstanding: Sequence[int]
-    ) -> None:
+    def opened(self, asked: Asked, epoch: int, committed: int, outstanding: Sequence[int]) -> None:
         """The session was opened anew."""
         facts = self._facts
         if epoch <= facts.epoch and facts.epoch_at_us <= asked.at_us:
@@ -59,9 +57,9 @@ class LeaseAuditor:
         """
         facts = self._facts
         before = facts.ranges.get(number)
-        if before is not None and whole and facts.told_at_us[number] <= asked.at_us:
-            if number > facts.committing and tuple(held) != before:
-                self._auditor.broken(f"{self.holder}: {number} was {before} and is {held}")
+        known = before is not None and facts.told_at_us[number] <= asked.at_us
+        if known and whole and number > facts.committing and tuple(held) != before:
+            self._auditor.broken(f"{self.holder}: {number} was {before} and is {held}")
         if not held:
             return
         facts.ranges.setdefault(number, tuple(held))

@@ -1,7 +1,7 @@
 """An event loop on which nothing ever waits: time jumps to whatever is due next.
 
-Everything runs in one thread and in one order, which is that of asyncio: ready callbacks first come,
-first served, timers by their deadline. Work for threads is done by callbacks too, a drawn moment
+Everything runs in one thread and in one order, which is that of asyncio: ready callbacks as they
+came, timers by their deadline. Work for threads is done by callbacks too, a drawn moment
 later. Callbacks know whose they are: those of a broker's life, or of the world outside. So a life
 can be ended in the middle of anything (`end`), as a process that is killed ends.
 """
@@ -9,6 +9,7 @@ can be ended in the middle of anything (`end`), as a process that is killed ends
 import asyncio
 import contextvars
 import heapq
+import traceback
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -88,6 +89,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """
         mine = [task for task, whose in self._tasks.items() if whose == life]
         others: list[tuple[asyncio.Handle, int]] = []
+        outer = events._get_running_loop()
         events._set_running_loop(self)
         try:
             for _ in range(_LAST_WORDS_MAX):
@@ -106,7 +108,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             else:
                 raise Livelock(f"tasks of life {life} do not end when they are cancelled: {mine}")
         finally:
-            events._set_running_loop(None)
+            events._set_running_loop(outer)
         self._ready.extend(others)
         self._timers = [one for one in self._timers if one[3] != life]
         heapq.heapify(self._timers)
@@ -186,7 +188,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> "asyncio.Future[Any]":
         return asyncio.Future(loop=self)
 
-    def create_task(  # type: ignore[override]  # no eager start, and contexts from 3.11 on
+    def create_task(
         self,
         coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
         *,
@@ -194,7 +196,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> "asyncio.Task[T]":
         context = context or contextvars.copy_context()
-        task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)  # type: ignore[arg-type]  # a generator is as good
+        task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)
         self._tasks[task] = context.get(_life, OUTSIDE)
         task.add_done_callback(self._finished)
         return task
@@ -221,7 +223,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        self.errors.append(f"{context.get('message')}: {error!r}")
+        where = traceback.extract_tb(error.__traceback__)[-1:] if error is not None else ""
+        self.errors.append(f"{context.get('message')}: {error!r} {where}")
         self.halted = True
 
     def get_debug(self) -> bool:

@@ -23,6 +23,7 @@ _VERDICTS = {"gap": 0, "accept": 1, "release": 2, "reject": 3, "renew": 4}
 _RECORD_LIMIT, _BATCH_OPTIMIZED = 1, 0
 _STORAGE_ERROR = 56  # of Kafka's codes
 _PAUSE_SECONDS = 0.2
+_BEAT_US = 700_000
 
 Said = dict[Place, list[tuple[int, int, str]]]
 
@@ -40,9 +41,11 @@ class Habits:
     leave: float = 0.0
     lie: float = 0.0
     repeat: float = 0.0
+    waits_ms: tuple[int, ...] = (0, 50, 300)  # of a poll, one of these
+    records_max: int = 12
 
 
-HONEST = Habits()
+HONEST = Habits(waits_ms=(1000,), records_max=100)
 
 
 class ShareMember:
@@ -60,6 +63,7 @@ class ShareMember:
         self._rng = Random(f"{world.seed}/{name}")
         self._epoch = 0
         self._session = 0
+        self._beat_due_us = 0
         self._places: list[Place] = []
         self._in_session: set[Place] = set()
         self._held: dict[Place, list[tuple[int, int]]] = {}
@@ -98,9 +102,9 @@ class ShareMember:
             if self._chance(self._habits.leave):
                 await self._leave(connection)
                 return
-            if self._chance(0.2) or not self._places:
-                if not await self._beat(connection, None):
-                    return
+            is_due = self._world.loop.now_us >= self._beat_due_us or not self._places
+            if is_due and not await self._beat(connection, None):
+                return
             if not await self._turn(connection):
                 return
 
@@ -132,6 +136,7 @@ class ShareMember:
                 self._auditor.assigned(self.group, self._assigned(answer))
 
         sent = self._epoch if epoch is None else epoch
+        self._beat_due_us = self._world.loop.now_us + _BEAT_US
         answer = await connection.call(
             _HEARTBEAT, 1, let_out,
             group_id=self.group, member_id=self.name, member_epoch=sent, rack_id=None,
@@ -163,8 +168,9 @@ class ShareMember:
         answer = await connection.call(
             _FETCH, 2, let_out,
             group_id=self.group, member_id=self.name, share_session_epoch=epoch,
-            max_wait=self._rng.choice((0, 50, 300)), min_bytes=1, max_bytes=1 << 20,
-            max_records=self._rng.randint(1, 12), batch_size=self._rng.choice((1, 4, 100)),
+            max_wait=self._rng.choice(self._habits.waits_ms), min_bytes=1, max_bytes=1 << 20,
+            max_records=self._rng.randint(1, self._habits.records_max),
+            batch_size=self._rng.choice((1, 4, 100)),
             share_acquire_mode=_RECORD_LIMIT if exact else _BATCH_OPTIMIZED, is_renew_ack=False,
             topics=self._fields(sorted(places), said), forgotten_topics_data=(),
         )  # fmt: skip
@@ -177,7 +183,9 @@ class ShareMember:
         for place, part in self._parts(answer):
             for one in part.acquired_records:
                 self._held.setdefault(place, []).append((one.first_offset, one.last_offset))
-                found.append(f"{_at(place)}@{one.first_offset}-{one.last_offset}#{one.delivery_count}")
+                found.append(
+                    f"{_at(place)}@{one.first_offset}-{one.last_offset}#{one.delivery_count}"
+                )
             codes = (part.error_code, part.acknowledge_error_code)
             found += [f"{_at(place)} codes {codes}"] if any(codes) else []
         self._step(f"fetch {epoch} {_words(said)}: {' '.join(found) or 'nothing'}")
@@ -214,7 +222,9 @@ class ShareMember:
             await self._acknowledge(connection, stolen, self._session)
             return
         for epoch in (self._session + 7,):
-            held = {place: [(*span, "accept") for span in spans] for place, spans in self._held.items()}
+            held = {
+                place: [(*span, "accept") for span in spans] for place, spans in self._held.items()
+            }
             answer = await connection.call(
                 _ACKNOWLEDGE, 2, lambda _: None,
                 group_id=self.group, member_id=self.name, share_session_epoch=epoch,
@@ -246,7 +256,9 @@ class ShareMember:
     def _told(self, asked: Asked, answer: Any) -> None:
         for place, part in self._parts(answer):
             if part.error_code == 0:
-                records = {one.offset: one.value or b"" for one in batches.records(part.records or b"")}
+                records = {
+                    one.offset: one.value or b"" for one in batches.records(part.records or b"")
+                }
                 self._auditor.read(place, records)
                 ranges = [
                     (one.first_offset, one.last_offset, one.delivery_count)

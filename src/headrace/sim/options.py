@@ -9,6 +9,7 @@ from random import Random
 from headrace.broker.config import Config
 
 GROUPS = ("blue", "green")
+_SESSION_MS, _HEARTBEAT_MS = 3000, 700
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Options:
             groups=rng.randint(1, 2),
             members=rng.randint(1, 3),
             leases=rng.choice((0, 0, 1)),
-            seconds=rng.choice((3, 6, 12)),
+            seconds=rng.choice((1, 2, 4)),
             kills=maybe(),
             # What is not synced is promised without fsync, so that only a process may die.
             power_cuts=fsync and maybe(),
@@ -99,6 +100,10 @@ class Options:
             share_updates_per_snapshot=self.updates_per_snapshot,
             share_lock_ms=self.lock_ms,
             share_lock_ms_min=1000,
+            share_session_timeout_ms=_SESSION_MS,
+            share_session_timeout_ms_min=_SESSION_MS,
+            share_heartbeat_ms=_HEARTBEAT_MS,
+            share_heartbeat_ms_min=_HEARTBEAT_MS,
             share_delivery_count_limit=self.limit,
             share_record_locks=self.window,
             segment_bytes=self.segment_bytes,

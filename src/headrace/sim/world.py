@@ -6,7 +6,6 @@ of its own. The broker is the shipped one from the frames of requests down to th
 """
 
 import itertools
-import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from random import Random
@@ -21,7 +20,7 @@ from headrace.sim.drivers import LeaseDriver
 from headrace.sim.ending import Ending
 from headrace.sim.facts import Place
 from headrace.sim.fate import Fate
-from headrace.sim.history import History
+from headrace.sim.history import BrokerLog, History
 from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
 from headrace.sim.members import Habits, ShareMember
 from headrace.sim.network import Connection
@@ -57,12 +56,16 @@ class World:
     """
 
     def __init__(
-        self, seed: int, *, tell: Callable[[str], None] | None = None, options: Options | None = None
+        self,
+        seed: int,
+        *,
+        tell: Callable[[str], None] | None = None,
+        options: Options | None = None,
     ) -> None:
         self.seed = seed
         self._rng = Random(f"{seed}/world")
         self.options = options or Options.drawn(Random(f"{seed}/options"))
-        self.loop = VirtualLoop(self._latency)
+        self.loop = VirtualLoop(self._latency)  # type: ignore[abstract]  # all that is called is there
         self.clock = WorldClock(self.loop, _WALL_MS)
         self.history = History(lambda: self.loop.now_us, tell)
         self.disk = FaultyDisk(str(seed), self._died)
@@ -92,7 +95,7 @@ class World:
 
     def run(self) -> Outcome:
         """Let the whole history happen."""
-        told = _Told(self)
+        told = BrokerLog(self.history, self.bug)
         told.begin()
         try:
             self.history.step("world", f"options: {self.options}")
@@ -100,6 +103,7 @@ class World:
         except Livelock as stuck:
             self.bugs.append(str(stuck))
         finally:
+            self._clear_away()
             told.end()
         failures = (*self.auditor.failures, *self.bugs, *self.loop.errors)
         return Outcome(
@@ -110,6 +114,15 @@ class World:
             self.history.digest,
             tuple(self.history.last),
         )
+
+    def _clear_away(self) -> None:
+        """End everybody, so that nothing of this history happens during the next."""
+        try:
+            for life in (*((self.process.life,) if self.process else ()), OUTSIDE):
+                self.disk.dead = True
+                self.loop.end(life)
+        except Livelock as stuck:
+            self.bugs.append(str(stuck))
 
     # ---- what actors ask
 
@@ -129,9 +142,7 @@ class World:
         return next(self._connection_ids)
 
     def loses_answer(self, rng: Random) -> bool:
-        return (
-            self.options.lost_answers and not self.is_quiet and rng.random() < _LOST_ANSWERS
-        )
+        return self.options.lost_answers and not self.is_quiet and rng.random() < _LOST_ANSWERS
 
     def places(self) -> list[Place]:
         """Every partition that there should be."""
@@ -158,7 +169,7 @@ class World:
     # ---- lives and deaths
 
     def crash_after(self, operations: int, *, power_cut: bool) -> None:
-        """Let the broker die in the middle of what it does, so many operations of its disk later."""
+        """Let the broker die amid what it does, so many operations of its disk later."""
         if self.process is not None:
             self._power_cut = power_cut
             self.disk.die_after(operations)
@@ -179,9 +190,7 @@ class World:
                 self._stop()
             self.stop_wanted = False
 
-    def finish(
-        self, work: Coroutine[Any, Any, Any], seconds: float, life: int = OUTSIDE
-    ) -> bool:
+    def finish(self, work: Coroutine[Any, Any, Any], seconds: float, life: int = OUTSIDE) -> bool:
         """Run the world until a task of it is done; False when that takes too long."""
         task = self.loop.spawn(life, work)
         end_us = self.loop.now_us + round(seconds * 1e6)
@@ -354,31 +363,3 @@ class World:
 
     def _new_id(self) -> UUID:
         return UUID(int=next(self._ids) << 64 | 0x8000)
-
-
-class _Told(logging.Handler):
-    """What the broker logs while a history happens: shown with it; a critical line is a bug."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.WARNING)
-        self._world = world
-        self._loggers = [logging.getLogger(name) for name in ("headrace", "asyncio")]
-        self._were = [(one.propagate, one.level) for one in self._loggers]
-
-    def begin(self) -> None:
-        for one in self._loggers:
-            one.addHandler(self)
-            one.propagate = False
-            one.setLevel(logging.WARNING)
-
-    def end(self) -> None:
-        for one, (propagate, level) in zip(self._loggers, self._were, strict=True):
-            one.removeHandler(self)
-            one.propagate = propagate
-            one.setLevel(level)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._world.history.note(f"{record.levelname} {record.getMessage()}")
-        if record.levelno >= logging.CRITICAL:
-            error = record.exc_info[1] if record.exc_info else None
-            self._world.bug(f"{record.getMessage()}: {error!r}")
