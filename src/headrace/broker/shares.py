@@ -244,7 +244,8 @@ class Shares:
     def _wake(self, events: Sequence[Event]) -> None:
         """Wake polls of a group whose records became available, or whose window has room."""
         waking = Settled | Started | Advanced
-        for group in {event.key.group for event in events if isinstance(event, waking)}:
+        woken = (event.key.group for event in events if isinstance(event, waking))
+        for group in dict.fromkeys(woken):
             self._waits.notify(wait_key(group))
 
     def _forget(self, topic: Topic) -> None:

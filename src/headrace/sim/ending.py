@@ -97,7 +97,9 @@ class Ending:
         for group in world.groups:
             for key, share in services.shares.machine(group).partitions_of(group).items():
                 partition = services.partitions.get(key.topic_id, key.partition)
-                if partition is None or key.topic_id not in world.topic_names:
+                if partition is None:
+                    gone = world.topic_names[key.topic_id]
+                    world.auditor.broken(f"{group} still has a queue of {gone}, which was deleted")
                     continue
                 place = (world.topic_names[key.topic_id], key.partition)
                 mine = None if copies is None else copies.get((group, place), [])
