@@ -1,5 +1,6 @@
 """Bugs to plant in the broker, as somebody might write them; the simulator has to find each one."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -72,18 +73,7 @@ def snapshots_without_finished_records(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(record_codec, "_durable", short)
 
 
-def locks_given_twice(patch: pytest.MonkeyPatch) -> None:
-    """What is acquired counts as available to whoever asks next."""
-    sound = SharePartition.next_fetch_offset
-    available = record_codec.SharePartition  # the same class, by the name that the codec has
-
-    def greedy(self: SharePartition) -> int:
-        return sound(self)
-
-    patch.setattr(available, "next_fetch_offset", greedy)
-
-
-def finished_lease_numbers_forgotten(patch: pytest.MonkeyPatch) -> None:
+def commits_not_written(patch: pytest.MonkeyPatch) -> None:
     """The commit of a lease is not written to the journal."""
     sound = ShareJournal.records
 
@@ -107,12 +97,19 @@ def rejected_records_vanish(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShareShard, "_apply_to_partition", lossy)
 
 
-PLANTED = [
+PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
     answers_before_the_sync,
     deliveries_lost_in_recovery,
     start_beyond_an_unfinished_record,
     anybody_may_acknowledge,
     snapshots_without_finished_records,
-    finished_lease_numbers_forgotten,
+    commits_not_written,
     rejected_records_vanish,
+]
+IN_THE_CORE: list[Callable[[pytest.MonkeyPatch], None]] = [
+    deliveries_lost_in_recovery,
+    start_beyond_an_unfinished_record,
+    anybody_may_acknowledge,
+    snapshots_without_finished_records,
+    commits_not_written,
 ]

@@ -8,6 +8,7 @@ it, and the callers are told so. That is tried again, with pauses, for as long a
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ _READ_BYTES = 1 << 20
 _PROGRESS_MS = 1_000
 _PAUSE_MS_MIN = 100  # before the second attempt to go on after a fault; the first is made at once
 _PAUSE_MS_MAX = 5_000
+_TO_TELL_MAX = 10_000  # kept while a fault lasts; what they tell is found again at the next start
 
 CommandT = TypeVar("CommandT")
 EventT = TypeVar("EventT")
@@ -79,6 +81,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._recovered = recovered
         self._sync_journal = sync or self._sync_in_thread
         self._unwritten: list[Entry] = []
+        self._to_tell: list[CommandT] = []
         self._parked: list[_Parked] = []
         self._unsynced: list[_Parked] = []
         self._syncing: asyncio.Task[None] | None = None
@@ -139,8 +142,19 @@ class ShardRuntime(Generic[CommandT, EventT]):
         return await self._submit(command)
 
     def tell(self, command: CommandT) -> None:
-        """Decide a command whose caller does not wait; it cannot be refused."""
-        self._submit(command)
+        """Decide a command whose caller does not wait; it cannot be refused.
+
+        What a fault takes back is decided again once the machine is rebuilt.
+        """
+        self._submit(command).add_done_callback(functools.partial(self._told, command))
+
+    def _told(self, command: CommandT, future: "asyncio.Future[Any]") -> None:
+        if future.cancelled() or future.exception() is None:
+            return
+        if self._fault is None:
+            self.tell(command)
+        elif len(self._to_tell) < _TO_TELL_MAX:
+            self._to_tell.append(command)
 
     async def durable(self) -> None:
         """Return once everything decided so far is durable. Raises: StorageFault."""
@@ -292,6 +306,9 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._fault = None
         if self._recovered is not None:
             self._submit(self._recovered)
+        to_tell, self._to_tell = self._to_tell, []
+        for command in to_tell:
+            self.tell(command)
         self._arm()
         return True
 

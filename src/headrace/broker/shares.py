@@ -183,14 +183,19 @@ class Shares:
         topic = self._topics.catalog.topics.get(name)
         if topic is None or topic.internal:
             return None
-        logs = [self._topics.partitions.get(topic.id, index) for index in range(topic.partitions)]
-        if None in logs:
+        opened: list[Partition] = []
+        for index in range(topic.partitions):
+            partition = self._topics.partitions.get(topic.id, index)
+            if partition is None:  # it was added a moment ago, and is served once it is open
+                break
+            opened.append(partition)
+        if not opened:
             return None
         try:
             return TopicView(
                 topic.id,
-                tuple(log.start_offset for log in logs if log is not None),
-                tuple(log.high_watermark for log in logs if log is not None),
+                tuple(log.start_offset for log in opened),
+                tuple(log.high_watermark for log in opened),
             )
         except OSError:  # one cannot be opened, which the partition tells; ticks must go on
             return None

@@ -20,7 +20,7 @@ from headrace.wire import batches
 if TYPE_CHECKING:
     from headrace.sim.world import World
 
-_SECONDS_MAX = 300.0
+_SECONDS_MAX = 120.0
 _LOOK_SECONDS = 1.0
 _PREFIX = "__dlq.errors."
 _READ_BYTES = 1 << 20
