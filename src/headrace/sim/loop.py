@@ -140,7 +140,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self.now_us / 1e6
 
-    def call_soon(  # type: ignore[override]  # typed without the types of the arguments
+    def call_soon(  # type: ignore[override]  # typed without arguments
         self,
         callback: Callable[..., object],
         *args: Any,
@@ -151,7 +151,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._ready.append((handle, context.get(_life, OUTSIDE)))
         return handle
 
-    def call_later(  # type: ignore[override]  # as above
+    def call_later(  # type: ignore[override]  # typed without arguments
         self,
         delay: float,
         callback: Callable[..., object],
@@ -160,7 +160,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         return self._at(self.now_us + max(0, round(delay * 1e6)), callback, args, context)
 
-    def call_at(  # type: ignore[override]  # as above
+    def call_at(  # type: ignore[override]  # typed without arguments
         self,
         when: float,
         callback: Callable[..., object],
@@ -215,7 +215,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             try:
                 tell, outcome = future.set_result, func(*args)
             except Exception as error:
-                tell, outcome = future.set_exception, error  # type: ignore[assignment]  # the other
+                tell, outcome = future.set_exception, error  # type: ignore[assignment]  # the other outcome
             self.call_later(self._latency(), lambda: future.done() or tell(outcome))
 
         self.call_later(self._latency(), work)
