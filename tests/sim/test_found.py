@@ -45,6 +45,9 @@ class Small:
     def queues(self) -> int:
         return len(self.services.shares.machine("blue").partitions_of("blue"))
 
+    def is_failing(self) -> bool:
+        return self.services.shares.shards[0].fault is not None
+
     def open_partitions(self) -> int:
         view = self.services.shares.topic("orders")
         return 0 if view is None else view.partitions
@@ -86,13 +89,13 @@ def test_a_deleted_topic_is_forgotten_although_the_journal_fails(small: Small) -
     small.disk.failing.add("sync")
     small.loop.spawn(OUTSIDE, _ask_in_vain(small))
     small.loop.run_until(1_500_000)
-    assert small.services.shares.shards[0].fault is not None
+    assert small.is_failing()
     topic = small.services.catalog.topics["orders"]
     for forget in small.services.topics.on_deleted:
         small.loop.as_life(OUTSIDE, functools.partial(forget, topic))
     small.disk.failing.clear()
     small.loop.run_until(30_000_000)
-    assert small.services.shares.shards[0].fault is None
+    assert not small.is_failing()
     assert (small.queues(), small.loop.errors) == (0, [])
 
 
@@ -101,10 +104,10 @@ def test_a_topic_is_forgotten_although_the_sync_that_says_so_fails(small: Small)
     small.loop.run_until(1_002_200)  # the catalogue is synced, the journal of groups is not
     small.disk.failing.add("sync")
     small.loop.run_until(1_200_000)
-    assert small.services.shares.shards[0].fault is not None
+    assert small.is_failing()
     small.disk.failing.clear()
     small.loop.run_until(30_000_000)
-    assert small.services.shares.shards[0].fault is None
+    assert not small.is_failing()
     assert (small.queues(), small.loop.errors) == (0, [])
 
 

@@ -111,7 +111,7 @@ def test_callbacks_without_end_are_told(loop: VirtualLoop) -> None:
 
 
 def test_an_exception_that_nobody_caught_stops_the_world(loop: VirtualLoop) -> None:
-    broken: Callable[[], object] = {}.popitem  # type: ignore[var-annotated]  # empty on purpose
+    broken: Callable[[], object] = {}.popitem
     loop.call_soon(broken)
     loop.run_until(1)
     assert loop.halted

@@ -10,6 +10,7 @@ from headrace.broker.config import Config
 
 GROUPS = ("blue", "green")
 _SESSION_MS, _HEARTBEAT_MS = 3000, 700
+_RETENTION_CHECK_MS, _RETENTION_MS = 400, 1200
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Options:
     strange_epochs: bool
     repeats: bool
     deletions: bool
+    retention: bool
     topic_changes: bool
 
     @classmethod
@@ -89,6 +91,7 @@ class Options:
             strange_epochs=maybe(),
             repeats=maybe(),
             deletions=maybe(),
+            retention=rng.random() < 0.25,
             topic_changes=rng.random() < 0.3,
         )
 
@@ -107,8 +110,14 @@ class Options:
             share_delivery_count_limit=self.limit,
             share_record_locks=self.window,
             segment_bytes=self.segment_bytes,
+            retention_check_ms=_RETENTION_CHECK_MS,
             index_interval_bytes=100,
         )
+
+    @property
+    def topic_settings(self) -> dict[str, str]:
+        """Those of the topics that are consumed."""
+        return {"retention.ms": str(_RETENTION_MS)} if self.retention else {}
 
     def __str__(self) -> str:
         """The options in words: numbers by name, faults when they are on."""

@@ -15,6 +15,7 @@ from headrace.broker.request import HangUp
 from headrace.broker.services import Services
 from headrace.core.types import MonoMs, Now, WallMs
 from headrace.log.api import Disk
+from headrace.sim.facts import Place
 from headrace.sim.loop import VirtualLoop
 
 Answer = Callable[[bytes | None], None]  # the response, or None when the connection is closed
@@ -43,6 +44,7 @@ class Process:
     Args:
         life: its number; what it starts on the loop goes with it.
         bug: told of an exception that no handler may raise.
+        start_moved: told the place and where its log begins when records are deleted.
     """
 
     def __init__(
@@ -54,9 +56,13 @@ class Process:
         loop: VirtualLoop,
         new_id: Callable[[], UUID],
         bug: Callable[[str], None],
+        start_moved: Callable[[Place, int], None],
     ) -> None:
         self.life = life
         self.services = Services(config, disk, clock, new_id)
+        self.services.partitions.on_start_moved.append(
+            lambda one: start_moved((one.topic.name, one.index), one.start_offset)
+        )
         self.is_up = False
         self._dispatcher = Dispatcher(self.services)
         self._loop = loop

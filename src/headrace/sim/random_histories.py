@@ -64,16 +64,16 @@ class _Outside:
         self._policy = policy
         self._timing = Timing(session_ms=1 << 40)
 
-    def policy(self, group: str) -> Policy:  # noqa: ARG002  # one group
+    def policy(self, group: str) -> Policy:  # noqa: ARG002  # there is one group
         return self._policy
 
-    def timing(self, group: str) -> Timing:  # noqa: ARG002  # one group
+    def timing(self, group: str) -> Timing:  # noqa: ARG002  # there is one group
         return self._timing
 
-    def starts_earliest(self, group: str) -> bool:  # noqa: ARG002  # one group
+    def starts_earliest(self, group: str) -> bool:  # noqa: ARG002  # there is one group
         return True
 
-    def topic(self, name: str) -> TopicView | None:  # noqa: ARG002  # one topic
+    def topic(self, name: str) -> TopicView | None:  # noqa: ARG002  # there is one topic
         return TopicView(_TOPIC, (0,), (_LOG_END,))
 
 

@@ -250,7 +250,7 @@ class World:
         try:
             self.process = Process(
                 life, self.options.config(), self.disk, self.clock, self.loop, self._new_id,
-                self.bug,
+                self.bug, self.auditor.deleting,
             )  # fmt: skip
         except OSError as error:
             self._start_failed(error)
@@ -314,11 +314,11 @@ class World:
             Ending(self, drivers).run()
 
     async def _set_up(self, process: Process) -> None:
-        services = process.services
+        services, settings = process.services, self.options.topic_settings
         for name, partitions in (("orders", self.options.partitions), ("extra", 1)):
             topic_id = self._new_id()
             self.topic_ids[name], self.topic_names[topic_id] = topic_id, name
-            await services.topics.create(CreateTopic(name, topic_id, partitions, {}))
+            await services.topics.create(CreateTopic(name, topic_id, partitions, settings))
         for group in self.groups:
             values: dict[str, str | None] = {}
             if group in self.options.earliest:
