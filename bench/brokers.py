@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 KAFKA = "4.3.1"
@@ -48,18 +48,18 @@ class Broker:
         assert self._process is not None
         return self._process.pid
 
-    def command(self) -> list[str]:
-        """What launches it."""
+    def command(self, settings: Mapping[str, str]) -> list[str]:
+        """What launches it, with settings beside its own."""
         raise NotImplementedError
 
     def prepare(self) -> None:
         """Whatever has to be done once before the first launch."""
 
-    def launch(self) -> float:
+    def launch(self, settings: Mapping[str, str] | None = None) -> float:
         """Launch it; returns the seconds until it answered ApiVersions."""
         began = time.perf_counter()
         with (self.folder / "log.txt").open("ab") as log:
-            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log)
+            self._process = subprocess.Popen(self.command(settings or {}), stdout=log, stderr=log)
         self._wait_for_answer()
         return time.perf_counter() - began
 
@@ -106,14 +106,18 @@ class Broker:
 
 
 class Headrace(Broker):
-    def command(self) -> list[str]:
+    def command(self, settings: Mapping[str, str]) -> list[str]:
         serve = [sys.executable, "-m", "headrace", "serve", "--port", str(self.port)]
-        return [*serve, "--data-dir", str(self.folder / "data")]
+        extra = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        return [*serve, "--data-dir", str(self.folder / "data"), *extra]
 
 
 class Kafka(Broker):
-    def command(self) -> list[str]:
-        return java("kafka.Kafka", str(self._config), options=_JVM)
+    def command(self, settings: Mapping[str, str]) -> list[str]:
+        extra = [
+            part for name, value in settings.items() for part in ("--override", f"{name}={value}")
+        ]
+        return java("kafka.Kafka", str(self._config), *extra, options=_JVM)
 
     def prepare(self) -> None:
         controller = free_port()

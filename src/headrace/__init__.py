@@ -1,21 +1,74 @@
 """Headrace: the consumption side of a log, in one Python process.
 
 `headrace.Broker` is a broker inside this process; `headrace serve` is one of its own.
+`headrace.Admin` (to be awaited) and `headrace.SyncAdmin` administer a cluster.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.broker.embedded import Broker
+    from headrace.client.admin_client import Admin, SyncAdmin
+    from headrace.client.configs import ConfigEntry, ResourceType
+    from headrace.client.errors import BrokerError, ClientError, Closed, Unreachable, Unsupported
+    from headrace.client.group_offsets import CommittedOffset, PartitionResults
+    from headrace.client.groups import GroupDescription, GroupListing, MemberDescription
+    from headrace.client.nodes import ClusterDescription
+    from headrace.client.offsets import ListedOffset, OffsetSpec
+    from headrace.client.topics import TopicDescription
 
 __version__ = "0.1.0"
-__all__ = ["Broker", "__version__"]
+__all__ = [
+    "Admin",
+    "Broker",
+    "BrokerError",
+    "ClientError",
+    "Closed",
+    "ClusterDescription",
+    "CommittedOffset",
+    "ConfigEntry",
+    "GroupDescription",
+    "GroupListing",
+    "ListedOffset",
+    "MemberDescription",
+    "OffsetSpec",
+    "PartitionResults",
+    "ResourceType",
+    "SyncAdmin",
+    "TopicDescription",
+    "Unreachable",
+    "Unsupported",
+    "__version__",
+]
+
+# Late, so that a client or a Spark executor does not pay for the broker, nor the other way round.
+_MODULES = {
+    "Admin": "headrace.client.admin_client",
+    "Broker": "headrace.broker.embedded",
+    "BrokerError": "headrace.client.errors",
+    "ClientError": "headrace.client.errors",
+    "Closed": "headrace.client.errors",
+    "ClusterDescription": "headrace.client.nodes",
+    "CommittedOffset": "headrace.client.group_offsets",
+    "ConfigEntry": "headrace.client.configs",
+    "GroupDescription": "headrace.client.groups",
+    "GroupListing": "headrace.client.groups",
+    "ListedOffset": "headrace.client.offsets",
+    "MemberDescription": "headrace.client.groups",
+    "OffsetSpec": "headrace.client.offsets",
+    "PartitionResults": "headrace.client.group_offsets",
+    "ResourceType": "headrace.client.configs",
+    "SyncAdmin": "headrace.client.admin_client",
+    "TopicDescription": "headrace.client.topics",
+    "Unreachable": "headrace.client.errors",
+    "Unsupported": "headrace.client.errors",
+}
 
 
-def __getattr__(name: str) -> Any:
-    # Late, so that a client or a Spark executor does not pay for the broker.
-    if name == "Broker":
-        from headrace.broker.embedded import Broker
+if not TYPE_CHECKING:  # a type checker would take any name for one that is there
 
-        return Broker
-    raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return getattr(import_module(_MODULES[name]), name)
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")

@@ -78,9 +78,10 @@ Connect = Callable[[], Wire]
 
 
 @pytest.fixture
-def broker() -> Iterator[headrace.Broker]:
-    """A broker that refuses frames above 1 MiB."""
-    with headrace.Broker(settings={"socket.request.max.bytes": 1_048_576}) as running:
+def broker(request: pytest.FixtureRequest) -> Iterator[headrace.Broker]:
+    """A broker that refuses frames above 1 MiB; or one with a module's BROKER_SETTINGS."""
+    settings = getattr(request.module, "BROKER_SETTINGS", {"socket.request.max.bytes": 1_048_576})
+    with headrace.Broker(settings=settings) as running:
         yield running
 
 
@@ -166,10 +167,10 @@ class GroupClient:
         while self.beat(member, generation) != code:
             assert time.monotonic() < deadline, f"no heartbeat was answered with {code}"
 
-    def stable(self) -> str:
+    def stable(self, **joining: Any) -> str:
         """A member, alone in generation 1."""
-        member = str(self.join().member_id)
-        assert self.join(member=member).error_code == 0
+        member = str(self.join(**joining).member_id)
+        assert self.join(member=member, **joining).error_code == 0
         assert self.sync(member, 1).error_code == 0
         return member
 

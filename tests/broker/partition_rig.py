@@ -56,10 +56,11 @@ def made(
     disk: Disk | None = None,
     settings: TopicSettings | None = None,
     fsync: bool = True,
+    topic: str = "orders",
 ) -> tuple[Partition, Waits]:
     waits = Waits(10)
     partition = Partition(
-        Topic("orders", UUID(int=1), 1), 0, open_log, settings or TopicSettings(), waits,
+        Topic(topic, UUID(int=1), 1), 0, open_log, settings or TopicSettings(), waits,
         StorageFaults(VirtualClock()), disk or MemoryDisk(), fsync=fsync,
         producer_expiration_ms=1000, on_start_moved=[],
     )  # fmt: skip
@@ -71,7 +72,9 @@ def opened(*, fsync: bool = True) -> tuple[SlowLog, Partition, Waits]:
     return log, *made(lambda *_: log, fsync=fsync)
 
 
-def on(disk: MemoryDisk, *, fsync: bool = True, **settings: Any) -> Partition:
+def on(
+    disk: MemoryDisk, *, fsync: bool = True, topic: str = "orders", **settings: Any
+) -> Partition:
     """A partition with a real log on a disk that can fail."""
 
     def open_log(given: TopicSettings, dropped: Any) -> SegmentedLog:
@@ -80,7 +83,8 @@ def on(disk: MemoryDisk, *, fsync: bool = True, **settings: Any) -> Partition:
             dropped=dropped,
         )  # fmt: skip
 
-    return made(open_log, disk=disk, settings=TopicSettings(**settings), fsync=fsync)[0]
+    given = TopicSettings(**settings)
+    return made(open_log, disk=disk, settings=given, fsync=fsync, topic=topic)[0]
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -28,8 +28,10 @@ def test_apiversions(wire: Any, version: int) -> None:
     assert shown[1] == (4, 18)
     assert shown[3] == (0, 13)
     if version >= 3:
-        (feature,) = answer.finalized_features
-        assert (feature.name, feature.max_version_level) == ("share.version", 1)
+        levels = {one.name: one.max_version_level for one in answer.finalized_features}
+        assert levels == {"group.version": 1, "share.version": 1}
+        supported = {one.name: one.min_version for one in answer.supported_features}
+        assert supported == dict.fromkeys(levels, 1 if version == 3 else 0), "KIP-584"
 
 
 def test_apiversions_wants_to_know_who_asks(wire: Any) -> None:

@@ -87,6 +87,18 @@ def test_a_group_shows_the_setting_of_the_broker_behind_its_own(wire: Any) -> No
     assert shown(wire, GROUP, "team", key) == ("2000", OF_GROUP, [(OF_GROUP, key, "2000"), default])
 
 
+def test_a_group_may_keep_its_offsets_for_a_time_of_its_own(wire: Any) -> None:
+    key = "offsets.retention.minutes"
+    default = (OF_DEFAULT, key, "10080")
+    assert shown(wire, GROUP, "team", key) == ("10080", OF_DEFAULT, [default])
+    assert alter(wire, GROUP, "team", (key, SET, "0")) == 40
+    assert alter(wire, GROUP, "team", (key, SET, "525600")) == 0
+    own = (OF_GROUP, key, "525600")
+    assert shown(wire, GROUP, "team", key) == ("525600", OF_GROUP, [own, default])
+    assert alter(wire, GROUP, "team", (key, DELETE, None)) == 0
+    assert shown(wire, GROUP, "team", key)[:2] == ("10080", OF_DEFAULT)
+
+
 def test_what_was_not_asked_for_is_left_out_and_keys_narrow_the_answer(wire: Any) -> None:
     wire.create("orders")
     everything = described(wire, TOPIC, "orders")

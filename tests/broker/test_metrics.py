@@ -3,9 +3,7 @@
 import asyncio
 import re
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import headrace
 from headrace.broker import metrics_http
 from headrace.broker.config import Config
 from headrace.broker.metrics import REQUEST_SECONDS, Histogram, Metrics
-from headrace.broker.metrics_families import PIECE_SAMPLES, Family, Sample
+from headrace.broker.metrics_shapes import PIECE_SAMPLES, Family, Sample
 from headrace.broker.services import Services
 from headrace.core.catalog import CreateTopic
 from headrace.log.memory_disk import MemoryDisk
@@ -27,42 +25,13 @@ from headrace.log.os_disk import SystemClock
 from headrace.wire import batches, codec
 from headrace.wire.batches import Record
 
+from .metrics_rig import METRICS, TIMEOUT, get, series
+
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 METADATA, CREATE, DELETE, PRODUCE, FETCH = 3, 19, 20, 0, 1
 COMMIT, DELETE_RECORDS = 8, 21
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
-TIMEOUT = 10
-
-Series = dict[tuple[str, ...], float]
-
-
-@pytest.fixture
-def broker() -> Iterator[headrace.Broker]:
-    """A broker that serves metrics on a free port."""
-    with headrace.Broker(settings={"headrace.metrics.port": "0"}) as running:
-        yield running
-
-
-def get(broker: headrace.Broker, path: str = "/metrics", accept: str = "") -> tuple[int, str, str]:
-    """Status, content type and body."""
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{broker.metrics_port}{path}", headers={"Accept": accept}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-            return answer.status, answer.headers["Content-Type"], answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.headers["Content-Type"], error.read().decode()
-
-
-def series(broker: headrace.Broker) -> dict[str, Series]:
-    """Every sample by its name and the values of its labels in the order of their names."""
-    found: dict[str, Series] = {}
-    for family in parsed(get(broker)[2]):
-        for sample in family.samples:
-            labels = tuple(value for _, value in sorted(sample.labels.items()))
-            found.setdefault(sample.name, {})[labels] = sample.value
-    return found
+BROKER_SETTINGS = METRICS
 
 
 def open_parsed(text: str) -> list[Any]:

@@ -2,9 +2,6 @@
 
 import contextlib
 import socket
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,32 +10,9 @@ import headrace
 from headrace.broker import metrics_http
 from headrace.broker.services import StartError
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
-METADATA, CREATE, DELETE, PRODUCE, FETCH = 3, 19, 20, 0, 1
-COMMIT, DELETE_RECORDS = 8, 21
-OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
-TIMEOUT = 10
+from .metrics_rig import METRICS, TIMEOUT, get
 
-Series = dict[tuple[str, ...], float]
-
-
-@pytest.fixture
-def broker() -> Iterator[headrace.Broker]:
-    """A broker that serves metrics on a free port."""
-    with headrace.Broker(settings={"headrace.metrics.port": "0"}) as running:
-        yield running
-
-
-def get(broker: headrace.Broker, path: str = "/metrics", accept: str = "") -> tuple[int, str, str]:
-    """Status, content type and body."""
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{broker.metrics_port}{path}", headers={"Accept": accept}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-            return answer.status, answer.headers["Content-Type"], answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.headers["Content-Type"], error.read().decode()
+BROKER_SETTINGS = METRICS
 
 
 def test_probes(broker: headrace.Broker) -> None:
@@ -89,7 +63,7 @@ def test_a_head_request_has_the_length_but_no_body(broker: headrace.Broker) -> N
 def test_who_says_nothing_is_hung_up_on(
     broker: headrace.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics_http, "REQUEST_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(metrics_http, "WAIT_SECONDS_MAX", 0.05)
     assert broker.metrics_port is not None
     with socket.create_connection(("127.0.0.1", broker.metrics_port), timeout=TIMEOUT) as one:
         one.sendall(b"GET /")

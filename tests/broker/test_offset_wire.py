@@ -5,6 +5,8 @@ from uuid import UUID
 
 import pytest
 
+from headrace.wire import codec
+
 FETCH = 9
 STRANGE = UUID(int=99)
 
@@ -103,3 +105,29 @@ def test_offsets_go_with_their_topic(client: Any) -> None:
     client.create_topic("orders")
     assert client.fetch(("orders", 0)) == [("orders", 0, -1, 0)]
     assert client.listed() == []  # it had nothing else
+
+
+def test_commits_sent_together_are_decided_in_order_and_answered_in_order(client: Any) -> None:
+    client.create_topic("orders", 3)
+    wire = client.wire
+    for number in range(200):
+        place = {
+            "partition_index": number % 4, "committed_offset": number,
+            "committed_leader_epoch": -1, "committed_metadata": None,
+        }  # fmt: skip
+        topics = [{"name": "orders", "partitions": [place]}]
+        fields = {"group_id": "g", "member_id": "", "topics": topics}
+        wire.send(8, 8, bytes(codec.encode_request(8, 8, fields)), number)
+    asked = {"groups": [{"group_id": "g", "topics": None}], "require_stable": False}
+    wire.send(FETCH, 8, bytes(codec.encode_request(FETCH, 8, asked)), 200)
+    for number in range(200):
+        correlation_id, body = wire.receive()
+        assert correlation_id == number
+        (topic,) = codec.decode_response(8, 8, body[1:]).topics
+        (told,) = topic.partitions
+        assert (told.partition_index, told.error_code) == (number % 4, 3 if number % 4 == 3 else 0)
+    correlation_id, body = wire.receive()
+    assert correlation_id == 200
+    (topic,) = codec.decode_response(FETCH, 8, body[1:]).groups[0].topics
+    found = {one.partition_index: one.committed_offset for one in topic.partitions}
+    assert found == {0: 196, 1: 197, 2: 198}

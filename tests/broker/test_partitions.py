@@ -234,11 +234,17 @@ def test_a_closed_partition_that_nobody_used_stays_closed() -> None:
     run(go)
 
 
-def test_little_is_left_to_sync_when_a_segment_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_module, "_UNSYNCED_BYTES_MAX", 500)
+@pytest.mark.parametrize(
+    ("topic", "limit"),
+    [("orders", "_UNSYNCED_BYTES_MAX"), ("__consumer_offsets", "_UNSYNCED_JOURNAL_BYTES_MAX")],
+)
+def test_little_is_left_to_sync_when_a_segment_is_full(
+    topic: str, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_module, limit, 500)
 
     async def go() -> None:
-        partition = on(MemoryDisk(), fsync=False)
+        partition = on(MemoryDisk(), fsync=False, topic=topic)
         put(partition, b"a" * 250)
         await asyncio.sleep(0)
         assert partition.log.durable_end == 0

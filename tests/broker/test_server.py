@@ -3,8 +3,6 @@
 import asyncio
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -17,11 +15,13 @@ import pytest
 import headrace
 from headrace.broker import server as server_module
 from headrace.broker.config import Config
-from headrace.broker.dispatch import Buffers, Dispatcher, Peer
-from headrace.broker.server import Connection, Server
+from headrace.broker.dispatch import Dispatcher, Peer
+from headrace.broker.server import Server
 from headrace.broker.services import open_services
 from headrace.wire import batches, codec
 from headrace.wire.batches import Record
+
+from .connection_rig import StubDispatcher, on_a_connection, receive
 
 Connecting = Callable[..., Any]
 TIMEOUT = 10
@@ -92,14 +92,14 @@ def test_who_does_not_read_holds_up_nobody_and_loses_nothing(connecting: Connect
         assert wire.call(18, 0).error_code == 0, "others are served meanwhile"
         sizes = []
         for number in range(6):
-            correlation_id, size = greedy_receive(greedy.socket)
+            correlation_id, size = greedyreceive(greedy.socket)
             assert correlation_id == number
             sizes.append(size)
         assert len(set(sizes)) == 1
         assert sizes[0] > 11_000_000
 
 
-def greedy_receive(peer: socket.socket) -> tuple[int, int]:
+def greedyreceive(peer: socket.socket) -> tuple[int, int]:
     """Correlation id and size of a large answer, without keeping it."""
     head = b""
     while len(head) < 8:
@@ -144,74 +144,19 @@ def test_what_comes_before_a_poll_begins_to_wait_is_not_missed(tmp_path: Path) -
     asyncio.run(go())
 
 
-class _Dispatcher:
-    """Answers a frame with itself: at once, or in a task when its first byte is set."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-
-    def respond(self, frame: bytearray, peer: Peer) -> Buffers | Coroutine[Any, Any, Buffers]:
-        self.asked.append(peer.connection_id)
-        return self._later(frame) if frame[0] else [frame]
-
-    async def _later(self, frame: bytearray) -> Buffers:
-        return [frame]
-
-
-class _Transport(asyncio.Transport):
-    """Keeps what is written, until `broken` writes; then it behaves as after a reset."""
-
-    def __init__(self, connection: Connection, *, broken: int = 1000) -> None:
-        super().__init__()
-        self.written: list[Any] = []
-        self._connection = connection
-        self._left = broken
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self.is_closing():
-            return
-        self.written.append(data)
-        self._left -= 1
-        if not self._left:
-            asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
-
-    def is_closing(self) -> bool:
-        return self._left <= 0
-
-    def abort(self) -> None:
-        self._left = 0
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-
-def _receive(connection: Connection, *first_bytes: int) -> None:
-    """Frames of eight bytes arrive together."""
-    data = b"".join(struct.pack(">ib7x", 8, first) for first in first_bytes)
-    connection.get_buffer(-1)[: len(data)] = data
-    connection.buffer_updated(len(data))
-
-
-def _connected(server: Server, broken: int = 1000) -> tuple[Connection, _Transport]:
-    connection = Connection(server)
-    transport = _Transport(connection, broken=broken)
-    connection.connection_made(transport)
-    return connection, transport
-
-
 def test_who_sends_many_requests_at_once_takes_turns_with_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "ANSWERING_SECONDS_MAX", 0.0)
 
     async def go() -> None:
-        dispatcher: Any = _Dispatcher()
+        dispatcher: Any = StubDispatcher()
         services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
         server = Server(services, dispatcher)
-        (busy, told), (other, told_other) = _connected(server), _connected(server)
-        _receive(busy, 0, 0, 0)
-        _receive(other, 0)
-        _receive(busy, 0)
+        (busy, told), (other, told_other) = on_a_connection(server), on_a_connection(server)
+        receive(busy, 0, 0, 0)
+        receive(other, 0)
+        receive(busy, 0)
         for _ in range(4):
             await asyncio.sleep(0)
         assert (len(told.written), len(told_other.written)) == (4, 1)
@@ -227,12 +172,12 @@ def test_nothing_is_answered_after_a_write_failed(
     """A task that is cancelled before its first step could not clean up."""
 
     async def go() -> None:
-        dispatcher: Any = _Dispatcher()
+        dispatcher: Any = StubDispatcher()
         services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
         gone: list[int] = []
         monkeypatch.setattr(services, "disconnected", gone.append)
-        connection, _ = _connected(Server(services, dispatcher), broken=1)
-        _receive(connection, 0, 1, 0)
+        connection, _ = on_a_connection(Server(services, dispatcher), broken=1)
+        receive(connection, 0, 1, 0)
         await asyncio.sleep(0)
         assert dispatcher.asked == [1]
         assert gone == [1]
@@ -243,10 +188,10 @@ def test_nothing_is_answered_after_a_write_failed(
 
 def test_idle_time_begins_with_the_answer_to_who_waited(tmp_path: Path) -> None:
     async def go() -> None:
-        dispatcher: Any = _Dispatcher()
+        dispatcher: Any = StubDispatcher()
         services = open_services(Config.parse({}), tmp_path, new_id=uuid4)
-        connection, transport = _connected(Server(services, dispatcher))
-        _receive(connection, 1)
+        connection, transport = on_a_connection(Server(services, dispatcher))
+        receive(connection, 1)
         answered_after = asyncio.get_running_loop().time()
         await asyncio.sleep(0)
         assert len(transport.written) == 1
@@ -257,11 +202,3 @@ def test_idle_time_begins_with_the_answer_to_who_waited(tmp_path: Path) -> None:
         await services.close()
 
     asyncio.run(go())
-
-
-def test_a_process_of_its_own_freezes_what_it_started_with() -> None:
-    code = (
-        "import gc; from headrace.broker.tuning import tune_process; "
-        "assert gc.get_freeze_count() == 0; tune_process(); assert gc.get_freeze_count() > 1000"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=TIMEOUT * 3)

@@ -51,6 +51,7 @@ def test_text_is_that_of_kafkas_tool(
     ("name", "option"),
     [
         ("consumer_offsets", "--offsets-decoder"),
+        ("consumer_groups", "--offsets-decoder"),
         ("share_group_state", "--share-group-state-decoder"),
         ("cluster_metadata", "--cluster-metadata-decoder"),
     ],

@@ -48,6 +48,13 @@ def test_options_are_in_the_page(name: str) -> None:
     assert f"headrace {name} --" in section, "an example shows the command"
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_no_brackets(name: str) -> None:
+    """They are taken for a style, and not shown."""
+    told = [COMMANDS[name].help, *(option.help for option in COMMANDS[name].params)]
+    assert [one for one in told if "[" in (one or "")] == []
+
+
 def test_examples_use_options_that_exist() -> None:
     blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
     text = "\n".join(blocks).replace("\\\n", " ")

@@ -1,5 +1,6 @@
 """Commands in pipes and under signals, as processes of their own."""
 
+import os
 import select
 import signal
 import subprocess
@@ -12,6 +13,9 @@ import confluent_kafka
 import pytest
 
 import headrace
+from headrace.client.connection import Cluster
+from headrace.client.groups import alter_group_offsets
+from headrace.client.topics import create_topic
 
 Command = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -116,3 +120,55 @@ def test_a_group_reads_on_where_it_stopped(
         ended = start(*read, "--max-messages", str(expected.count(b"\n")))
         out, _ = ended.communicate(timeout=_WAIT_S)
         assert (ended.returncode, out) == (0, expected)
+
+
+def test_a_long_list_of_groups_may_be_cut_off(broker: headrace.Broker, start: Start) -> None:
+    with Cluster(broker.bootstrap_servers) as cluster:
+        create_topic(cluster, "t", 1)
+        for number in range(600):
+            alter_group_offsets(cluster, f"{number:04}{'x' * 200}", {("t", 0): 0}).check()
+    lister = start("consumer-groups", "--list")
+    assert _first_line(lister).startswith(b"0000x")
+    assert lister.stdout is not None
+    assert lister.stderr is not None
+    lister.stdout.close()
+    assert lister.wait(_WAIT_S) == 128 + signal.SIGPIPE
+    assert lister.stderr.read() == b""
+
+
+def test_a_group_that_is_not_there_ends_with_1(start: Start) -> None:
+    ended = start("consumer-groups", "--describe", "--group", "absent")
+    out, err = ended.communicate(timeout=_WAIT_S)
+    assert (ended.returncode, out) == (1, b"")
+    assert err == b"headrace consumer-groups: Group absent not found; see --list\n"
+
+
+@pytest.mark.parametrize(("closed", "out"), [(">&-", b""), ("2>&-", b"g,t,0,0\n\n")])
+def test_output_that_the_shell_closed_is_no_trouble(
+    broker: headrace.Broker, closed: str, out: bytes
+) -> None:
+    with Cluster(broker.bootstrap_servers) as cluster:
+        create_topic(cluster, "t", 1)
+        alter_group_offsets(cluster, "g", {("t", 0): 0}).check()
+    asked = "--reset-offsets --all-groups --all-topics --to-offset 9 --export --dry-run"
+    line = f'"$0" -m headrace consumer-groups {asked} --bootstrap-server {broker.bootstrap_servers}'
+    ended = subprocess.run(
+        ["sh", "-c", f"{line} {closed}", sys.executable], capture_output=True, timeout=_WAIT_S
+    )
+    assert (ended.returncode, ended.stdout) == (0, out)
+    assert b"Traceback" not in ended.stderr
+
+
+def test_a_name_that_the_terminal_cannot_show_is_told(broker: headrace.Broker) -> None:
+    with Cluster(broker.bootstrap_servers) as cluster:
+        create_topic(cluster, "t", 1)
+        alter_group_offsets(cluster, "gr\xfcn", {("t", 0): 0}).check()
+    asked = ("consumer-groups", "--list", "--bootstrap-server", broker.bootstrap_servers)
+    ended = subprocess.run(
+        [sys.executable, "-m", "headrace", *asked],
+        capture_output=True,
+        timeout=_WAIT_S,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert ended.stderr.endswith(b" cannot be written as ascii; set PYTHONIOENCODING=utf-8\n")

@@ -1,20 +1,24 @@
-"""A scripted broker behind a real socket: it answers what a test tells it to."""
+"""A scripted broker behind a real socket, which answers what a test tells it to, and a real one."""
 
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import pytest
+from confluent_kafka import Consumer
 
+import headrace
 from headrace.client.connection import Cluster, Patience
 from headrace.wire.batches import Record, build
 from headrace.wire.codec import decode_request, encode_response, is_flexible
 from headrace.wire.leases import LeaseApi
 from headrace.wire.primitives import Reader, Writer
 
-METADATA, LIST_OFFSETS, FETCH, API_VERSIONS = 3, 2, 1, 18
+METADATA, LIST_OFFSETS, FETCH, FIND_COORDINATOR, API_VERSIONS = 3, 2, 1, 10, 18
+_JOIN_S_MAX = 30
 Answer = Callable[[Reader], bytes | None]
 
 
@@ -30,6 +34,8 @@ class ScriptedBroker:
             FETCH: self._fetch,
         }
         self.offers_leases = True
+        self.coordinator_errors: list[int] = []
+        self.versions: dict[int, tuple[int, int]] = {}
         self.asked: list[int] = []
         self.batches: list[bytes] = []
         self.log_start = 0
@@ -105,9 +111,10 @@ class ScriptedBroker:
         out.int16(0)
         out.int32(len(keys))
         for key in keys:
+            first, last = self.versions.get(key, (0, 20))
             out.int16(key)
-            out.int16(0)
-            out.int16(20)
+            out.int16(first)
+            out.int16(last)
         return bytes(out.data)
 
     def _metadata(self, source: Reader) -> bytes:
@@ -177,3 +184,66 @@ def broker() -> Iterator[ScriptedBroker]:
 def cluster(broker: ScriptedBroker) -> Iterator[Cluster]:
     with Cluster(broker.address, patience=Patience(total_s=3, first_s=0.01, most_s=0.05)) as found:
         yield found
+
+
+@pytest.fixture
+def script(broker: ScriptedBroker) -> ScriptedBroker:
+    """The scripted broker as the coordinator of every group; each error code is told once."""
+
+    def find(body: Reader) -> bytes:
+        asked = decode_request(FIND_COORDINATOR, 4, body.take(body.remaining))
+        code = broker.coordinator_errors.pop(0) if broker.coordinator_errors else 0
+        found = [
+            {
+                "key": key,
+                "node_id": 1 if not code else -1,
+                "host": "127.0.0.1" if not code else "",
+                "port": broker.port if not code else -1,
+                "error_code": code,
+                "error_message": "",
+            }
+            for key in asked.coordinator_keys
+        ]
+        return bytes(encode_response(FIND_COORDINATOR, 4, {"coordinators": found}))
+
+    broker.answers[FIND_COORDINATOR] = find
+    return broker
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[headrace.Broker]:
+    """A real broker, for all tests of a module: each takes names of its own."""
+    with headrace.Broker(settings={"group.initial.rebalance.delay.ms": 0}) as real:
+        yield real
+
+
+@pytest.fixture
+def real(running: headrace.Broker) -> Iterator[Cluster]:
+    """A client of the real broker."""
+    with Cluster(running.bootstrap_servers, patience=Patience(total_s=20, first_s=0.01)) as found:
+        yield found
+
+
+Joining = Callable[..., AbstractContextManager[Consumer]]
+
+
+@pytest.fixture
+def joined(running: headrace.Broker) -> Joining:
+    """A consumer that has joined a group and has all partitions of a topic, while it is entered."""
+
+    @contextmanager
+    def joining(group: str, topic: str, **settings: str) -> Iterator[Consumer]:
+        common = {"bootstrap.servers": running.bootstrap_servers, "enable.auto.commit": False}
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        consumer = Consumer({**common, "group.id": group, "client.id": "c", **named})
+        consumer.subscribe([topic])
+        until = time.monotonic() + _JOIN_S_MAX
+        while not consumer.assignment():
+            assert time.monotonic() < until, "it did not join"
+            consumer.poll(0.1)
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    return joining

@@ -14,6 +14,8 @@ import pytest
 import headrace
 from brokers import java
 
+from .side_by_side import Sides, side_by_side
+
 _SECONDS_MAX = 120
 
 RunJava = Callable[..., subprocess.CompletedProcess[str]]
@@ -27,12 +29,24 @@ def broker() -> Iterator[headrace.Broker]:
 
 
 @pytest.fixture(scope="session")
-def run_java() -> RunJava:
-    """Runs a Java class with Kafka's jars on its path: `run_java(class, *arguments, stdin="")`."""
+def has_java() -> None:
+    """Skips where there is no Java."""
     missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
     if missing and not os.environ.get("HEADRACE_EXPECT_JAVA"):
         pytest.skip(f"needs {' and '.join(missing)} (Debian: apt install default-jdk maven)")
     assert not missing, f"{missing} should have been installed"
+
+
+@pytest.fixture(scope="session")
+def sides(has_java: None) -> Iterator[Sides]:
+    """Apache Kafka and Headrace, one of each for all tests that compare them."""
+    with side_by_side() as both:
+        yield both
+
+
+@pytest.fixture(scope="session")
+def run_java(has_java: None) -> RunJava:
+    """Runs a Java class with Kafka's jars on its path: `run_java(class, *arguments, stdin="")`."""
 
     def run(name: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(

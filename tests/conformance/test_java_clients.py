@@ -1,6 +1,6 @@
-"""The Java clients of Apache Kafka 4.3.1: producer, consumers, share consumer, admin.
+"""The Java clients of Apache Kafka 4.3.1: producer, consumers, share consumer, admin, groups.
 
-`JavaClients.java` makes every check in one JVM; each is a test here.
+Each program makes all its checks in one JVM; each check is a test here.
 """
 
 import re
@@ -12,18 +12,25 @@ import headrace
 
 from .conftest import RunJava
 
-_PROGRAM = Path(__file__).with_name("JavaClients.java")
-_CHECKS = re.findall(r"static void check(\w+)\(\)", _PROGRAM.read_text())
+_PROGRAMS = [Path(__file__).with_name(name) for name in ("JavaClients.java", "JavaGroups.java")]
+_CHECKS = {
+    name: program
+    for program in _PROGRAMS
+    for name in re.findall(r"static void check(\w+)\(\)", program.read_text())
+}
 
 
 @pytest.fixture(scope="module")
 def outcomes(run_java: RunJava) -> dict[str, str]:
     """Outcome of each check: `ok`, or what went wrong."""
-    with headrace.Broker() as broker:
-        done = run_java(str(_PROGRAM), broker.bootstrap_servers)
-    told = re.findall(r"^(ok|failed) (\w+)(.*)$", done.stdout, re.MULTILINE)
-    assert len(told) == len(_CHECKS), done.stdout + done.stderr[-4000:]
-    return {name: outcome + rest for outcome, name, rest in told}
+    outcomes: dict[str, str] = {}
+    for program in _PROGRAMS:
+        with headrace.Broker() as broker:
+            done = run_java(str(program), broker.bootstrap_servers)
+        told = re.findall(r"^(ok|failed) (\w+)(.*)$", done.stdout, re.MULTILINE)
+        assert len(told) == list(_CHECKS.values()).count(program), done.stdout + done.stderr[-4000:]
+        outcomes |= {name: outcome + rest for outcome, name, rest in told}
+    return outcomes
 
 
 @pytest.mark.parametrize("check", _CHECKS)

@@ -1,115 +1,15 @@
-"""A share-partition that tests drive in the seed's own words, and a shard of classic groups."""
+"""Shards of consumer groups, and a share-partition, that tests drive."""
 
-import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
 
-from headrace.core.classic_group import ClassicGroup
-from headrace.core.errors import Refused, Why
-from headrace.core.group_events import Answered
-from headrace.core.group_events import Event as GroupEvent
-from headrace.core.group_shard import GroupShard
-from headrace.core.group_words import (
-    Beat,
-    Candidate,
-    Commit,
-    DeleteGroup,
-    Join,
-    Leave,
-    Leaver,
-    Limits,
-    Offset,
-    Phase,
-    RestartSessions,
-    Sync,
-    Ticket,
-)
-from headrace.core.group_words import Command as GroupCommand
-from headrace.core.machine import Entry
-from headrace.core.runs import State
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import (
-    Acknowledge,
-    Acknowledged,
-    Acquire,
-    Acquired,
-    Command,
-    Event,
-    Policy,
-    ShareKey,
-    Verdict,
-)
-from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
-from headrace.log.group_records import GroupJournal
+from headrace.core.share_words import Policy, ShareKey
 
-TOPIC = UUID(int=1)
-WORDS = {
-    State.AVAILABLE: "available",
-    State.ACQUIRED: "acquired",
-    State.ACKNOWLEDGED: "acknowledged",
-    State.ARCHIVING: "archiving",
-    State.ARCHIVED: "archived",
-}
-
-
-@dataclass
-class Driver:
-    """Decides and applies, and describes the state as the seed's walkthrough does."""
-
-    partition: SharePartition
-    policy: Policy
-    mono: int = 0
-    events: list[Event] = field(default_factory=list)
-
-    @property
-    def now(self) -> Now:
-        return Now(MonoMs(self.mono), WallMs(1_700_000_000_000 + self.mono))
-
-    def run(self, command: Command) -> list[Event] | Refused:
-        answer = self.partition.decide(command, self.now, self.policy)
-        if not isinstance(answer, Refused):
-            self._apply(answer)
-        return answer
-
-    def fetch(
-        self, first: int, last: int, member: str = "member", records_max: int = 1000
-    ) -> list[Span]:
-        """Fetch as a member would, from one record batch that holds `first` to `last`."""
-        command = Acquire(
-            MemberId(member), [Span(first, last)], records_max, self.policy.window, exact=True
-        )
-        answer = self.run(command)
-        assert isinstance(answer, list)
-        return [event.span for event in answer if isinstance(event, Acquired)]
-
-    def say(
-        self, verdict: Verdict, first: int, last: int, member: str = "member"
-    ) -> list[Event] | Refused:
-        said = Acknowledged(Span(first, last), [verdict])
-        return self.run(Acknowledge(MemberId(member), [said]))
-
-    def elapse(self, ms: int) -> None:
-        self.mono += ms
-        self._apply(self.partition.expired(self.now, self.policy))
-
-    def describe(self) -> str:
-        """E.g. `SPSO=110, SPEO=120, 110 available 1, 111-119 acquired 1`, as the seed has it."""
-        parts = [f"SPSO={self.partition.start}", f"SPEO={self.partition.end}"]
-        for run in self.partition.runs:
-            counted = run.state in (State.ACQUIRED, State.AVAILABLE) and run.deliveries
-            parts.append(
-                f"{run.span} {WORDS[run.state]}" + (f" {run.deliveries}" if counted else "")
-            )
-        return ", ".join(parts)
-
-    def _apply(self, events: list[Event]) -> None:
-        for event in events:
-            self.partition.apply(event)
-        self.events += events
+from .group_rig import ConsumerDriver, GroupDriver, subscribing
+from .share_rig import Driver
 
 
 @pytest.fixture
@@ -121,168 +21,16 @@ def drive() -> Callable[..., Driver]:
     return make
 
 
-# ---- classic groups
-
-
-class Asked:
-    """A request to a group; its answer is None as long as it waits."""
-
-    def __init__(self, told: dict[Ticket, Any], ticket: Ticket, reply: Any) -> None:
-        self._told, self._ticket, self._reply = told, ticket, reply
-
-    def answer(self) -> Any:
-        return self._told.get(self._ticket) if self._reply is None else self._reply
-
-    @property
-    def why(self) -> Why | None:
-        """The reason of a refusal; None without one."""
-        return answer.why if isinstance(answer := self.answer(), Refused) else None
-
-
-class GroupDriver:
-    """A shard of classic groups with its journal; members are named m1, m2, ... as they come."""
-
-    def __init__(self, **limits: int) -> None:
-        self.limits = Limits(**limits)
-        self.share_groups: set[str] = set()
-        self.shard, self.codec = GroupShard(self), GroupJournal()
-        self.journal: list[Entry] = []
-        self.mono = 0
-        self.told: dict[Ticket, Any] = {}
-        self._tickets = itertools.count(1)
-        self._names = itertools.count(1)
-
-    def is_share_group(self, group: str) -> bool:
-        return group in self.share_groups
-
-    @property
-    def now(self) -> Now:
-        return Now(MonoMs(self.mono), WallMs(1_700_000_000_000 + self.mono))
-
-    def group(self, name: str = "g") -> ClassicGroup:
-        return self.shard.groups[name]
-
-    def do(self, command: GroupCommand) -> Any:
-        answer = self.shard.decide(command, self.now)
-        if isinstance(answer, Refused):
-            return answer
-        self._take(answer.events)
-        return answer.reply
-
-    def join(
-        self,
-        member: str = "",
-        *,
-        instance: str | None = None,
-        group: str = "g",
-        kind: str = "consumer",
-        offers: dict[str, bytes] | None = None,
-        session_ms: int = 10_000,
-        rebalance_ms: int = 60_000,
-        id_required: bool = False,
-        may_skip: bool = True,
-    ) -> Asked:
-        ticket = Ticket(next(self._tickets))
-        offered = {"range": b"topics"} if offers is None else offers
-        new_id = MemberId(member or f"m{next(self._names)}")
-        command = Join(
-            group, MemberId(member), instance, new_id, "client", "/host", session_ms, rebalance_ms,
-            kind, tuple(Candidate(*one) for one in offered.items()), ticket, id_required, may_skip,
-        )  # fmt: skip
-        return Asked(self.told, ticket, self.do(command))
-
-    def sync(
-        self,
-        member: str,
-        generation: int,
-        assignments: dict[str, bytes] | None = None,
-        instance: str | None = None,
-        **told: str,
-    ) -> Asked:
-        ticket = Ticket(next(self._tickets))
-        given = {MemberId(name): data for name, data in (assignments or {}).items()}
-        command = Sync("g", MemberId(member), instance, generation, ticket, given, **told)
-        return Asked(self.told, ticket, self.do(command))
-
-    def beat(self, member: str, generation: int, instance: str | None = None) -> Why | None:
-        refused = self.do(Beat("g", MemberId(member), instance, generation))
-        return None if refused is None else refused.why
-
-    def leave(self, *leavers: tuple[str, str | None]) -> list[Why | None]:
-        command = Leave("g", tuple(Leaver(MemberId(m), i) for m, i in leavers))
-        return [None if refused is None else refused.why for refused in self.do(command)]
-
-    def commit(
-        self,
-        group: str,
-        offset: int,
-        member: str = "",
-        generation: int = -1,
-        instance: str | None = None,
-        *,
-        topic: str = "topic",
-        topic_id: UUID = TOPIC,
-        metadata: str = "",
-        leader_epoch: int = -1,
-        retention_ms: int | None = None,
-    ) -> Why | list[Why | None]:
-        """Commit one offset for partition 0."""
-        one = Offset(topic, 0, offset, leader_epoch, metadata, topic_id)
-        answer = self.do(
-            Commit(group, MemberId(member), instance, generation, (one,), retention_ms)
-        )
-        if isinstance(answer, Refused):
-            return answer.why
-        return [None if refused is None else refused.why for refused in answer]
-
-    def delete(self, group: str) -> Why | None:
-        refused = self.do(DeleteGroup(group))
-        return None if refused is None else refused.why
-
-    def stable(self, count: int, **joining: Any) -> int:
-        """A Stable group of m1 to m<count>, led by m1; its generation."""
-        self.join(**joining)
-        for _ in range(count - 1):
-            self.join(**joining)
-        for member in list(self.group().members):
-            self.join(member, **joining)
-        generation = self.group().generation
-        self.sync("m1", generation, {name: name.encode() for name in self.group().members})
-        for member in list(self.group().members):
-            self.sync(member, generation)
-        assert self.group().phase is Phase.STABLE
-        return generation
-
-    def elapse(self, ms: int) -> None:
-        """Let time pass as the runtime does: from one deadline to the next."""
-        until = self.mono + ms
-        while (deadline := self.shard.next_deadline()) is not None and deadline <= until:
-            self.mono = max(self.mono, deadline)
-            self._take(self.shard.tick(self.now))
-        self.mono = until
-
-    def restart(self) -> None:
-        """A process that ends, and one that begins with what the journal has."""
-        self.shard = self.rebuilt()
-        self.told = {}
-        self.do(RestartSessions())
-
-    def rebuilt(self) -> GroupShard:
-        """What the journal alone has."""
-        shard = GroupShard(self)
-        for key, value, _ in self.journal:
-            for event in self.codec.events(key, value):
-                shard.apply(event)
-        return shard
-
-    def _take(self, events: Sequence[GroupEvent]) -> None:
-        for event in events:
-            self.shard.apply(event)
-            if isinstance(event, Answered):
-                self.told[event.ticket] = event.answer
-        self.journal += self.codec.records(events, self.now.wall)
+@pytest.fixture(name="subscribing")
+def _subscribing() -> Callable[..., bytes]:
+    return subscribing
 
 
 @pytest.fixture
 def drive_groups() -> Callable[..., GroupDriver]:
     return GroupDriver
+
+
+@pytest.fixture
+def drive_consumers() -> Callable[..., ConsumerDriver]:
+    return ConsumerDriver

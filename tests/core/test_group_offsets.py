@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from headrace.core.errors import Why
-from headrace.core.group_words import Committed, ForgetOffsets, Phase
+from headrace.core.group_words import Committed, Phase
 from headrace.core.types import WallMs
 
 Groups = Callable[..., Any]
@@ -107,7 +107,9 @@ def test_offsets_of_a_deleted_topic_go(drive_groups: Groups) -> None:
     groups.commit("old", 1, retention_ms=5_000)  # its record does not say which topic
     groups.commit("g", 1)
     groups.commit("g", 2, topic="other", topic_id=OTHER)
-    groups.do(ForgetOffsets("topic", TOPIC))
+    groups.forget("topic", TOPIC, until=NOW - 1)
+    assert list(groups.shard.offsets) == ["old", "g"]
+    groups.forget("topic", TOPIC)
     assert list(groups.shard.offsets) == ["g"]
     assert [topic for topic, _, _ in groups.shard.offsets["g"]] == ["other"]
     assert groups.rebuilt().offsets["g"].by_topic == groups.shard.offsets["g"].by_topic
@@ -119,5 +121,5 @@ def test_offsets_of_another_topic_of_that_name_are_no_offsets(drive_groups: Grou
     groups.commit("g", 1, topic_id=OTHER)
     offsets = groups.shard.offsets["g"]
     assert offsets.find("topic", 0, TOPIC) is None
-    groups.do(ForgetOffsets("topic", TOPIC))
+    groups.forget("topic", TOPIC)
     assert offsets.find("topic", 0, OTHER).offset == 1

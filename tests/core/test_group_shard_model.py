@@ -14,6 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from headrace.core.classic_group import ClassicGroup
+from headrace.core.consumer_assignors import ASSIGNORS
+from headrace.core.consumer_words import ConsumerLimits, Pace
 from headrace.core.errors import Refused, Why
 from headrace.core.group_events import Answered, Event
 from headrace.core.group_shard import GroupShard
@@ -29,6 +32,7 @@ from headrace.core.group_words import (
     Leave,
     Leaver,
     Limits,
+    Look,
     Offset,
     RestartSessions,
     Snapshot,
@@ -69,6 +73,22 @@ class Groups(RuleBasedStateMachine):
 
     def is_share_group(self, group: str) -> bool:
         return False
+
+    def retention_minutes(self, group: str) -> int:
+        return 60
+
+    # Of groups of the new protocol, which are not met here.
+    consumer_limits = ConsumerLimits(ASSIGNORS)
+    catalogue_version = 0
+
+    def topic(self, name: str) -> None:
+        return None
+
+    def matching(self, regex: str) -> frozenset[str]:
+        return frozenset()
+
+    def pace(self, group: str) -> Pace:
+        return Pace()
 
     # ---- driving the machine
 
@@ -229,7 +249,8 @@ class Groups(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(sorted(TOPICS)))
     def topic_is_deleted(self, topic: str) -> None:
-        self.run_command(ForgetOffsets(topic, TOPICS[topic]))
+        looks = tuple(Look(group) for group in self.live.groups)
+        self.run_command(ForgetOffsets(topic, TOPICS[topic], self.now.wall, looks))
         self.offsets = {key: one for key, one in self.offsets.items() if key[1] != topic}
 
     @rule(group=st.sampled_from("gs"))
@@ -254,7 +275,8 @@ class Groups(RuleBasedStateMachine):
             self.take(self.live.tick(self.now))
         self.mono = until
         if self.members:
-            group = self.live.groups["g"]
+            group = _classic(self.live, "g")
+            assert group is not None
             assert group.generation > self.generation
             self.generation, self.phase, self.leader = group.generation, EMPTY, None
             self.stored = self.generation, (), None
@@ -280,7 +302,7 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def machine_and_model_agree(self) -> None:
-        group = self.live.groups.get("g")
+        group = _classic(self.live, "g")
         if group is None:
             assert (self.phase, self.members, self.stored) == (EMPTY, [], None)
         else:
@@ -320,11 +342,18 @@ def _offsets(shard: GroupShard) -> dict[tuple[str, str, int], tuple[int, int | N
     }
 
 
+def _classic(shard: GroupShard, name: str) -> ClassicGroup | None:
+    group = shard.groups.get(name)
+    assert group is None or isinstance(group, ClassicGroup)
+    return group
+
+
 def _stored(shard: GroupShard) -> dict[str, Snapshot | None]:
     """Each group as its journal has it: of what a member offers, the chosen protocol alone."""
     found: dict[str, Snapshot | None] = {}
-    for name, group in shard.groups.items():
-        stored = group.stored
+    for name in shard.groups:
+        group = _classic(shard, name)
+        stored = group.stored if group is not None else None
         if stored is not None:
             members = tuple(
                 replace(

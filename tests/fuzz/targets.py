@@ -9,6 +9,7 @@ import contextlib
 import struct
 from collections.abc import Callable, Coroutine
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
@@ -28,8 +29,8 @@ from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.log.metadata_records import MetadataRecords
 from headrace.log.record_codec import ShareJournal
 from headrace.log.segments import SegmentedLog
-from headrace.wire import batches, codec, columns, compression
-from headrace.wire.batches import InvalidRecord, Record
+from headrace.wire import batches, codec, columns, compression, produced
+from headrace.wire.batches import Record
 from headrace.wire.compression import Codec
 from headrace.wire.frames import STAGING_BYTES, Frames
 from headrace.wire.primitives import Malformed
@@ -74,8 +75,8 @@ def requests(data: bytes) -> None:
 
 def record_batches(data: bytes) -> None:
     """What a producer sent, checked as Produce does; read as far as it is accepted."""
-    with contextlib.suppress(Malformed, InvalidRecord):
-        batches.check(memoryview(data))
+    with contextlib.suppress(Malformed, produced.InvalidRecord):
+        produced.check(memoryview(data))
         list(batches.records(data))
 
 
@@ -164,6 +165,23 @@ def _batch(kind: int = Codec.NONE) -> bytes:
     return batches.build(given, compression=kind)
 
 
+def _heartbeat(version: int) -> bytes:
+    """A join of a group of the new protocol, by names and by a regular expression."""
+    fields = {
+        "group_id": "g", "member_id": "m", "member_epoch": 0, "instance_id": "i", "rack_id": None,
+        "rebalance_timeout": 1, "subscribed_topic_names": ("t",), "subscribed_topic_regex": "t.*",
+        "server_assignor": "range", "topic_partitions": (),
+    }  # fmt: skip
+    return _frame(68, version, bytes(codec.encode_request(68, version, fields)))
+
+
+def _journaled() -> list[bytes]:
+    """Every kind of record of groups of the new protocol."""
+    golden = Path(__file__).parent.parent / "golden" / "consumer_groups.log"
+    found = batches.records(golden.read_bytes())
+    return [bytes([len(one.key or b"")]) + (one.key or b"") + (one.value or b"") for one in found]
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "frames": frames,
     "requests": requests,
@@ -175,10 +193,17 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 }
 SEEDS: dict[str, list[bytes]] = {
     "frames": [struct.pack(">i", 10) + bytes(10), struct.pack(">i", 40_000) + bytes(40_000)],
-    "requests": [_frame(key, version, bytes(40)) for key, version in SERVED],
+    "requests": [
+        *(_frame(key, version, bytes(40)) for key, version in SERVED),
+        *map(_heartbeat, range(2)),
+    ],
     "record_batches": [_batch(kind) for kind in Codec],
     "records": [bytes([kind, 2]) + _batch(kind)[batches.HEADER_BYTES :] for kind in Codec],
     "compressed": [bytes([kind]) + compression.compress(kind, bytes(1000)) for kind in Codec],
-    "journals": [b"\x04\0\0\0\0" + bytes(40), b"\0" + bytes([1, 2, 0, 1]) + bytes(30)],
+    "journals": [
+        b"\x04\0\0\0\0" + bytes(40),
+        b"\0" + bytes([1, 2, 0, 1]) + bytes(30),
+        *_journaled(),
+    ],
     "segments": [_batch() + _batch(Codec.ZSTD)],
 }

@@ -15,7 +15,7 @@ from headrace.core.group_events import (
     OffsetCommitted,
     OffsetDropped,
 )
-from headrace.core.group_words import Candidate, Cause, Committed, Member, Snapshot, Ticket
+from headrace.core.group_words import Candidate, Cause, Committed, Gone, Member, Snapshot, Ticket
 from headrace.core.types import MemberId, WallMs
 from headrace.log.group_records import BY_HEADER, CAUSE_HEADER, GroupJournal
 from headrace.wire.primitives import Malformed
@@ -67,7 +67,7 @@ def test_tombstones(event: Event, key: bytes) -> None:
 def test_what_dies_with_the_process_is_not_written() -> None:
     events: list[Event] = [
         JoinParked("g", MemberId("m"), Ticket(1)),
-        MemberGone("g", MemberId("m")),
+        MemberGone("g", MemberId("m"), Gone.LEFT),
     ]
     assert JOURNAL.records(events, WallMs(0)) == []
 
@@ -133,7 +133,7 @@ def test_every_version_of_an_offset_is_read(value: str, expected: Committed) -> 
     [
         (None, b"", "without a key"),
         (b"", b"", "bytes wanted"),
-        (b"\x00\x03\x00\x01g", b"", "type 3 is from the future"),
+        (b"\x00\x09\x00\x01g", b"", "type 9 is from the future"),
         (b"\x7f\xff", None, "from the future"),
         (KEY + b"x", None, "more than the record has"),
         (GROUP_KEY + b"x", None, "more than the record has"),

@@ -9,8 +9,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.wire import batches
-from headrace.wire.batches import CorruptBatch, InvalidRecord, Record
+from headrace.wire import batches, produced
+from headrace.wire.batches import CorruptBatch, Record
 from headrace.wire.compression import Codec
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -78,7 +78,7 @@ def test_a_header_says_what_the_batch_was_built_with() -> None:
         compression=Codec.ZSTD, attributes=batches.LOG_APPEND_TIME,
     )  # fmt: skip
     header = batches.read_header(b"skipped" + data, 7)
-    assert header == batches.check(memoryview(patched(data, 0, ">q", 0, crc=False)))._replace(
+    assert header == produced.check(memoryview(patched(data, 0, ">q", 0, crc=False)))._replace(
         base_offset=40
     )
     assert (header.size, header.last_offset, header.record_count) == (len(data), 42, 3)
@@ -133,8 +133,8 @@ GOOD = batches.build([record(), record()])
     ],
 )
 def test_nobody_may_produce(data: bytes | bytearray, why: str) -> None:
-    with pytest.raises(InvalidRecord, match=why):
-        batches.check(memoryview(data))
+    with pytest.raises(produced.InvalidRecord, match=why):
+        produced.check(memoryview(data))
 
 
 @pytest.mark.parametrize("position", [*range(17, 30), len(GOOD) - 1])
@@ -142,12 +142,12 @@ def test_a_flipped_bit_is_corrupt(position: int) -> None:
     data = bytearray(GOOD)
     data[position] ^= 1
     with pytest.raises(CorruptBatch, match="checksum"):
-        batches.check(memoryview(data))
+        produced.check(memoryview(data))
 
 
 def test_a_length_without_room_for_a_header_is_corrupt() -> None:
     with pytest.raises(CorruptBatch, match="no room"):
-        batches.check(memoryview(patched(GOOD, 8, ">i", 48)))
+        produced.check(memoryview(patched(GOOD, 8, ">i", 48)))
 
 
 def test_control_batches_are_no_records() -> None:
@@ -170,3 +170,37 @@ def test_a_header_name_that_is_not_utf8_is_replaced(odd_header_batch: bytes) -> 
 def test_broken_records_are_corrupt(broken_batch: bytes) -> None:
     with pytest.raises(CorruptBatch):
         list(batches.records(broken_batch))
+
+
+TEXTS = st.none() | st.binary(max_size=9_000)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1 << 40), TEXTS, TEXTS, st.lists(st.tuples(st.text(), TEXTS))),
+        min_size=1, max_size=5,
+    ),
+    st.sampled_from([Codec.NONE, Codec.GZIP]),
+)  # fmt: skip
+def test_entries_are_the_keys_and_values_of_records(given_records: Any, codec: Codec) -> None:
+    given_ = [
+        Record(0, time, key, value, tuple(headers)) for time, key, value, headers in given_records
+    ]
+    data = batches.build(given_, base_offset=7, compression=codec) + batches.build(
+        [record()], base_offset=99, attributes=batches.CONTROL
+    )
+    assert list(batches.entries(data)) == [
+        (one.offset, one.key, one.value) for one in batches.records(data)
+    ]
+
+
+def test_entries_refuse_what_records_refuse() -> None:
+    whole = batches.build([record(b"one"), record(b"two")])
+    body = whole[batches.HEADER_BYTES :]
+    header = batches.read_header(whole)
+    for damaged in (body[:-1], body + b"\0", b"\x01" + body[1:], b"\x7e" + body[1:], b""):
+        data = batches.seal(header, damaged)
+        with pytest.raises(CorruptBatch):
+            list(batches.records(data))
+        with pytest.raises(CorruptBatch):
+            list(batches.entries(data))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.wire import batches
+from headrace.wire import batches, produced
 from headrace.wire.batches import HEADER_BYTES
 from headrace.wire.columns import SCHEMA
 from headrace.wire.compression import Codec
@@ -75,7 +75,7 @@ def test_another_reader_finds_what_was_encoded(
     )
     assert [row for one in made for row in told(one)] == expected(rows[skipped:])
     for one in made:
-        header = batches.check(memoryview(one))
+        header = produced.check(memoryview(one))
         assert (header.base_offset, header.codec, header.producer_id) == (0, codec, -1)
         assert header.max_timestamp == max(row["timestamp"] for row in told(one))
         assert codec or header.record_count == 1 or header.size <= room
@@ -123,7 +123,7 @@ def test_sequences_of_an_idempotent_producer_go_on_and_wrap(kernel: ModuleType) 
         rows, timestamp_ms=NOW_MS, batch_bytes_max=1,
         producer_id=7, producer_epoch=3, base_sequence=last - 1,
     )  # fmt: skip
-    headers = [batches.check(memoryview(one)) for one in made]
+    headers = [produced.check(memoryview(one)) for one in made]
     assert [header.base_sequence for header in headers] == [last - 1, last, 0, 1]
     assert {(header.producer_id, header.producer_epoch) for header in headers} == {(7, 3)}
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from headrace.broker.errors import Code, Faulty
 from headrace.broker.topic_settings import TopicSettings
 from headrace.core.types import WallMs
-from headrace.wire import batches
+from headrace.wire import batches, produced
 from headrace.wire.batches import BatchHeader, Record
 from headrace.wire.compression import Codec
 
@@ -55,10 +55,10 @@ def accept(
             f"{len(records)} bytes; {limit} are allowed (max.message.bytes)",
         )
     try:
-        header = batches.check(records)
+        header = produced.check(records)
     except batches.CorruptBatch as error:
         raise Faulty(Code.CORRUPT_MESSAGE, str(error)) from error
-    except batches.InvalidRecord as error:
+    except produced.InvalidRecord as error:
         raise Faulty(Code.INVALID_RECORD, str(error)) from error
     if header.attributes & batches.TRANSACTIONAL:
         raise Faulty(Code.INVALID_RECORD, "transactions are not served: unset transactional.id")
@@ -78,7 +78,7 @@ def _timed(
     if header.timestamp_type:
         raise Faulty(Code.INVALID_TIMESTAMP, "a producer may not set the type LogAppendTime")
     if settings.timestamp_type == "LogAppendTime":
-        return batches.stamp_time(records, header, now)
+        return produced.stamp_time(records, header, now)
     earliest = now - settings.timestamp_before_max_ms
     latest = now + settings.timestamp_after_max_ms
     # A header knows the first and the highest timestamp: `earliest` may yet lie above another one.

@@ -73,7 +73,12 @@ SERVED = (
     Api(15, "DescribeGroups", range(7), "describe_groups"),
     Api(16, "ListGroups", range(6), "list_groups"),
     Api(42, "DeleteGroups", range(3), "delete_groups"),
+    Api(47, "OffsetDelete", range(1), "offset_delete"),
+    Api(68, "ConsumerGroupHeartbeat", range(2), "consumer_group_heartbeat"),
+    Api(69, "ConsumerGroupDescribe", range(2), "consumer_group_describe"),
 )
+# OffsetCommit: those that follow each other on a connection share a write (`request.Later`).
+ANSWERED_LATER = frozenset({8})
 SERVED_FOR_SHARE_GROUPS = (
     Api(76, "ShareGroupHeartbeat", range(1, 2), "share_group_heartbeat"),
     Api(78, "ShareFetch", range(1, 3), "share_fetch"),

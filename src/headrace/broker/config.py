@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace.broker.settings import INT_MAX, LONG_MAX, ConfigError, setting
 from headrace.broker.topic_settings import LogConfig
 
-__all__ = ["DYNAMIC", "RANGED", "Config", "ConfigError"]
+__all__ = ["DYNAMIC", "INHERITED", "RANGED", "Config", "ConfigError"]
 
 LOCKS_MAX = 100_000_000
 
@@ -86,6 +86,48 @@ class Config(LogConfig):
     group_size_max: int = setting(
         "group.max.size", INT_MAX, "Members of a consumer group.", low=1, high=INT_MAX
     )
+    consumer_size_max: int = setting(
+        "group.consumer.max.size", INT_MAX, "Members of a consumer group of the new protocol.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    consumer_session_timeout_ms: int = setting(
+        "group.consumer.session.timeout.ms", 45_000, "Silence after which a member is removed.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    consumer_session_timeout_ms_min: int = setting(
+        "group.consumer.min.session.timeout.ms", 45_000, "Shortest timeout a group may set.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    consumer_session_timeout_ms_max: int = setting(
+        "group.consumer.max.session.timeout.ms", 60_000, "Longest timeout a group may set.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    consumer_heartbeat_ms: int = setting(
+        "group.consumer.heartbeat.interval.ms", 5000, "Pause between heartbeats of a member.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    consumer_heartbeat_ms_min: int = setting(
+        "group.consumer.min.heartbeat.interval.ms", 5000, "Shortest pause a group may set.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    consumer_heartbeat_ms_max: int = setting(
+        "group.consumer.max.heartbeat.interval.ms", 15_000, "Longest pause a group may set.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    consumer_assignors: tuple[str, ...] = setting(
+        "group.consumer.assignors", ("uniform", "range"),
+        "Assignors that members may ask for; the first is for groups that ask for none.",
+        choices=("uniform", "range"),
+    )  # fmt: skip
+    consumer_assignment_interval_ms: int = setting(
+        "group.consumer.assignment.interval.ms", 0,
+        "Least time between two assignments of a group (1000 in Kafka).", low=0, high=15_000,
+    )  # fmt: skip
+    consumer_migration_policy: str = setting(
+        "group.consumer.migration.policy", "disabled",
+        "Whether groups with members change between the protocols (bidirectional in Kafka).",
+        choices=("disabled",), why="only empty groups change their protocol",
+    )  # fmt: skip
     offset_metadata_max: int = setting(
         "offset.metadata.max.bytes", 4096, "Characters that a committed offset may carry.",
         low=0, high=INT_MAX,
@@ -103,6 +145,10 @@ class Config(LogConfig):
     offsets_retention_minutes: int = setting(
         "offsets.retention.minutes", 10_080,
         "How long committed offsets are kept once nobody uses them.", low=1, high=INT_MAX,
+    )  # fmt: skip
+    offsets_retention_check_ms: int = setting(
+        "offsets.retention.check.interval.ms", 600_000,
+        "Pause between two looks for committed offsets that nobody uses.", low=1, high=LONG_MAX,
     )  # fmt: skip
     share_group_enable: bool = setting("share.group.enable", True, "Serve share groups.")
     share_delivery_count_limit: int = setting(
@@ -212,16 +258,27 @@ class Config(LogConfig):
             raise ConfigError(
                 "group.share.heartbeat.interval.ms must be below group.share.session.timeout.ms"
             )
+        if self.consumer_heartbeat_ms >= self.consumer_session_timeout_ms:
+            raise ConfigError(
+                "group.consumer.heartbeat.interval.ms must be below"
+                " group.consumer.session.timeout.ms"
+            )
+        if not self.consumer_assignors:
+            raise ConfigError("group.consumer.assignors: there must be one, uniform or range")
 
 
 # Settings whose bounds are settings themselves; a group's own value is clamped to them.
 RANGED = (
+    "consumer_session_timeout_ms",
+    "consumer_heartbeat_ms",
     "share_delivery_count_limit",
     "share_lock_ms",
     "share_record_locks",
     "share_session_timeout_ms",
     "share_heartbeat_ms",
 )
+# Settings of a group that are the broker's where the group has none of its own.
+INHERITED = (*RANGED, "offsets_retention_minutes")
 
 _READ_AT_START = frozenset(
     {

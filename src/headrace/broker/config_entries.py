@@ -6,7 +6,7 @@ Source: ConfigHelper (4.3); the synonyms of topics are ServerTopicConfigSynonyms
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headrace.broker.config import DYNAMIC, RANGED, Config
+from headrace.broker.config import DYNAMIC, INHERITED, Config
 from headrace.broker.dynamic_config import (
     EVERY_BROKER,
     OF_DEFAULT,
@@ -63,7 +63,7 @@ class Entries:
         resolved = GroupSettings.resolve(self._effective, overrides)
         entries = []
         for field, setting in GroupSettings.settings().items():
-            found = self._sources(field) if field in RANGED else []
+            found = self._sources(field) if field in INHERITED else []
             if setting.name in overrides:
                 found = [Source(setting.name, overrides[setting.name], OF_GROUP), *found]
             entries.append(_entry(setting, getattr(resolved, field), found))

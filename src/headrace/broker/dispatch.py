@@ -4,16 +4,18 @@ Whatever is wrong with a frame ends its connection with a reason, except one thi
 ApiVersions from the future is answered in version 0 with error 35, on which clients rely (KIP-511).
 """
 
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, cast
 
-from headrace.broker.apis import SERVED, SERVED_FOR_SHARE_GROUPS, Api
+from headrace.broker import overtaking
+from headrace.broker.apis import ANSWERED_LATER, SERVED, SERVED_FOR_SHARE_GROUPS, Api
 from headrace.broker.errors import Code
 from headrace.broker.handlers import api_versions
-from headrace.broker.request import Answer, Answering, HangUp, Raw, Request
+from headrace.broker.request import Answer, Answering, HangUp, Later, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.wire import codec, frames
@@ -21,6 +23,7 @@ from headrace.wire.frames import RequestHead
 from headrace.wire.primitives import Buffer, Malformed
 
 _JOIN_BYTES_MAX = 16 * 1024
+_SIZE_BYTES = _NUMBER_BYTES = 4  # at the start of a response
 
 
 class Handler(Protocol):
@@ -55,6 +58,20 @@ class _Route(NamedTuple):
     answers_flexible: bool
 
 
+class Pending(NamedTuple):
+    """A request whose answer leaves later; `Dispatcher.finish` makes the response of it.
+
+    Those with the numbers `before` get the same.
+    """
+
+    route: _Route
+    head: RequestHead
+    later: Later
+    began: float
+    size: int
+    before: Sequence[bytes]
+
+
 Buffers = list[Buffer]
 
 
@@ -69,11 +86,24 @@ class Dispatcher:
         services.apis = tuple(api for _, api in sorted(self._apis.items()))
         self._routes: dict[tuple[int, int], _Route] = {}
 
-    def respond(self, frame: bytearray, peer: Peer) -> Buffers | Coroutine[Any, Any, Buffers]:
+    def take(self, queue: deque[bytearray]) -> list[bytearray]:
+        """Take the next frame to respond to; before it those that it answers for too."""
+        frame = queue[0]
+        if len(queue) > 1 and int.from_bytes(frame[:2]) == overtaking.KEY:
+            route = self._routes.get((overtaking.KEY, int.from_bytes(frame[2:4])))
+            if route is not None:
+                return overtaking.take(queue, flexible=route.flexible)
+        return [queue.popleft()]
+
+    def respond(
+        self, frame: bytearray, peer: Peer, before: Sequence[bytearray] = ()
+    ) -> Buffers | Pending | Coroutine[Any, Any, Buffers]:
         """The response as buffers to send in order; none when the request wants no answer.
 
-        A coroutine that returns them when something has to be waited for.
-        Raises, here or there: HangUp; whatever a bug in a handler raises.
+        `before` are the frames that it answers for too, as `take` gave them.
+
+        A coroutine that returns them when something has to be waited for; Pending when only the
+        journal has. Raises, here or there: HangUp; whatever a bug in a handler raises.
         """
         try:
             head = frames.request_head(frame)
@@ -92,14 +122,28 @@ class Dispatcher:
             body = frames.body_of(frame, head, flexible=route.flexible)
             request = Request(
                 head.api_key, head.version, head.correlation_id, head.client_id,
-                peer.host, peer.connection_id, body,
+                peer.host, peer.connection_id, body, len(before),
             )  # fmt: skip
             answer = route.handler.handle(request, self._services)
         except (Malformed, StorageFault, OSError) as error:
             raise _hang_up(route.api, head.version, error) from error
+        numbers = [overtaking.correlation_id(one) for one in before]
+        if isinstance(answer, Later):
+            self._metrics.in_flight += 1
+            return Pending(route, head, answer, began, len(frame), numbers)
         if isinstance(answer, Coroutine):
             return self._awaited(route, head, answer, began, len(frame))
-        return self._encoded(route, head, answer, began, len(frame))
+        return self._encoded(route, head, answer, began, len(frame), numbers)
+
+    def answers_later(self, frame: bytearray) -> bool:
+        """Whether a request may be taken up while such answers before it have not left."""
+        return int.from_bytes(frame[:2]) in ANSWERED_LATER
+
+    def finish(self, pending: Pending) -> Buffers:
+        """The response, once it is ready. Raises: as `respond`."""
+        self._metrics.in_flight -= 1
+        route, head, later, began, size, before = pending
+        return self._encoded(route, head, later.answer(), began, size, before)
 
     async def _awaited(
         self, route: _Route, head: RequestHead, answer: Coroutine[Any, Any, Answer],
@@ -114,8 +158,9 @@ class Dispatcher:
             self._metrics.in_flight -= 1
 
     def _encoded(
-        self, route: _Route, head: RequestHead, answer: Answer, began: float, size: int
-    ) -> Buffers:
+        self, route: _Route, head: RequestHead, answer: Answer, began: float, size: int,
+        before: Sequence[bytes] = (),
+    ) -> Buffers:  # fmt: skip
         key = route.api.key
         if answer is None:
             self._metrics.request(key, perf_counter() - began, size, 0)
@@ -126,8 +171,9 @@ class Dispatcher:
             self._metrics.failed(key, answer.get("error_code", Code.NONE))
             buffers = [codec.encode_response(key, head.version, answer)]
         response = _framed(head.correlation_id, buffers, flexible=route.answers_flexible)
-        self._metrics.request(key, perf_counter() - began, size, sum(map(len, response)))
-        return response
+        for _ in range(1 + len(before)):
+            self._metrics.request(key, perf_counter() - began, size, sum(map(len, response)))
+        return _also_for(before, response) if before else response
 
     def _route(self, head: RequestHead) -> _Route | None:
         """How a version is answered, found at its first request: what it needs is slow to load.
@@ -153,6 +199,13 @@ def _hang_up(api: Api, version: int, error: Exception) -> HangUp:
     if isinstance(error, Malformed):
         return HangUp(f"{api.name} version {version}: {error}")
     return HangUp(f"{api.name} version {version} failed: {error}", blame="fault")
+
+
+def _also_for(before: Sequence[bytes], response: Buffers) -> Buffers:
+    """The same response for requests of other numbers, and behind those the response."""
+    whole = b"".join(response)
+    size, rest = whole[:_SIZE_BYTES], whole[_SIZE_BYTES + _NUMBER_BYTES :]
+    return [b"".join(size + number + rest for number in before) + whole]
 
 
 def _framed(correlation_id: int, body: Sequence[Buffer], *, flexible: bool) -> Buffers:

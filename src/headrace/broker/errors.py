@@ -3,8 +3,8 @@
 Source: Kafka protocol guide, "Error Codes".
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import assert_never
 
 from headrace.core.errors import Refused, Why
 
@@ -56,17 +56,22 @@ class Code(IntEnum):
     FENCED_INSTANCE_ID = 82
     ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     RESOURCE_NOT_FOUND = 91
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
     FETCH_SESSION_TOPIC_ID_ERROR = 106
     FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
     INVALID_RECORD_STATE = 121
     SHARE_SESSION_NOT_FOUND = 122
     INVALID_SHARE_SESSION_EPOCH = 123
+    INVALID_REGULAR_EXPRESSION = 128
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
@@ -78,64 +83,46 @@ class Faulty(Exception):
         self.code = code
 
 
+_CODES: Mapping[Why, Code] = {
+    Why.TOPIC_EXISTS: Code.TOPIC_ALREADY_EXISTS,
+    Why.UNKNOWN_TOPIC: Code.UNKNOWN_TOPIC_OR_PARTITION,
+    Why.UNKNOWN_PARTITION: Code.UNKNOWN_TOPIC_OR_PARTITION,
+    Why.INVALID_TOPIC: Code.INVALID_TOPIC,
+    Why.INVALID_PARTITIONS: Code.INVALID_PARTITIONS,
+    Why.INVALID_CONFIG: Code.INVALID_CONFIG,
+    Why.INVALID_REQUEST: Code.INVALID_REQUEST,
+    Why.INVALID_GROUP: Code.INVALID_GROUP_ID,
+    Why.UNKNOWN_GROUP: Code.GROUP_ID_NOT_FOUND,
+    Why.WRONG_GROUP_TYPE: Code.GROUP_ID_NOT_FOUND,
+    Why.UNKNOWN_MEMBER: Code.UNKNOWN_MEMBER_ID,
+    Why.WRONG_EPOCH: Code.STALE_MEMBER_EPOCH,
+    Why.INSTANCE_IN_USE: Code.UNRELEASED_INSTANCE_ID,
+    Why.UNKNOWN_ASSIGNOR: Code.UNSUPPORTED_ASSIGNOR,
+    Why.INVALID_REGEX: Code.INVALID_REGULAR_EXPRESSION,
+    Why.OLD_PROTOCOL: Code.UNSUPPORTED_VERSION,
+    Why.GROUP_FULL: Code.GROUP_MAX_SIZE_REACHED,
+    Why.NON_EMPTY_GROUP: Code.NON_EMPTY_GROUP,
+    Why.SUBSCRIBED_TO_TOPIC: Code.GROUP_SUBSCRIBED_TO_TOPIC,
+    Why.STALE_EPOCH: Code.FENCED_MEMBER_EPOCH,
+    Why.NOT_THE_HOLDER: Code.INVALID_RECORD_STATE,
+    Why.INVALID_SESSION_TIMEOUT: Code.INVALID_SESSION_TIMEOUT,
+    Why.INCONSISTENT_PROTOCOL: Code.INCONSISTENT_GROUP_PROTOCOL,
+    Why.ILLEGAL_GENERATION: Code.ILLEGAL_GENERATION,
+    Why.REBALANCE_IN_PROGRESS: Code.REBALANCE_IN_PROGRESS,
+    Why.FENCED_INSTANCE: Code.FENCED_INSTANCE_ID,
+    Why.METADATA_TOO_LARGE: Code.OFFSET_METADATA_TOO_LARGE,
+    Why.SUBSCRIBED_TO_TOPIC: Code.GROUP_SUBSCRIBED_TO_TOPIC,
+    Why.COORDINATOR_GONE: Code.COORDINATOR_NOT_AVAILABLE,
+    Why.SESSION_NOT_FOUND: Code.SHARE_SESSION_NOT_FOUND,
+    Why.SESSION_EPOCH: Code.INVALID_SHARE_SESSION_EPOCH,
+    Why.SESSION_LIMIT: Code.SHARE_SESSION_LIMIT_REACHED,
+    Why.FETCH_SESSION_NOT_FOUND: Code.FETCH_SESSION_ID_NOT_FOUND,
+    Why.FETCH_SESSION_EPOCH: Code.INVALID_FETCH_SESSION_EPOCH,
+    Why.FETCH_SESSION_TOPIC_IDS: Code.FETCH_SESSION_TOPIC_ID_ERROR,
+}
+assert _CODES.keys() == set(Why), "a reason without a code"
+
+
 def error_code(refused: Refused | None) -> Code:
     """The code of a refusal; none without one."""
-    return Code.NONE if refused is None else _code(refused.why)
-
-
-def _code(why: Why) -> Code:  # noqa: C901  # one line a reason, and exhaustive
-    match why:
-        case Why.TOPIC_EXISTS:
-            return Code.TOPIC_ALREADY_EXISTS
-        case Why.UNKNOWN_TOPIC | Why.UNKNOWN_PARTITION:
-            return Code.UNKNOWN_TOPIC_OR_PARTITION
-        case Why.INVALID_TOPIC:
-            return Code.INVALID_TOPIC
-        case Why.INVALID_PARTITIONS:
-            return Code.INVALID_PARTITIONS
-        case Why.INVALID_CONFIG:
-            return Code.INVALID_CONFIG
-        case Why.INVALID_REQUEST:
-            return Code.INVALID_REQUEST
-        case Why.INVALID_GROUP:
-            return Code.INVALID_GROUP_ID
-        case Why.UNKNOWN_GROUP | Why.WRONG_GROUP_TYPE:
-            return Code.GROUP_ID_NOT_FOUND
-        case Why.UNKNOWN_MEMBER:
-            return Code.UNKNOWN_MEMBER_ID
-        case Why.GROUP_FULL:
-            return Code.GROUP_MAX_SIZE_REACHED
-        case Why.NON_EMPTY_GROUP:
-            return Code.NON_EMPTY_GROUP
-        case Why.STALE_EPOCH:
-            return Code.FENCED_MEMBER_EPOCH
-        case Why.NOT_THE_HOLDER:
-            return Code.INVALID_RECORD_STATE
-        case Why.INVALID_SESSION_TIMEOUT:
-            return Code.INVALID_SESSION_TIMEOUT
-        case Why.INCONSISTENT_PROTOCOL:
-            return Code.INCONSISTENT_GROUP_PROTOCOL
-        case Why.ILLEGAL_GENERATION:
-            return Code.ILLEGAL_GENERATION
-        case Why.REBALANCE_IN_PROGRESS:
-            return Code.REBALANCE_IN_PROGRESS
-        case Why.FENCED_INSTANCE:
-            return Code.FENCED_INSTANCE_ID
-        case Why.METADATA_TOO_LARGE:
-            return Code.OFFSET_METADATA_TOO_LARGE
-        case Why.COORDINATOR_GONE:
-            return Code.COORDINATOR_NOT_AVAILABLE
-        case Why.SESSION_NOT_FOUND:
-            return Code.SHARE_SESSION_NOT_FOUND
-        case Why.SESSION_EPOCH:
-            return Code.INVALID_SHARE_SESSION_EPOCH
-        case Why.SESSION_LIMIT:
-            return Code.SHARE_SESSION_LIMIT_REACHED
-        case Why.FETCH_SESSION_NOT_FOUND:
-            return Code.FETCH_SESSION_ID_NOT_FOUND
-        case Why.FETCH_SESSION_EPOCH:
-            return Code.INVALID_FETCH_SESSION_EPOCH
-        case Why.FETCH_SESSION_TOPIC_IDS:
-            return Code.FETCH_SESSION_TOPIC_ID_ERROR
-        case _:
-            assert_never(why)
+    return Code.NONE if refused is None else _CODES[refused.why]

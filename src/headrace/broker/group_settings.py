@@ -1,15 +1,15 @@
 """The settings of one group: Kafka's names, defaults and bounds.
 
-Source: Kafka 4.3 group configuration (KIP-932, KIP-1103); the aliases are those of KIP-932 as
-proposed.
+Source: Kafka 4.3 group configuration (KIP-848, KIP-932, KIP-1103); the aliases are those of KIP-932
+as proposed.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from headrace.broker.config import RANGED, Config
-from headrace.broker.settings import ConfigError, Table, setting
+from headrace.broker.config import INHERITED, RANGED, Config
+from headrace.broker.settings import INT_MAX, ConfigError, Table, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,16 @@ class GroupSettings(Table):
     group_type: str = setting(
         "group.type", "", "Fixes the type of a group before its first member; empty: either.",
         choices=("", "consumer", "share"),
+    )  # fmt: skip
+    consumer_session_timeout_ms: int = setting(
+        "consumer.session.timeout.ms", 45_000, "Silence after which a member is removed.", low=1
+    )
+    consumer_heartbeat_ms: int = setting(
+        "consumer.heartbeat.interval.ms", 5000, "Pause between heartbeats of a member.", low=1
+    )
+    offsets_retention_minutes: int = setting(
+        "offsets.retention.minutes", 10_080,
+        "How long committed offsets are kept once nobody uses them.", low=1, high=INT_MAX,
     )  # fmt: skip
     auto_offset_reset: str = setting(
         "share.auto.offset.reset", "latest", "Where a new subscription starts.",
@@ -63,7 +73,7 @@ class GroupSettings(Table):
 
         Raises: ConfigError on an override that `check` would have refused.
         """
-        values: dict[str, Any] = {name: getattr(config, name) for name in RANGED}
+        values: dict[str, Any] = {name: getattr(config, name) for name in INHERITED}
         for name, text in overrides.items():
             field, setting = cls.find(name)
             values[field] = setting.parse(text)

@@ -7,24 +7,28 @@ as configured. When a shard is rebuilt after a fault, those who wait are sent to
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from headrace.broker import group_log
 from headrace.broker.config import Config
+from headrace.broker.group_meters import GroupMeters
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import ShardRuntime, StorageFault
 from headrace.broker.shards import PartitionJournal, journals, shard_index
 from headrace.broker.shares import Shares
+from headrace.broker.topic_patterns import Patterns
 from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
-from headrace.core.catalog import Topic
-from headrace.core.classic_group import ClassicGroup
+from headrace.core.catalog import Catalog, PartitionsAdded, TopicCreated, TopicDeleted
+from headrace.core.catalog import Event as CatalogEvent
+from headrace.core.consumer_assignors import ASSIGNORS
+from headrace.core.consumer_group import Group
+from headrace.core.consumer_words import ConsumerLimits, GroupCommand, Pace, TopicView
 from headrace.core.errors import Refused, Why
 from headrace.core.group_events import Answered, Event
 from headrace.core.group_shard import GroupShard
 from headrace.core.group_words import (
-    Command,
-    ForgetOffsets,
     Join,
     Limits,
     RestartSessions,
@@ -40,7 +44,9 @@ log = logging.getLogger("headrace.broker")
 OFFSETS_TOPIC = "__consumer_offsets"
 _WAIT_MS_MAX = 300_000  # who waits longer is told to come again
 
-Shard = ShardRuntime[Command, Event]
+_NO_OFFSETS = Offsets()
+
+Shard = ShardRuntime[GroupCommand, Event]
 
 
 class Groups:
@@ -50,12 +56,18 @@ class Groups:
         self, config: Config, clock: Clock, topics: Topics, shares: Shares, waits: Waits
     ) -> None:
         self.shards: list[Shard] = []
+        self.meters = GroupMeters()
         self.limits = Limits(
             config.group_session_ms_min,
             config.group_session_ms_max,
             config.group_size_max,
             config.group_initial_delay_ms,
             config.offset_metadata_max,
+        )
+        self.consumer_limits = ConsumerLimits(
+            {name: ASSIGNORS[name] for name in config.consumer_assignors},
+            config.consumer_size_max,
+            config.consumer_assignment_interval_ms,
         )
         self._config = config
         self._clock = clock
@@ -66,6 +78,9 @@ class Groups:
         # By shard, each waiting request's answer; None until there is one. There are at most as
         # many as connections, because a connection's requests are answered one after the other.
         self._answers: dict[int, dict[Ticket, Any]] = {}
+        self._topic_changes = itertools.count(1)
+        self._catalogue: tuple[Catalog, int] = topics.catalog, 0
+        self._patterns, self._matched = Patterns(), topics.catalog
 
     async def open(self) -> None:
         """Create the internal topic when it is new, replay every shard, begin to keep time.
@@ -81,10 +96,9 @@ class Groups:
             shard = self._shard(partition)
             shard.load()
             self.shards.append(shard)
-        topics.on_deleted.append(self._forget)
+        topics.listeners.append(self._topics_changed)
         for shard in self.shards:
             shard.start()
-            self._forget_strays(shard)
 
     async def close(self) -> None:
         """Write what is decided and stop keeping time."""
@@ -101,12 +115,21 @@ class Groups:
         """For a join or sync, which may have to wait."""
         return Ticket(next(self._tickets))
 
-    async def ask(self, group: str, command: Command) -> Any:
+    async def ask(self, group: str, command: GroupCommand) -> Any:
         """A command to the shard of a group; its reply, or Refused, also when the disk fails."""
         try:
             return await self._shard_of(group).ask(command)
         except StorageFault as fault:
             return Refused(Why.COORDINATOR_GONE, str(fault))
+
+    def submit(self, group: str, command: GroupCommand, told: Callable[[Any], None]) -> None:
+        """As `ask`, but calls `told` with the answer, and nobody has to wait for it."""
+
+        def tell(reply: Any) -> None:
+            fault = isinstance(reply, StorageFault)
+            told(Refused(Why.COORDINATOR_GONE, str(reply)) if fault else reply)
+
+        self._shard_of(group).submit(command, tell)
 
     async def ask_and_wait(self, command: Join | Sync) -> Any:
         """The answer to a join or sync, also when others decide it; otherwise as `ask`."""
@@ -129,6 +152,13 @@ class Groups:
         finally:
             del answers[ticket]
 
+    @staticmethod
+    def machine_of(shard: Shard) -> GroupShard:
+        """The state of a shard; changed through `ask` alone."""
+        machine = shard.machine
+        assert isinstance(machine, GroupShard)
+        return machine
+
     async def durable(self) -> Refused | None:
         """Return once all that was decided is durable; refused when the disk fails."""
         try:
@@ -138,23 +168,53 @@ class Groups:
             return Refused(Why.COORDINATOR_GONE, str(fault))
         return None
 
-    def find(self, group: str) -> ClassicGroup | None:
+    def find(self, group: str) -> Group | None:
         """A group as it is now; what is told of it waits for `durable`."""
-        return _machine(self._shard_of(group)).groups.get(group)
+        return self.machine_of(self._shard_of(group)).groups.get(group)
 
     def offsets(self, group: str) -> Offsets:
         """What a group has committed, likewise."""
-        return _machine(self._shard_of(group)).offsets.get(group, Offsets())
+        return self.machine_of(self._shard_of(group)).offsets.get(group, _NO_OFFSETS)
 
-    def all(self) -> list[ClassicGroup]:
+    def all(self) -> list[Group]:
         """All groups, likewise."""
-        return [group for shard in self.shards for group in _machine(shard).groups.values()]
+        return [group for shard in self.shards for group in self.machine_of(shard).groups.values()]
 
-    # ---- what decisions may read of the outside (core.group_words.Outside)
+    def walk(self) -> Iterator[tuple[Group, Offsets]]:
+        """All groups with what they committed; they may come and go between two steps."""
+        for shard in self.shards:
+            machine = self.machine_of(shard)
+            for name in machine.names.walk():
+                yield machine.groups[name], machine.offsets.get(name, _NO_OFFSETS)
+
+    # ---- what decisions may read of the outside (core.consumer_words.ConsumerOutside)
+
+    @property
+    def catalogue_version(self) -> int:
+        if self._catalogue[0] is not self._topics.catalog:  # read anew after a fault
+            self._catalogue = self._topics.catalog, next(self._topic_changes)
+        return self._catalogue[1]
+
+    def topic(self, name: str) -> TopicView | None:
+        topic = self._topics.catalog.topics.get(name)
+        return TopicView(topic.id, topic.partitions) if topic is not None else None
+
+    def matching(self, regex: str) -> frozenset[str] | Refused:
+        if self._matched is not self._topics.catalog:  # read anew after a fault
+            self._patterns.forget()
+            self._matched = self._topics.catalog
+        return self._patterns.matching(regex, self._topics.catalog.topics)
+
+    def pace(self, group: str) -> Pace:
+        settings = self._shares.settings(group)
+        return Pace(settings.consumer_session_timeout_ms, settings.consumer_heartbeat_ms)
 
     def is_share_group(self, group: str) -> bool:
         kind = self._shares.settings(group).group_type
         return kind == "share" or (kind != "consumer" and self._shares.exists(group))
+
+    def retention_minutes(self, group: str) -> int:
+        return self._shares.settings(group).offsets_retention_minutes
 
     def is_consumer_group(self, group: str) -> bool:
         """The other way round: whether the name is no share group's, nor can become one."""
@@ -192,31 +252,17 @@ class Groups:
             recovered=RestartSessions(),
             sync=journal.durable,
         )
-        shard.listeners.append(answer)
+        shard.listeners += answer, self.meters.count, group_log.tell
         return shard
 
-    def _forget(self, topic: Topic) -> None:
-        for shard in self.shards:
-            shard.tell(ForgetOffsets(topic.name, topic.id))
-
-    def _forget_strays(self, shard: Shard) -> None:
-        """Drop offsets of topics that are gone: the process died between the two journals."""
-        topics = self._topics.catalog.topics
-        known = {
-            (topic, committed.topic_id)
-            for offsets in _machine(shard).offsets.values()
-            for topic, _, committed in offsets
-        }
-        for name, topic_id in known:
-            here = topics.get(name)
-            if here is None or topic_id not in (None, here.id):
-                shard.tell(ForgetOffsets(name, topic_id))
-
-
-def _machine(shard: Shard) -> GroupShard:
-    machine = shard.machine
-    assert isinstance(machine, GroupShard)
-    return machine
+    def _topics_changed(self, events: Sequence[CatalogEvent]) -> None:
+        for event in events:
+            if isinstance(event, TopicCreated):
+                self._patterns.came(event.name)
+            elif isinstance(event, TopicDeleted):
+                self._patterns.went()
+        if any(isinstance(one, TopicCreated | PartitionsAdded | TopicDeleted) for one in events):
+            self._catalogue = self._topics.catalog, next(self._topic_changes)
 
 
 def _wait_key(ticket: Ticket) -> tuple[str, int]:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
+from headrace.broker.background import Background
 from headrace.broker.cleaner import Cleaner, Counters, Kept, size_text
 from headrace.broker.config import Config
 from headrace.broker.partitions import Partition, Partitions
@@ -21,7 +22,6 @@ from headrace.log.api import Clock, Disk
 log = logging.getLogger("headrace.broker")
 
 _PARTITIONS_PER_LOOK = 16
-_PAUSE_MS_MIN, _PAUSE_MS_MAX = 10, 86_400_000
 _DELTAS = frozenset({STATE_TOPIC, METADATA_TOPIC})
 
 
@@ -36,27 +36,20 @@ class Housekeeping:
         self._cleaner = Cleaner(disk, clock, config.cleaner_dedupe_bytes, self.counters)
         self._others: list[Kept] = []
         self._complained: set[Partition] = set()
-        self._stopping = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._work = Background("logs are no longer looked after")
 
     def start(self) -> None:
         """Begin to keep time. Raises: OSError."""
         self._cleaner.load(self._kept())
         self._topics.on_deleted.append(self._deleted)
-        work = [self._retain()]
+        self._work.begin(self._retain())
         if self._config.cleaner_enable:
-            work.append(self._compact())
-        for one in work:
-            task = asyncio.get_running_loop().create_task(one)
-            task.add_done_callback(_tell_bug)
-            self._tasks.append(task)
+            self._work.begin(self._compact())
 
     async def close(self) -> None:
         """Abandon what is under way; nothing is left of it but what is complete."""
-        self._stopping.set()
         self._cleaner.stop()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._work.stop()
 
     def look_after(self, kept: Kept) -> None:
         """Compact a log that is no topic's partition as well, where its settings ask for it."""
@@ -112,7 +105,7 @@ class Housekeeping:
     def _partitions(self) -> Partitions:
         return self._topics.partitions
 
-    def _deleted(self, topic: Topic) -> None:
+    def _deleted(self, topic: Topic, by: str) -> None:  # noqa: ARG002  # as all that are told
         for partition in self._partitions:
             if partition.topic.id == topic.id:
                 self._complained.discard(partition)
@@ -120,22 +113,13 @@ class Housekeeping:
         self._cleaner.keep_forgotten()
 
     async def _retain(self) -> None:
-        while not await self._stopped_within(self._config.retention_check_ms):
+        while await self._work.pause(self._config.retention_check_ms):
             await self.expire_all()
 
     async def _compact(self) -> None:
-        while not await self._stopped_within(self._config.cleaner_backoff_ms):
+        while await self._work.pause(self._config.cleaner_backoff_ms):
             while await self.clean_dirtiest():
                 pass
-
-    async def _stopped_within(self, pause_ms: int) -> bool:
-        """Whether the broker stops before a pause is over."""
-        pause = min(max(pause_ms, _PAUSE_MS_MIN), _PAUSE_MS_MAX)
-        try:
-            await asyncio.wait_for(self._stopping.wait(), pause / 1000)
-        except TimeoutError:
-            return False
-        return True
 
 
 def _name(partition: Partition) -> tuple[str, int]:
@@ -144,9 +128,3 @@ def _name(partition: Partition) -> tuple[str, int]:
 
 def _kept(partition: Partition) -> Kept:
     return Kept(*_name(partition), partition.settings, lambda: partition.log)
-
-
-def _tell_bug(task: asyncio.Task[None]) -> None:
-    """A bug ends the task; nobody awaits it, so it is told here."""
-    if not task.cancelled() and task.exception() is not None:
-        log.critical("logs are no longer looked after", exc_info=task.exception())

@@ -9,59 +9,36 @@ as long as what it is about.
 import platform
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
 from headrace import __version__
+from headrace.broker import metrics_shapes
 from headrace.broker.errors import Code
 from headrace.broker.metrics import Histogram
+from headrace.broker.metrics_groups import of_groups
+from headrace.broker.metrics_shapes import Families, Family, Sample, Samples, single
 from headrace.broker.partitions import Partition
 from headrace.broker.server import Server
 from headrace.broker.services import Services
 from headrace.core.runs import State
 
-PIECE_SAMPLES = 200
-
-
-class Family(NamedTuple):
-    """One metric: its name without the suffixes of its kind, and the labels in order."""
-
-    name: str
-    kind: str
-    doc: str
-    labels: tuple[str, ...] = ()
-
-
-class Sample(NamedTuple):
-    """One value of a family; `suffix` and `bound` only for parts of a histogram."""
-
-    labels: tuple[str, ...]
-    value: float
-    suffix: str = ""
-    bound: str = ""
-
-
-Samples = Iterable[Sample]
 Piece = tuple[Family, list[Sample], bool]
 
 _TOPIC = ("topic",)
 _PARTITION = ("topic", "partition")
 _SHARE = ("group", "topic", "partition")
-_GROUP = ("consumergroup",)
 
 
 def pieces(server: Server, granularity: str) -> Iterator[Piece]:
     """Every family with some of its samples at a time; True with the first piece of a family."""
     for family, samples in _families(server, granularity):
-        rest = iter(samples)
-        piece = list(islice(rest, PIECE_SAMPLES))
-        yield family, piece, True
-        while piece := list(islice(rest, PIECE_SAMPLES)):
-            yield family, piece, False
+        first = True
+        for piece in metrics_shapes.pieces(samples):
+            yield family, piece, first
+            first = False
 
 
-def _families(server: Server, granularity: str) -> Iterator[tuple[Family, Samples]]:
+def _families(server: Server, granularity: str) -> Families:
     yield from _broker(server)
     yield from _requests(server)
     yield from _journals(server.services)
@@ -70,26 +47,26 @@ def _families(server: Server, granularity: str) -> Iterator[tuple[Family, Sample
         yield from _partitions(server.services)
     if granularity != "none":
         yield from _traffic(server.services, granularity)
-    yield from _consumer_groups(server.services, granularity)
+    yield from of_groups(server.services, granularity)
     yield from _share_groups(server.services, granularity)
 
 
 # ---- the broker
 
 
-def _broker(server: Server) -> Iterator[tuple[Family, Samples]]:
+def _broker(server: Server) -> Families:
     services, metrics = server.services, server.services.metrics
-    yield _one("kafka_brokers", "Brokers in the cluster: always this one.", 1)
+    yield single("kafka_brokers", "Brokers in the cluster: always this one.", 1)
     yield (
         Family("headrace_build", "info", "Versions.", ("version", "kernel", "python")),
         [Sample((__version__, _kernel(), platform.python_version()), 1)],
     )
-    yield _one("headrace_connections", "Clients connected now.", len(server.connections))
-    yield _one(
+    yield single("headrace_connections", "Clients connected now.", len(server.connections))
+    yield single(
         "headrace_connections_accepted", "Connections accepted.",
         metrics.connections_accepted, "counter",
     )  # fmt: skip
-    yield _one(
+    yield single(
         "headrace_connections_refused",
         "Connections refused because of max.connections.",
         metrics.connections_refused,
@@ -105,7 +82,7 @@ def _broker(server: Server) -> Iterator[tuple[Family, Samples]]:
         ),
         [Sample((reason,), count) for reason, count in metrics.closed.items()],
     )
-    yield _one("headrace_long_polls_waiting", "Fetches that wait for records.",
+    yield single("headrace_long_polls_waiting", "Fetches that wait for records.",
                services.waits.waiting)  # fmt: skip
     yield (
         Family("headrace_event_loop_lag_seconds", "histogram",
@@ -123,7 +100,7 @@ def _kernel() -> str:
 # ---- requests
 
 
-def _requests(server: Server) -> Iterator[tuple[Family, Samples]]:
+def _requests(server: Server) -> Families:
     metrics = server.services.metrics
     names = {api.key: api.name for api in server.services.apis}
     apis = [(names.get(key, str(key)), one) for key, one in sorted(metrics.apis.items())]
@@ -149,7 +126,7 @@ def _requests(server: Server) -> Iterator[tuple[Family, Samples]]:
             for (key, code), count in sorted(metrics.errors.items())
         ],
     )  # fmt: skip
-    yield _one("headrace_requests_in_flight", "Requests being answered, waiting ones included.",
+    yield single("headrace_requests_in_flight", "Requests being answered, waiting ones included.",
                metrics.in_flight)  # fmt: skip
 
 
@@ -160,7 +137,7 @@ def _code(code: int) -> str:
 # ---- journals and disk
 
 
-def _journals(services: Services) -> Iterator[tuple[Family, Samples]]:
+def _journals(services: Services) -> Families:
     journals = services.journals
     yield (
         Family("headrace_journal_appends", "counter",
@@ -186,14 +163,14 @@ def _journals(services: Services) -> Iterator[tuple[Family, Samples]]:
 # ---- topics
 
 
-def _topics(services: Services) -> Iterator[tuple[Family, Samples]]:
+def _topics(services: Services) -> Families:
     yield (
         Family("kafka_topic_partitions", "gauge", "Partitions of a topic.", _TOPIC),
         [Sample((topic.name,), topic.partitions) for topic in services.catalog.topics.values()],
     )
 
 
-def _partitions(services: Services) -> Iterator[tuple[Family, Samples]]:
+def _partitions(services: Services) -> Families:
     def each(value: Callable[[Partition], float]) -> Samples:
         for one in services.partitions:
             if one.is_open:
@@ -224,7 +201,7 @@ _TRAFFIC = (
 )
 
 
-def _traffic(services: Services, granularity: str) -> Iterator[tuple[Family, Samples]]:
+def _traffic(services: Services, granularity: str) -> Families:
     by_partition = granularity == "partition"
     for field, doc in _TRAFFIC:
         family = Family(f"headrace_{field}", "counter", doc,
@@ -244,71 +221,10 @@ def _traffic(services: Services, granularity: str) -> Iterator[tuple[Family, Sam
         yield family, [Sample((name,), total) for name, total in sums.items()]
 
 
-# ---- consumer groups
-
-
-class _Place(NamedTuple):
-    """Where a group is in a partition; `lag` in offsets."""
-
-    group: str
-    topic: str
-    partition: int
-    offset: int
-    lag: int
-
-
-def _consumer_groups(services: Services, granularity: str) -> Iterator[tuple[Family, Samples]]:
-    yield (
-        Family("kafka_consumergroup_members", "gauge", "Members of a consumer group.", _GROUP),
-        [Sample((group.name,), len(group.members)) for group in services.groups.all()],
-    )
-    values: tuple[tuple[str, str, Callable[[_Place], int]], ...] = (
-        ("current_offset", "Offset that the group has committed", lambda one: one.offset),
-        (
-            "lag",
-            "Offsets from the committed one, or the first that is kept, to the end",
-            lambda one: one.lag,
-        ),
-    )
-    if granularity == "none":
-        return
-    for name, doc, value in values:
-        if granularity == "partition":
-            yield (
-                Family(f"kafka_consumergroup_{name}", "gauge", f"{doc}.", (*_GROUP, *_PARTITION)),
-                (Sample((one.group, one.topic, str(one.partition)), value(one))
-                 for one in _places(services)),
-            )  # fmt: skip
-        sums: Counter[tuple[str, str]] = Counter()
-        for one in _places(services):
-            sums[one.group, one.topic] += value(one)
-        yield (
-            Family(f"kafka_consumergroup_{name}_sum", "gauge",
-                   f"{doc}, of all partitions.", (*_GROUP, *_TOPIC)),
-            [Sample(labels, total) for labels, total in sums.items()],
-        )  # fmt: skip
-
-
-def _places(services: Services) -> Iterator[_Place]:
-    """Every commit for a partition that exists. Commits may come and go between two of them."""
-    for group in services.groups.all():
-        for name, index, committed in list(services.groups.offsets(group.name)):
-            topic = services.catalog.topics.get(name)
-            if topic is None or committed.topic_id not in (None, topic.id):
-                continue
-            partition = services.partitions.get(topic.id, index)
-            if partition is None:
-                continue
-            # What was deleted unread is behind nobody any more.
-            reached = max(committed.offset, partition.start_offset)
-            lag = max(0, partition.high_watermark - reached)
-            yield _Place(group.name, name, index, committed.offset, lag)
-
-
 # ---- share groups
 
 
-def _share_groups(services: Services, granularity: str) -> Iterator[tuple[Family, Samples]]:
+def _share_groups(services: Services, granularity: str) -> Families:
     machines = [services.shares.machine_of(shard) for shard in services.shares.shards]
     groups = [group for machine in machines for group in machine.groups.values()]
     partitions = [one for machine in machines for one in machine.partitions.values()]
@@ -322,7 +238,7 @@ def _share_groups(services: Services, granularity: str) -> Iterator[tuple[Family
         [Sample((name,), count)
          for name, count in Counter(one.key.group for one in partitions).items()],
     )  # fmt: skip
-    yield _one("headrace_share_sessions", "Share sessions open.",
+    yield single("headrace_share_sessions", "Share sessions open.",
                len(services.shares.sessions.sessions))  # fmt: skip
     if granularity != "partition":
         return
@@ -345,10 +261,6 @@ def _share_groups(services: Services, granularity: str) -> Iterator[tuple[Family
 
 
 # ---- shapes
-
-
-def _one(name: str, doc: str, value: float, kind: str = "gauge") -> tuple[Family, Samples]:
-    return Family(name, kind, doc), [Sample((), value)]
 
 
 def _histogram(labels: tuple[str, ...], histogram: Histogram) -> Samples:

@@ -18,12 +18,13 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from headrace.broker.metrics_families import Family, Sample, pieces
+from headrace.broker.metrics_families import pieces
+from headrace.broker.metrics_shapes import Family, Sample
 from headrace.broker.server import Server
 
 log = logging.getLogger("headrace.broker")
 HEAD_BYTES_MAX = 8 * 1024
-REQUEST_SECONDS_MAX = 10.0
+WAIT_SECONDS_MAX = 10.0  # for a request, and then for each part of the answer to be taken
 CONNECTIONS_MAX = 32
 LAG_SAMPLE_SECONDS = 0.5
 _PLAIN = "text/plain; charset=utf-8"
@@ -53,6 +54,7 @@ class MetricsServer:
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
+        self._rendering = asyncio.Lock()  # or each of many would take its part of every turn
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port, which the system chooses for 0. Raises: OSError."""
@@ -92,12 +94,10 @@ class MetricsServer:
         assert task is not None
         try:
             if len(self._connections) >= CONNECTIONS_MAX:
-                _write(writer, HTTPStatus.SERVICE_UNAVAILABLE, [b"too many connections\n"])
+                await _send(writer, HTTPStatus.SERVICE_UNAVAILABLE, [b"too many connections\n"])
                 return
             self._connections[task] = writer
-            async with asyncio.timeout(REQUEST_SECONDS_MAX):
-                await self._answer(reader, writer)
-                await writer.drain()
+            await self._answer(reader, writer)
         except (TimeoutError, ConnectionError):
             writer.transport.abort()
         finally:
@@ -106,12 +106,13 @@ class MetricsServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            method, path, headers = await _request(reader)
+            async with asyncio.timeout(WAIT_SECONDS_MAX):
+                method, path, headers = await _request(reader)
             status, kind, body = await self._page(path, headers)
         except _Bad as bad:
-            _write(writer, bad.status, [f"{bad}\n".encode()])
+            await _send(writer, bad.status, [f"{bad}\n".encode()])
             return
-        _write(writer, status, body, kind=kind, with_body=method == "GET")
+        await _send(writer, status, body, kind=kind, with_body=method == "GET")
 
     async def _page(
         self, path: str, headers: dict[str, str]
@@ -119,7 +120,8 @@ class MetricsServer:
         match path:
             case "/metrics":
                 encode, kind = choose_encoder(headers.get("accept", ""))
-                return HTTPStatus.OK, kind, await self._rendered(encode)
+                async with self._rendering:
+                    return HTTPStatus.OK, kind, await self._rendered(encode)
             case "/-/healthy":
                 return HTTPStatus.OK, _PLAIN, [b"ok\n"]
             case "/-/ready":
@@ -199,7 +201,7 @@ async def _request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, st
     return words[0], words[1].partition("?")[0], headers
 
 
-def _write(
+async def _send(
     writer: asyncio.StreamWriter,
     status: HTTPStatus,
     body: list[bytes],
@@ -216,5 +218,10 @@ def _write(
         head["Allow"] = "GET, HEAD"
     fields = "".join(starmap("{}: {}\r\n".format, head.items()))
     writer.write(f"HTTP/1.1 {status.value} {status.phrase}\r\n{fields}\r\n".encode("latin-1"))
-    if with_body:
-        writer.writelines(body)
+    # Part by part, each freed when it is gone: a page may have a hundred MB.
+    body.reverse()
+    while body and with_body:
+        writer.write(body.pop())
+        async with asyncio.timeout(WAIT_SECONDS_MAX):
+            await writer.drain()
+        await asyncio.sleep(0)  # who takes everything at once never makes `drain` wait

@@ -30,6 +30,7 @@ _MEND_SECONDS_MIN = 0.1
 _MEND_SECONDS_MAX = 5.0
 # A full segment is synced on the event loop: never more than about this much is left to do then.
 _UNSYNCED_BYTES_MAX = 64 << 20
+_UNSYNCED_JOURNAL_BYTES_MAX = 4 << 20  # everybody who commits waits for that of an internal topic
 
 Dropped = Callable[[Sequence[str]], None]
 
@@ -75,6 +76,9 @@ class Partition:
         self._producer_expiration_ms = producer_expiration_ms
         self._promised = 0
         self._unsynced_bytes = 0  # appended since the last sync began
+        self._unsynced_bytes_max = (
+            _UNSYNCED_JOURNAL_BYTES_MAX if topic.internal else _UNSYNCED_BYTES_MAX
+        )
         self._syncing: asyncio.Future[None] | None = None
         self._mending: asyncio.Future[None] | None = None
         self._fault: OSError | None = None
@@ -179,7 +183,7 @@ class Partition:
             self._begin_sync()
         else:
             self._waits.notify(self.key)
-            if self._unsynced_bytes > _UNSYNCED_BYTES_MAX:
+            if self._unsynced_bytes > self._unsynced_bytes_max:
                 self._begin_sync()
             if self.settings.flush_messages < LONG_MAX or self.settings.flush_ms < LONG_MAX:
                 self._flush_as_set(opened)

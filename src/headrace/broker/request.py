@@ -6,12 +6,14 @@ requests have nothing to wait for (`Answering`):
     async def handle(request: Request, services: Services) -> Answer: ...
 """
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.wire import codec
 from headrace.wire.primitives import Buffer
+
+_NAME_TOLD_MAX = 255  # characters; the ids that clients make have some 50
 
 
 class HangUp(Exception):
@@ -24,7 +26,10 @@ class HangUp(Exception):
 
 @dataclass(slots=True)  # not frozen, which would double the cost of making one
 class Request:
-    """One request; `body` is memory of its own that the handler may keep and write to."""
+    """One request; `body` is memory of its own that the handler may keep and write to.
+
+    `overtakes`: how many requests before it are decided with it (`overtaking.py`).
+    """
 
     api_key: int
     version: int
@@ -33,14 +38,18 @@ class Request:
     host: str
     connection_id: int
     body: memoryview
+    overtakes: int = 0
 
     def message(self) -> Any:
         """The body, decoded. Raises: Malformed."""
         return codec.decode_request(self.api_key, self.version, self.body)
 
     def asked_by(self, member: str = "") -> str:
-        """Who asks, for people: the member, or else the client, and its address."""
-        return f"{member or self.client_id or '-'} /{self.host}"
+        """Who asks, for people: the member, or else the client, and its address.
+
+        Cut short, because it is written with every offset that a request moves.
+        """
+        return f"{(member or self.client_id or '-')[:_NAME_TOLD_MAX]} /{self.host}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +61,38 @@ class Raw:
 
 # Fields for the codec, a body made by hand, or no response at all.
 Answer = Mapping[str, Any] | Raw | None
+
+
+class Later:
+    """An answer to a request that is decided, and leaves once the journal has what it rests on.
+
+    What the same connection asks next is taken up meanwhile: it finds the decision made, and its
+    answer leaves behind this one. So many small decisions share one write.
+    """
+
+    __slots__ = ("_answer", "_when_ready", "ready")
+
+    def __init__(self) -> None:
+        self.ready = False
+        self._answer: Callable[[], Answer] | None = None
+        self._when_ready: Callable[[], None] | None = None
+
+    def set(self, answer: Callable[[], Answer]) -> None:
+        """The answer may leave; `answer` makes it when it does."""
+        self._answer, self.ready = answer, True
+        if self._when_ready is not None:
+            self._when_ready()
+
+    def answer(self) -> Answer:
+        assert self._answer is not None, "asked for before it was set"
+        return self._answer()
+
+    def when_ready(self, call: Callable[[], None]) -> None:
+        """Who is told; at once when it is ready already."""
+        self._when_ready = call
+        if self.ready:
+            call()
+
+
 # What a handler returns: a coroutine, or at once what it would return, which saves a task.
-Answering = Answer | Coroutine[Any, Any, Answer]
+Answering = Answer | Later | Coroutine[Any, Any, Answer]

@@ -8,18 +8,18 @@ it, and the callers are told so. That is tried again, with pauses, for as long a
 """
 
 import asyncio
-import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from headrace.broker.tuning import collector_paused
 from headrace.core.errors import Refused
 from headrace.core.machine import Entry, Journal, Machine
 from headrace.core.types import MonoMs, after, elapsed_ms
 from headrace.log.api import Clock, JournalLog
 from headrace.wire import batches
-from headrace.wire.primitives import Malformed
+from headrace.wire.primitives import Buffer, Malformed
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +42,14 @@ class JournalDamaged(Exception):
     """A journal holds a record that this version cannot replay; starting would lose state."""
 
 
-@dataclass(slots=True)
-class _Parked:
+# Told the reply, or the Refused, or a StorageFault; must not raise.
+Told = Callable[[Any], None]
+
+
+class _Parked(NamedTuple):
     """A caller whose answer waits for the journal."""
 
-    future: asyncio.Future[Any]
+    told: Told
     reply: Any
 
 
@@ -114,15 +117,16 @@ class ShardRuntime(Generic[CommandT, EventT]):
         machine, codec = self._build()
         offset, started = self._log.start_offset, self._clock.mono()
         told, replayed = started, 0
-        while offset < self._log.end_offset:
-            piece = self._log.read(offset, _READ_BYTES)
-            for record in batches.records(piece.data):
-                self._replay(record, machine, codec)
-                replayed += 1
-            offset = piece.headers[-1].last_offset + 1
-            if elapsed_ms(told, self._clock.mono()) >= _PROGRESS_MS:
-                told = self._clock.mono()
-                log.info("%s: replayed %d of %d records", self.name, offset, self._log.end_offset)
+        with collector_paused():
+            while offset < self._log.end_offset:
+                piece = self._log.read(offset, _READ_BYTES)
+                replayed += self._replay(piece.data, machine, codec)
+                offset = piece.headers[-1].last_offset + 1
+                if elapsed_ms(told, self._clock.mono()) >= _PROGRESS_MS:
+                    told = self._clock.mono()
+                    log.info(
+                        "%s: replayed %d of %d records", self.name, offset, self._log.end_offset
+                    )
         self.machine, self._codec = machine, codec
         if replayed:
             took = elapsed_ms(started, self._clock.mono())
@@ -131,7 +135,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
     def start(self) -> None:
         """Begin to keep time, on the running event loop, and run the recovery command."""
         if self._recovered is not None:
-            self._submit(self._recovered)
+            self.submit(self._recovered, _nobody)
         self._arm()
 
     async def ask(self, command: CommandT) -> Any:
@@ -139,21 +143,19 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
         Raises: StorageFault when the journal cannot be written.
         """
-        return await self._submit(command)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.submit(command, partial(_settle, future))
+        return await future
 
     def tell(self, command: CommandT) -> None:
         """Decide a command whose caller does not wait; it cannot be refused.
 
         What a fault takes back is decided again once the machine is rebuilt.
         """
-        self._submit(command).add_done_callback(functools.partial(self._told, command))
+        self.submit(command, partial(self._told, command))
 
-    def _told(self, command: CommandT, future: "asyncio.Future[Any]") -> None:
-        if future.cancelled() or future.exception() is None:
-            return
-        if self._fault is None:
-            self.tell(command)
-        elif len(self._to_tell) < _TO_TELL_MAX:
+    def _told(self, command: CommandT, reply: Any) -> None:
+        if isinstance(reply, StorageFault) and len(self._to_tell) < _TO_TELL_MAX:
             self._to_tell.append(command)
 
     async def durable(self) -> None:
@@ -161,7 +163,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         if not self._rebuilt():
             raise StorageFault(f"{self.name}: {self._fault}")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._parked.append(_Parked(future, None))
+        self._parked.append(_Parked(partial(_settle, future), None))
         self._schedule()
         await future
 
@@ -175,20 +177,21 @@ class ShardRuntime(Generic[CommandT, EventT]):
             await self._syncing
         self._log.sync()
 
-    def _submit(self, command: CommandT) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    def submit(self, command: CommandT, told: Told) -> None:
+        """As `ask`, but calls `told` with what `ask` returns or raises; at once on a known fault.
+
+        For callers that go on with other requests meanwhile: it costs no task and no future.
+        """
         if not self._rebuilt():
-            future.set_exception(StorageFault(f"{self.name}: {self._fault}"))
-            future.exception()  # who only tells does not fetch it
-            return future
+            told(StorageFault(f"{self.name}: {self._fault}"))
+            return
         answer = self.machine.decide(command, self._clock.now())
-        if not isinstance(answer, Refused):
+        if isinstance(answer, Refused):
+            self._parked.append(_Parked(told, answer))
+        else:
             self._take(answer.events)
-        self._parked.append(
-            _Parked(future, answer if isinstance(answer, Refused) else answer.reply)
-        )
+            self._parked.append(_Parked(told, answer.reply))
         self._schedule()
-        return future
 
     def _take(self, events: Sequence[EventT]) -> None:
         for event in events:
@@ -260,11 +263,9 @@ class ShardRuntime(Generic[CommandT, EventT]):
             )
         self._fault = error
         self._unwritten = []
-        for one in parked + self._parked:
-            if not one.future.done():
-                one.future.set_exception(StorageFault(f"{self.name}: {error}"))
-                one.future.exception()  # a tick has no caller to fetch it
-        self._parked = []
+        given_up, self._parked = parked + self._parked, []
+        for one in given_up:
+            one.told(StorageFault(f"{self.name}: {error}"))
         self._fail()
 
     def _fail(self) -> None:
@@ -305,7 +306,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
             return False
         self._fault = None
         if self._recovered is not None:
-            self._submit(self._recovered)
+            self.submit(self._recovered, _nobody)
         to_tell, self._to_tell = self._to_tell, []
         for command in to_tell:
             self.tell(command)
@@ -313,18 +314,20 @@ class ShardRuntime(Generic[CommandT, EventT]):
         return True
 
     def _replay(
-        self,
-        record: batches.Record,
-        machine: Machine[CommandT, EventT],
-        codec: Journal[EventT],
-    ) -> None:
-        try:
-            for event in codec.events(record.key, record.value):
-                machine.apply(event)
-        except Malformed as error:
-            raise JournalDamaged(
-                f"{self.name}: record {record.offset} cannot be replayed: {error}"
-            ) from error
+        self, data: Buffer, machine: Machine[CommandT, EventT], codec: Journal[EventT]
+    ) -> int:
+        """Apply what record batches stand for; returns the number of their records."""
+        count, apply, events = 0, machine.apply, codec.events
+        for offset, key, value in batches.entries(data):
+            try:
+                for event in events(key, value):
+                    apply(event)
+            except Malformed as error:
+                raise JournalDamaged(
+                    f"{self.name}: record {offset} cannot be replayed: {error}"
+                ) from error
+            count += 1
+        return count
 
     def _arm(self) -> None:
         deadline = self.machine.next_deadline()
@@ -363,6 +366,19 @@ def _in_background(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 def _release(parked: list[_Parked]) -> None:
-    for one in parked:
-        if not one.future.done():
-            one.future.set_result(one.reply)
+    for told, reply in parked:
+        told(reply)
+
+
+def _settle(future: asyncio.Future[Any], reply: Any) -> None:
+    """Tell a coroutine that waits, unless it was cancelled."""
+    if future.done():
+        return
+    if isinstance(reply, StorageFault):
+        future.set_exception(reply)
+    else:
+        future.set_result(reply)
+
+
+def _nobody(reply: Any) -> None:  # Told's signature
+    """The caller does not wait."""

@@ -1,7 +1,8 @@
 """The server: connections in, frames to the dispatcher, responses out in the order of requests.
 
 A connection answers its requests one after the other, as Kafka does: at once, where the bytes
-arrived, when the handler has nothing to wait for, else in a task. Bytes are received straight into
+arrived, when the handler has nothing to wait for, else in a task. Answers that wait for a journal
+only (`request.Later`) hold up no further request, just its answer. Bytes are received straight into
 frames (`wire/frames.py`); when too many frames wait, the socket is not read until they are fewer,
 and when the peer does not read its responses, no further request is answered. A connection that
 sends what it must not ends alone, with one logged line; one that sends nothing at all is closed
@@ -15,7 +16,7 @@ from collections.abc import Coroutine
 from itertools import count
 from typing import Any, cast
 
-from headrace.broker.dispatch import Buffers, Dispatcher, Peer
+from headrace.broker.dispatch import Buffers, Dispatcher, Peer, Pending
 from headrace.broker.request import HangUp
 from headrace.broker.services import Services
 from headrace.wire.frames import STAGING_BYTES, Frames
@@ -24,8 +25,11 @@ from headrace.wire.primitives import Malformed
 log = logging.getLogger("headrace.broker")
 FRAMES_QUEUED_MAX = 16
 BYTES_QUEUED_MAX = 4 * 1024 * 1024
+UNSENT_MAX = 1024  # answers that wait for a journal, or behind one that does
 STOP_SECONDS_MAX = 5.0
-ANSWERING_SECONDS_MAX = 0.01  # at a stretch, for one connection; then others have their turn
+# At a stretch, for one connection; then others have their turn. As long again may take the write
+# of what was decided in it.
+ANSWERING_SECONDS_MAX = 0.005
 _IDLE_LOOKS = 10  # in the time after which a connection is idle
 _IDLE_LOOK_SECONDS_MIN = 0.1
 
@@ -36,7 +40,7 @@ class Server:
     def __init__(self, services: Services, dispatcher: Dispatcher) -> None:
         self.services = services
         self.dispatcher = dispatcher
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # an ordered set
         self.connection_ids = count(1)
         self.staging = bytearray(STAGING_BYTES)
         self._listening: asyncio.Server | None = None
@@ -81,6 +85,10 @@ class Connection(asyncio.BufferedProtocol):
         self._queue: deque[bytearray] = deque()
         self._queued_bytes = 0
         self._task: asyncio.Task[None] | None = None  # of a request that has to wait
+        self._later: deque[Pending | Buffers | Exception] = deque()  # what leaves in this order
+        self._later_bytes = 0  # of the requests that these answer
+        self._sending: asyncio.Handle | None = None
+        self._all_sent: asyncio.Future[None] | None = None  # who waits for all of that
         self._turn: asyncio.Handle | None = None  # when this connection is to go on
         self._writable = True
         self._reading = True
@@ -104,13 +112,13 @@ class Connection(asyncio.BufferedProtocol):
             )  # fmt: skip
             self._transport.abort()
             return
-        self._server.connections.add(self)
+        self._server.connections[self] = None
         self._server.services.metrics.connections_accepted += 1
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio calls it so
         if self not in self._server.connections:
             return
-        self._server.connections.discard(self)
+        del self._server.connections[self]
         self._server.services.metrics.closed[self._ended_by] += 1
         self._ending = True
         if self._task is None:
@@ -145,6 +153,8 @@ class Connection(asyncio.BufferedProtocol):
     def finish(self) -> "asyncio.Task[None] | None":
         """End after the request under way; returns the task to wait for, if there is one."""
         self._ending = True
+        if self._task is None and self._later:
+            self._task = self._loop.create_task(self._sent_all())
         if self._task is None:
             self._transport.close()
         return self._task
@@ -154,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         unsent = self._transport.get_write_buffer_size()
         if unsent != self._unsent:
             self._unsent, self._active = unsent, self._loop.time()
-        if self._active < since and self._task is None:
+        if self._active < since and self._task is None and not self._later:
             self._ended_by = "idle"
             log.info(
                 "closing %s: idle (connections.max.idle.ms)", self._peer, extra=self._peer.fields
@@ -167,32 +177,92 @@ class Connection(asyncio.BufferedProtocol):
         Other connections have their turn when that takes long.
         """
         until = self._loop.time() + ANSWERING_SECONDS_MAX
-        while self._queue and self._may_answer():
-            frame = self._queue.popleft()
-            self._queued_bytes -= len(frame)
+        while self._queue and self._may_answer(self._queue[0]):
+            *before, frame = self._server.dispatcher.take(self._queue)
+            self._queued_bytes -= len(frame) * (1 + len(before))  # they are alike
             try:
-                response = self._server.dispatcher.respond(frame, self._peer)
+                response = self._server.dispatcher.respond(frame, self._peer, before)
             except Exception as error:
-                self._end(error)
+                self._in_turn(error)
                 return
-            if isinstance(response, list):
-                self._send(response)
+            if isinstance(response, Pending):
+                self._later.append(response)
+                self._later_bytes += response.size
+                response.later.when_ready(self._send_soon)
+            elif isinstance(response, list):
+                self._in_turn(response)
             else:
                 self._task = self._loop.create_task(self._finished(response))
             if self._queue and self._loop.time() >= until:
                 self._turn = self._loop.call_soon(self._go_on)
         self._throttle()
 
-    def _may_answer(self) -> bool:
+    def _may_answer(self, frame: bytearray) -> bool:
         # A write that failed closes the transport; a task begun after that would be cancelled
         # before its first step, and so never clean up.
         under_way = self._task is not None or self._turn is not None
+        if self._later:
+            goes_on = self._server.dispatcher.answers_later(frame)
+            full = len(self._later) >= UNSENT_MAX or self._later_bytes >= BYTES_QUEUED_MAX
+            under_way = under_way or not goes_on or full
         ended = self._ending or self._transport.is_closing()
         return self._writable and not under_way and not ended
 
     def _go_on(self) -> None:
         self._turn = None
         self._answer()
+
+    def _in_turn(self, outcome: Buffers | Exception) -> None:
+        """Send a response, or end for a reason, behind the answers that are to leave before."""
+        if self._later:
+            self._later.append(outcome)
+            self._ending = self._ending or isinstance(outcome, Exception)
+        elif isinstance(outcome, Exception):
+            self._end(outcome)
+        else:
+            self._send(outcome)
+
+    def _send_soon(self) -> None:
+        if self._sending is None:
+            self._sending = self._loop.call_soon(self._send_ready)
+
+    def _send_ready(self) -> None:
+        """Send in one piece what waits for nothing any more, then go on."""
+        self._sending = None
+        ready: Buffers = []
+        fault: Exception | None = None
+        while self._later and fault is None:
+            first = self._later[0]
+            if isinstance(first, Pending) and not first.later.ready:
+                break
+            self._later.popleft()
+            try:
+                ready += self._outcome(first)
+            except Exception as error:
+                fault = error
+        if ready and not self._transport.is_closing():
+            self._transport.write(b"".join(ready))
+        self._active = self._loop.time()  # the peer has not had the time to ask again
+        if fault is not None:
+            self._end(fault)
+        if not self._later and self._all_sent is not None and not self._all_sent.done():
+            self._all_sent.set_result(None)
+        self._answer()
+
+    def _outcome(self, one: Pending | Buffers | Exception) -> Buffers:
+        if isinstance(one, Exception):
+            raise one
+        if not isinstance(one, Pending):
+            return one
+        self._later_bytes -= one.size
+        return self._server.dispatcher.finish(one)
+
+    async def _sent_all(self) -> None:
+        """The broker stops: what is decided is still answered."""
+        if self._later:
+            self._all_sent = self._loop.create_future()
+            await self._all_sent
+        self._transport.close()
 
     async def _finished(self, response: Coroutine[Any, Any, Buffers]) -> None:
         """Answer a request that has to wait, then those that came meanwhile."""

@@ -17,6 +17,7 @@ from headrace.broker.dead_letters import DeadLetters
 from headrace.broker.groups import Groups
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.metrics import Metrics
+from headrace.broker.offset_expiry import OffsetExpiry
 from headrace.broker.partitions import Partition, Partitions, uuid_text
 from headrace.broker.runtime import ShardRuntime
 from headrace.broker.shares import Shares
@@ -63,6 +64,7 @@ class Services:
         self.topics = Topics(config, disk, clock, self.waits, new_id)
         self.shares = Shares(config, clock, self.topics, self.waits)
         self.groups = Groups(config, clock, self.topics, self.shares, self.waits)
+        self.offset_expiry = OffsetExpiry(config, clock, self.groups, self.topics)
         self.dead_letters = DeadLetters(config, self.topics, self.shares)
         self.housekeeping = Housekeeping(config, disk, clock, self.topics)
 
@@ -118,6 +120,7 @@ class Services:
         self.partitions.on_start_moved.append(self.shares.log_start_moved)
         await self.shares.open()
         await self.groups.open()
+        await self.offset_expiry.start()
         self.dead_letters.start()
         self.housekeeping.start()
 
@@ -125,6 +128,7 @@ class Services:
         """Write, sync and close everything. Raises: OSError."""
         await self.housekeeping.close()
         await self.dead_letters.close()
+        await self.offset_expiry.close()
         await self.groups.close()
         await self.shares.close()
         await self.topics.close()

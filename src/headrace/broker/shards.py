@@ -7,13 +7,18 @@ shards is fixed when the topic is created.
 
 import errno
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from headrace.broker.partitions import Partition
 from headrace.broker.topics import Topics
 from headrace.core.catalog import CreateTopic
 from headrace.core.errors import Refused
+from headrace.core.share_words import NAME_BYTES_MAX
 from headrace.log.api import Slice
 from headrace.wire.batches import BatchHeader
+
+_INDEXES_CACHED = 4096
+_CACHED_CHARACTERS_MAX = 255  # of a name: strangers choose them
 
 
 class PartitionJournal:
@@ -76,10 +81,21 @@ async def journals(
 def shard_index(group: str, count: int) -> int:
     """Kafka's mapping of a group to one of `count` partitions.
 
-    String.hashCode without its sign (Utils.abs), modulo `count`.
+    String.hashCode without its sign (Utils.abs), modulo `count`. Names that no group can have are
+    in the first: working out where Kafka looks for one of a megabyte would keep everybody waiting.
     """
+    if len(group) > NAME_BYTES_MAX:
+        return 0
+    short = len(group) <= _CACHED_CHARACTERS_MAX
+    return _index_cached(group, count) if short else _index(group, count)
+
+
+def _index(group: str, count: int) -> int:
     data = group.encode("utf-16-be", "surrogatepass")
     value = 0
     for high, low in zip(data[::2], data[1::2], strict=True):
         value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
     return (value if value < 1 << 31 else (1 << 32) - value & 0x7FFFFFFF) % count
+
+
+_index_cached = lru_cache(maxsize=_INDEXES_CACHED)(_index)

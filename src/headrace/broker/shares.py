@@ -116,11 +116,10 @@ class Shares:
     def exists(self, group: str) -> bool:
         """Whether a share group of this name has members or share-partitions."""
         machine = self.machine(group)
-        return self.has_members(group) or bool(machine.partitions_of(group))
+        return _has_members(machine, group) or bool(machine.partitions_of(group))
 
     def has_members(self, group: str) -> bool:
-        known = self.machine(group).groups.get(group)
-        return known is not None and bool(known.members)
+        return _has_members(self.machine(group), group)
 
     async def ask(self, group: str, command: Command) -> Any:
         """A command to the shard of a group; its reply, or Refused. Raises: StorageFault."""
@@ -253,7 +252,7 @@ class Shares:
         for group in dict.fromkeys(woken):
             self._waits.notify(wait_key(group))
 
-    def _forget(self, topic: Topic) -> None:
+    def _forget(self, topic: Topic, by: str) -> None:  # noqa: ARG002  # as all that are told
         for shard in self.shards:
             shard.tell(ForgetTopic(topic.id))
 
@@ -266,3 +265,8 @@ class Shares:
 def wait_key(group: str) -> tuple[str, str]:
     """What a poll waits for besides appends."""
     return ("share group", group)
+
+
+def _has_members(machine: ShareShard, group: str) -> bool:
+    known = machine.groups.get(group)
+    return known is not None and bool(known.members)

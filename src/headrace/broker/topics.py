@@ -43,8 +43,8 @@ class Topics:
     """Topics, their settings and those of groups and this broker; `new_id` makes the ids of topics.
 
     `listeners` are called with the events of every change, `on_deleted` with a topic whose
-    deletion is durable. `config` has the settings as they count now, `started_with` those
-    without what was changed since. Raises: StorageFault from every change.
+    deletion is durable, and with who asked for it. `config` has the settings as they count now,
+    `started_with` those without what was changed since. Raises: StorageFault from every change.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Topics:
             fsync=config.durability == "fsync",
         )
         self._producer_ids = iter(range(0))
-        self.on_deleted: list[Callable[[Topic], None]] = []
+        self.on_deleted: list[Callable[[Topic, str], None]] = []
         self._changes: set[asyncio.Task[Any]] = set()
         self._openings: set[asyncio.TimerHandle] = set()
         self._one_at_a_time = asyncio.Lock()
@@ -117,7 +117,7 @@ class Topics:
         assert isinstance(reply, Topic | Refused)
         if isinstance(reply, Topic):
             for forget in self.on_deleted:  # not before the catalogue's journal has it
-                forget(reply)
+                forget(reply, command.by)
             await self.partitions.delete_topic(reply)
         return reply
 

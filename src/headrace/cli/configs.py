@@ -83,8 +83,8 @@ def configs(
 ) -> None:
     """Describe or change settings of topics, brokers and groups; options are kafka-configs'.
 
-    headrace configs --alter --topic orders --add-config "retention.ms=1000,cleanup.policy=[compact,delete]"
-    """  # noqa: E501 -- an example must fit a shell, not a page
+    headrace configs --alter --topic orders --add-config "retention.ms=1000,cleanup.policy=compact"
+    """
     with ending("configs"):
         if describe == alter:
             raise Trouble("give exactly one of --describe and --alter")

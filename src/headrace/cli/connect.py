@@ -49,9 +49,13 @@ def require_plaintext(settings: dict[str, str]) -> None:
 
 
 def connect(
-    bootstrap_server: str, config: Path | None = None, *, client_id: str = "headrace-cli"
+    bootstrap_server: str,
+    config: Path | None = None,
+    *,
+    client_id: str = "headrace-cli",
+    patience_s: float = _PATIENCE_S,
 ) -> "Cluster":
-    """A client that gives up after a few seconds when no broker answers.
+    """A client that gives up after a few seconds when no broker answers, or after `patience_s`.
 
     Raises: Trouble for an address or a file that makes no sense.
     """
@@ -65,7 +69,7 @@ def connect(
         return Cluster(
             bootstrap_server,
             client_id=client_id,
-            patience=Patience(total_s=_PATIENCE_S, contact_s=_CONTACT_S),
+            patience=Patience(total_s=patience_s, contact_s=min(patience_s, _CONTACT_S)),
         )
     except ValueError as error:
         raise Trouble(f"--bootstrap-server: {error}") from error

@@ -1,7 +1,8 @@
 """`headrace consume`: records of topics on standard output, as kafka-console-consumer.
 
-Without --group all partitions are read by assignment, and no group is made on the broker; the id
-that Kafka's tool would make up is the client id.
+Without --group it is the one member of a group with a made-up name, which commits nothing unless
+enable.auto.commit says so (KIP-211): nobody would read on from those offsets. --partition joins no
+group.
 """
 
 import random
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 _BEGINNING = -2  # as librdkafka's OFFSET_BEGINNING
 _LEVELS = ("read_uncommitted", "read_committed")
 _FETCH_API = 1
+_MADE_UP, _MADE_UP_COUNT = "console-consumer-", 100_000
+_REFRESH_MS = 5000  # new topics and partitions are read after this long
+# Java's consumer leaves these out of patterns.
+_INTERNAL = "^__consumer_offsets$,^__transaction_state$,^__share_group_state$"
 _SIGNALLED = 128
 
 _Topic = Annotated[str | None, typer.Option(help="The topic to read.")]
@@ -123,6 +128,8 @@ def consume(
             "auto.offset.reset": "earliest" if from_beginning else "latest",
             **_identity(group, given),
         }
+        if include is not None:
+            settings["topic.blacklist"] = _INTERNAL
         settings |= {name: one for name, one in given.items() if name != "group.id"}
         require_plaintext(given)
 
@@ -138,6 +145,7 @@ def consume(
             messages_max=max_messages,
             idle_ms_max=timeout_ms,
             skip_errors=skip_message_on_error,
+            is_alone=not (group or given.get("group.id")),
         )
         _run(bootstrap_server, settings, wanted, None if as_json else shown)
 
@@ -177,18 +185,21 @@ def _pattern(topic: str | None, include: str | None) -> re.Pattern[str]:
 def _identity(group: str | None, given: dict[str, str]) -> dict[str, Any]:
     """Who reads, and whether it commits. Raises: Trouble when two groups are named."""
     named = given.get("group.id")
+    if "" in (group, named):  # a variable of a script that is not set, and nothing is committed
+        raise Trouble("the name of the group is empty; give one, or leave the option out")
     if group and named and group != named:
         raise Trouble(
             "The group ids provided in different places do not match. "
             f"Detected group ids: '{group}', '{named}'"
         )
     group = group or named
-    made_up = f"console-consumer-{random.randrange(100_000)}"  # noqa: S311 -- not a secret
+    made_up = f"{_MADE_UP}{random.randrange(_MADE_UP_COUNT)}"  # noqa: S311 -- not a secret
     return {
         "group.id": group or made_up,
-        "client.id": "console-consumer" if group else made_up,
-        "enable.auto.commit": group is not None,
+        "client.id": "console-consumer",
+        "enable.auto.commit": "true" if group else "false",
         "enable.auto.offset.store": False,
+        "topic.metadata.refresh.interval.ms": _REFRESH_MS,
     }
 
 

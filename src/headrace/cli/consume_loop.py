@@ -1,8 +1,9 @@
 """The loop of `headrace consume`: records out of librdkafka, in the order they come, to stdout.
 
-With a group it subscribes, and commits what was written. Without one it reads all partitions by
-assignment, so that no group is needed or made: new topics and partitions are looked for now and
-then, and read from their beginning, as nobody can have seen them before.
+It subscribes as a member of a group, and commits what was written when it is to commit at all. As
+the one member of a made-up group it decides itself where partitions begin: those there are at its
+start at their end, new ones at their beginning, as nobody can have seen them before. One partition
+alone is read by assignment, without a group; topics that have it are looked for now and then.
 """
 
 import re
@@ -17,6 +18,7 @@ from typing import Any
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
+    OFFSET_STORED,
     Consumer,
     KafkaError,
     KafkaException,
@@ -37,6 +39,10 @@ _BATCH_MAX = 500
 _LOOK_S = 5.0
 _COMMITTED_S = 1.0
 _LOOK_MISSING_S = 1.0
+_JOIN_S_MAX = 30.0
+_YES = frozenset({"true", "t", "1"})  # as librdkafka reads a switch
+
+Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,7 @@ class Wanted:
     """What is read. `offset` is where it begins: a number, OFFSET_BEGINNING, or None for the end.
 
     `name` is a topic, or a regular expression when `is_pattern`; the topics meant match `matches`
-    whole. `messages_max` and `idle_ms_max` end the reading.
+    whole. `messages_max` and `idle_ms_max` end the reading. `is_alone`: its group is made up.
     """
 
     name: str
@@ -55,6 +61,7 @@ class Wanted:
     messages_max: int | None
     idle_ms_max: int | None
     skip_errors: bool
+    is_alone: bool
 
 
 class Reading:
@@ -66,12 +73,15 @@ class Reading:
         self._settings = settings
         self._wanted = wanted
         self._write = write
-        self._commits = bool(settings["enable.auto.commit"])
-        self._subscribes = self._commits and wanted.partition is None
-        self._written: set[tuple[str | None, int | None]] = set()  # partitions, by a group's member
-        self._assigned: set[tuple[str, int]] = set()
+        self._commits = str(settings["enable.auto.commit"]).lower() in _YES
+        self._subscribes = wanted.partition is None
+        self._is_joining = False
+        self._idle_since = time.monotonic()
+        self._next: dict[Place, int] = {}  # offsets after what was written
+        self._begins: dict[Place, int] = {}  # of partitions that were there at the start
         self._look_at = 0.0
         self._is_down = False
+        self._is_missing = False  # and that was told
         self._consumer = _new_consumer(settings | {"error_cb": self._on_error})
 
     def run(self, cluster: Cluster) -> None:
@@ -89,34 +99,52 @@ class Reading:
 
         The group's next run would begin at their end. Java's consumer commits their positions too.
         """
-        if not self._subscribes or self._wanted.offset != OFFSET_BEGINNING:
+        if not (self._subscribes and self._commits) or self._wanted.offset != OFFSET_BEGINNING:
             return
         with suppress(KafkaException):  # nobody answers: then nothing else is committed either
             owned = self._consumer.assignment()
             for one in self._consumer.committed(owned, timeout=_COMMITTED_S) if owned else ():
-                if one.offset < 0 and (one.topic, one.partition) not in self._written:
+                if one.offset < 0 and (one.topic, one.partition) not in self._next:
                     first, _ = self._consumer.get_watermark_offsets(one, timeout=_COMMITTED_S)
                     one.offset = first
                     self._consumer.store_offsets(offsets=[one])
 
     def _loop(self, cluster: Cluster) -> None:
+        self._look(cluster, at_start=True)
         if self._subscribes:
             name = self._wanted.name
-            self._consumer.subscribe([f"^({name})$" if self._wanted.is_pattern else name])
-        else:
-            self._look(cluster, at_start=True)
+            self._is_joining = bool(self._begins)
+            names = [f"^({name})$" if self._wanted.is_pattern else name]
+            self._consumer.subscribe(names, on_assign=self._on_assign)
         once = Cluster(
             cluster.bootstrap_servers, patience=Patience(total_s=0), request_timeout_s=_LOOK_S
         )
-        idle_since = time.monotonic()
         with once:
             while self.stopped is None and not self._is_full():
                 if not self._subscribes and time.monotonic() >= self._look_at:
                     self._look_again(once)
                 if self._take():
-                    idle_since = time.monotonic()
-                elif self._has_been_idle(time.monotonic() - idle_since):
+                    self._idle_since = time.monotonic()
+                elif self._has_been_idle():
                     return
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Reading begins now; where, the group's offsets or the reset policy say unless alone."""
+        if self._is_joining:
+            self._is_joining, self._idle_since = False, time.monotonic()
+        if not self._wanted.is_alone:
+            return
+        for one in partitions:
+            place = (one.topic, one.partition)
+            one.offset = self._next.get(place, self._begins.get(place, OFFSET_BEGINNING))
+        if self._is_cooperative():
+            consumer.incremental_assign(partitions)
+        else:
+            consumer.assign(partitions)
+
+    def _is_cooperative(self) -> bool:
+        strategy = self._settings.get("partition.assignment.strategy", "")
+        return "cooperative" in strategy or self._settings.get("group.protocol") == "consumer"
 
     def _take(self) -> bool:
         """Write what is there, at most a batch; whether anything was."""
@@ -127,13 +155,14 @@ class Reading:
         if self._wanted.messages_max is not None:
             room = min(room, self._wanted.messages_max - self.count - 1)
         rest = self._consumer.consume(room, timeout=0) if room > 0 else []
-        out = sys.stdout.buffer
+        found = False
         for message in (first, *rest):
             if self.stopped is None and self._is_readable(message):
                 self._write_one(message)
-        out.flush()
+                found = True
+        sys.stdout.buffer.flush()
         self._is_down = False
-        return True
+        return found
 
     def _write_one(self, message: Message) -> None:
         try:
@@ -146,28 +175,49 @@ class Reading:
         else:
             sys.stdout.buffer.write(line)
         self.count += 1
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None, "a record has a place"
+        assert partition is not None, "as above"
+        assert offset is not None, "as above"
+        self._next[topic, partition] = offset + 1
         if self._commits:
             self._consumer.store_offsets(message)
-            self._written.add((message.topic(), message.partition()))
 
     def _is_readable(self, message: Message) -> bool:
         error = message.error()
         if error is None:
             return True
+        if self._subscribes and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            self._forget(message.topic())
+            return False
         place = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
         if not self._wanted.skip_errors:
             raise Trouble(f"reading {place}: {error.str()}; --skip-message-on-error goes on")
         tell("consume", f"reading {place}: {error.str()}; skipped")
         return False
 
+    def _forget(self, topic: str | None) -> None:
+        """A topic is gone; another of its name is read from its beginning."""
+        if not self._is_missing:
+            tell("consume", f"there is no topic {topic} any more; waiting for one")
+        self._is_missing = True
+        for known in (self._next, self._begins):
+            for place in [place for place in known if place[0] == topic]:
+                del known[place]
+
     def _is_full(self) -> bool:
         return self._wanted.messages_max is not None and self.count >= self._wanted.messages_max
 
-    def _has_been_idle(self, idle_s: float) -> bool:
-        return self._wanted.idle_ms_max is not None and idle_s * 1000 >= self._wanted.idle_ms_max
+    def _has_been_idle(self) -> bool:
+        if self._wanted.idle_ms_max is None:
+            return False
+        limit_s = self._wanted.idle_ms_max / 1000
+        if self._is_joining:  # nothing can come yet
+            limit_s = max(limit_s, _JOIN_S_MAX)
+        return time.monotonic() - self._idle_since >= limit_s
 
     def _look(self, cluster: Cluster, *, at_start: bool = False) -> None:
-        """Read topics and partitions that are wanted and not read yet. Raises: as `Cluster`."""
+        """Find partitions that are wanted and were not there before. Raises: as `Cluster`."""
         wanted = self._wanted
         asked = None if wanted.is_pattern else [wanted.name]
         found = {
@@ -177,26 +227,26 @@ class Reading:
             for part in topic.partitions
             if wanted.partition in (None, part.partition)
         }
-        new = sorted(found - self._assigned)
-        if new:
-            begin = [
-                TopicPartition(name, part, self._begin(cluster, name, part, at_start=at_start))
-                for name, part in new
-            ]
+        new = sorted(found - self._begins.keys())
+        for place in new:
+            self._begins[place] = self._begin(cluster, *place, at_start=at_start)
+        if new and not self._subscribes:
+            begin = [TopicPartition(*place, self._begins[place]) for place in new]
             self._consumer.incremental_assign(begin)
-            self._assigned.update(new)
-        elif at_start:
+        elif at_start and not new:
             told = "no topic matches" if wanted.is_pattern else "there is no topic"
             part = "" if wanted.partition is None else f" with partition {wanted.partition}"
             tell("consume", f"{told} {wanted.name}{part}; waiting for one")
-        pause = _LOOK_S if self._assigned else _LOOK_MISSING_S
-        self._look_at = time.monotonic() + pause
+            self._is_missing = True
+        self._look_at = time.monotonic() + (_LOOK_S if self._begins else _LOOK_MISSING_S)
 
     def _begin(self, cluster: Cluster, topic: str, partition: int, *, at_start: bool) -> int:
         if not at_start:
             return OFFSET_BEGINNING
         if self._wanted.offset is not None:
             return self._wanted.offset
+        if not self._wanted.is_alone and self._subscribes:
+            return OFFSET_STORED
         # Asked now, so that what is produced from here on is read, however long a fetch takes.
         return log_end(cluster, topic, partition)
 

@@ -6,7 +6,7 @@ Exit codes: 0 done; 1 something failed or was refused, usage errors included, as
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -28,9 +28,12 @@ def ending(command: str) -> Iterator[None]:
 
     try:
         yield
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is when the shell closed it
+            sys.stdout.flush()
     except (Trouble, ClientError) as error:
         fail(command, str(error))
+    except UnicodeEncodeError as error:
+        fail(command, _unwritable(error))
     except BrokenPipeError:
         leave_closed_pipe()
     except OSError as error:
@@ -40,8 +43,23 @@ def ending(command: str) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
+def _unwritable(error: UnicodeEncodeError) -> str:
+    text = error.object[error.start : error.end]
+    return f"{text!r} cannot be written as {error.encoding}; set PYTHONIOENCODING=utf-8"
+
+
+def end_with(command: str, troubles: Sequence[str]) -> None:
+    """Return when there are none. Raises: Trouble, the last one, when the others were told."""
+    for trouble in troubles[:-1]:
+        tell(command, trouble)
+    if troubles:
+        raise Trouble(troubles[-1])
+
+
 def tell(command: str, message: str) -> None:
-    """One line on stderr."""
+    """One line on stderr; none where the shell closed it, as `print` would take stdout then."""
+    if sys.stderr is None:
+        return
     print(f"headrace {command}: {' '.join(message.split())}", file=sys.stderr, flush=True)
 
 

@@ -17,7 +17,12 @@ from headrace.cli.checks import Finding, Grade
 _JAVA_MIN = 17
 _JAVA_SECONDS_MAX = 5.0
 # Distribution and module of what the broker cannot do without.
-_NEEDED = (("kio", "kio"), ("cramjam", "cramjam"), ("crc32c", "crc32c"))
+_NEEDED = (
+    ("kio", "kio"),
+    ("cramjam", "cramjam"),
+    ("crc32c", "crc32c"),
+    ("google-re2", "re2"),
+)
 # Distribution, and the extra that brings it; None for the core.
 _USEFUL = (
     ("prometheus-client", None),

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 _USAGE = 2
 
 # A new command is added here: a module of this package that has the command's name.
-COMMANDS = ("configs", "consume", "demo", "doctor", "log", "produce", "serve", "sim", "topics")
+COMMANDS = (
+    "configs", "consume", "consumer-groups", "demo", "doctor", "log", "offsets", "produce", "serve",
+    "sim", "topics",
+)  # fmt: skip
 
 
 def build(commands: Sequence[str] = COMMANDS) -> "typer.Typer":

@@ -8,9 +8,12 @@ from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
+from headrace.cli import consumer_group_records
 from headrace.cli.log_records import Decoded, as_uuid, compact
+from headrace.core.consumer_events import ConsumerEvent
 from headrace.core.group_events import GroupStored, OffsetCommitted
 from headrace.core.group_words import Committed, Member, Snapshot
+from headrace.log.consumer_group_records import KINDS, TOPICS
 from headrace.log.group_records import GROUP, LEGACY_OFFSET, OFFSET, GroupJournal
 from headrace.wire.primitives import Malformed, Reader
 
@@ -25,6 +28,8 @@ def consumer_offsets(key: bytes | None, value: bytes | None, offset: int) -> Dec
         raise Malformed("a record of the consumer-group journal without a key")
     source = Reader(key)
     kind = source.int16()
+    if kind in KINDS:
+        return _new_protocol(kind, key, value)
     if kind not in (LEGACY_OFFSET, OFFSET, GROUP):
         return f"Unknown record type {kind} at offset {offset}, skipping.", None
     about: dict[str, Any] = {"group": source.nullable_string()}
@@ -42,6 +47,22 @@ def consumer_offsets(key: bytes | None, value: bytes | None, offset: int) -> Dec
             data = _group(event.snapshot, version)
         case _:
             raise AssertionError(f"{event} has no value")
+    return shown, compact({"version": str(version), "data": data})
+
+
+def _new_protocol(kind: int, key: bytes, value: bytes | None) -> Decoded:
+    about = consumer_group_records.about(kind, Reader(key, 2))
+    shown = compact({"type": str(kind), "data": about})
+    events = GroupJournal().events(key, value)
+    if value is None:
+        return shown, _DELETED
+    version = Reader(value).int16()
+    if kind == TOPICS:
+        data = consumer_group_records.partition_metadata(Reader(value, 2))
+    else:
+        (event,) = events
+        assert isinstance(event, ConsumerEvent)
+        data = consumer_group_records.data(event)
     return shown, compact({"version": str(version), "data": data})
 
 

@@ -5,22 +5,26 @@ and repeats a request across reconnects until its patience ends: a broker that i
 back in the middle of a query costs time, not the query. Only requests that may be repeated are
 sent through `Cluster.retrying`; all the requests of this package may.
 
-A cluster is not safe for use by several threads: each thread makes its own, it is cheap.
+A cluster is not safe for use by several threads: each thread makes its own, it is cheap. The one
+thing another thread may do is to `abort` it.
 Source: Kafka protocol guide, "Requests" and "Network".
 """
 
 import logging
+import math
 import random
 import socket
 import struct
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from headrace.client.errors import BrokerError, Unreachable, Unsupported, check
+from headrace.client.errors import BrokerError, Closed, Unreachable, Unsupported, check, sendable
 from headrace.wire.codec import decode_response, encode_request, is_flexible
 from headrace.wire.leases import LeaseApi
 from headrace.wire.primitives import Malformed, Reader, Writer
@@ -31,6 +35,7 @@ T = TypeVar("T")
 _API_VERSIONS = 18
 _METADATA, _METADATA_VERSION = 3, 9
 _SIZE = struct.Struct(">i")
+_LEFT_S_MIN = 0.001
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 
 
@@ -101,11 +106,19 @@ class Connection:
         self._timeout_s = timeout_s
 
     def exchange(
-        self, key: int, version: int, body: bytes | bytearray, *, flexible: bool, wait_s: float = 0
+        self,
+        key: int,
+        version: int,
+        body: bytes | bytearray,
+        *,
+        flexible: bool,
+        wait_s: float = 0,
+        most_s: float = math.inf,
     ) -> Reader:
         """Send one request, return a reader at the start of the response body.
 
-        `wait_s` is how long the broker was asked to wait, on top of the connection's timeout.
+        `wait_s` is how long the broker was asked to wait, on top of the connection's timeout;
+        `most_s` is a limit for both.
         """
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
         head = Writer()
@@ -115,7 +128,7 @@ class Connection:
         head.nullable_string(self._client_id)
         if flexible:
             head.tags()
-        self._socket.settimeout(self._timeout_s + wait_s)
+        self._socket.settimeout(min(self._timeout_s + wait_s, most_s))
         self._socket.sendall(_SIZE.pack(len(head.data) + len(body)) + head.data + body)
         answer = Reader(self._frame())
         if (got := answer.int32()) != self._correlation:
@@ -126,6 +139,11 @@ class Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def interrupt(self) -> None:
+        """Have an exchange on another thread fail at once."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _frame(self) -> memoryview:
         size = _SIZE.unpack(self._receive(_SIZE.size))[0]
@@ -168,14 +186,16 @@ class Cluster:
         client_id: str = "headrace",
         patience: Patience | None = None,
         request_timeout_s: float = 30.0,
-        sleep: Callable[[float], object] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._bootstrap = addresses(bootstrap_servers)
         self._client_id = client_id
         self._patience = patience or Patience()
         self._request_timeout_s = request_timeout_s
-        self._sleep = sleep
+        self._aborted = threading.Event()
+        self._sleep = sleep or self._aborted.wait
+        self._until = math.inf
         self._connections: dict[Address, Connection] = {}
         self._leaders: dict[tuple[str, int], Address] = {}
         self._in_contact = False
@@ -193,6 +213,28 @@ class Cluster:
         self._connections.clear()
         self._leaders.clear()
 
+    def abort(self) -> None:
+        """Have what another thread asks fail soon with `Closed`; nothing can be asked afterwards.
+
+        Soon is at once, but for a connection that is being made: it has its timeout.
+        """
+        self._aborted.set()
+        for connection in tuple(self._connections.values()):
+            connection.interrupt()
+
+    @property
+    def aborted(self) -> bool:
+        return self._aborted.is_set()
+
+    @contextmanager
+    def within(self, timeout_s: float) -> Iterator[None]:
+        """What is asked inside ends by `timeout_s`, however many requests it takes."""
+        self._until = time.monotonic() + timeout_s
+        try:
+            yield
+        finally:
+            self._until = math.inf
+
     def retrying(self, what: str, attempt: Callable[[], T]) -> T:
         """What `attempt` returns; it is repeated while the broker is away or asks for patience."""
         patience = self._patience
@@ -205,13 +247,15 @@ class Cluster:
                 if isinstance(error, BrokerError) and not error.retriable:
                     raise
                 self.close()
+                self._must_go_on()
                 now = time.monotonic()
                 contact_s = None if self._in_contact else patience.contact_s
                 most_s = patience.total_s if contact_s is None else contact_s
+                most_s = min(most_s, self._until - began)
                 left = began + most_s - now
                 if left <= 0:
                     raise Unreachable(
-                        f"{what}: gave up after {most_s:g} s at {self.bootstrap_servers}"
+                        f"{what}: gave up after {round(most_s, 1):g} s at {self.bootstrap_servers}"
                         f" ({error}); is a broker running there?"
                     ) from None
                 if now >= warn_at and contact_s is None:
@@ -241,20 +285,34 @@ class Cluster:
         """One request to one broker, any broker when `address` is None; not repeated."""
         connection = self._any() if address is None else self._to(address)
         _must_offer(connection, key, version)
-        return connection.exchange(key, version, body, flexible=flexible, wait_s=wait_s)
+        self._must_go_on()
+        return connection.exchange(
+            key, version, body, flexible=flexible, wait_s=wait_s, most_s=self._left_s()
+        )
 
     def ask(
         self, key: int, version: int, values: Mapping[str, Any], *, address: Address | None = None
     ) -> Any:
-        """Send the request with these fields, return kio's response; not repeated."""
+        """kio's response to a request with these fields; not repeated. Raises: `Unsendable`."""
         flexible = is_flexible(key, version)
-        body = encode_request(key, version, values)
+        with sendable():
+            body = encode_request(key, version, values)
         reader = self.exchange(address, key, version, body, flexible=flexible)
         return decode_response(key, version, reader.take(reader.remaining))
 
     def offers(self, key: int, version: int) -> bool:
         """Whether a broker speaks this version of an API; not repeated."""
         return version in self._any().versions.get(key, range(0))
+
+    def newest(self, key: int, versions: range, *, address: Address | None = None) -> int:
+        """The newest of `versions` that a broker speaks; not repeated. Raises: `Unsupported`."""
+        connection = self._any() if address is None else self._to(address)
+        offered = connection.versions.get(key, range(0))
+        for version in reversed(versions):
+            if version in offered:
+                return version
+        _must_offer(connection, key, versions[-1])
+        raise AssertionError("it would have been found")
 
     def partitions(self, topic: str) -> tuple[int, ...]:
         """The partitions of a topic, ascending."""
@@ -295,14 +353,26 @@ class Cluster:
 
     def _to(self, address: Address) -> Connection:
         if address not in self._connections:
+            contact_s = None if self._in_contact else self._patience.contact_s
+            if contact_s is None:
+                contact_s = self._request_timeout_s
+            self._must_go_on()
             self._connections[address] = Connection(
                 address,
                 client_id=self._client_id,
                 timeout_s=self._request_timeout_s,
-                contact_s=None if self._in_contact else self._patience.contact_s,
+                contact_s=min(contact_s, self._left_s()),
             )
             self._in_contact = True
         return self._connections[address]
+
+    def _left_s(self) -> float:
+        """What is left of `within`; some time in any case, as a socket knows none as "at once"."""
+        return max(_LEFT_S_MIN, self._until - time.monotonic())
+
+    def _must_go_on(self) -> None:
+        if self._aborted.is_set():
+            raise Closed("the client was closed, or the call cancelled")
 
     def _any(self) -> Connection:
         for address in self._bootstrap:

@@ -5,6 +5,11 @@ names the code), or it cannot do what was asked (`Unsupported`, `DataLost`).
 Source of names and of what may be tried again: Kafka's Errors.java, by way of kio.
 """
 
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from kio.schema.errors import ErrorCode
 
 _REMEDIES = {
@@ -19,6 +24,42 @@ _REMEDIES = {
         "folder?); start with a new checkpoint to read on from the group's position"
     ),
     ErrorCode.topic_already_exists: "use it, or delete it first",
+    ErrorCode.non_empty_group: "stop its members first",
+    ErrorCode.group_subscribed_to_topic: "stop the members that subscribe to the topic first",
+}
+# Kafka's own texts, for answers that have no room for one. Source: Errors.java.
+_TEXTS = {
+    3: "This server does not host this topic-partition.",
+    12: "The metadata field of the offset request was too large.",
+    14: "The coordinator is loading and hence can't process requests.",
+    15: "The coordinator is not available.",
+    16: "This is not the correct coordinator.",
+    17: "The request attempted to perform an operation on an invalid topic.",
+    22: "Specified group generation id is not valid.",
+    24: "The group id is invalid.",
+    25: "The coordinator is not aware of this member.",
+    27: "The group is rebalancing, so a rejoin is needed.",
+    29: "Topic authorization failed.",
+    30: "Group authorization failed.",
+    36: "Topic with this name already exists.",
+    42: (
+        "This most likely occurs because of a request being malformed by the client library or "
+        "the message was sent to an incompatible broker. See the broker logs for more details."
+    ),
+    68: "The group is not empty.",
+    69: "The group id does not exist.",
+    82: (
+        "The broker rejected this static consumer since another consumer with the same "
+        "group.instance.id has registered with a different member.id."
+    ),
+    86: (
+        "Deleting offsets of a topic is forbidden while the consumer group is actively "
+        "subscribed to it."
+    ),
+    113: (
+        "The member epoch is stale. The member must retry after receiving its updated member "
+        "epoch via the ConsumerGroupHeartbeat API."
+    ),
 }
 
 
@@ -34,25 +75,53 @@ class Unsupported(ClientError):
     """The broker does not offer an API, or no version of it that this client speaks."""
 
 
+class Unsendable(ClientError, ValueError):
+    """What was given has no place in a request: a number too large, a text that is no Unicode."""
+
+
+class Closed(ClientError):
+    """The client was closed, before the call or during it, or the call was cancelled."""
+
+
 class DataLost(ClientError):
     """Records that were promised are not in the log any more; names the offsets."""
 
 
 class BrokerError(ClientError):
-    """The broker refused. `code` is Kafka's number, `name` its name, e.g. FENCED_MEMBER_EPOCH."""
+    """The broker refused. `code` is Kafka's number, `name` its name, e.g. FENCED_MEMBER_EPOCH.
 
-    def __init__(self, code: int, what: str, message: str | None = None) -> None:
-        self.code = code
+    `message` is what the broker said, or Kafka's text for the code where it said nothing. The
+    text of the exception tells more: what was being done, and a remedy (one of ours for the code
+    unless `remedy` is given).
+    """
+
+    def __init__(
+        self, code: int, what: str, message: str | None = None, *, remedy: str | None = None
+    ) -> None:
+        self.code = int(code)
         self.name = _name(code)
-        remedy = _REMEDIES.get(_known(code))
-        told = "; ".join(part for part in (message, remedy) if part)
+        text = _TEXTS.get(self.code)
+        self.message = message or text or f"{self.name}."
+        remedy = _REMEDIES.get(_known(code)) if remedy is None else remedy
+        parts = (message.rstrip(".") if message and remedy else message, remedy)
+        told = "; ".join(part for part in parts if part) or text
         super().__init__(f"{what}: {self.name}" + (f": {told}" if told else ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, which would give the text of the exception to `__init__` otherwise."""
+        return _unpickled, (self.code, self.args[0], self.message)
 
     @property
     def retriable(self) -> bool:
         """Whether Kafka's clients would ask again. A missing topic is told at once instead."""
         known = _known(self.code)
         return known.retriable and known is not ErrorCode.unknown_topic_or_partition
+
+
+def _unpickled(code: int, text: str, message: str) -> BrokerError:
+    error = BrokerError(code, "", message)
+    error.args = (text,)
+    return error
 
 
 def _known(code: int) -> ErrorCode:
@@ -71,3 +140,17 @@ def check(code: int, what: str, message: str | None = None) -> None:
     """Raise `BrokerError` unless `code` is 0; `what` says what was being done."""
     if code:
         raise BrokerError(code, what, message)
+
+
+def refusal(code: int, what: str, message: str | None = None) -> BrokerError | None:
+    """As `check`, but as a value: None when `code` is 0."""
+    return BrokerError(code, what, message) if code else None
+
+
+@contextmanager
+def sendable() -> Iterator[None]:
+    """Around the making of a request. Raises: `Unsendable` when a field cannot hold its value."""
+    try:
+        yield
+    except (struct.error, UnicodeEncodeError) as error:
+        raise Unsendable(f"a request cannot hold what was given: {error}") from error

@@ -1,8 +1,10 @@
-"""Topics: create, describe, extend and delete them.
+"""Topics: create, describe, extend and delete them, or their oldest records.
 
-Source: CreateTopics and DeleteTopics (KIP-4), CreatePartitions (KIP-195), Metadata.
+Source: CreateTopics and DeleteTopics (KIP-4), CreatePartitions (KIP-195), Metadata, DeleteRecords
+(KIP-107).
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +12,16 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from headrace.client.connection import Cluster
+from headrace.client.connection import Address, Cluster
 from headrace.client.errors import BrokerError, check
+from headrace.client.names import several
+from headrace.client.offsets import TopicPartition, by_topic
 
 _METADATA, _METADATA_VERSION = 3, 12
 _CREATE_TOPICS, _CREATE_TOPICS_VERSION = 19, 5
 _DELETE_TOPICS, _DELETE_TOPICS_VERSION = 20, 4
 _CREATE_PARTITIONS, _CREATE_PARTITIONS_VERSION = 37, 2
+_DELETE_RECORDS, _DELETE_RECORDS_VERSION = 21, 1
 _BROKERS_DEFAULT = -1
 _TIMEOUT_MS = 30_000
 
@@ -125,10 +130,52 @@ def describe_topics(
 
     Raises: as `Cluster`.
     """
-    asked = None if names is None else [{"topic_id": None, "name": name} for name in names]
+    asked = None
+    if names is not None:
+        asked = [{"topic_id": None, "name": name} for name in several(names, "names")]
     if asked == []:
         return {}
     return cluster.retrying("describing topics", lambda: _described(cluster, asked))
+
+
+def list_topics(cluster: Cluster, *, internal: bool = False) -> list[str]:
+    """The names of the topics, sorted; with `internal` also those that the broker keeps for itself.
+
+    Raises: as `Cluster`.
+    """
+    found = describe_topics(cluster)
+    return [name for name, one in found.items() if internal or not one.internal]
+
+
+def delete_records(
+    cluster: Cluster, before: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | BrokerError]:
+    """Delete the records of each partition below an offset; -1 means all there are now.
+
+    The first offset that is left is returned, or an error in its place: 1 for an offset beyond the
+    end, 3 for a partition that does not exist, 44 or 17 for a topic whose records must stay.
+    Raises: as `Cluster`.
+    """
+    wanted = dict(before)
+    found: dict[TopicPartition, int | BrokerError] = {}
+
+    def attempt() -> None:
+        of_leader: dict[Address, list[TopicPartition]] = defaultdict(list)
+        for one in wanted:
+            if one in found:
+                continue
+            try:
+                of_leader[cluster.leader(*one)].append(one)
+            except BrokerError as error:
+                if error.retriable:
+                    raise
+                found[one] = error
+        for leader, partitions in of_leader.items():
+            found.update(_deleted(cluster, leader, {one: wanted[one] for one in partitions}))
+
+    if wanted:
+        cluster.retrying("deleting records", attempt)
+    return {one: found[one] for one in wanted if one in found}
 
 
 def broker_ids(cluster: Cluster) -> tuple[int, ...]:
@@ -154,6 +201,32 @@ def _described(cluster: Cluster, asked: list[dict[str, Any]] | None) -> dict[str
             one.name, one.topic_id, one.is_internal, tuple(_partition(part) for part in parts)
         )
     return dict(sorted(found.items()))
+
+
+def _deleted(
+    cluster: Cluster, leader: Address, wanted: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | BrokerError]:
+    topics = [
+        {
+            "name": topic,
+            "partitions": [
+                {"partition_index": one, "offset": wanted[topic, one]} for one in partitions
+            ],
+        }
+        for topic, partitions in by_topic(wanted).items()
+    ]
+    request = {"topics": topics, "timeout": _TIMEOUT_MS}
+    answer = cluster.ask(_DELETE_RECORDS, _DELETE_RECORDS_VERSION, request, address=leader)
+    found: dict[TopicPartition, int | BrokerError] = {}
+    for topic in answer.topics:
+        for one in topic.partitions:
+            what = f"deleting records of {topic.name}-{one.partition_index}"
+            error = BrokerError(one.error_code, what) if one.error_code else None
+            if error is not None and error.retriable:
+                raise error
+            low = int(one.low_watermark)
+            found[topic.name, int(one.partition_index)] = low if error is None else error
+    return found
 
 
 def _metadata(cluster: Cluster, asked: list[dict[str, Any]] | None) -> Any:

@@ -57,9 +57,10 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopic:
-    """Reply: the topic as it was."""
+    """Reply: the topic as it was. `by` tells people who asked."""
 
     topic_id: UUID
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,17 @@ is not in there, and is gone with the process. Source: Kafka 4.3, ClassicGroup.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from copy import copy
 from typing import assert_never
 
+from headrace.core import subscription
 from headrace.core.errors import Refused, Why
 from headrace.core.group_events import (
     Answered,
     DelayExtended,
     GenerationBegan,
+    GroupDropped,
     GroupStored,
     JoinParked,
     MemberEvent,
@@ -30,6 +32,8 @@ from headrace.core.group_words import (
     NOBODY,
     TIME_UNKNOWN,
     Candidate,
+    Cause,
+    Commit,
     Joined,
     Member,
     Peer,
@@ -53,12 +57,14 @@ class ClassicGroup:
         self.leader: MemberId | None = None
         self.state_at: WallMs = TIME_UNKNOWN
         self.stored: Snapshot | None = None
+        self.begun: Snapshot | None = None  # the newest generation, assigned or not
         self.members: dict[MemberId, Member] = {}
         self.joins: dict[MemberId, Ticket] = {}
         self.syncs: dict[MemberId, Ticket] = {}
         self.timers: dict[tuple[Timer, MemberId], MonoMs] = {}
         self.delay_left_ms: int | None = None  # while a first rebalance is put off
         self.joined_in_delay = False
+        self._topics_of: tuple[Snapshot, Container[str]] | None = None
 
     def thinking(self) -> "ClassicGroup":
         """A group in the same state, on which `rebalance.py` thinks ahead."""
@@ -99,17 +105,16 @@ class ClassicGroup:
 
     def check(self, member: MemberId, instance: str | None) -> Refused | None:
         """Refuse who is no member, or a static member whose instance is taken by another."""
+        known = self.members.get(member)
+        if known is not None and instance in (None, known.instance):
+            return None  # as nearly always, and without a look at the others
         if instance is not None:
             static = self.with_instance(instance)
-            if static is not None and static.id != member:
+            if static is not None:
                 return Refused(
                     Why.FENCED_INSTANCE,
                     f"Instance {instance} of group {self.name} is member {static.id} now.",
                 )
-            if static is not None:
-                return None
-        elif member in self.members:
-            return None
         return Refused(Why.UNKNOWN_MEMBER, f"{member!r} is no member of group {self.name}; rejoin.")
 
     def check_generation(self, generation: int) -> Refused | None:
@@ -148,16 +153,19 @@ class ClassicGroup:
     def joined(self, member: MemberId) -> Joined:
         """What a member is told of the generation that is; members are for the leader alone."""
         assert self.leader is not None
-        peers = tuple(
-            Peer(one.id, one.instance, one.metadata(self.protocol)) for one in self.members.values()
-        )
+        peers: tuple[Peer, ...] = ()
+        if member == self.leader:
+            peers = tuple(
+                Peer(one.id, one.instance, one.metadata(self.protocol))
+                for one in self.members.values()
+            )
         return Joined(
             member,
             self.generation,
             self.protocol_type,
             self.protocol,
             self.leader,
-            peers if member == self.leader else (),
+            peers,
         )
 
     def snapshot(self) -> Snapshot:
@@ -174,6 +182,62 @@ class ClassicGroup:
     def _common(self) -> set[str]:
         offered = ({one.name for one in member.candidates} for member in self.members.values())
         return set.intersection(*offered)
+
+    # ---- what decides over its offsets (core.offset_life.Owner)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.phase is Phase.EMPTY
+
+    @property
+    def is_awaited(self) -> bool:
+        return self.pending
+
+    @property
+    def is_rebalancing(self) -> bool:
+        return self.phase in (Phase.PREPARING, Phase.COMPLETING)
+
+    @property
+    def empty_since(self) -> WallMs:
+        return self.state_at if self.phase is Phase.EMPTY else TIME_UNKNOWN
+
+    @property
+    def subscribed(self) -> Container[str]:
+        """The topics of the newest generation; everything until there is one.
+
+        Only for groups of the consumer protocol: what others say to each other is not known.
+        """
+        begun = self.begun
+        if begun is None or not begun.members:
+            return subscription.EVERYTHING
+        if self._topics_of is None or self._topics_of[0] is not begun:
+            told = (member.metadata(begun.protocol) for member in begun.members)
+            self._topics_of = begun, subscription.subscribed(told)
+        return self._topics_of[1]
+
+    def has_member(self, member: MemberId) -> bool:
+        return member in self.members
+
+    def check_commit(self, command: Commit) -> Refused | None:
+        """Why nothing of a commit is accepted; None when it may be."""
+        if self.phase is Phase.EMPTY and command.generation < 0:
+            return None
+        refused = self.check(command.member, command.instance)
+        if refused is None:
+            refused = self.check_generation(command.generation)
+        if refused is None and self.phase is Phase.COMPLETING:
+            refused = Refused(
+                Why.REBALANCE_IN_PROGRESS, f"Group {self.name} is rebalancing; commit afterwards."
+            )
+        return refused
+
+    def after_commit(self, member: MemberId, now: Now) -> list[TimerSet]:
+        """A commit shows that the member lives."""
+        return self.renewed(member, now)
+
+    def ended(self, cause: Cause | None = None, by: str = "") -> list[GroupDropped]:
+        """With these the group is no more; its offsets aside."""
+        return [GroupDropped(self.name, cause, by)]
 
     # ---- changes
 
@@ -195,6 +259,7 @@ class ClassicGroup:
                 self.phase = Phase.COMPLETING
                 self.generation, self.protocol, self.leader = generation, protocol, leader
                 self.state_at, self.delay_left_ms = at, None
+                self.begun = self.snapshot()
             case GroupStored(_, snapshot):
                 self._restore(snapshot)
             case _:
@@ -239,7 +304,7 @@ class ClassicGroup:
             self.timers.pop((timer, member), None)
 
     def _restore(self, snapshot: Snapshot) -> None:
-        self.stored = snapshot
+        self.stored = self.begun = snapshot
         self.phase = Phase.STABLE if snapshot.members else Phase.EMPTY
         self.generation = snapshot.generation
         self.protocol_type, self.protocol = snapshot.protocol_type, snapshot.protocol

@@ -1,13 +1,13 @@
 """What happens to consumer groups of the new protocol (KIP-848).
 
-Each event but the timers is one record of `__consumer_offsets` (types 3, 5, 6, 7, 8 and 16); what
-was dropped is its tombstone.
+Each event that is not called volatile is one record of `__consumer_offsets` (types 3, 5, 6, 7, 8
+and 16); what was dropped is its tombstone.
 """
 
 from dataclasses import dataclass
 
 from headrace.core.consumer_words import ConsumerMember, Holding, Partitions, Resolved
-from headrace.core.group_words import TIME_UNKNOWN, Timer
+from headrace.core.group_words import TIME_UNKNOWN, Cause, Gone, Timer
 from headrace.core.types import MemberId, MonoMs, WallMs
 
 
@@ -26,7 +26,11 @@ class ConsumerGroupStored:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupDropped:
+    """`cause` and `by` are for the history that people read."""
+
     group: str
+    cause: Cause | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,11 @@ class ConsumerMemberStored:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMemberDropped:
+    """`why` is for the log, which people read; a journal does not tell it."""
+
     group: str
     member: MemberId
+    why: Gone | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,14 @@ class ConsumerTimerCleared:
     member: MemberId
 
 
+@dataclass(frozen=True, slots=True)
+class CatalogueSeen:
+    """Volatile: regular expressions and metadata hash are those of this catalogue version."""
+
+    group: str
+    version: int
+
+
 ConsumerEvent = (
     ConsumerGroupStored
     | ConsumerGroupDropped
@@ -132,4 +147,5 @@ ConsumerEvent = (
     | RegexDropped
     | ConsumerTimerSet
     | ConsumerTimerCleared
+    | CatalogueSeen
 )

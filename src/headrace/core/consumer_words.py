@@ -4,12 +4,14 @@ What happens to them is in `consumer_events.py`; groups of the classic protocol 
 `group_words.py`, committed offsets are the same in both. Source: KIP-848; Kafka 4.3.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 from uuid import UUID
 
-from headrace.core.group_words import NOBODY, Candidate
+from headrace.core.errors import Refused
+from headrace.core.group_words import INT_MAX, NOBODY, Candidate, Command, Outside
 from headrace.core.types import MemberId, TopicPartition, WallMs
 
 Partitions = frozenset[TopicPartition]
@@ -93,6 +95,54 @@ class TopicView:
     partitions: int
 
 
+@dataclass(frozen=True, slots=True)
+class AssignMember:
+    """A member as an assignor needs it; `owned` is its target so far."""
+
+    subscribed: frozenset[str]
+    instance: str | None = None
+    owned: Partitions = NOTHING
+
+
+# Gives each member its partitions of the topics that exist; each partition to one member alone.
+Assignor = Callable[
+    [Mapping[MemberId, AssignMember], Mapping[str, TopicView]], dict[MemberId, Partitions]
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerLimits:
+    """Settings of all consumer groups; the first assignor is for groups that ask for none."""
+
+    assignors: Mapping[str, Assignor]
+    members_max: int = INT_MAX
+    assignment_interval_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Settings of one group, in milliseconds."""
+
+    session_ms: int = 45_000
+    heartbeat_ms: int = 5_000
+
+
+class ConsumerOutside(Outside, Protocol):
+    """What decisions on groups of both protocols may read beyond the shard."""
+
+    @property
+    def consumer_limits(self) -> ConsumerLimits: ...
+    @property
+    def catalogue_version(self) -> int:
+        """Another number after each change of topics, as long as the process lives."""
+
+    def topic(self, name: str) -> TopicView | None: ...
+    def matching(self, regex: str) -> frozenset[str] | Refused:
+        """The topics whose whole name matches; refused with INVALID_REGEX."""
+
+    def pace(self, group: str) -> Pace: ...
+
+
 # ---- commands
 
 
@@ -116,6 +166,9 @@ class ConsumerBeat:
     regex: str | None = None
     assignor: str | None = None
     owned: Partitions | None = None
+
+
+GroupCommand = Command | ConsumerBeat
 
 
 # ---- what is told

@@ -1,4 +1,4 @@
-"""One shard of classic groups: routes commands to their groups, events to the same.
+"""One shard of consumer groups, of both protocols: routes commands to their groups, and events.
 
 A shard is the unit of journaling: the members of a group and all that it has committed live in one
 shard, so what is decided over both is one atomic record batch.
@@ -9,74 +9,100 @@ from collections.abc import Sequence
 from itertools import count
 from typing import assert_never
 
+from headrace.core import consumer_checks, offset_life
 from headrace.core.classic_group import ClassicGroup
+from headrace.core.consumer_decision import ConsumerDecision
+from headrace.core.consumer_events import (
+    ConsumerEvent,
+    ConsumerGroupDropped,
+    ConsumerGroupStored,
+    ConsumerMemberStored,
+    ConsumerTimerSet,
+    HoldingStored,
+    RegexResolved,
+    TargetSet,
+    TargetStored,
+)
+from headrace.core.consumer_group import ConsumerGroup, Group
+from headrace.core.consumer_words import JOINING, ConsumerBeat, ConsumerOutside, GroupCommand
 from headrace.core.errors import Refused, Why
-from headrace.core.group_events import Event, GroupDropped, OffsetCommitted, OffsetDropped, TimerSet
+from headrace.core.group_events import (
+    Event,
+    GroupDropped,
+    GroupStored,
+    MemberEvent,
+    OffsetCommitted,
+    OffsetDropped,
+    TimerSet,
+)
 from headrace.core.group_words import (
     NOBODY,
     Beat,
-    Cause,
-    Command,
     Commit,
-    Committed,
     DeleteGroup,
+    DeleteOffsets,
+    Expire,
     ForgetOffsets,
     Join,
     Leave,
-    Offset,
-    Outside,
     Phase,
     RestartSessions,
+    Snapshot,
     Sync,
     Timer,
 )
 from headrace.core.machine import Decided
 from headrace.core.offsets import Offsets
 from headrace.core.rebalance import Decision, rebalancing
+from headrace.core.roster import Roster
 from headrace.core.share_words import NAME_BYTES_MAX
-from headrace.core.types import MemberId, MonoMs, Now, WallMs
+from headrace.core.types import MemberId, MonoMs, Now
 
-_SIMPLE = -1  # the generation of a commit from outside the group
-_WALL_MAX = 2**63 - 1
+_NO_MIXING = "and members of both do not mix here (group.consumer.migration.policy=disabled)"
+# What a group can begin with in a compacted journal.
+_CONSUMER_BEGINNINGS = (
+    ConsumerGroupStored,
+    ConsumerMemberStored,
+    TargetStored,
+    TargetSet,
+    HoldingStored,
+    RegexResolved,
+)
 _DEADLINES_MIN = 1_000  # fewer are not worth a look for those that count no more
-_TOO_LONG = f"A name of more than {NAME_BYTES_MAX} bytes."
+
+_Due = tuple[MonoMs, int, str, Timer, MemberId]
 
 
 class GroupShard:
     """The machine of one shard's groups and their committed offsets."""
 
-    def __init__(self, outside: Outside) -> None:
+    def __init__(self, outside: ConsumerOutside) -> None:
         self._outside = outside
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.offsets: dict[str, Offsets] = {}
-        self._due: list[tuple[MonoMs, int, str, Timer, MemberId]] = []
+        self.names = Roster()  # of all groups, for who walks over them
+        self.offset_count = 0
+        self._due: list[_Due] = []
         self._due_max = _DEADLINES_MIN
         self._pushes = count()
 
-    def decide(self, command: Command, now: Now) -> Decided[Event] | Refused:
+    def decide(self, command: GroupCommand, now: Now) -> Decided[Event] | Refused:
         """The events that `command` makes true and the caller's reply, or why not."""
         match command:
             case Join():
                 return self._join(command, now)
             case Sync() | Beat():
                 return self._as_member(command, now)
+            case ConsumerBeat():
+                return self._consumer_beat(command, now)
             case Leave(name):
-                group = self.groups.get(name) or ClassicGroup(name)
-                decision = Decision(group, now, self._outside.limits)
+                decision = self._decision(self.groups.get(name) or ClassicGroup(name), now)
                 answers = decision.leave(command)
                 return Decided(decision.events, answers)
-            case Commit():
-                return self._commit(command, now)
-            case DeleteGroup():
-                return self._delete(command)
-            case ForgetOffsets(topic, topic_id):
-                return Decided(
-                    [
-                        OffsetDropped(name, topic, partition, Cause.TOPIC_DELETION)
-                        for name, offsets in self.offsets.items()
-                        for partition in offsets.of_topic(topic, topic_id)
-                    ]
-                )
+            case Commit(name):
+                return offset_life.commit(command, self.groups.get(name), self._outside, now)
+            case DeleteOffsets() | DeleteGroup() | ForgetOffsets() | Expire():
+                return self._drop(command, now)
             case RestartSessions():
                 return Decided(self._restarted(now))
             case _:
@@ -85,52 +111,115 @@ class GroupShard:
     def tick(self, now: Now) -> Sequence[Event]:
         """Sessions that ended, members that did not come, phases that took too long."""
         events: list[Event] = []
-        for group in self.groups.values():
-            if next(group.due(now.mono), None) is not None:
-                decision = Decision(group, now, self._outside.limits)
-                decision.expire()
-                events += decision.events
+        for name in self._overdue(now.mono):
+            decision = self._decision(self.groups[name], now)
+            decision.expire()
+            events += decision.events
         return events
+
+    def _overdue(self, until: MonoMs) -> dict[str, None]:
+        """The groups with a timer that ran out; the others, which may be many, are not looked at.
+
+        `_due` is a heap: no entry is earlier than the one above it.
+        """
+        found: dict[str, None] = {}
+        places = [0]
+        while places:
+            place = places.pop()
+            if place >= len(self._due) or self._due[place][0] > until:
+                continue
+            if self._counts(self._due[place]):
+                found[self._due[place][2]] = None
+            places += 2 * place + 2, 2 * place + 1
+        return found
+
+    def _counts(self, entry: _Due) -> bool:
+        """Whether a timer has not been set anew or cleared since."""
+        deadline, _, name, timer, member = entry
+        group = self.groups.get(name)
+        return group is not None and group.timers.get((timer, member)) == deadline
 
     def next_deadline(self) -> MonoMs | None:
         """When the next timer of a group runs out."""
         while self._due:
-            deadline, _, name, timer, member = self._due[0]
-            group = self.groups.get(name)
-            if group is not None and group.timers.get((timer, member)) == deadline:
-                return deadline
+            if self._counts(self._due[0]):
+                return self._due[0][0]
             heapq.heappop(self._due)
         return None
 
     def apply(self, event: Event) -> None:
         """The only place where the shard's state changes; live and in recovery."""
         name = event.group
+        if isinstance(event, OffsetCommitted):  # nearly all are, and they make no group blank
+            self._apply_to_offsets(event)
+            if name not in self.names:
+                self.names.add(name)
+            return
         match event:
+            case TimerSet():
+                self._apply_to_classic(event)
+            case OffsetDropped():
+                self._apply_to_offsets(event)
             case GroupDropped():
-                self.groups.pop(name, None)
-            case OffsetCommitted(_, topic, partition, committed):
-                self.groups.setdefault(name, ClassicGroup(name))  # at first a simple one, empty
-                self.offsets.setdefault(name, Offsets()).put(topic, partition, committed)
-            case OffsetDropped(_, topic, partition):
-                if name in self.offsets:
-                    self.offsets[name].drop(topic, partition)
+                self._end(name, ClassicGroup)
+            case ConsumerGroupDropped():
+                self._end(name, ConsumerGroup)
+            case _ if isinstance(event, ConsumerEvent):
+                self._apply_to_consumers(event)
             case _:
-                self.groups.setdefault(name, ClassicGroup(name)).apply(event)
-        if isinstance(event, TimerSet):
+                self._apply_to_classic(event)
+        if isinstance(event, TimerSet | ConsumerTimerSet):
             entry = (event.deadline, next(self._pushes), name, event.timer, event.member)
             heapq.heappush(self._due, entry)
             if len(self._due) > self._due_max:
                 self._forget_past_deadlines()
         else:
             self._forget_if_blank(name)
+        if name not in self.groups:
+            self.names.drop(name)
+        elif name not in self.names:
+            self.names.add(name)
+
+    def _apply_to_offsets(self, event: OffsetCommitted | OffsetDropped) -> None:
+        name = event.group
+        offsets = self.offsets.get(name)
+        if offsets is None:
+            offsets = self.offsets[name] = Offsets()
+            self.groups.setdefault(name, ClassicGroup(name))  # at first a simple one, empty
+        before = len(offsets)
+        if isinstance(event, OffsetCommitted):
+            offsets.put(event.topic, event.partition, event.committed)
+        else:
+            offsets.drop(event.topic, event.partition)
+        self.offset_count += len(offsets) - before
+
+    def _apply_to_classic(self, event: MemberEvent) -> None:
+        group = self.groups.get(event.group)
+        if not isinstance(group, ClassicGroup):
+            group = self.groups[event.group] = ClassicGroup(event.group)
+        group.apply(event)
+
+    def _apply_to_consumers(self, event: ConsumerEvent) -> None:
+        """A compacted journal may have kept tombstones of a group, and nothing else of it."""
+        group = self.groups.get(event.group)
+        if not isinstance(group, ConsumerGroup):
+            if not isinstance(event, _CONSUMER_BEGINNINGS):
+                return
+            group = self.groups[event.group] = ConsumerGroup(event.group)
+        group.apply(event)
+
+    def _end(self, name: str, kind: type[Group]) -> None:
+        """A group of this kind is no more; what it committed is a simple group's from now on."""
+        if isinstance(self.groups.get(name), kind):
+            del self.groups[name]
+        if name in self.offsets:
+            self.groups.setdefault(name, ClassicGroup(name))
 
     def _forget_past_deadlines(self) -> None:
         """Every heartbeat and commit leaves one behind, for as long as a session may last."""
-        self._due = [
-            (deadline, next(self._pushes), name, timer, member)
-            for name, group in self.groups.items()
-            for (timer, member), deadline in group.timers.items()
-        ]
+        # One entry a timer: it may have been set anew within the same millisecond.
+        counting = {entry[2:]: entry for entry in self._due if self._counts(entry)}
+        self._due = list(counting.values())
         heapq.heapify(self._due)
         self._due_max = max(_DEADLINES_MIN, 2 * len(self._due))
 
@@ -139,10 +228,28 @@ class GroupShard:
         if name in self.offsets and not self.offsets[name]:
             del self.offsets[name]
         group = self.groups.get(name)
-        if group is not None and group.blank and name not in self.offsets:
+        if isinstance(group, ClassicGroup) and group.blank and name not in self.offsets:
             del self.groups[name]
 
     # ---- decisions
+
+    def _drop(
+        self, command: DeleteOffsets | DeleteGroup | ForgetOffsets | Expire, now: Now
+    ) -> Decided[Event] | Refused:
+        groups, offsets = self.groups, self.offsets
+        match command:
+            case DeleteOffsets(name):
+                return offset_life.delete_offsets(
+                    command, groups.get(name), offsets.get(name), self._outside
+                )
+            case DeleteGroup(name):
+                return offset_life.delete_group(command, groups.get(name), offsets.get(name))
+            case ForgetOffsets():
+                return offset_life.forget(command, offsets)
+            case Expire():
+                return offset_life.expire(command, groups, offsets, self._outside, now)
+            case _:
+                assert_never(command)
 
     def _join(self, command: Join, now: Now) -> Decided[Event] | Refused:
         limits = self._outside.limits
@@ -160,16 +267,48 @@ class GroupShard:
                 Why.INCONSISTENT_PROTOCOL, f"Group {command.group} is a share group (group.type)."
             )
         group = self.groups.get(command.group)
-        if group is None and command.member != NOBODY:
+        begun: list[Event] = []
+        if isinstance(group, ConsumerGroup):
+            if not group.is_empty:
+                return Refused(
+                    Why.INCONSISTENT_PROTOCOL,
+                    f"Group {group.name} has members of the new protocol (group.protocol=consumer),"
+                    f" {_NO_MIXING}.",
+                )
+            begun, group = _as_classic(group, command.protocol_type)
+        if (group is None or begun) and command.member != NOBODY:
             return _unknown(command.member, command.group)
         decision = Decision(group or ClassicGroup(command.group), now, limits)
-        return _decided(decision, decision.join(command))
+        return _decided(decision, decision.join(command), begun)
+
+    def _consumer_beat(self, command: ConsumerBeat, now: Now) -> Decided[Event] | Refused:
+        name, outside = command.group, self._outside
+        refused = consumer_checks.check_beat(command, outside.consumer_limits)
+        if refused is not None:
+            return refused
+        if outside.is_share_group(name):
+            return Refused(Why.WRONG_GROUP_TYPE, f"Group {name} is a share group.")
+        group = self.groups.get(name)
+        begun: list[Event] = []
+        if not isinstance(group, ConsumerGroup):
+            if command.epoch != JOINING:
+                return Refused(Why.UNKNOWN_GROUP, f"Consumer group {name} not found.")
+            if group is not None and not group.is_empty:
+                return Refused(
+                    Why.UNKNOWN_GROUP,
+                    f"Cannot upgrade classic group {name} to consumer group: it has members of "
+                    f"the classic protocol, {_NO_MIXING}.",
+                )
+            begun = [GroupDropped(name)] if group is not None else []
+            group = ConsumerGroup(name)
+        decision = ConsumerDecision(group, now, outside)
+        return _decided(decision, decision.beat(command), begun)
 
     def _as_member(self, command: Sync | Beat, now: Now) -> Decided[Event] | Refused:
         if not command.group:
             return Refused(Why.INVALID_GROUP, "The group id is empty.")
         group = self.groups.get(command.group)
-        if group is None or group.phase is Phase.EMPTY:
+        if not isinstance(group, ClassicGroup) or group.is_empty:
             return _unknown(command.member, command.group)
         refused = group.check(command.member, command.instance)
         if refused is None:
@@ -184,74 +323,37 @@ class GroupShard:
             group.renewed(command.member, now), rebalancing(group.name) if late else None
         )
 
-    def _commit(self, command: Commit, now: Now) -> Decided[Event] | Refused:
-        name = command.group
-        if _too_long(name):
-            return Refused(Why.INVALID_GROUP, _TOO_LONG)
-        if self._outside.is_share_group(name):
-            return Refused(Why.WRONG_GROUP_TYPE, f"Group {name} is a share group.")
-        group = self.groups.get(name)
-        refused = _may_commit(command, group)
-        if refused is not None:
-            return refused
-        events: list[Event] = []
-        answers: list[Refused | None] = []
-        from_outside = group is not None and command.member not in group.members
-        once_had_members = group is not None and group.protocol_type is not None
-        cause = Cause.RESET if from_outside and once_had_members else Cause.COMMIT
-        for offset in command.offsets:
-            refused = self._fits(offset)
-            answers.append(refused)
-            if refused is None:
-                committed = _committed(offset, now.wall, command.retention_ms)
-                events.append(
-                    OffsetCommitted(
-                        name, offset.topic, offset.partition, committed, cause, command.by
-                    )
-                )
-        if group is not None and command.member in group.members:
-            events += group.renewed(command.member, now)
-        return Decided(events, answers)
-
-    def _fits(self, offset: Offset) -> Refused | None:
-        limit = self._outside.limits.metadata_max
-        # Kafka counts what Java calls characters, whatever the setting is called.
-        if len(offset.metadata.encode("utf-16-be", "surrogatepass")) // 2 <= limit:
-            return None
-        return Refused(
-            Why.METADATA_TOO_LARGE,
-            f"The metadata for {offset.topic}-{offset.partition} has more than {limit} characters "
-            "(offset.metadata.max.bytes).",
-        )
-
-    def _delete(self, command: DeleteGroup) -> Decided[Event] | Refused:
-        name = command.group
-        group = self.groups.get(name)
-        if group is None:
-            return Refused(Why.UNKNOWN_GROUP, f"Group {name} does not exist.")
-        if group.phase is not Phase.EMPTY:
-            return Refused(Why.NON_EMPTY_GROUP, f"Group {name} has members.")
-        offsets = self.offsets.get(name, Offsets())
-        dropped: list[Event] = [
-            OffsetDropped(name, topic, index, Cause.GROUP_DELETION, command.by)
-            for topic, index, _ in offsets
-        ]
-        return Decided([*dropped, GroupDropped(name)])
+    def _decision(self, group: Group, now: Now) -> Decision | ConsumerDecision:
+        if isinstance(group, ConsumerGroup):
+            return ConsumerDecision(group, now, self._outside)
+        return Decision(group, now, self._outside.limits)
 
     def _restarted(self, now: Now) -> list[Event]:
         events: list[Event] = []
         for group in self.groups.values():
-            if group.phase is not Phase.EMPTY:
-                decision = Decision(group, now, self._outside.limits)
+            if not group.is_empty:
+                decision = self._decision(group, now)
                 decision.restart()
                 events += decision.events
         return events
 
 
-def _decided(decision: Decision, reply: object) -> Decided[Event] | Refused:
-    if isinstance(reply, Refused) and not decision.events:
+def _decided(
+    decision: Decision | ConsumerDecision, reply: object, begun: Sequence[Event] = ()
+) -> Decided[Event] | Refused:
+    """A refusal changes nothing, and begins no group of another kind."""
+    if isinstance(reply, Refused):
         return reply
-    return Decided(decision.events, reply)
+    return Decided([*begun, *decision.events], reply)
+
+
+def _as_classic(group: ConsumerGroup, protocol_type: str) -> tuple[list[Event], ClassicGroup]:
+    """An empty group as one of the classic protocol. Since when it is empty goes along: should
+    nobody come after all, its offsets stay as long as they would have."""
+    stored = GroupStored(group.name, Snapshot(protocol_type, 0, None, None, group.empty_since, ()))
+    classic = ClassicGroup(group.name)
+    classic.apply(stored)
+    return [*group.ended(), stored], classic
 
 
 def _too_long(name: str) -> bool:
@@ -263,39 +365,11 @@ def _misnamed(command: Join) -> Refused | None:
     if not command.group:
         return Refused(Why.INVALID_GROUP, "The group id is empty.")
     if _too_long(command.group):
-        return Refused(Why.INVALID_GROUP, _TOO_LONG)
+        return Refused(Why.INVALID_GROUP, offset_life.TOO_LONG)
     others = (command.new_id, command.instance or "", command.protocol_type)
     if any(map(_too_long, others)) or any(_too_long(one.name) for one in command.candidates):
-        return Refused(Why.INVALID_REQUEST, _TOO_LONG)
+        return Refused(Why.INVALID_REQUEST, offset_life.TOO_LONG)
     return None
-
-
-def _may_commit(command: Commit, group: ClassicGroup | None) -> Refused | None:
-    """Why nothing of a commit is accepted; None when it may be."""
-    if group is None:
-        if command.generation <= _SIMPLE:
-            return None
-        return Refused(Why.UNKNOWN_GROUP, f"Group {command.group} does not exist.")
-    if group.phase is Phase.EMPTY and command.generation <= _SIMPLE:
-        return None
-    refused = group.check(command.member, command.instance)
-    if refused is None:
-        refused = group.check_generation(command.generation)
-    if refused is None and group.phase is Phase.COMPLETING:
-        refused = Refused(
-            Why.REBALANCE_IN_PROGRESS, f"Group {group.name} is rebalancing; commit afterwards."
-        )
-    return refused
-
-
-def _committed(offset: Offset, at: WallMs, retention_ms: int | None) -> Committed:
-    if retention_ms is None:
-        return Committed(
-            offset.offset, offset.leader_epoch, offset.metadata, at, None, offset.topic_id
-        )
-    # The record that keeps a retention of its own has no place for epoch and topic id.
-    expires_at = WallMs(min(at + retention_ms, _WALL_MAX))
-    return Committed(offset.offset, -1, offset.metadata, at, expires_at)
 
 
 def _unknown(member: MemberId, group: str) -> Refused:

@@ -6,7 +6,7 @@ What happens to them is in `group_events.py`. Source: Kafka 4.3's group coordina
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 from uuid import UUID
 
 from headrace.core.types import MemberId, WallMs
@@ -37,8 +37,16 @@ class Cause(Enum):
     TOPIC_DELETION = "topic deletion"
 
 
+class Gone(Enum):
+    """Why a member is no member any more."""
+
+    LEFT = "left"
+    SILENT = "was silent for its session timeout"
+    LATE = "did not take part in the rebalance in time"
+
+
 class Timer(Enum):
-    """What a deadline is about; REBALANCE is the group's, the others are one member's."""
+    """What a deadline is about: one member, but a classic group has one REBALANCE for all."""
 
     SESSION = auto()
     PENDING = auto()  # an id was given out and has not joined yet
@@ -64,6 +72,9 @@ class Outside(Protocol):
     def limits(self) -> Limits: ...
     def is_share_group(self, group: str) -> bool:
         """Whether the name is a share group's, or is set apart for one by `group.type`."""
+
+    def retention_minutes(self, group: str) -> int:
+        """How long its offsets are kept once nobody uses them (offsets.retention.minutes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +115,12 @@ class Snapshot:
     members: tuple[Member, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which costs four times as much; each commit makes one
 class Committed:
-    """One committed offset. `expires_at` is set where an old client chose its own retention."""
+    """One committed offset, never changed.
+
+    `expires_at` is set where an old client chose its own retention.
+    """
 
     offset: int
     leader_epoch: int
@@ -185,8 +199,7 @@ class Leave:
     leavers: tuple[Leaver, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Offset:
+class Offset(NamedTuple):
     """What is to be committed for one partition."""
 
     topic: str
@@ -197,11 +210,11 @@ class Offset:
     topic_id: UUID | None
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """OffsetCommit. Reply: for each offset None, or Refused; Refused when it is all of them.
 
     `retention_ms` is None where the group's retention holds. `by` tells people who asked.
+    `tells_epoch` (version 9 on): `generation` may be the epoch of a KIP-848 member.
     """
 
     group: str
@@ -211,6 +224,7 @@ class Commit:
     offsets: tuple[Offset, ...]
     retention_ms: int | None = None
     by: str = ""
+    tells_epoch: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +236,41 @@ class DeleteGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteOffsets:
+    """OffsetDelete. Reply: for each (topic, partition) None, or Refused; Refused when it is all."""
+
+    group: str
+    partitions: tuple[tuple[str, int], ...]
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A group to look at, and some (topic, partition) of it; None: all that it has committed."""
+
+    group: str
+    partitions: tuple[tuple[str, int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetOffsets:
-    """A topic was deleted: forget what was committed for it, or for any topic of its name."""
+    """A topic was deleted at `until`: forget what was committed for it, or may have been.
+
+    A commit that does not tell its topic's id was for this one when it was not made later.
+    """
 
     topic: str
     topic_id: UUID | None
+    until: WallMs
+    looks: tuple[Look, ...]
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Drop what nobody used for too long, and groups that have nothing left. Reply: Expired."""
+
+    looks: tuple[Look, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +278,18 @@ class RestartSessions:
     """The journal was replayed: members have their whole session timeout to show themselves."""
 
 
-Command = Join | Sync | Beat | Leave | Commit | DeleteGroup | ForgetOffsets | RestartSessions
+Command = (
+    Join
+    | Sync
+    | Beat
+    | Leave
+    | Commit
+    | DeleteGroup
+    | DeleteOffsets
+    | ForgetOffsets
+    | Expire
+    | RestartSessions
+)
 
 
 # ---- what is told
@@ -276,3 +331,12 @@ class Synced:
     protocol_type: str | None
     protocol: str | None
     assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What an Expire came to: how many offsets went, of which groups, and how many groups."""
+
+    offsets: int
+    groups: tuple[str, ...]
+    groups_removed: int

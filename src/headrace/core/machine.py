@@ -15,7 +15,7 @@ CommandT = TypeVar("CommandT", contravariant=True)
 EventT = TypeVar("EventT")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would double the cost of making one
 class Decided(Generic[EventT]):
     """What a command makes true, and what its caller is told once that is durable."""
 

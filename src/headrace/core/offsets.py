@@ -15,39 +15,58 @@ class Offsets:
 
     def __init__(self) -> None:
         self.by_topic: dict[str, dict[int, Committed]] = {}
+        self._count = 0
 
-    def __bool__(self) -> bool:
-        return bool(self.by_topic)
+    def __len__(self) -> int:
+        return self._count
 
     def __iter__(self) -> Iterator[tuple[str, int, Committed]]:
         for topic, partitions in self.by_topic.items():
             for partition, committed in partitions.items():
                 yield topic, partition, committed
 
+    def topics(self) -> Iterator[tuple[str, UUID | None]]:
+        """The topics with commits, by name and by each id that commits for it have."""
+        for topic, partitions in self.by_topic.items():
+            # By identity: equal ids are one object nearly always, and comparing them takes long.
+            ids = {id(one.topic_id): one.topic_id for one in partitions.values()}
+            for topic_id in ids.values():
+                yield topic, topic_id
+
+    def walk(self) -> Iterator[tuple[str, int, Committed]]:
+        """As iteration, but offsets may come and go between two steps."""
+        for topic in list(self.by_topic):
+            for partition, committed in list(self.by_topic.get(topic, {}).items()):
+                yield topic, partition, committed
+
+    def get(self, topic: str, partition: int) -> Committed | None:
+        """The commit for a partition, of whichever topic of that name."""
+        return self.by_topic.get(topic, {}).get(partition)
+
     def find(self, topic: str, partition: int, topic_id: UUID | None) -> Committed | None:
         """The commit for a partition; none when it was for another topic of that name."""
-        found = self.by_topic.get(topic, {}).get(partition)
-        if found is None or not _same(found.topic_id, topic_id):
+        found = self.get(topic, partition)
+        if found is None or not is_same(found.topic_id, topic_id):
             return None
         return found
-
-    def of_topic(self, topic: str, topic_id: UUID | None) -> list[int]:
-        """The partitions with commits that were for this topic, or may have been."""
-        partitions = self.by_topic.get(topic, {})
-        return [index for index, one in partitions.items() if _same(one.topic_id, topic_id)]
 
     # ---- changes, called by apply only
 
     def put(self, topic: str, partition: int, committed: Committed) -> None:
-        self.by_topic.setdefault(topic, {})[partition] = committed
+        partitions = self.by_topic.get(topic)
+        if partitions is None:
+            partitions = self.by_topic[topic] = {}
+        self._count += partition not in partitions
+        partitions[partition] = committed
 
     def drop(self, topic: str, partition: int) -> None:
         partitions = self.by_topic.get(topic, {})
-        partitions.pop(partition, None)
+        if partitions.pop(partition, None) is not None:
+            self._count -= 1
         if not partitions:
             self.by_topic.pop(topic, None)
 
 
-def _same(known: UUID | None, asked: UUID | None) -> bool:
+def is_same(known: UUID | None, asked: UUID | None) -> bool:
     """Whether two ids may be of one topic; old clients and old records have none."""
     return known is None or asked is None or known == asked

@@ -26,6 +26,7 @@ from headrace.core.group_events import (
 )
 from headrace.core.group_words import (
     NOBODY,
+    Gone,
     IdRequired,
     Join,
     Joined,
@@ -124,7 +125,7 @@ class Decision:
             if timer is Timer.PENDING:
                 self._emit(TimerCleared(group.name, timer, member))
             elif timer is not Timer.REBALANCE and member in group.members:
-                self._remove(member)
+                self._remove(member, Gone.SILENT if timer is Timer.SESSION else Gone.LATE)
         if (Timer.REBALANCE, NOBODY) not in due:
             self._rebalance_if_anything_changed()
         elif group.delay_left_ms and group.joined_in_delay:
@@ -248,7 +249,7 @@ class Decision:
         self._emit(TimerCleared(group.name, Timer.REBALANCE, NOBODY))
         for member in list(group.members.values()):
             if member.id not in group.joins and member.instance is None:
-                self._emit(MemberGone(group.name, member.id))
+                self._emit(MemberGone(group.name, member.id, Gone.LATE))
         if not group.members:
             empty = Snapshot(
                 group.protocol_type, group.generation + 1, None, None, self._now.wall, ()
@@ -285,7 +286,8 @@ class Decision:
             replace(member, assignment=command.assignments.get(member.id, b""))
             for member in group.members.values()
         )
-        self._emit(GroupStored(group.name, replace(group.snapshot(), members=assigned)))
+        generation = replace(group.snapshot(), members=assigned)
+        self._emit(GroupStored(group.name, generation, completes=True))
         for member in list(group.syncs):
             self._answer_parked(member, self._assignment(member))
         for member in group.members:
@@ -309,13 +311,13 @@ class Decision:
             gone = static.id if static is not None and not leaver.member else leaver.member
         refused = group.check(gone, leaver.instance)
         if refused is None:
-            self._remove(gone)
+            self._remove(gone, Gone.LEFT)
         return refused
 
-    def _remove(self, member: MemberId) -> None:
+    def _remove(self, member: MemberId, why: Gone) -> None:
         unknown = f"{member} is no member of group {self._group.name} any more; rejoin."
         self._answer_parked(member, Refused(Why.UNKNOWN_MEMBER, unknown))
-        self._emit(MemberGone(self._group.name, member))
+        self._emit(MemberGone(self._group.name, member, why))
 
     # ---- small things
 

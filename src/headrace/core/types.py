@@ -4,7 +4,7 @@ Two kinds of time exist and must not be mixed: monotonic time orders locks and s
 one process, wall time is what may be written to the log. Both are parameters (style 2.3).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NewType
 from uuid import UUID
@@ -30,6 +30,11 @@ def after(start: MonoMs, duration_ms: int) -> MonoMs:
 def elapsed_ms(since: MonoMs, until: MonoMs) -> int:
     """Milliseconds from `since` to `until`."""
     return until - since
+
+
+def age_ms(since: WallMs, now: WallMs) -> int:
+    """Milliseconds of calendar time from `since` to `now`; negative when the clock was set back."""
+    return now - since
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,3 +66,15 @@ class TopicPartition:
 
     def __str__(self) -> str:
         return f"{self.topic_id}-{self.partition}"
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[UUID, list[int]]:
+    """The partitions of each topic; both are in order.
+
+    >>> by_topic({TopicPartition(UUID(int=1), 3), TopicPartition(UUID(int=1), 2)})
+    {UUID('00000000-0000-0000-0000-000000000001'): [2, 3]}
+    """
+    found: dict[UUID, list[int]] = {}
+    for one in partitions:
+        found.setdefault(one.topic_id, []).append(one.partition)
+    return {topic_id: sorted(found[topic_id]) for topic_id in sorted(found)}

@@ -1,18 +1,23 @@
-"""The journal of a shard of classic groups: events as records of `__consumer_offsets`, and back.
+"""The journal of a shard of groups: events as records of `__consumer_offsets`, and back.
 
 Layout of Kafka 4.3: OffsetCommitKey (type 0 or 1) with OffsetCommitValue, GroupMetadataKey (type 2)
 with GroupMetadataValue; a key begins with its type, a value with its version, both int16. Written
 are OffsetCommitValue 4, or 1 where a client chose its own retention (it alone has room for the
 expiry, and none for leader epoch and topic id), and GroupMetadataValue 3; read are all versions
-from 0 to 4. Why an offset moved and who asked stand in headers of the record, for people: a
-tombstone has no other place, and Kafka's tools pass over them. A commit without a cause is a plain
-one. Sources: OffsetCommitValue.json, GroupMetadataValue.json.
+from 0 to 4. Groups of the new protocol have types of their own (`consumer_group_records.py`).
+
+Why an offset moved and who asked stand in headers of the record, for people: a tombstone has no
+other place, and Kafka's tools pass over them. A commit without a cause is a plain one.
+Sources: OffsetCommitValue.json, GroupMetadataValue.json.
 """
 
+import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeVar
 from uuid import UUID
 
+from headrace.core.consumer_events import ConsumerGroupDropped
 from headrace.core.group_events import (
     Event,
     GroupDropped,
@@ -23,13 +28,22 @@ from headrace.core.group_events import (
 from headrace.core.group_words import TIME_UNKNOWN, Candidate, Cause, Committed, Member, Snapshot
 from headrace.core.machine import Entry
 from headrace.core.types import MemberId, WallMs
-from headrace.wire.primitives import Malformed, Reader, Writer
+from headrace.log import consumer_group_records
+from headrace.wire.primitives import Malformed, Reader, Writer, uuid_of
 
 LEGACY_OFFSET, OFFSET, GROUP = 0, 1, 2
 CAUSE_HEADER, BY_HEADER = "headrace.cause", "headrace.by"
 _NEWEST = 4
 _OFFSET_VERSION, _EXPIRING_VERSION, _GROUP_VERSION = 4, 1, 3
 _TOPIC_ID = 0  # a tag
+# OffsetCommitValue 4 as nearly all are: without metadata, with a topic id.
+_PLAIN = struct.Struct(">hqiBqBBB16s")
+_EMPTY, _ONE_TAG, _UUID_BYTES = 1, 1, 16
+_PLAIN_PARTS = (_OFFSET_VERSION, _EMPTY, _ONE_TAG, _TOPIC_ID, _UUID_BYTES)
+_OFFSET_KINDS = (b"\0\0", b"\0\1")  # how keys of LEGACY_OFFSET and OFFSET begin
+_PARTITION = struct.Struct(">i")
+_CACHED = 4096
+_CACHED_SIZE_MAX = 512  # characters or bytes of what is cached: strangers choose the names
 _NO_EPOCH = -1
 _AS_SESSION = -1  # the rebalance timeout of clients that know none
 
@@ -54,31 +68,41 @@ class GroupJournal:
                     out.append(Entry(key, None, _headers(cause, by)))
                 case GroupStored(group, snapshot):
                     out.append(Entry(_group_key(group), _group_value(snapshot)))
-                case GroupDropped(group):
-                    out.append(Entry(_group_key(group), None))
+                case GroupDropped(group, cause, by):
+                    out.append(Entry(_group_key(group), None, _headers(cause, by)))
                 case _:
-                    pass  # members without a generation, timers and requests die with the process
+                    entry = consumer_group_records.entry(event)
+                    if entry is not None and isinstance(event, ConsumerGroupDropped):
+                        entry = entry._replace(headers=_headers(event.cause, event.by))
+                    # Classic members, timers and requests that wait die with the process.
+                    out += () if entry is None else (entry,)
         return out
 
     def events(self, key: Bytes, value: Bytes) -> list[Event]:
         """What a record stands for. Raises: Malformed for bytes, types or versions not known."""
         if key is None:
             raise Malformed("a record of the consumer-group journal without a key")
+        if key.startswith(_OFFSET_KINDS):  # nearly all
+            place = key[: -_PARTITION.size]
+            short = len(place) <= _CACHED_SIZE_MAX
+            found = _group_and_topic_cached(place) if short else _group_and_topic(place)
+            group, topic = found
+            (partition,) = _PARTITION.unpack_from(key, len(key) - _PARTITION.size)
+            if value is None:
+                return [OffsetDropped(group, topic, partition)]
+            return [OffsetCommitted(group, topic, partition, _committed(value))]
         source = Reader(key)
         kind = source.int16()
         if kind == GROUP:
             group = _text(source)
             _at_end(source)
             return [_stored(group, value)]
-        if kind not in (LEGACY_OFFSET, OFFSET):
-            raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
-        place = _text(source), _text(source), source.int32()
-        _at_end(source)
-        if value is None:
-            return [OffsetDropped(*place)]
-        return [OffsetCommitted(*place, _committed(value))]
+        if kind in consumer_group_records.KINDS:
+            return list(consumer_group_records.events(kind, source, value))
+        raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
 
 
+@lru_cache(maxsize=_CACHED)
 def _headers(cause: Cause | None, by: str) -> tuple[tuple[str, bytes | None], ...]:
     told = (CAUSE_HEADER, cause.value if cause else ""), (BY_HEADER, by)
     return tuple((name, text.encode()) for name, text in told if text)
@@ -88,12 +112,31 @@ def _headers(cause: Cause | None, by: str) -> tuple[tuple[str, bytes | None], ..
 
 
 def _offset_key(group: str, topic: str, partition: int) -> bytes:
+    short = len(group) <= _CACHED_SIZE_MAX
+    place = _place_cached(group, topic) if short else _place(group, topic)
+    return place + _PARTITION.pack(partition)
+
+
+def _place(group: str, topic: str) -> bytes:
+    """A key up to its partition."""
     out = Writer()
     out.int16(OFFSET)
     out.nullable_string(group)
     out.nullable_string(topic)
-    out.int32(partition)
     return bytes(out.data)
+
+
+def _group_and_topic(place: bytes) -> tuple[str, str]:
+    """What stands in a key before its partition; one text for all records of a group."""
+    source = Reader(place, 2)
+    found = _text(source), _text(source)
+    _at_end(source)
+    return found
+
+
+# Commits name few groups and topics again and again.
+_place_cached = lru_cache(maxsize=_CACHED)(_place)
+_group_and_topic_cached = lru_cache(maxsize=_CACHED)(_group_and_topic)
 
 
 def _offset_value(committed: Committed) -> bytes:
@@ -105,16 +148,26 @@ def _offset_value(committed: Committed) -> bytes:
         out.int64(committed.committed_at)
         out.int64(committed.expires_at)
         return bytes(out.data)
+    topic_id = committed.topic_id
+    if topic_id is not None and not committed.metadata:  # nearly all
+        return _PLAIN.pack(
+            _OFFSET_VERSION, committed.offset, committed.leader_epoch, _EMPTY,
+            committed.committed_at, _ONE_TAG, _TOPIC_ID, _UUID_BYTES, topic_id.bytes,
+        )  # fmt: skip
     out.int16(_OFFSET_VERSION)
     out.int64(committed.offset)
     out.int32(committed.leader_epoch)
     out.compact_string(committed.metadata)
     out.int64(committed.committed_at)
-    out.tags({_TOPIC_ID: committed.topic_id.bytes} if committed.topic_id else None)
+    out.tags({_TOPIC_ID: topic_id.bytes} if topic_id else None)
     return bytes(out.data)
 
 
 def _committed(value: bytes) -> Committed:
+    if len(value) == _PLAIN.size:
+        version, offset, epoch, empty, at, tags, tag, size, raw = _PLAIN.unpack(value)
+        if (version, empty, tags, tag, size) == _PLAIN_PARTS:
+            return Committed(offset, epoch, "", at, None, _real(uuid_of(raw)))
     source = Reader(value)
     version = _version(source, "a committed offset")
     flexible = version == _NEWEST

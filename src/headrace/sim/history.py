@@ -53,7 +53,7 @@ class History:
 
 
 class BrokerLog(logging.Handler):
-    """What the broker logs while a history happens: shown with it; a critical line is a bug."""
+    """What the broker logs while a history happens: shown with it; an exception in one is a bug."""
 
     def __init__(self, history: History, bug: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
@@ -78,6 +78,5 @@ class BrokerLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._history.note(f"{record.levelname} {record.getMessage()}")
-        if record.levelno >= logging.CRITICAL:
-            error = record.exc_info[1] if record.exc_info else None
-            self._bug(f"{record.getMessage()}: {error!r}")
+        if record.exc_info:
+            self._bug(f"{record.getMessage()}: {record.exc_info[1]!r}")

@@ -18,7 +18,10 @@ from headrace.wire.structs import Struct
 if TYPE_CHECKING:
     from headrace.sim.world import World
 
-_HEAD = struct.Struct(">hhihb")  # key, version, correlation id, no client id, no tagged fields
+_SIZE = struct.Struct(">i")
+_HEAD = struct.Struct(
+    ">ihhihb"
+)  # size, key, version, correlation id, no client id, no tagged fields
 _RESPONSE_HEAD_BYTES = 9  # size, correlation id, no tagged fields
 
 LetOut = Callable[[Any], None]
@@ -32,17 +35,18 @@ class Connection:
     """One connection of a client to the broker that is up now. Raises: Lost from every call."""
 
     def __init__(self, world: "World", rng: Random) -> None:
-        self.id = world.next_connection_id()
         self.is_open = False
         self._world = world
         self._rng = rng
+        self._arrived = bytearray()
+        self._answered: Callable[[memoryview], None] | None = None
         self._waiting: asyncio.Future[Any] | None = None
         process = world.process
         if process is None or not process.is_up:
             raise Lost
-        self._process = process
+        self._wire = process.connect(self._received, self.broken)
         self.is_open = True
-        world.connections[self.id] = self
+        world.connections[self] = None
 
     async def call(self, key: int, version: int, let_out: LetOut, /, **fields: Any) -> Any:
         """A request of Kafka's and its answer."""
@@ -72,36 +76,42 @@ class Connection:
             raise Lost
         waiting = self._waiting = asyncio.get_running_loop().create_future()
 
-        def answered(data: bytes | None) -> None:
-            if self._world.disk.dead:
-                return  # the process is dead already, and goes on to its next await only
-            if data is None:
-                self.broken()
-                return
-            self._world.look_at_shards()
-            answer = decode(memoryview(data)[_RESPONSE_HEAD_BYTES:])
+        def answered(data: memoryview) -> None:
+            answer = decode(data)
             let_out(answer)
             if self._world.loses_answer(self._rng):
                 self.close()
             elif not waiting.done():
                 waiting.set_result(answer)
 
-        frame = bytearray(_HEAD.pack(key, version, self.id, -1, 0)) + body
-        self._process.serve(frame, self.id, answered)
+        self._answered = answered
+        head = _HEAD.pack(_HEAD.size - _SIZE.size + len(body), key, version, 1, -1, 0)
+        self._wire.carry(head + body)
         answer = await waiting
         await asyncio.sleep(self._delay())
         return answer
+
+    def _received(self, data: bytes) -> None:
+        """Bytes left the broker; of a process that is dead already none do."""
+        if self._world.disk.dead:
+            return
+        self._arrived += data
+        (size,) = _SIZE.unpack_from(self._arrived)
+        if len(self._arrived) == _SIZE.size + size and self._answered is not None:
+            whole, self._arrived = memoryview(self._arrived), bytearray()
+            self._world.look_at_shards()
+            self._answered(whole[_RESPONSE_HEAD_BYTES:])
 
     def close(self) -> None:
         """Hang up, or be cut off: the broker notices."""
         if self.is_open:
             self.broken()
-            self._process.disconnected(self.id)
+            self._wire.hang_up()
 
     def broken(self) -> None:
         """The other end is gone."""
         self.is_open = False
-        self._world.connections.pop(self.id, None)
+        self._world.connections.pop(self, None)
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(Lost())
             self._waiting.exception()  # nobody may wait any more

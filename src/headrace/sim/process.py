@@ -1,24 +1,21 @@
-"""One life of a broker: the shipped services and handlers, without the sockets.
+"""One life of a broker: all of the shipped server but its sockets, for which there are `Wire`s.
 
-`serve` does with a frame what the server does with one that a connection brought; `Connection` in
-`network.py` is the other end.
+`Connection` in `network.py` is the other end of a wire.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
 from headrace.broker.config import Config
-from headrace.broker.dispatch import Dispatcher, Peer
-from headrace.broker.request import HangUp
+from headrace.broker.dispatch import Dispatcher
+from headrace.broker.server import Connection, Server
 from headrace.broker.services import Services
 from headrace.core.types import MonoMs, Now, WallMs
 from headrace.log.api import Disk
 from headrace.sim.facts import Place
 from headrace.sim.loop import VirtualLoop
-
-Answer = Callable[[bytes | None], None]  # the response, or None when the connection is closed
 
 
 class WorldClock:
@@ -43,7 +40,6 @@ class Process:
 
     Args:
         life: its number; what it starts on the loop goes with it.
-        bug: told of an exception that no handler may raise.
         start_moved: told the place and where its log begins when records are deleted.
     """
 
@@ -55,7 +51,6 @@ class Process:
         clock: WorldClock,
         loop: VirtualLoop,
         new_id: Callable[[], UUID],
-        bug: Callable[[str], None],
         start_moved: Callable[[Place, int], None],
     ) -> None:
         self.life = life
@@ -64,10 +59,8 @@ class Process:
             lambda one: start_moved((one.topic.name, one.index), one.start_offset)
         )
         self.is_up = False
-        self._dispatcher = Dispatcher(self.services)
+        self._server = Server(self.services, Dispatcher(self.services))
         self._loop = loop
-        self._bug = bug
-        self._under_way: dict[int, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
         """Come up. Raises: as `open_services` and `Services.start` do."""
@@ -78,6 +71,7 @@ class Process:
     async def stop(self) -> None:
         """Go down in order. Raises: OSError."""
         self.is_up = False
+        await self._server.stop()
         await self.services.close()
 
     @property
@@ -85,48 +79,83 @@ class Process:
         """The states of the share-group shards: others when they were rebuilt."""
         return [shard.machine for shard in self.services.shares.shards]
 
-    def serve(self, frame: bytearray, connection_id: int, answer: Answer) -> None:
-        """Answer one frame of a connection, now or later."""
-        self._loop.as_life(self.life, lambda: self._serve(frame, connection_id, answer))
+    def connect(self, received: Callable[[bytes], None], closed: Callable[[], None]) -> "Wire":
+        """Open a connection; the broker calls back with what it sends, and when it hangs up."""
+        return self._loop.as_life(self.life, lambda: self._connect(received, closed))
 
-    def _serve(self, frame: bytearray, connection_id: int, answer: Answer) -> None:
-        try:
-            response = self._dispatcher.respond(frame, Peer(connection_id, "127.0.0.1", 9))
-        except Exception as error:
-            self._hang_up(error, connection_id, answer)
-            return
-        if isinstance(response, list):
-            answer(b"".join(response))
-            return
-        work = self._finish(response, connection_id, answer)
-        self._under_way[connection_id] = self._loop.create_task(work)
+    def _connect(self, received: Callable[[bytes], None], closed: Callable[[], None]) -> "Wire":
+        connection = Connection(self._server)
+        wire = Wire(self, self._loop, connection, received, closed)
+        connection.connection_made(wire)
+        return wire
 
-    async def _finish(
-        self, response: Coroutine[Any, Any, Any], connection_id: int, answer: Answer
+
+class Wire(asyncio.Transport):
+    """The broker's end of a connection; what is written arrives at once."""
+
+    def __init__(
+        self,
+        process: Process,
+        loop: VirtualLoop,
+        protocol: Connection,
+        received: Callable[[bytes], None],
+        closed: Callable[[], None],
     ) -> None:
-        try:
-            buffers = await response
-        except Exception as error:
-            del self._under_way[connection_id]
-            self._hang_up(error, connection_id, answer)
-        except asyncio.CancelledError:
-            del self._under_way[connection_id]
-            self.services.disconnected(connection_id)
-            raise
-        else:
-            del self._under_way[connection_id]
-            answer(b"".join(buffers))
+        super().__init__({"peername": ("127.0.0.1", 9)})
+        self._life = process.life
+        self._loop = loop
+        self._protocol = protocol
+        self._received = received
+        self._closed = closed
+        self._is_closing = False
 
-    def _hang_up(self, error: Exception, connection_id: int, answer: Answer) -> None:
-        if not isinstance(error, HangUp) or error.blame != "fault":
-            self._bug(f"a handler raised {error!r}")
-        answer(None)
-        self.disconnected(connection_id)
+    def carry(self, data: bytes | bytearray) -> None:
+        """Bring the broker what the client sent."""
+        self._loop.as_life(self._life, lambda: self._carry(data))
 
-    def disconnected(self, connection_id: int) -> None:
-        """The peer of a connection is gone; a request of it is given up first."""
-        task = self._under_way.get(connection_id)
-        if task is not None:
-            task.cancel()
-            return
-        self._loop.as_life(self.life, lambda: self.services.disconnected(connection_id))
+    def hang_up(self) -> None:
+        """Let the broker notice that the client is gone."""
+        self._loop.as_life(self._life, self._lose)
+
+    def _carry(self, data: bytes | bytearray) -> None:
+        sent = 0
+        while sent < len(data) and not self._is_closing:
+            buffer = self._protocol.get_buffer(-1)
+            piece = data[sent : sent + len(buffer)]
+            buffer[: len(piece)] = piece
+            sent += len(piece)
+            self._protocol.buffer_updated(len(piece))
+
+    def _lose(self) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            self._loop.call_soon(self._protocol.connection_lost, None)
+
+    # ---- what the server asks of a transport
+
+    def write(self, data: Any) -> None:
+        if not self._is_closing:
+            self._received(bytes(data))
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def close(self) -> None:
+        if not self._is_closing:
+            self._lose()
+            self._closed()
+
+    def abort(self) -> None:
+        self.close()
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        """Clients of the world ask one thing at a time: there is nothing more to read."""
+
+    def resume_reading(self) -> None:
+        """As above."""

@@ -77,7 +77,7 @@ class World:
             earliest=frozenset(self.options.earliest),
         )
         self.process: Process | None = None
-        self.connections: dict[int, Connection] = {}
+        self.connections: dict[Connection, None] = {}  # an ordered set
         self.topic_ids: dict[str, UUID] = {}
         self.topic_names: dict[UUID, str] = {}
         self.deleted_topics: set[str] = set()
@@ -87,7 +87,6 @@ class World:
         self._done: set[str] = set()
         self._lives = itertools.count(OUTSIDE + 1)
         self._ids = itertools.count(1)
-        self._connection_ids = itertools.count(1)
         self._power_cut = False
         self._machines: list[object] = []
         self._errors_before = 0
@@ -137,9 +136,6 @@ class World:
     def done(self, group: str) -> None:
         """A group has nothing more to consume."""
         self._done.add(group)
-
-    def next_connection_id(self) -> int:
-        return next(self._connection_ids)
 
     def loses_answer(self, rng: Random) -> bool:
         return self.options.lost_answers and not self.is_quiet and rng.random() < _LOST_ANSWERS
@@ -215,8 +211,6 @@ class World:
             return
         self.history.fault("the broker is stopped in order")
         self._calm_disk()
-        for connection in list(self.connections.values()):
-            connection.close()
         task = self.loop.spawn(process.life, process.stop())
         end_us = self.loop.now_us + _STARTING_SECONDS_MAX * 1_000_000
         while not task.done() and self.loop.now_us < end_us and not self.failed:
@@ -233,7 +227,7 @@ class World:
 
     def _end_life(self) -> None:
         process, self.process = self.process, None
-        for connection in list(self.connections.values()):
+        for connection in list(self.connections):
             connection.broken()
         if process is not None:
             self.disk.dead = True
@@ -250,7 +244,7 @@ class World:
         try:
             self.process = Process(
                 life, self.options.config(), self.disk, self.clock, self.loop, self._new_id,
-                self.bug, self.auditor.deleting,
+                self.auditor.deleting,
             )  # fmt: skip
         except OSError as error:
             self._start_failed(error)
@@ -308,7 +302,7 @@ class World:
         for actor_task in tasks:
             actor_task.cancel()
         self.run_until(self.loop.now_us + 1_000_000)
-        for connection in list(self.connections.values()):
+        for connection in list(self.connections):
             connection.close()
         if not self.failed:
             Ending(self, drivers).run()

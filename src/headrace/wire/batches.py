@@ -2,14 +2,14 @@
 
 A batch is a 61-byte header and its records, which one codec may have compressed together. The
 checksum covers everything from the attributes on, so base offset and leader epoch can be patched in
-place. The broker looks at headers only (`check`, `headers`, `stamp`); journals, dead letters and
-searches by time build and read records (`build`, `records`); `wire/columns.py` decodes in bulk.
-Source: Kafka's RecordBatch schema, DefaultRecordBatch, DefaultRecord and LogValidator.
+place. The broker looks at headers only (`headers`, `stamp`, and `produced.py`); journals, dead
+letters and searches by time build and read records (`build`, `records`); `wire/columns.py` decodes
+in bulk.
+Source: Kafka's RecordBatch schema, DefaultRecordBatch and DefaultRecord.
 """
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.wire.checksums import crc32c
@@ -20,13 +20,10 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _LEADER_EPOCH_AT = 12
-_CRC = struct.Struct(">I")
-_CRC_AT = 17
-_CRC_FROM = 21
-_ATTRIBUTES = struct.Struct(">h")
-_MAX_TIMESTAMP = struct.Struct(">q")
-_MAX_TIMESTAMP_AT = 35
-_MAGIC = 2
+CRC = struct.Struct(">I")
+CRC_AT = 17
+CRC_FROM = 21
+MAGIC = 2
 _OVERHEAD = 12  # base offset and length, which the length does not count
 HEADER_BYTES = _HEADER.size
 
@@ -44,10 +41,6 @@ VARLONG_BYTES_MAX = 10
 
 class CorruptBatch(Malformed):
     """Bytes that are no intact record batch; Kafka's CORRUPT_MESSAGE (2)."""
-
-
-class InvalidRecord(Exception):
-    """An intact batch, or several, that nobody may produce; Kafka's INVALID_RECORD (87)."""
 
 
 class BatchHeader(NamedTuple):
@@ -94,8 +87,7 @@ class BatchHeader(NamedTuple):
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record; `timestamp` in ms, -1 for none."""
 
     offset: int
@@ -113,8 +105,8 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
     if len(data) - position < HEADER_BYTES:
         raise CorruptBatch(f"{len(data) - position} bytes are no batch header")
     base_offset, length, epoch, magic, *rest = _HEADER.unpack_from(data, position)
-    if magic != _MAGIC:
-        raise CorruptBatch(f"magic {magic} at {position}, not {_MAGIC}")
+    if magic != MAGIC:
+        raise CorruptBatch(f"magic {magic} at {position}, not {MAGIC}")
     if length < HEADER_BYTES - _OVERHEAD:
         raise CorruptBatch(f"a batch of {length} bytes at {position} has no room for its header")
     return BatchHeader(base_offset, length + _OVERHEAD, epoch, magic, *rest)
@@ -138,60 +130,15 @@ def headers(data: Buffer) -> list[BatchHeader]:
 
 def verify(data: Buffer, position: int, header: BatchHeader) -> None:
     """Raises: `CorruptBatch` when the checksum of the batch at `position` is wrong."""
-    covered = memoryview(data)[position + _CRC_FROM : position + header.size]
+    covered = memoryview(data)[position + CRC_FROM : position + header.size]
     if crc32c(covered) != header.crc:
         raise CorruptBatch(f"checksum of the batch of offset {header.base_offset} is wrong")
-
-
-def check(data: memoryview) -> BatchHeader:
-    """Validate what a producer sent for one partition: exactly one batch. No record is parsed.
-
-    Raises: `CorruptBatch` when bytes are damaged; `InvalidRecord` when they are as sent, but break
-    a rule of Produce.
-    Source: LogValidator.validateBatch, ProduceRequest.validateRecords (4.3).
-    """
-    if len(data) < HEADER_BYTES:
-        raise InvalidRecord(f"{len(data)} bytes are no record batch")
-    magic = data[_CRC_AT - 1]
-    if magic != _MAGIC:
-        raise InvalidRecord(f"magic {magic}: only record batches of magic {_MAGIC} are accepted")
-    header = read_header(data)
-    if header.size != len(data):
-        raise InvalidRecord(f"a batch of {header.size} bytes in {len(data)}: one whole batch")
-    verify(data, 0, header)
-    if header.base_offset != 0:
-        raise InvalidRecord(f"base offset {header.base_offset}: producers send 0")
-    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
-        raise InvalidRecord(
-            f"{header.record_count} records, last offset delta {header.last_offset_delta}"
-        )
-    if header.codec > Codec.ZSTD:
-        raise InvalidRecord(f"codec {header.codec} is not one of 0 to {Codec.ZSTD}")
-    if header.is_control:
-        raise InvalidRecord("clients may not write control records")
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        raise InvalidRecord(f"producer {header.producer_id} without epoch or sequence")
-    return header
 
 
 def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
     """Give the batch at `position` its place in the log; the checksum does not cover either."""
     _BASE_OFFSET.pack_into(data, position, base_offset)
     _LEADER_EPOCH.pack_into(data, position + _LEADER_EPOCH_AT, leader_epoch)
-
-
-def stamp_time(data: memoryview, header: BatchHeader, timestamp: int) -> BatchHeader:
-    """Give all records of the batch at the start of `data` the time at which a log takes them.
-
-    Returns the header as it is then; the checksum covers the time and is made anew.
-    Source: DefaultRecordBatch.setMaxTimestamp.
-    """
-    attributes = header.attributes | LOG_APPEND_TIME
-    _ATTRIBUTES.pack_into(data, _CRC_FROM, attributes)
-    _MAX_TIMESTAMP.pack_into(data, _MAX_TIMESTAMP_AT, timestamp)
-    crc = crc32c(data[_CRC_FROM : header.size])
-    _CRC.pack_into(data, _CRC_AT, crc)
-    return header._replace(attributes=attributes, max_timestamp=timestamp, crc=crc)
 
 
 def payload(data: Buffer, position: int, header: BatchHeader) -> memoryview:
@@ -260,7 +207,7 @@ def build_encoded(
 ) -> bytes:
     """The batch of `record_count` records that `body` holds encoded, not compressed yet."""
     header = BatchHeader(
-        base_offset, 0, leader_epoch, _MAGIC, 0, attributes | compression, record_count - 1,
+        base_offset, 0, leader_epoch, MAGIC, 0, attributes | compression, record_count - 1,
         base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, record_count,
     )  # fmt: skip
     return seal(header, body if compression == Codec.NONE else compress(compression, body))
@@ -270,8 +217,8 @@ def seal(header: BatchHeader, stored: Buffer) -> bytes:
     """A batch of this header and of records as they are stored; size and checksum are made anew."""
     head = bytearray(HEADER_BYTES)
     size = HEADER_BYTES - _OVERHEAD + len(stored)
-    _HEADER.pack_into(head, 0, *header._replace(size=size, magic=_MAGIC, crc=0))
-    _CRC.pack_into(head, _CRC_AT, crc32c(stored, crc32c(memoryview(head)[_CRC_FROM:])))
+    _HEADER.pack_into(head, 0, *header._replace(size=size, magic=MAGIC, crc=0))
+    CRC.pack_into(head, CRC_AT, crc32c(stored, crc32c(memoryview(head)[CRC_FROM:])))
     return b"".join((head, stored))
 
 
@@ -287,14 +234,49 @@ def records(data: Buffer) -> Iterator[Record]:
         position += header.size
 
 
-_SMALL = [bytes((value << 1,)) for value in range(64)]
-_NULL = b"\x01"
+def entries(data: Buffer) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    """Offset, key and value of what `records` returns, in a third of its time.
+
+    For journals, which are replayed at every start; times and headers are passed over unread.
+    Raises: `CorruptBatch`, as `records`.
+    """
+    position = 0
+    for header in headers(data):
+        if not header.is_control:
+            yield from _entries(bytes(payload(data, position, header)), header)
+        position += header.size
+
+
+def _entries(data: bytes, header: BatchHeader) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    base, position = header.base_offset, 0
+    try:
+        for _ in range(header.record_count):
+            size, position = read_varint(data, position, VARINT_BYTES_MAX)
+            end = position + size
+            if size < 0 or end > len(data):
+                raise CorruptBatch(f"a record of {size} bytes at {position} of the records")
+            at = position + 1  # behind the attributes
+            while data[at] > 0x7F:
+                at += 1
+            delta, at = read_varint(data, at + 1, VARINT_BYTES_MAX)
+            key, at = _read_field(data, at, end)
+            value, at = _read_field(data, at, end)
+            yield base + delta, key, value
+            position = end
+    except IndexError as error:
+        raise CorruptBatch(f"records of offset {base} end early") from error
+    if position != len(data):
+        raise CorruptBatch(f"{len(data) - position} bytes behind the last record")
 
 
 def varint(value: int) -> bytes:
     """A number as records have it: zigzag, seven bits a byte."""
-    if 0 <= value < len(_SMALL):
+    if 0 <= value < _SMALL_END:
         return _SMALL[value]
+    return _varint(value)
+
+
+def _varint(value: int) -> bytes:
     raw = (value << 1) ^ (value >> 63)
     encoded = bytearray()
     while raw > 0x7F:
@@ -304,21 +286,23 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
+_SMALL_END = 512
+_SMALL = [_varint(value) for value in range(_SMALL_END)]
+_NULL = b"\x01"
+
+
 def _field(value: bytes | None) -> bytes:
     return _NULL if value is None else varint(len(value)) + value
 
 
 def _encode(record: Record, offset_delta: int, base_timestamp: int) -> bytes:
-    parts = [
-        b"\x00",
-        varint(record.timestamp - base_timestamp),
-        varint(offset_delta),
-        _field(record.key),
-        _field(record.value),
-        varint(len(record.headers)),
-    ]
-    for name, value in record.headers:
-        parts += (_field(name.encode()), _field(value))
+    _, timestamp, key, value, headers = record
+    parts = [b"\x00", varint(timestamp - base_timestamp), varint(offset_delta)]
+    parts += (_NULL,) if key is None else (varint(len(key)), key)
+    parts += (_NULL,) if value is None else (varint(len(value)), value)
+    parts.append(varint(len(headers)))
+    for name, content in headers:
+        parts += (_field(name.encode()), _field(content))
     body = b"".join(parts)
     return varint(len(body)) + body
 
@@ -328,6 +312,10 @@ def read_varint(data: bytes, position: int, bytes_max: int) -> tuple[int, int]:
     byte = data[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
+    following = data[position + 1]
+    if following < 0x80:
+        raw = byte & 0x7F | following << 7
+        return (raw >> 1) ^ -(raw & 1), position + 2
     raw = 0
     for index in range(bytes_max):
         byte = data[position + index]
@@ -339,7 +327,11 @@ def read_varint(data: bytes, position: int, bytes_max: int) -> tuple[int, int]:
 
 
 def _read_field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    size, start = read_varint(data, position, VARINT_BYTES_MAX)
+    size, start = data[position], position + 1
+    if size < 0x80 and not size & 1:  # nearly always
+        size >>= 1
+    else:
+        size, start = read_varint(data, position, VARINT_BYTES_MAX)
     if size < 0:
         if size == -1:
             return None, start

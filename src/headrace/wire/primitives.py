@@ -27,7 +27,7 @@ class Malformed(Exception):
 
 
 @lru_cache(maxsize=4096)
-def _uuid(raw: bytes) -> UUID:
+def uuid_of(raw: bytes) -> UUID:
     """An id from its bytes; making one takes longer than all else about a small request."""
     return UUID(bytes=raw)
 
@@ -77,13 +77,14 @@ class Reader:
         return int(self.unpack(_INT16)[0])
 
     def int32(self) -> int:
-        return int(self.unpack(_INT32)[0])
+        value: int = self.unpack(_INT32)[0]
+        return value
 
     def int64(self) -> int:
         return int(self.unpack(_INT64)[0])
 
     def uuid(self) -> UUID:
-        return _uuid(bytes(self.take(16)))
+        return uuid_of(bytes(self.take(16)))
 
     def _base128(self, bytes_max: int) -> int:
         data, start = self._data, self.position
@@ -130,6 +131,15 @@ class Reader:
             raise Malformed(f"not UTF-8 at {self.position - count}") from error
 
     def compact_nullable_string(self) -> str | None:
+        # Nearly all are short; without further calls for the parts.
+        data, start = self._data, self.position
+        if start < len(data) and 0 < (count := data[start]) < 0x80 and start + count <= len(data):
+            try:
+                text = str(data[start + 1 : start + count], "utf-8")
+            except UnicodeDecodeError as error:
+                raise Malformed(f"not UTF-8 at {start + 1}") from error
+            self.position = start + count
+            return text
         count = self.uvarint()
         return None if count == 0 else self.text(count - 1)
 
@@ -152,9 +162,11 @@ class Reader:
     def tags(self) -> dict[int, memoryview]:
         """A tagged-field section: tag number to raw bytes."""
         found: dict[int, memoryview] = {}
-        count = self.uvarint()
-        if count == 0:
+        position = self.position
+        if position < len(self._data) and self._data[position] == 0:  # nearly always
+            self.position = position + 1
             return found
+        count = self.uvarint()
         for _ in range(count):
             tag = self.uvarint()
             found[tag] = self.take(self.uvarint())
@@ -207,7 +219,11 @@ class Writer:
             self.uvarint(0)
             return
         encoded = value.encode()
-        self.uvarint(len(encoded) + 1)
+        size = len(encoded) + 1
+        if size < 0x80:
+            self.data.append(size)
+        else:
+            self.uvarint(size)
         self.data += encoded
 
     def compact_string(self, value: str) -> None:

@@ -18,20 +18,18 @@ async def handle(request: Request, services: Services) -> Answer:
     )
     if not named:
         return {"error_code": Code.INVALID_REQUEST, "api_keys": []}
-    level = 1 if services.config.share_group_enable else 0
+    levels = {"group.version": 1, "share.version": int(services.config.share_group_enable)}
     return {
         "error_code": Code.NONE,
         "api_keys": [_shown(api) for api in services.apis],
         "supported_features": [
-            {
-                "name": "share.version",
-                "min_version": 0 if request.version > 3 else 1,
-                "max_version": 1,
-            }
+            {"name": name, "min_version": 0 if request.version > 3 else 1, "max_version": 1}
+            for name in levels
         ],
         "finalized_features_epoch": 0,
         "finalized_features": [
-            {"name": "share.version", "min_version_level": level, "max_version_level": level}
+            {"name": name, "min_version_level": level, "max_version_level": level}
+            for name, level in levels.items()
         ],
     }
 

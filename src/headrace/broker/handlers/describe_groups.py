@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from headrace.broker.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
@@ -11,20 +12,17 @@ from headrace.core.group_words import Phase
 
 _NOT_FOUND_SINCE = 6
 _GONE = "Dead"  # Kafka's word for a group that is not there
-_NOT_ASKED = -(2**31)
-# Bits of Kafka's AclOperation that a group has: READ, DELETE, DESCRIBE, and the two of configs.
-_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
     wants_operations = getattr(message, "include_authorized_operations", False)
-    operations = _OPERATIONS if wants_operations else _NOT_ASKED
+    operations = GROUP_OPERATIONS if wants_operations else NOT_ASKED
     refused = await services.groups.durable()
     return {
         "groups": [
-            _described(name, request.version, refused, services)
-            | {"group_id": name, "authorized_operations": operations}
+            {"group_id": name, "authorized_operations": operations}
+            | _described(name, request.version, refused, services)
             # Once each: a short request could ask for a large group very often.
             for name in dict.fromkeys(message.groups)
         ]
@@ -37,17 +35,17 @@ def _described(
     if refused is not None:
         return _missing(error_code(refused), refused.message)
     group = services.groups.find(name)
-    if group is not None:
+    if isinstance(group, ClassicGroup):
         return _found(group)
     if version < _NOT_FOUND_SINCE:
         return _missing(Code.NONE, None)
-    if services.groups.is_share_group(name):
+    if group is not None or services.groups.is_share_group(name):
         return _missing(Code.GROUP_ID_NOT_FOUND, f"Group {name} is not a classic group.")
     return _missing(Code.GROUP_ID_NOT_FOUND, f"Group {name} not found.")
 
 
 def _missing(code: Code, message: str | None) -> dict[str, Any]:
-    return {
+    told: dict[str, Any] = {
         "error_code": code,
         "error_message": message,
         "group_state": _GONE,
@@ -55,6 +53,7 @@ def _missing(code: Code, message: str | None) -> dict[str, Any]:
         "protocol_data": "",
         "members": (),
     }
+    return told | {"authorized_operations": NOT_ASKED} if code else told
 
 
 def _found(group: ClassicGroup) -> dict[str, Any]:

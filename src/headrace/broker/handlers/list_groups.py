@@ -1,8 +1,9 @@
-"""ListGroups (16): consumer groups and share groups, by state and type if asked (KIP-518, 848)."""
+"""ListGroups (16): groups of every kind, by state and type if asked (KIP-518, 848)."""
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
+from headrace.core.consumer_group import ConsumerGroup
 
 
 async def handle(request: Request, services: Services) -> Answer:
@@ -24,8 +25,10 @@ async def handle(request: Request, services: Services) -> Answer:
 
 def _all(services: Services) -> list[tuple[str, str, str, str]]:
     """Name, protocol type, state and type of every group."""
-    classic = [
-        (group.name, group.protocol_type or "", group.phase.value, "classic")
+    groups = [
+        (group.name, group.protocol_type, group.state.value, "consumer")
+        if isinstance(group, ConsumerGroup)
+        else (group.name, group.protocol_type or "", group.phase.value, "classic")
         for group in services.groups.all()
     ]
     shares = services.shares
@@ -33,4 +36,4 @@ def _all(services: Services) -> list[tuple[str, str, str, str]]:
         (name, "share", "Stable" if shares.has_members(name) else "Empty", "share")
         for name in shares.names()
     ]
-    return classic + share
+    return groups + share

@@ -4,104 +4,92 @@ What is wrong with one partition is told of that one; what is wrong with the gro
 commits, is told of every partition that was right.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
-from uuid import UUID
 
 from headrace.broker.errors import Code, error_code
-from headrace.broker.request import Answer, Request
+from headrace.broker.request import Answering, Later, Raw, Request
 from headrace.broker.services import Services
 from headrace.core.catalog import Topic
 from headrace.core.errors import Refused, Why
 from headrace.core.group_words import Commit, Offset
 from headrace.core.types import MemberId
+from headrace.wire import offset_commits
+from headrace.wire.offset_commits import CommitRequest, Place, TopicKey
 
-_IDS_SINCE = 10
+_EPOCHS_SINCE = 9
 _UNKNOWN_GROUP_SINCE = 9
 _NO_RETENTION = -1
 
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """One partition of a request: what to commit, or why nothing can be."""
-
-    topic: str | UUID | None
-    partition: int
-    answer: Offset | Code
+Told = dict[TopicKey, list[tuple[int, int]]]  # partitions with their codes
 
 
-async def handle(request: Request, services: Services) -> Answer:
-    message = request.message()
-    asked = list(_partitions(message, request.version, services))
-    offsets = tuple(one.answer for one in asked if isinstance(one.answer, Offset))
-    codes = iter(await _commit(request, message, offsets, services) if offsets else ())
-    told: dict[Any, list[dict[str, int]]] = {}
-    good: list[tuple[_Asked, Code]] = []
-    for one in asked:
-        if isinstance(one.answer, Offset):
-            good.append((one, next(codes)))
-        else:
-            told.setdefault(one.topic, []).append(_told(one, one.answer))
-    for one, code in good:
-        told.setdefault(one.topic, []).append(_told(one, code))
-    field = "topic_id" if request.version >= _IDS_SINCE else "name"
-    return {
-        "topics": [{field: topic, "partitions": partitions} for topic, partitions in told.items()]
-    }
-
-
-def _partitions(message: Any, version: int, services: Services) -> Iterator[_Asked]:
-    catalog = services.catalog
-    for topic in message.topics:
-        if version >= _IDS_SINCE:
-            name, unknown = topic.topic_id, Code.UNKNOWN_TOPIC_ID
-            found = catalog.topics_by_id.get(topic.topic_id)
-        else:
-            name, unknown = topic.name, Code.UNKNOWN_TOPIC_OR_PARTITION
-            found = catalog.topics.get(topic.name)
-        for partition in topic.partitions:
-            index = partition.partition_index
-            if found is None:
-                yield _Asked(name, index, unknown)
-            elif not 0 <= index < found.partitions:
-                yield _Asked(name, index, Code.UNKNOWN_TOPIC_OR_PARTITION)
+def handle(request: Request, services: Services) -> Answering:
+    message = offset_commits.read(request.body, request.version)
+    told: Told = {}  # of what cannot be committed; it comes first in the answer
+    good: list[tuple[TopicKey, int]] = []
+    offsets: list[Offset] = []
+    for key, places in message.topics:
+        topic = _topic(key, request.version, services)
+        for place in places:
+            if isinstance(topic, Topic) and 0 <= place.partition < topic.partitions:
+                good.append((key, place.partition))
+                offsets.append(_offset(topic, place))
             else:
-                yield _Asked(name, index, _offset(found, partition))
+                code = topic if isinstance(topic, Code) else Code.UNKNOWN_TOPIC_OR_PARTITION
+                told.setdefault(key, []).append((place.partition, code))
+    if not good:
+        return _answer(told, request.version)
+    later = Later()
+
+    def tell(reply: Any) -> None:
+        codes = _codes(reply, len(good), request)
+        for (key, partition), code in zip(good, codes, strict=True):
+            told.setdefault(key, []).append((partition, code))
+        # The meter is marked for each committed offset, also one that was overtaken (KIP-496).
+        services.groups.meters.offset_commits += request.overtakes * codes.count(Code.NONE)
+        later.set(partial(_answer, told, request.version))
+
+    services.groups.submit(message.group, _command(message, offsets, request), tell)
+    return later
 
 
-def _offset(topic: Topic, partition: Any) -> Offset:
+def _topic(key: TopicKey, version: int, services: Services) -> Topic | Code:
+    if version < offset_commits.TOPIC_IDS_SINCE:
+        assert isinstance(key, str), key
+        return services.catalog.topics.get(key) or Code.UNKNOWN_TOPIC_OR_PARTITION
+    found = None if key is None or isinstance(key, str) else services.catalog.topics_by_id.get(key)
+    return found or Code.UNKNOWN_TOPIC_ID
+
+
+def _offset(topic: Topic, place: Place) -> Offset:
     return Offset(
-        topic.name,
-        partition.partition_index,
-        partition.committed_offset,
-        getattr(partition, "committed_leader_epoch", -1),
-        partition.committed_metadata or "",
+        topic.name, place.partition, place.offset, place.leader_epoch, place.metadata or "",
         topic.id,
+    )  # fmt: skip
+
+
+def _command(message: CommitRequest, offsets: list[Offset], request: Request) -> Commit:
+    return Commit(
+        message.group,
+        MemberId(message.member),
+        message.instance,
+        message.generation,
+        tuple(offsets),
+        None if message.retention_ms == _NO_RETENTION else message.retention_ms,
+        request.asked_by(message.member),
+        tells_epoch=request.version >= _EPOCHS_SINCE,
     )
 
 
-async def _commit(
-    request: Request, message: Any, offsets: tuple[Offset, ...], services: Services
-) -> list[Code]:
-    retention_ms = getattr(message, "retention_time", _NO_RETENTION)
-    command = Commit(
-        message.group_id,
-        MemberId(message.member_id),
-        getattr(message, "group_instance_id", None),
-        message.generation_id_or_member_epoch,
-        offsets,
-        None if retention_ms == _NO_RETENTION else retention_ms,
-        request.asked_by(message.member_id),
-    )
-    answer = await services.groups.ask(command.group, command)
-    if not isinstance(answer, Refused):
-        return [error_code(one) for one in answer]
-    code = error_code(answer)
-    if answer.why is Why.UNKNOWN_GROUP and request.version < _UNKNOWN_GROUP_SINCE:
+def _codes(reply: Any, count: int, request: Request) -> list[Code]:
+    if not isinstance(reply, Refused):
+        return [error_code(one) for one in reply]
+    code = error_code(reply)
+    if reply.why is Why.UNKNOWN_GROUP and request.version < _UNKNOWN_GROUP_SINCE:
         code = Code.ILLEGAL_GENERATION  # what clients of those versions expect
-    return [code] * len(offsets)
+    return [code] * count
 
 
-def _told(asked: _Asked, code: Code) -> dict[str, int]:
-    return {"partition_index": asked.partition, "error_code": code}
+def _answer(told: Told, version: int) -> Raw:
+    return Raw([offset_commits.written(list(told.items()), version)])

@@ -5,14 +5,17 @@ There are no transactions, so every commit is stable and `require_stable` change
 
 from typing import Any
 
-from headrace.broker.errors import Code
+from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
+from headrace.core.consumer_group import ConsumerGroup
 from headrace.core.group_words import Committed
 from headrace.core.offsets import Offsets
+from headrace.core.types import MemberId
 
 _GROUP_ERROR_SINCE = 2
 _GROUPS_SINCE = 8
+_MEMBERS_SINCE = 9
 _IDS_SINCE = 10
 
 
@@ -22,18 +25,33 @@ async def handle(request: Request, services: Services) -> Answer:
     code = Code.NONE if await services.groups.durable() is None else Code.NOT_COORDINATOR
     asked = message.groups if version >= _GROUPS_SINCE else (message,)
     groups = [
-        {
-            "group_id": one.group_id,
-            "error_code": code,
-            "topics": ()
-            if code and version >= _GROUP_ERROR_SINCE
-            else _topics(
-                services.groups.offsets(one.group_id), one.topics, code, version, services
-            ),
-        }
+        _group(one, code or _may_read(one, version, services), version, services)
         for one in {one.group_id: one for one in asked}.values()
     ]
     return {"groups": groups} if version >= _GROUPS_SINCE else groups[0]
+
+
+def _may_read(asked: Any, version: int, services: Services) -> Code:
+    """Members of groups of the new protocol tell who they are; others may ask all the same."""
+    if version < _MEMBERS_SINCE:
+        return Code.NONE
+    group = services.groups.find(asked.group_id)
+    if not isinstance(group, ConsumerGroup):
+        return Code.NONE
+    member = None if asked.member_id is None else MemberId(asked.member_id)
+    return error_code(group.check_reader(member, asked.member_epoch))
+
+
+def _group(asked: Any, code: Code, version: int, services: Services) -> dict[str, Any]:
+    name = asked.group_id
+    told_of_group = code and version >= _GROUP_ERROR_SINCE
+    return {
+        "group_id": name,
+        "error_code": code,
+        "topics": ()
+        if told_of_group
+        else _topics(services.groups.offsets(name), asked.topics, code, version, services),
+    }
 
 
 def _topics(

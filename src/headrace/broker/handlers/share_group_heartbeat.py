@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from typing import Any
-from uuid import UUID
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
@@ -11,7 +10,7 @@ from headrace.broker.services import Services
 from headrace.core.errors import Refused, Why
 from headrace.core.share_group import LEAVE, Heartbeat, Seen
 from headrace.core.share_words import NAME_BYTES_MAX
-from headrace.core.types import MemberId, TopicPartition
+from headrace.core.types import MemberId, TopicPartition, by_topic
 
 MEMBER_ID_CHARS_MAX = 36
 
@@ -80,11 +79,9 @@ def _refusal(code: Code, message: str) -> dict[str, Any]:
 
 
 def _assignment(partitions: Iterable[TopicPartition]) -> dict[str, Any]:
-    by_topic: dict[UUID, list[int]] = {}
-    for one in sorted(partitions):
-        by_topic.setdefault(one.topic_id, []).append(one.partition)
     return {
         "topic_partitions": [
-            {"topic_id": topic_id, "partitions": found} for topic_id, found in by_topic.items()
+            {"topic_id": topic_id, "partitions": found}
+            for topic_id, found in by_topic(partitions).items()
         ]
     }

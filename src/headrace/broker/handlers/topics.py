@@ -35,7 +35,7 @@ async def handle(request: Request, services: Services) -> Answer:
     times, unique_asked = Counter(asked), dict.fromkeys(asked)
     return {
         "responses": [
-            await _delete(name, topic_id, request.version, services)
+            await _delete(name, topic_id, request, services)
             if times[name, topic_id] == 1
             else _deleted(name, topic_id, Code.INVALID_REQUEST, "named twice in the request")
             for name, topic_id in unique_asked
@@ -111,11 +111,11 @@ def _refused(name: str, code: Code, message: str) -> dict[str, Any]:
 
 
 async def _delete(
-    name: str | None, topic_id: Any, version: int, services: Services
+    name: str | None, topic_id: Any, request: Request, services: Services
 ) -> dict[str, Any]:
     catalog = services.catalog
     if not services.config.delete_topic_enable:
-        code = Code.TOPIC_DELETION_DISABLED if version >= 3 else Code.INVALID_REQUEST
+        code = Code.TOPIC_DELETION_DISABLED if request.version >= 3 else Code.INVALID_REQUEST
         return _deleted(name, topic_id, code, "delete.topic.enable is false")
     if topic_id is None and name is None:
         return _deleted(name, topic_id, Code.INVALID_REQUEST, "named by neither name nor id")
@@ -127,7 +127,7 @@ async def _delete(
         topic, unknown = catalog.topics.get(name or ""), Code.UNKNOWN_TOPIC_OR_PARTITION
     if topic is None:
         return _deleted(name, topic_id, unknown, "the topic does not exist")
-    answer = await services.topics.delete(DeleteTopic(topic.id))
+    answer = await services.topics.delete(DeleteTopic(topic.id, request.asked_by()))
     if isinstance(answer, Refused):
         return _deleted(topic.name, topic.id, error_code(answer), answer.message)
     return _deleted(topic.name, topic.id, Code.NONE, None)

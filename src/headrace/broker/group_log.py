@@ -1,0 +1,91 @@
+"""What the log tells of consumer groups: generations, who is gone and why, who touched offsets.
+
+Commits are not told; `headrace offsets history` knows them.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from headrace.core.consumer_events import (
+    ConsumerEvent,
+    ConsumerGroupDropped,
+    ConsumerGroupStored,
+    ConsumerMemberDropped,
+    ConsumerMemberStored,
+)
+from headrace.core.group_events import (
+    Event,
+    GroupDropped,
+    GroupStored,
+    MemberGone,
+    OffsetCommitted,
+    OffsetDropped,
+)
+from headrace.core.group_words import TIME_UNKNOWN, Cause
+
+log = logging.getLogger("headrace.broker")
+
+_EMPTY = "group %s has no members left; its offsets stay for offsets.retention.minutes"
+
+
+def tell(events: Sequence[Event]) -> None:
+    """A listener of shards: events were decided and applied."""
+    moved: Counter[tuple[str, Cause, str]] = Counter()
+    for event in events:
+        match event:
+            case OffsetCommitted():
+                if event.cause is Cause.RESET:
+                    moved[event.group, event.cause, event.by] += 1
+            case OffsetDropped():
+                if event.cause is Cause.DELETION:
+                    moved[event.group, event.cause, event.by] += 1
+            case MemberGone(group, member, why):
+                log.info("group %s: member %s %s", group, member, why.value)
+            case GroupStored() | GroupDropped():
+                _tell_classic(event)
+            case (
+                ConsumerGroupStored()
+                | ConsumerMemberStored()
+                | ConsumerMemberDropped()
+                | ConsumerGroupDropped()
+            ):
+                _tell_consumer(event)
+    for (group, cause, by), count in moved.items():
+        log.info("group %s: %s of %d offsets by %s", group, cause.value, count, by)
+
+
+def _tell_classic(event: GroupStored | GroupDropped) -> None:
+    if isinstance(event, GroupDropped):
+        _tell_end(event)
+    elif not event.snapshot.members:
+        log.info(_EMPTY, event.group)
+    elif event.completes:
+        log.info(
+            "group %s: generation %d has %d members, assigned by %s",
+            event.group,
+            event.snapshot.generation,
+            len(event.snapshot.members),
+            event.snapshot.protocol,
+        )
+
+
+def _tell_consumer(event: ConsumerEvent) -> None:
+    match event:
+        case ConsumerGroupStored(group, epoch, _, empty_since):
+            if empty_since != TIME_UNKNOWN:
+                log.info(_EMPTY, group)
+            else:
+                log.info("group %s: epoch %d begins", group, epoch)
+        case ConsumerMemberStored(group, member):
+            log.info("group %s: member %s of client %s", group, member.id, member.client_id)
+        case ConsumerMemberDropped(group, id_, why):
+            if why is not None:
+                log.info("group %s: member %s %s", group, id_, why.value)
+        case ConsumerGroupDropped():
+            _tell_end(event)
+
+
+def _tell_end(event: GroupDropped | ConsumerGroupDropped) -> None:
+    if event.cause is Cause.GROUP_DELETION:
+        log.info("group %s was deleted by %s", event.group, event.by)

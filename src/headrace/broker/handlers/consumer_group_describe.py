@@ -1,0 +1,94 @@
+"""ConsumerGroupDescribe (69): groups of the new protocol, and how far each member is (KIP-848)."""
+
+from typing import Any
+
+from headrace.broker.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
+from headrace.broker.errors import Code, error_code
+from headrace.broker.request import Answer, Request
+from headrace.broker.services import Services
+from headrace.core.consumer_group import ConsumerGroup
+from headrace.core.consumer_words import ConsumerMember, Partitions
+from headrace.core.errors import Refused
+from headrace.core.types import by_topic
+
+_CLASSIC, _CONSUMER = 0, 1
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    message = request.message()
+    operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
+    refused = await services.groups.durable()
+    return {
+        "groups": [
+            {"group_id": name, "authorized_operations": operations}
+            | _described(name, refused, services)
+            # Once each: a short request could ask for a large group very often.
+            for name in dict.fromkeys(message.group_ids)
+        ]
+    }
+
+
+def _described(name: str, refused: Refused | None, services: Services) -> dict[str, Any]:
+    if refused is not None:
+        return _missing(error_code(refused), refused.message)
+    if not name:
+        return _missing(Code.INVALID_GROUP_ID, "The group id is empty.")
+    group = services.groups.find(name)
+    if isinstance(group, ConsumerGroup):
+        return _found(group, services)
+    if group is not None or services.groups.is_share_group(name):
+        return _missing(Code.GROUP_ID_NOT_FOUND, f"Group {name} is not a consumer group.")
+    return _missing(Code.GROUP_ID_NOT_FOUND, f"Group {name} not found.")
+
+
+def _missing(code: Code, message: str) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "error_message": message,
+        "group_state": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+        "members": (),
+        "authorized_operations": NOT_ASKED,
+    }
+
+
+def _found(group: ConsumerGroup, services: Services) -> dict[str, Any]:
+    return {
+        "error_code": Code.NONE,
+        "error_message": None,
+        "group_state": group.state.value,
+        "group_epoch": group.epoch,
+        "assignment_epoch": group.target_epoch,
+        "assignor_name": group.assignor(next(iter(services.groups.consumer_limits.assignors))),
+        "members": [_member(member, group, services) for member in group.members.values()],
+    }
+
+
+def _member(member: ConsumerMember, group: ConsumerGroup, services: Services) -> dict[str, Any]:
+    held = group.holdings.get(member.id)
+    return {
+        "member_id": member.id,
+        "instance_id": member.instance,
+        "rack_id": member.rack,
+        "member_epoch": 0 if held is None else held.epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": sorted(member.topics),
+        "subscribed_topic_regex": member.regex,
+        "assignment": _assignment(group.holding(member.id), services),
+        "target_assignment": _assignment(group.target(member.id), services),
+        "member_type": _CONSUMER if member.classic is None else _CLASSIC,
+    }
+
+
+def _assignment(partitions: Partitions, services: Services) -> dict[str, Any]:
+    topics = services.catalog.topics_by_id
+    return {
+        "topic_partitions": [
+            {"topic_id": topic_id, "topic_name": topics[topic_id].name, "partitions": found}
+            for topic_id, found in by_topic(partitions).items()
+            if topic_id in topics  # there is no name to tell of one that is gone
+        ]
+    }

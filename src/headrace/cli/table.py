@@ -1,0 +1,43 @@
+"""Tables as Kafka's tools print them: a blank line, then rows of padded cells."""
+
+from collections.abc import Iterator, Sequence
+
+MISSING = "-"
+Cell = str | int | None
+
+
+class Table:
+    """Rows under a head; a column is as wide as its widest cell, and as `least` says.
+
+    A column with `least` 0 is not padded, as Kafka's last ones are not.
+    """
+
+    def __init__(self, *columns: tuple[str, int]) -> None:
+        self._heads = [head for head, _ in columns]
+        self._widths = [least for _, least in columns]
+        self._rows: list[list[str]] = []
+
+    def add(self, *cells: Cell) -> None:
+        """One more row; None is shown as a dash."""
+        assert len(cells) == len(self._heads), "a cell for each column"
+        row = [MISSING if cell is None else str(cell) for cell in cells]
+        self._rows.append(row)
+
+    def lines(self) -> Iterator[str]:
+        """The head and the rows."""
+        widths = [
+            least and max([least, *(len(row[index]) for row in self._rows)])
+            for index, least in enumerate(self._widths)
+        ]
+        for row in (self._heads, *self._rows):
+            yield _padded(row, widths)
+
+    def show(self) -> None:
+        """Print it, with a blank line before it."""
+        print("", *self.lines(), sep="\n")
+
+
+def _padded(row: Sequence[str], widths: Sequence[int]) -> str:
+    return " ".join(
+        f"{cell:<{width}}" if width else cell for cell, width in zip(row, widths, strict=True)
+    )

@@ -1,0 +1,63 @@
+"""Both ends of the logs of many partitions, some of which may not be there any more.
+
+Committed offsets outlive topics, and a partition may have no leader: of those nothing is known.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from headrace.client.connection import Cluster
+from headrace.client.errors import BrokerError
+from headrace.client.offsets import OffsetSpec, TopicPartition, list_offsets
+from headrace.client.topics import describe_topics
+
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The first kept offset of a log, and the one after the last; None where it is not known."""
+
+    earliest: int | None = None
+    latest: int | None = None
+
+
+def ends_of(
+    cluster: Cluster, partitions: Iterable[TopicPartition], *, with_earliest: bool = True
+) -> dict[TopicPartition, Ends]:
+    """The ends of each of `partitions`; both None where there is no such partition, or no leader.
+
+    Raises: as `Cluster`.
+    """
+    wanted = sorted(set(partitions))
+    for left in reversed(range(_TRIES)):
+        there = _with_leader(cluster, wanted)
+        try:
+            latest = list_offsets(cluster, dict.fromkeys(there, OffsetSpec.LATEST))
+            first = there if with_earliest else []
+            earliest = list_offsets(cluster, dict.fromkeys(first, OffsetSpec.EARLIEST))
+        except BrokerError as error:
+            if error.code != ErrorCode.unknown_topic_or_partition or not left:
+                raise
+            continue  # deleted since it was looked up
+        return {
+            place: Ends(
+                earliest[place].offset if place in earliest else None,
+                latest[place].offset if place in latest else None,
+            )
+            for place in wanted
+        }
+    raise AssertionError("the last try returns or raises")
+
+
+def _with_leader(cluster: Cluster, wanted: list[TopicPartition]) -> list[TopicPartition]:
+    topics = describe_topics(cluster, {topic for topic, _ in wanted})
+    led = {
+        (name, part.partition)
+        for name, topic in topics.items()
+        for part in topic.partitions
+        if part.leader is not None
+    }
+    return [place for place in wanted if place in led]

@@ -1,0 +1,42 @@
+"""The topics of a consumer group of the new protocol, and who is to hold their partitions."""
+
+import hashlib
+from collections.abc import Mapping
+
+from headrace.core.consumer_group import ConsumerGroup
+from headrace.core.consumer_words import AssignMember, ConsumerOutside, Partitions, TopicView
+from headrace.core.types import MemberId
+
+_HASH_BYTES = 8  # the journal has room for an int64
+
+
+def topics_of(group: ConsumerGroup, outside: ConsumerOutside) -> dict[str, TopicView]:
+    """The topics that the group subscribes to and that exist."""
+    found = ((name, outside.topic(name)) for name in sorted(group.subscribed))
+    return {name: view for name, view in found if view is not None}
+
+
+def hash_of(topics: Mapping[str, TopicView]) -> int:
+    """An int64 that is another when a topic came, went, grew, or was made anew; 0 without topics.
+
+    Kafka has another hash here: a group that it takes over has a new epoch, and nothing worse.
+    """
+    if not topics:
+        return 0
+    digest = hashlib.blake2b(digest_size=_HASH_BYTES)
+    for name, view in topics.items():
+        digest.update(f"{name} {view.id} {view.partitions}\n".encode())
+    return int.from_bytes(digest.digest(), "big", signed=True)
+
+
+def assigned_by(group: ConsumerGroup, outside: ConsumerOutside) -> dict[MemberId, Partitions]:
+    """What the group's assignor gives each of its members."""
+    assignors = outside.consumer_limits.assignors
+    chosen = group.assignor(default=next(iter(assignors)))
+    members = {
+        member.id: AssignMember(group.wanted(member), member.instance, group.target(member.id))
+        for member in group.members.values()
+    }
+    # A journal may name an assignor that this broker does not have.
+    assign = assignors.get(chosen) or next(iter(assignors.values()))
+    return assign(members, topics_of(group, outside))

@@ -1,0 +1,49 @@
+"""Work beside the requests: how it ends, and that nobody misses a bug in it."""
+
+import asyncio
+import logging
+
+import pytest
+
+from headrace.broker.background import Background
+
+HOUR_MS = 3_600_000
+
+
+def test_a_pause_ends_with_the_broker_and_stopping_waits_for_the_work() -> None:
+    done: list[bool] = []
+
+    async def go() -> None:
+        work = Background("nothing is done any more")
+
+        async def look_now_and_then() -> None:
+            done.extend((await work.pause(0), work.is_stopping))
+            done.extend((await work.pause(HOUR_MS), work.is_stopping))
+            await asyncio.sleep(0.01)
+            done.append(True)
+
+        work.begin(look_now_and_then())
+        while not done:  # noqa: ASYNC110  # there is no event to wait for
+            await asyncio.sleep(0.001)
+        await work.stop()
+        assert done == [True, False, False, True, True]
+        assert not await work.pause(HOUR_MS)
+
+    asyncio.run(asyncio.wait_for(go(), 20))
+
+
+def test_a_bug_is_told_with_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    async def go() -> None:
+        work = Background("nothing is done any more")
+
+        async def fail() -> None:
+            raise LookupError("a bug")
+
+        work.begin(fail())
+        await work.stop()
+
+    asyncio.run(go())
+    (line,) = caplog.records
+    assert (line.levelno, line.message) == (logging.CRITICAL, "nothing is done any more")
+    assert line.exc_info is not None
+    assert isinstance(line.exc_info[1], LookupError)

@@ -1,0 +1,171 @@
+"""Which group `headrace consume` reads in, and what it leaves behind there (KIP-211)."""
+
+import json
+import re
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+import headrace
+
+Command = Callable[..., Any]
+TIMEOUT_S = 10
+IDLE_MS = "30000"
+FIRST = ("consume", "--topic", "t", "--from-beginning", "--timeout-ms", IDLE_MS)
+MADE_UP = re.compile(r"console-consumer-\d{1,5}")
+
+
+@pytest.fixture
+def broker() -> Iterator[headrace.Broker]:
+    """A broker that counts requests, with three records in `t`."""
+    with headrace.Broker(settings={"headrace.metrics.port": "0"}) as running:
+        producer = confluent_kafka.Producer({"bootstrap.servers": running.bootstrap_servers})
+        for value in (b"a", b"b", b"c"):
+            producer.produce("t", value)
+        assert producer.flush(10) == 0
+        yield running
+
+
+@pytest.fixture
+def requests(broker: headrace.Broker) -> Callable[[str], int]:
+    """How many requests of an API the broker took."""
+
+    def count(api: str) -> int:
+        url = f"http://127.0.0.1:{broker.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            text = answer.read().decode()
+        found = re.search(rf'^headrace_request_seconds_count{{api="{api}"}} (\d+)', text, re.M)
+        return int(found[1]) if found else 0
+
+    return count
+
+
+def groups(cli: Command) -> list[dict[str, Any]]:
+    """The groups of the broker with their offsets."""
+    lines = cli("consumer-groups", "--describe", "--all-groups", "--json").text.splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_made_up_group_joins_leaves_and_commits_nothing(
+    cli: Command, requests: Callable[[str], int]
+) -> None:
+    ended = cli(*FIRST, "--max-messages", "3")
+    assert (ended.code, ended.text) == (0, "a\nb\nc\n")
+    counts = {
+        api: requests(api) for api in ("JoinGroup", "Heartbeat", "LeaveGroup", "OffsetCommit")
+    }
+    assert counts["JoinGroup"] >= 1
+    assert counts["LeaveGroup"] == 1
+    assert counts["OffsetCommit"] == 0
+    (left,) = groups(cli)
+    assert MADE_UP.fullmatch(left["group"])
+    assert (left["state"], left["partitions"]) == ("Empty", [])
+
+
+@pytest.mark.parametrize("value", ["true", "True", "1", "t"])
+def test_a_made_up_group_commits_when_it_is_told_to(
+    cli: Command, requests: Callable[[str], int], value: str
+) -> None:
+    setting = f"enable.auto.commit={value}"
+    ended = cli(*FIRST, "--max-messages", "2", "--command-property", setting)
+    assert (ended.code, ended.text) == (0, "a\nb\n")
+    assert requests("OffsetCommit") >= 1
+    (left,) = groups(cli)
+    assert MADE_UP.fullmatch(left["group"])
+    assert [one["current_offset"] for one in left["partitions"]] == [2]
+
+
+def test_a_named_group_commits_unless_it_is_told_not_to(
+    cli: Command, requests: Callable[[str], int]
+) -> None:
+    without = ("--group", "g", "--command-property", "enable.auto.commit=false")
+    assert cli(*FIRST, "--max-messages", "1", *without).text == "a\n"
+    assert requests("OffsetCommit") == 0
+    assert cli(*FIRST, "--max-messages", "2", "--group", "g").text == "a\nb\n"
+    assert requests("OffsetCommit") >= 1
+    by_setting = ("--command-property", "group.id=g")
+    assert cli(*FIRST, "--max-messages", "1", *by_setting).text == "c\n"
+    assert [one["group"] for one in groups(cli)] == ["g"]
+
+
+def test_one_partition_is_read_without_a_group(
+    cli: Command, requests: Callable[[str], int]
+) -> None:
+    one = ("--partition", "0", "--offset", "1", "--max-messages", "2")
+    assert cli("consume", "--topic", "t", "--timeout-ms", IDLE_MS, *one).text == "b\nc\n"
+    named = ("--group", "g", "--command-property", "enable.auto.commit=false")
+    assert cli("consume", "--topic", "t", "--timeout-ms", IDLE_MS, *one, *named).text == "b\nc\n"
+    assert (requests("JoinGroup"), requests("OffsetCommit")) == (0, 0)
+    assert groups(cli) == []
+
+
+def test_the_idle_time_begins_when_the_group_has_its_partitions(offline: Command) -> None:
+    with headrace.Broker(settings={"group.initial.rebalance.delay.ms": "3000"}) as slow:
+        servers = ("--bootstrap-server", slow.bootstrap_servers)
+        assert offline("produce", "--topic", "t", *servers, stdin=b"a\n").code == 0
+        ended = offline(*FIRST[:-1], "2500", "--max-messages", "1", *servers)
+    assert (ended.code, ended.text) == (0, "a\n")
+
+
+def test_what_was_read_is_not_read_again_when_partitions_are_added(
+    cli: Command, start: Callable[..., Any], broker: headrace.Broker
+) -> None:
+    consumer = start(*FIRST, "--max-messages", "4")
+    assert [consumer.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
+    assert cli("topics", "--alter", "--topic", "t", "--partitions", "2").code == 0
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce("t", b"d", partition=1)
+    assert producer.flush(10) == 0
+    assert consumer.stdout.readline() == b"d\n", "though nothing was committed"
+    assert consumer.wait(TIMEOUT_S) == 0
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["partition.assignment.strategy=cooperative-sticky", "group.protocol=consumer"],
+)
+def test_partitions_are_taken_one_by_one_too(cli: Command, setting: str) -> None:
+    ended = cli(*FIRST, "--max-messages", "3", "--command-property", setting)
+    assert (ended.code, ended.text) == (0, "a\nb\nc\n")
+
+
+@pytest.mark.parametrize("more", [(), ("--group", "g")])
+def test_a_topic_that_is_not_there_is_waited_for_in_a_group(
+    cli: Command, more: tuple[str, ...]
+) -> None:
+    ended = cli("consume", "--topic", "absent", "--timeout-ms", "1500", *more)
+    assert (ended.code, ended.text) == (0, "")
+    assert ended.err.splitlines() == [
+        "headrace consume: there is no topic absent; waiting for one",
+        "Processed a total of 0 messages",
+    ]
+
+
+def test_internal_topics_are_no_part_of_a_pattern(cli: Command) -> None:
+    assert cli(*FIRST, "--max-messages", "1", "--group", "g").code == 0
+    pattern = ("consume", "--include", ".*", "--from-beginning", "--timeout-ms", "2000")
+    assert cli(*pattern).text == "a\nb\nc\n"
+
+
+def test_a_topic_that_is_made_anew_is_read_from_its_beginning(
+    cli: Command, start: Callable[..., Any]
+) -> None:
+    consumer = start("consume", "--topic", "t", "--from-beginning", "--max-messages", "7")
+    assert [consumer.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
+    assert cli("topics", "--delete", "--topic", "t").code == 0
+    told = consumer.stderr.readline()
+    assert told == b"headrace consume: there is no topic t any more; waiting for one\n"
+    assert cli("produce", "--topic", "t", stdin=b"d\ne\nf\ng\n").code == 0
+    assert [consumer.stdout.readline() for _ in range(4)] == [b"d\n", b"e\n", b"f\n", b"g\n"]
+    assert consumer.wait(TIMEOUT_S) == 0
+
+
+@pytest.mark.parametrize("named", [("--group", ""), ("--command-property", "group.id=")])
+def test_a_group_without_a_name_is_refused(cli: Command, named: tuple[str, str]) -> None:
+    """A script whose variable is not set would read everything again, and commit nothing."""
+    ended = cli("consume", "--topic", "orders", *named)
+    told = "headrace consume: the name of the group is empty; give one, or leave the option out\n"
+    assert (ended.code, ended.out, ended.err) == (1, b"", told)
