@@ -1,6 +1,5 @@
 """Faults that the simulator found, each as small as it comes."""
 
-import functools
 import logging
 from collections.abc import Iterator
 from itertools import count
@@ -90,10 +89,11 @@ def test_a_deleted_topic_is_forgotten_although_the_journal_fails(small: Small) -
     small.loop.spawn(OUTSIDE, _ask_in_vain(small))
     small.loop.run_until(1_500_000)
     assert small.is_failing()
-    topic = small.services.catalog.topics["orders"]
-    for forget in small.services.topics.on_deleted:
-        small.loop.as_life(OUTSIDE, functools.partial(forget, topic))
     small.disk.failing.clear()
+    deleting = small.loop.spawn(OUTSIDE, small.services.topics.delete(DeleteTopic(UUID(int=7))))
+    small.loop.run_until(1_505_000)
+    assert deleting.done()
+    assert small.is_failing()  # for it waits before it tries again
     small.loop.run_until(30_000_000)
     assert not small.is_failing()
     assert (small.queues(), small.loop.errors) == (0, [])
