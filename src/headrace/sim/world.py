@@ -31,6 +31,7 @@ from headrace.sim.workload import Administrator, Producer
 _WALL_MS = 1_750_000_000_000
 _LOST_ANSWERS = 0.05
 _DOWN_US_MAX = 800_000
+_CALM_US = 10_000_000  # longer than anything that is under way in the disk, or waits to be mended
 _SET_UP_SECONDS_MAX = 60
 _STARTING_SECONDS_MAX = 60
 _DEAD_LETTERS = "dead-letters"
@@ -213,8 +214,12 @@ class World:
         self._calm_disk()
         task = self.loop.spawn(process.life, process.stop())
         end_us = self.loop.now_us + _STARTING_SECONDS_MAX * 1_000_000
-        while not task.done() and self.loop.now_us < end_us and not self.failed:
+        while not (task.done() or self.failed or self.disk.dead) and self.loop.now_us < end_us:
+            self.loop.halted = False  # another stop may be wanted meanwhile
             self.loop.run_until(self.loop.now_us + 1000)
+        if self.disk.dead:
+            self._bury()
+            return
         if not task.done():
             self.bug("the broker does not stop")
         elif isinstance(error := task.exception(), OSError):  # what failed before is not mended yet
@@ -301,9 +306,9 @@ class World:
         self.history.step("world", "faults stop")
         for actor_task in tasks:
             actor_task.cancel()
-        self.run_until(self.loop.now_us + 1_000_000)
         for connection in list(self.connections):
             connection.close()
+        self.run_until(self.loop.now_us + _CALM_US)
         if not self.failed:
             Ending(self, drivers).run()
 
