@@ -79,6 +79,9 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
     "deleted": [
         joined_and_produced, lambda b: b.auditor.deleting(PLACE, 2), lambda b: b.ends(2, 2),
     ],
+    "below the begin of the queue all is finished": [
+        lambda b: b.gets(5, 5), lambda b: b.says("accept", 4, "bob"),
+    ],
     "an answer that was lost may have accepted": [
         lambda b: b.gets(0, 0), lambda b: b.says("accept", 0, told=False), lambda b: b.sees(0),
         lambda b: b.sees(1),

@@ -43,7 +43,6 @@ class Auditor:
         self._open: dict[str, int] = {}
         self._open_of: dict[tuple[str, str], int] = {}
         self._started_us: dict[Queue, int] = {}
-        self._floors: dict[Queue, int] = {}
         self._spso: dict[Queue, tuple[int, int]] = {}
         self._values: dict[Place, dict[int, bytes]] = {}
         self._promised: dict[Place, dict[int, int]] = {}
@@ -116,11 +115,6 @@ class Auditor:
         """A member was told its partitions."""
         for place in places:
             self._started_us.setdefault((group, place), self._now_us())
-
-    def started(self, group: str, place: Place, start: int) -> None:
-        """A session that starts where it asks to was told that it is open."""
-        self._started_us.setdefault((group, place), self._now_us())
-        self._floors[group, place] = min(start, self._floors.get((group, place), start))
 
     # ---- deliveries
 
@@ -218,7 +212,8 @@ class Auditor:
         one = self.facts(queue, offset)
         now_us = self._now_us()
         had = holder in one.counts_of or self._open_of.get((group, holder), 0) > 0
-        if not had and not self.may_be_finished(queue, offset, but=holder):
+        finished = self.may_be_finished(queue, offset, but=holder)
+        if not had and not finished and not self._may_precede(queue, offset):
             self.broken(
                 f"{_at(place, offset)}: {verdict} of {holder}, who never had it, was carried out"
             )
@@ -307,8 +302,14 @@ class Auditor:
         return one.told + self._open.get(queue[0], 0) >= self.limit
 
     def _first(self, queue: Queue) -> int | None:
-        known = self._facts.get(queue)
-        return min(known) if known else None
+        """The first record that was delivered."""
+        known = self._facts.get(queue, {})
+        return min((offset for offset, one in known.items() if one.told), default=None)
+
+    def _may_precede(self, queue: Queue, offset: int) -> bool:
+        """Whether a record may stand before the begin of the queue: all there is finished."""
+        first = self._first(queue)
+        return queue[0] not in self._earliest and (first is None or offset < first)
 
     def _floor(self, queue: Queue) -> int | None:
         """The first record that the group has to have had; None when there is none."""
@@ -319,9 +320,7 @@ class Auditor:
         if group in self._earliest or self._was_added(queue):
             return 0
         promised = self._promised.get(place, {})
-        after = [offset for offset, at_us in promised.items() if at_us >= since_us]
-        known = [floor for floor in (self._floors.get(queue),) if floor is not None]
-        return min(after + known, default=None)
+        return min((one for one, at_us in promised.items() if at_us >= since_us), default=None)
 
     def _was_added(self, queue: Queue) -> bool:
         """Whether the partition came to a topic that the group had already."""

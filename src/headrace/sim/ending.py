@@ -51,7 +51,7 @@ class Ending:
             return
         self._audit()
         if not world.failed:
-            world.crash_after(0, power_cut=world.options.fsync)
+            world.kill(power_cut=world.options.fsync)
             world.finish(self._look_again(), _SECONDS_MAX)
 
     async def _all_finished(self) -> None:

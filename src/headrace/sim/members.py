@@ -221,18 +221,16 @@ class ShareMember:
             stolen: Said = {place: [(first, first + self._rng.randrange(3), "accept")]}
             await self._acknowledge(connection, stolen, self._session)
             return
-        for epoch in (self._session + 7,):
-            held = {
-                place: [(*span, "accept") for span in spans] for place, spans in self._held.items()
-            }
-            answer = await connection.call(
-                _ACKNOWLEDGE, 2, lambda _: None,
-                group_id=self.group, member_id=self.name, share_session_epoch=epoch,
-                is_renew_ack=False, topics=self._fields(sorted(held), held),
-            )  # fmt: skip
-            self._step(f"lies about its session epoch ({epoch}): {answer.error_code}")
-            if answer.error_code == 0:
-                self._auditor.broken(f"{self.name} was served with a wrong session epoch")
+        epoch = self._session + 7
+        held = {place: [(*span, "accept") for span in spans] for place, spans in self._held.items()}
+        answer = await connection.call(
+            _ACKNOWLEDGE, 2, lambda _: None,
+            group_id=self.group, member_id=self.name, share_session_epoch=epoch,
+            is_renew_ack=False, topics=self._fields(sorted(held), held),
+        )  # fmt: skip
+        self._step(f"lies about its session epoch ({epoch}): {answer.error_code}")
+        if answer.error_code == 0:
+            self._auditor.broken(f"{self.name} was served with a wrong session epoch")
         answer = await connection.call(
             _HEARTBEAT, 1, lambda _: None,
             group_id=self.group, member_id=self.name, member_epoch=self._epoch + 100,
@@ -247,7 +245,7 @@ class ShareMember:
         """What became of acknowledgements; it is not known after a fault of the disk."""
         codes = {place: getattr(part, field) for place, part in self._parts(answer)}
         for place, parts in said.items():
-            code = answer.error_code or codes.get(place, 0)
+            code = answer.error_code or codes.get(place, _STORAGE_ERROR)
             if code == 0:
                 self._auditor.acknowledged(asked, place, self.name, parts)
             elif code != _STORAGE_ERROR:

@@ -8,10 +8,12 @@ of its own. The broker is the shipped one from the frames of requests down to th
 import itertools
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 from uuid import UUID
 
+from headrace.broker.runtime import JournalDamaged
 from headrace.core.catalog import CreateTopic, Resource, SetConfigs
 from headrace.log.api import CorruptLog
 from headrace.sim.auditor import Auditor
@@ -197,6 +199,11 @@ class World:
             self.bug(f"the simulator itself failed: {task.exception()!r}")
         return task.done()
 
+    def kill(self, *, power_cut: bool) -> None:
+        """Let the broker die now, between two things that it does."""
+        self._power_cut = power_cut
+        self._bury()
+
     def _bury(self) -> None:
         kind = "the power is cut" if self._power_cut else "the broker is killed"
         self.history.fault(f"{kind}, at operation {self.disk.operations} of the disk")
@@ -206,7 +213,7 @@ class World:
         self.loop.as_life(OUTSIDE, self._start_later)
 
     def _stop(self) -> None:
-        """An orderly stop, during which the disk works."""
+        """An orderly stop, during which the disk works: it settles its logs in real threads."""
         process = self.process
         if process is None or not process.is_up:
             return
@@ -252,7 +259,7 @@ class World:
                 self.auditor.deleting,
             )  # fmt: skip
         except OSError as error:
-            self._start_failed(error)
+            self._start_failed(None, error)
             return
         self.loop.spawn(life, self._up(self.process))
 
@@ -260,21 +267,21 @@ class World:
         try:
             await process.start()
         except OSError as error:
-            self.loop.spawn(OUTSIDE, self._after_failed_start(error))
+            self.loop.as_life(OUTSIDE, partial(self._fail_soon, process, error))
             return
-        except CorruptLog as error:
+        except (CorruptLog, JournalDamaged, AssertionError) as error:
             self.bug(f"the broker does not start: {error!r}")
             return
         self._machines = process.machines
         self._errors_before = self.disk.errors
         self.history.step("broker", f"is up, life {process.life}")
 
-    async def _after_failed_start(self, error: OSError) -> None:
-        self._start_failed(error)
+    def _fail_soon(self, process: Process, error: OSError) -> None:
+        self.loop.call_soon(self._start_failed, process, error)  # from outside its own task
 
-    def _start_failed(self, error: OSError) -> None:
-        if self.disk.dead:
-            return  # it died while it started
+    def _start_failed(self, process: Process | None, error: OSError) -> None:
+        if self.disk.dead or self.process is not process:
+            return  # it died while it started, and is buried or will be
         self.history.step("broker", f"cannot start: {error}")
         self._end_life()
         self.disk.revive(power_cut=False)
