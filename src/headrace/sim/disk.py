@@ -40,7 +40,10 @@ class FaultyDisk(MemoryDisk):
 
     def revive(self, *, power_cut: bool) -> None:
         """What the next process finds: everything written, or what a power cut left of it."""
-        self.crash(self._survivors if power_cut else 1.0)
+        if power_cut:
+            self.crash(self._survivors)
+        else:
+            self.kill()
         self.dead = False
         self._left = None
 
