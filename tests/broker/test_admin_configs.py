@@ -99,6 +99,11 @@ def test_a_group_may_keep_its_offsets_for_a_time_of_its_own(wire: Any) -> None:
     assert shown(wire, GROUP, "team", key)[:2] == ("10080", OF_DEFAULT)
 
 
+def test_numbers_of_a_group_are_of_the_size_that_kafka_has(wire: Any) -> None:
+    types = {one.config_type for one in described(wire, GROUP, "team").values()}
+    assert types == {1, 2, 3}, "booleans, strings and 32-bit numbers"
+
+
 def test_what_was_not_asked_for_is_left_out_and_keys_narrow_the_answer(wire: Any) -> None:
     wire.create("orders")
     everything = described(wire, TOPIC, "orders")

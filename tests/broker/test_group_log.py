@@ -34,6 +34,7 @@ FULL, EMPTY = (
     Snapshot("consumer", 3, "range", M, AT, (MEMBER,)),
     Snapshot("consumer", 4, None, None, AT, ()),
 )
+BLANK = Snapshot("consumer", 0, None, None, AT, ())
 MODERN = ConsumerMember(M, None, None, "c", "/::1", frozenset(), "", 1, None)
 STAYS = "group g has no members left; its offsets stay for offsets.retention.minutes"
 
@@ -88,6 +89,7 @@ def test_what_people_did_to_offsets_is_a_line_for_all_of_them(
         GroupDropped("g", Cause.EXPIRY),
         GroupDropped("g"),  # it is of the other protocol from now on
         GroupStored("g", FULL),  # a static member came back
+        GroupStored("g", BLANK),  # it was of the other protocol, and its first member is to come
     ],
 )
 def test_what_is_told_elsewhere_or_of_no_use_is_no_line(

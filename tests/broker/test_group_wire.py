@@ -133,6 +133,7 @@ def test_describing_groups(client: Any) -> None:
     for name, why in (("absent", "Group absent not found."), ("shared", "not a classic group.")):
         assert (told[name].error_code, told[name].group_state) == (69, "Dead")
         assert told[name].error_message.endswith(why)
+        assert told[name].authorized_operations == -(2**31), "of nothing, nothing is told"
     for name in ("absent", "shared"):
         assert (described(5)[name].error_code, described(5)[name].group_state) == (0, "Dead")
     assert described(0)["g"].group_state == "Stable"

@@ -150,7 +150,7 @@ def test_partitions_are_named_once() -> None:
         ("[a", "missing ]: [a"),
         ("(?=a)", "invalid perl operator: (?="),
         ("a{2,1}", "invalid repetition size: {2,1}"),
-        ("a" * 4097, "it has more than 4096 characters"),
+        ("a" * 8193, "it has more than 8192 characters"),
     ],
 )
 def test_regular_expressions_are_res(offline: Command, regex: str, reason: str | None) -> None:

@@ -66,10 +66,11 @@ public class JavaGroups {
             }
             until(() -> {
                 for (var member : List.of(one, other)) read(member, seen);
-                return owned(one, other).equals(List.of(3, 3)) && seen.size() == 120;
+                // What was read in a rebalance is not committed; who has the partition then reads it again.
+                return owned(one, other).equals(List.of(3, 3)) && sum(committed(group)) == 120;
             });
         }
-        require(sum(committed(group)) == 120, "" + committed(group));
+        require(seen.size() == 120, "" + seen);
         require(described(group).groupState() == GroupState.EMPTY, "" + described(group));
     }
 
@@ -119,6 +120,7 @@ public class JavaGroups {
         try (var member = member("metadata", Map.of())) {
             member.subscribe(List.of(topic));
             pollUntil(() -> member.assignment().size() == 1, member);
+            member.position(place); // the consumer has asked where to begin, and would give that answer again
             var offset = new OffsetAndMetadata(7, Optional.of(0), "half way, said à");
             member.commitSync(Map.of(place, offset));
             require(member.committed(Set.of(place)).get(place).equals(offset), "" + member.committed(Set.of(place)));

@@ -5,12 +5,14 @@ Its chapters follow one another: each begins with the groups that the last one l
 
 import shlex
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from .side_by_side import Outcome, Side
 
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+_SETTLED_SECONDS_MAX, _LOOK_SECONDS = 30, 0.02
 RECORDS, FIRST_MS = 10, 1_700_000_000_000  # 2023-11-14T22:13:20Z, then one a second
 
 # A subscription of version 0 to "a": the topics, and user data of no bytes.
@@ -45,8 +47,13 @@ class Story:
         given = {name.replace("_", "."): value for name, value in settings.items()}
         self.side.order("join", name, group=group, topics=topics, settings=given)
 
-    def own(self, **counts: int) -> None:
+    def own(self, group: str = "", **counts: int) -> None:
+        """Wait until members own so many partitions; members of the new protocol said so too."""
         self.side.order("own", counts=counts)
+        deadline = time.monotonic() + _SETTLED_SECONDS_MAX
+        while group and self.side.state(group) != "Stable":
+            assert time.monotonic() < deadline, f"{group} is {self.side.state(group)}"
+            time.sleep(_LOOK_SECONDS)
 
     def commit(self, name: str, **offsets: int) -> None:
         given = {place.replace("_", "-"): offset for place, offset in offsets.items()}
@@ -241,10 +248,10 @@ def empty_group(story: Story) -> None:
 def new_protocol(story: Story) -> None:
     new = {"group_protocol": "consumer"}
     story.member("n1", "new", "a", "b", **new)
-    story.own(n1=5)
+    story.own("new", n1=5)
     story.commit("n1", a_0=5, b_0=3)
     story.side.order("subscribe", "n1", topics=["a"])
-    story.own(n1=3)
+    story.own("new", n1=3)
     story.tool(
         "--list --state --type",
         "--list --type Consumer",
@@ -259,16 +266,16 @@ def new_protocol(story: Story) -> None:
         "--delete --group new",
     )
     story.member("n2", "new", "a", "unread", **new)
-    story.own(n1=2, n2=2)
+    story.own("new", n1=2, n2=2)
     story.tool("--describe --group new --members", "--describe --group new --state")
     for number in (1, 2):
         name, fixed = f"r{number}", {"group_instance_id": f"i{number}"}
         story.member(name, "ranged", "a", group_remote_assignor="range", **fixed, **new)
-        story.own(**{"r1": 3} if number == 1 else {"r1": 2, "r2": 1})
+        story.own("ranged", **{"r1": 3} if number == 1 else {"r1": 2, "r2": 1})
     story.side.order(
         "join", "p", group="matched", pattern="^(a|u.*)$", settings={"group.protocol": "consumer"}
     )
-    story.own(p=4)
+    story.own("matched", p=4)
     story.tool(
         "--describe --group ranged",
         "--describe --group ranged --members --verbose",
@@ -281,7 +288,7 @@ def new_protocol(story: Story) -> None:
 
 def new_protocol_left(story: Story) -> None:
     story.side.order("leave", "n1")
-    story.own(n2=4)
+    story.own("new", n2=4)
     story.side.order("leave", "n2")
     story.tool(
         "--describe --group new (left)",
@@ -303,7 +310,7 @@ def a_name_changes_its_kind(story: Story) -> None:
     story.commit("then", a_0=4)
     story.side.order("leave", "then")
     story.member("now", "moving", "a", group_protocol="consumer")
-    story.own(now=3)
+    story.own("moving", now=3)
     story.tool("--describe --group moving", "--list --type --state")
     story.side.order("leave", "now")
     story.member("again", "moving", "a")

@@ -19,7 +19,8 @@ from typing import IO, Any, TypeVar
 
 from brokers import Broker, Headrace, Kafka, java, prepared
 from headrace.client.connection import Cluster
-from headrace.client.errors import check
+from headrace.client.errors import BrokerError, check
+from headrace.client.groups import describe_groups
 
 T = TypeVar("T")
 
@@ -126,6 +127,12 @@ class Side:
             "topic_partitions": [],
         }
         check(self.cluster.ask(_BEAT, _BEAT_VERSION, beating).error_code, f"joining {group}")
+
+    def state(self, group: str) -> str:
+        """The state of a group now."""
+        described = describe_groups(self.cluster, [group])[group]
+        assert not isinstance(described, BrokerError), described
+        return described.state
 
     def sync(self, group: str, member: str, generation: int) -> None:
         """As the leader, end a rebalance with an empty assignment for everybody."""

@@ -83,6 +83,7 @@ class GroupDriver:
         self.shard, self.codec = GroupShard(self), GroupJournal()
         self.journal: list[Entry] = []
         self.mono = 0
+        self.set_back_ms = 0  # how far somebody set the calendar clock back
         self.told: dict[Ticket, Any] = {}
         self._tickets = itertools.count(1)
         self._names = itertools.count(1)
@@ -110,7 +111,7 @@ class GroupDriver:
 
     @property
     def now(self) -> Now:
-        return Now(MonoMs(self.mono), WallMs(1_700_000_000_000 + self.mono))
+        return Now(MonoMs(self.mono), WallMs(1_700_000_000_000 + self.mono - self.set_back_ms))
 
     def group(self, name: str = "g") -> ClassicGroup:
         group = self.shard.groups[name]

@@ -1,12 +1,15 @@
 """Static members: who comes back under an instance id goes on where it was (KIP-345, KIP-814)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from headrace.core.errors import Why
+from headrace.core.group_events import GroupStored
 from headrace.core.group_words import Phase
+from headrace.core.types import MemberId
 
 Groups = Callable[..., Any]
 
@@ -165,3 +168,15 @@ def test_rebalance_waits_while_only_static_members_are_left(
     assert list(groups.group().members) == ["m1"]
     groups.elapse(5_000)
     assert groups.group().phase is Phase.EMPTY
+
+
+@pytest.mark.parametrize("leader", [None, MemberId("gone")])
+def test_a_journal_whose_group_has_no_leader_can_be_served(
+    drive_groups: Groups, leader: MemberId | None
+) -> None:
+    groups = drive_groups()
+    stable(groups)
+    stored = replace(groups.group().stored, leader=leader)
+    groups.journal += groups.codec.records([GroupStored("g", stored)], groups.now.wall)
+    groups.restart()
+    assert groups.join(instance="i2").answer().leader == "m1"

@@ -202,3 +202,12 @@ def test_heartbeats_leave_nothing_behind(drive_groups: Groups) -> None:
     assert groups.group().phase is Phase.STABLE
     groups.elapse(1)
     assert groups.group().phase is Phase.EMPTY
+
+
+def test_who_waits_already_takes_no_second_place_in_a_full_group(drive_groups: Groups) -> None:
+    groups = drive_groups(members_max=1, initial_delay_ms=3_000)
+    first = groups.join()
+    again = groups.join("m1")
+    assert first.why is Why.REBALANCE_IN_PROGRESS
+    assert again.why is None
+    assert groups.join().why is Why.GROUP_FULL

@@ -242,3 +242,23 @@ def test_topics_that_are_unsubscribed_go_at_once_even_before_a_new_assignment(gr
     answer = group.heartbeat("a", 2, topics=frozenset("u"))
     assert (answer.epoch, group.text(answer.assignment)) == (2, "u:0,1")
     assert group.consumers().state is ConsumerState.ASSIGNING
+
+
+def test_a_clock_that_was_set_back_keeps_no_assignment_waiting(group: Any) -> None:
+    group.consumer_limits = replace(group.consumer_limits, assignment_interval_ms=1000)
+    group.enter("a")
+    group.set_back_ms = 3_600_000
+    assert group.enter("b").epoch == 3
+
+
+def test_members_that_ask_alike_share_one_set_of_topics(group: Any) -> None:
+    """A pattern may match a hundred thousand topics, and each of a thousand members ask with it."""
+    group.make_topic("tea", 1)
+    for member, topics in (("a", []), ("b", []), ("c", ["u"]), ("d", ["u"])):
+        group.enter(member, regex="t.*", topics=frozenset(topics))
+    asked = group.consumers().subscriptions()
+    assert asked["a"] is asked["b"]
+    assert asked["c"] is asked["d"]
+    assert asked["a"] == {"t", "tea"}
+    assert asked["c"] == {"t", "tea", "u"}
+    assert group.consumers().subscribed == {"t", "tea", "u"}

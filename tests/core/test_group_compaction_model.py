@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.consumer_group import ConsumerGroup
 from headrace.core.group_shard import GroupShard
-from headrace.core.group_words import Candidate, Leave, Leaver
+from headrace.core.group_words import Candidate, Leave, Leaver, Member
 from headrace.core.machine import Entry
 from headrace.core.types import MemberId
 
@@ -40,22 +40,33 @@ class Compacted(RuleBasedStateMachine):
 
     # ---- members of the classic protocol
 
-    @rule(group=groups, instance=st.sampled_from([None, None, "i"]), id_required=st.booleans())
-    def classic_member_joins(self, group: str, instance: str | None, id_required: bool) -> None:
-        self.driver.join(group=group, instance=instance, id_required=id_required)
+    @rule(
+        group=groups,
+        instance=st.sampled_from([None, None, "i"]),
+        id_required=st.booleans(),
+        offers=st.sampled_from([{"range": b""}, {"range": b"", "other": b""}, {"other": b""}]),
+    )
+    def classic_member_joins(
+        self, group: str, instance: str | None, id_required: bool, offers: dict[str, bytes]
+    ) -> None:
+        self.driver.join(group=group, instance=instance, id_required=id_required, offers=offers)
 
     @rule(group=groups)
     def classic_members_rejoin_and_sync(self, group: str) -> None:
-        for asks in (self.driver.join, self._sync):
+        for asks in (self._rejoin, self._sync):
             known = self.group(group)
-            for member in list(known.members.values()) if known is not None else ():
-                asks(member.id, instance=member.instance, group=group)
+            for member in list(known.members.values()) if isinstance(known, ClassicGroup) else ():
+                asks(member, group)
 
-    def _sync(self, member: MemberId, *, instance: str | None, group: str) -> None:
+    def _rejoin(self, member: Member, group: str) -> None:
+        offers = {one.name: one.metadata for one in member.candidates}
+        self.driver.join(member.id, instance=member.instance, group=group, offers=offers)
+
+    def _sync(self, member: Member, group: str) -> None:
         known = self.group(group)
         if isinstance(known, ClassicGroup):
             given = {str(one): one.encode() for one in known.members}
-            self.driver.sync(member, known.generation, given, instance, group)
+            self.driver.sync(member.id, known.generation, given, member.instance, group)
 
     @rule(group=groups, everybody=st.booleans())
     def members_are_removed(self, group: str, everybody: bool) -> None:
@@ -162,6 +173,13 @@ class Compacted(RuleBasedStateMachine):
                 held = [one for member in known.members for one in known.holding(member)]
                 assert len(held) == len(set(held))
                 assert set(held) == set(known._holders)
+
+    @invariant()
+    def what_all_offer_is_known(self) -> None:
+        for known in self.driver.shard.groups.values():
+            if isinstance(known, ClassicGroup) and known.members:
+                names = [{one.name for one in each.candidates} for each in known.members.values()]
+                assert known._common() == set.intersection(*names)
 
     def store(self) -> None:
         fresh = self.driver.journal[self.written :]

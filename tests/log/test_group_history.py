@@ -240,6 +240,7 @@ def test_group_that_leaves_its_offsets_goes_on_under_the_other_protocol() -> Non
     assert found[1] == Converted(WallMs(1001), "consumer")
     found = told(commit(5), ConsumerGroupDropped("g"), stored(1, ALICE))
     assert found[1] == Converted(WallMs(1001), "classic")
+    assert len(told(commit(5), ConsumerGroupDropped("g"), stored(0))) == 2
 
 
 def test_records_of_the_future_are_counted_and_passed_over() -> None:

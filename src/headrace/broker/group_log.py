@@ -59,7 +59,8 @@ def _tell_classic(event: GroupStored | GroupDropped) -> None:
     if isinstance(event, GroupDropped):
         _tell_end(event)
     elif not event.snapshot.members:
-        log.info(_EMPTY, event.group)
+        if event.snapshot.generation:  # else its first member is yet to come
+            log.info(_EMPTY, event.group)
     elif event.completes:
         log.info(
             "group %s: generation %d has %d members, assigned by %s",

@@ -21,11 +21,13 @@ class GroupSettings(Table):
         choices=("", "consumer", "share"),
     )  # fmt: skip
     consumer_session_timeout_ms: int = setting(
-        "consumer.session.timeout.ms", 45_000, "Silence after which a member is removed.", low=1
-    )
+        "consumer.session.timeout.ms", 45_000, "Silence after which a member is removed.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
     consumer_heartbeat_ms: int = setting(
-        "consumer.heartbeat.interval.ms", 5000, "Pause between heartbeats of a member.", low=1
-    )
+        "consumer.heartbeat.interval.ms", 5000, "Pause between heartbeats of a member.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
     offsets_retention_minutes: int = setting(
         "offsets.retention.minutes", 10_080,
         "How long committed offsets are kept once nobody uses them.", low=1, high=INT_MAX,
@@ -43,21 +45,24 @@ class GroupSettings(Table):
     )
     share_delivery_count_limit: int = setting(
         "share.delivery.count.limit", 5, "Deliveries of a record before it is archived.",
-        low=2, aliases=("share.delivery.attempt.limit",),
+        low=2, high=INT_MAX, aliases=("share.delivery.attempt.limit",),
     )  # fmt: skip
     share_lock_ms: int = setting(
         "share.record.lock.duration.ms", 30_000, "Duration of an acquisition lock.",
-        low=1000, aliases=("record.lock.duration.ms",),
+        low=1000, high=INT_MAX, aliases=("record.lock.duration.ms",),
     )  # fmt: skip
     share_record_locks: int = setting(
-        "share.partition.max.record.locks", 2000, "Records in flight per share-partition.", low=100
-    )
+        "share.partition.max.record.locks", 2000, "Records in flight per share-partition.",
+        low=100, high=INT_MAX,
+    )  # fmt: skip
     share_session_timeout_ms: int = setting(
-        "share.session.timeout.ms", 45_000, "Silence after which a member is removed.", low=1
-    )
+        "share.session.timeout.ms", 45_000, "Silence after which a member is removed.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
     share_heartbeat_ms: int = setting(
-        "share.heartbeat.interval.ms", 5000, "Pause between heartbeats of a member.", low=1
-    )
+        "share.heartbeat.interval.ms", 5000, "Pause between heartbeats of a member.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
     dead_letter_topic: str = setting(
         "errors.deadletterqueue.topic.name", "",
         "Topic that rejected and exhausted records are written to; empty: none.",

@@ -13,6 +13,10 @@ from typing import Any
 REPEATS_MAX = 10
 REPEATS_SECONDS = 60.0
 _KINDS_MAX = 1000
+_MESSAGE_CHARS_MAX = 2000
+# Clients choose the names that stand in messages: none begins a line, or moves a terminal's cursor.
+_CONTROLS = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
+_ESCAPED = {code: ascii(chr(code))[1:-1] for code in _CONTROLS}
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "left_out"}
 
 
@@ -20,7 +24,8 @@ class Text(logging.Formatter):
     """`2026-11-21T13:17:45.120Z INFO headrace.broker: message`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = f"{_time(record)} {record.levelname} {record.name}: {_message(record)}"
+        message = _message(record).translate(_ESCAPED)
+        text = f"{_time(record)} {record.levelname} {record.name}: {message}"
         trace = _trace(self, record)
         return f"{text}\n{trace}" if trace else text
 
@@ -84,7 +89,10 @@ def _time(record: logging.LogRecord) -> str:
 def _message(record: logging.LogRecord) -> str:
     left_out = getattr(record, "left_out", 0)
     more = f" ({left_out} more lines like this were left out before it)" if left_out else ""
-    return record.getMessage() + more
+    text = record.getMessage()
+    if len(text) > _MESSAGE_CHARS_MAX:
+        text = f"{text[:_MESSAGE_CHARS_MAX]}... ({len(text)} characters)"
+    return text + more
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:

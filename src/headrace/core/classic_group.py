@@ -64,6 +64,7 @@ class ClassicGroup:
         self.timers: dict[tuple[Timer, MemberId], MonoMs] = {}
         self.delay_left_ms: int | None = None  # while a first rebalance is put off
         self.joined_in_delay = False
+        self._offers = Counter[str]()  # how many members offer each protocol
         self._topics_of: tuple[Snapshot, Container[str]] | None = None
 
     def thinking(self) -> "ClassicGroup":
@@ -71,6 +72,7 @@ class ClassicGroup:
         ahead = copy(self)
         ahead.members, ahead.timers = self.members.copy(), self.timers.copy()
         ahead.joins, ahead.syncs = self.joins.copy(), self.syncs.copy()
+        ahead._offers = self._offers.copy()
         return ahead
 
     # ---- what there is to know
@@ -180,8 +182,7 @@ class ClassicGroup:
         )
 
     def _common(self) -> set[str]:
-        offered = ({one.name for one in member.candidates} for member in self.members.values())
-        return set.intersection(*offered)
+        return {name for name, count in self._offers.items() if count == len(self.members)}
 
     # ---- what decides over its offsets (core.offset_life.Owner)
 
@@ -274,10 +275,10 @@ class ClassicGroup:
                     self.leader = member.id
                 if member.id not in self.members and self.delay_left_ms is not None:
                     self.joined_in_delay = True
-                self.members[member.id] = member
+                self._put(member)
             case MemberReplaced(_, old, member):
                 self._remove(old)
-                self.members[member.id] = member
+                self._put(member)
                 if self.leader == old:
                     self.leader = member.id
             case MemberGone(_, gone):
@@ -296,8 +297,19 @@ class ClassicGroup:
                     if parked.get(member) == ticket:
                         del parked[member]
 
+    def _put(self, member: Member) -> None:
+        self._offer(self.members.get(member.id), -1)
+        self._offer(member, 1)
+        self.members[member.id] = member
+
+    def _offer(self, member: Member | None, step: int) -> None:
+        for name in {one.name for one in member.candidates} if member is not None else ():
+            self._offers[name] += step
+            if not self._offers[name]:
+                del self._offers[name]
+
     def _remove(self, member: MemberId) -> None:
-        self.members.pop(member, None)
+        self._offer(self.members.pop(member, None), -1)
         self.joins.pop(member, None)
         self.syncs.pop(member, None)
         for timer in (Timer.SESSION, Timer.SYNC):
@@ -308,8 +320,13 @@ class ClassicGroup:
         self.phase = Phase.STABLE if snapshot.members else Phase.EMPTY
         self.generation = snapshot.generation
         self.protocol_type, self.protocol = snapshot.protocol_type, snapshot.protocol
-        self.leader, self.state_at = snapshot.leader, snapshot.state_at
-        self.members = {member.id: member for member in snapshot.members}
+        self.state_at = snapshot.state_at
+        self.members = {}
+        self._offers = Counter()
+        for member in snapshot.members:
+            self._put(member)
+        known = snapshot.leader in self.members  # whatever a foreign journal may tell
+        self.leader = snapshot.leader if known else next(iter(self.members), None)
         self.delay_left_ms = None
 
     def due(self, until: MonoMs) -> Iterator[tuple[Timer, MemberId]]:

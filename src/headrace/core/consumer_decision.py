@@ -232,8 +232,11 @@ class ConsumerDecision:
     def _goal(self, member: ConsumerMember) -> Goal:
         """The target, without topics that the member has just stopped to ask for."""
         group = self._group
-        wanted = {view.id for name in group.wanted(member) if (view := self._outside.topic(name))}
-        partitions = frozenset(one for one in group.target(member.id) if one.topic_id in wanted)
+        partitions = group.target(member.id)
+        if group.target_epoch != group.epoch:  # a new target is not due yet
+            names = group.wanted(member)
+            wanted = {view.id for name in names if (view := self._outside.topic(name))}
+            partitions = frozenset(one for one in partitions if one.topic_id in wanted)
         return Goal(
             group.target_epoch,
             partitions,

@@ -98,14 +98,26 @@ class ConsumerGroup:
     def subscribed(self) -> frozenset[str]:
         """Every topic that some member asks for, by its name or by a regular expression."""
         if self._subscribed is None:
-            wanted = (self.wanted(member) for member in self.members.values())
-            self._subscribed = frozenset().union(*wanted)
+            self._subscribed = frozenset().union(*set(self.subscriptions().values()))
         return self._subscribed
 
     def wanted(self, member: ConsumerMember) -> frozenset[str]:
         """The topics that a member asks for, whether they exist or not."""
         resolved = self.regexes.get(member.regex)
-        return member.topics | resolved.topics if resolved is not None else member.topics
+        if resolved is None:
+            return member.topics
+        return member.topics | resolved.topics if member.topics else resolved.topics
+
+    def subscriptions(self) -> dict[MemberId, frozenset[str]]:
+        """The same for every member. Who asks alike has the same set: each may be large."""
+        known: dict[tuple[frozenset[str], str], frozenset[str]] = {}
+        found = {}
+        for member in self.members.values():
+            asked = member.topics, member.regex
+            if asked not in known:
+                known[asked] = self.wanted(member)
+            found[member.id] = known[asked]
+        return found
 
     def assignor(self, default: str) -> str:
         """The assignor that most members ask for."""

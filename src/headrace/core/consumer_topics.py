@@ -33,8 +33,9 @@ def assigned_by(group: ConsumerGroup, outside: ConsumerOutside) -> dict[MemberId
     """What the group's assignor gives each of its members."""
     assignors = outside.consumer_limits.assignors
     chosen = group.assignor(default=next(iter(assignors)))
+    wanted = group.subscriptions()
     members = {
-        member.id: AssignMember(group.wanted(member), member.instance, group.target(member.id))
+        member.id: AssignMember(wanted[member.id], member.instance, group.target(member.id))
         for member in group.members.values()
     }
     # A journal may name an assignor that this broker does not have.

@@ -222,8 +222,9 @@ class GroupHistory:
         if snapshot.members:
             name = snapshot.protocol or ""
             return [Assigned(at, snapshot.generation, name, snapshot.members)]
-        # Kafka writes an empty group also before its first member comes.
-        return [Emptied(at, snapshot.generation)] if had or self._had_members else []
+        # An empty group is also written before its first member comes.
+        emptied = snapshot.generation > 0 and (had or self._had_members)
+        return [Emptied(at, snapshot.generation)] if emptied else []
 
     def _guessed(self, by: str) -> Cause:
         """Why an offset moved where only that it was committed is recorded.
