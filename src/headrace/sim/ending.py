@@ -52,7 +52,8 @@ class Ending:
         self._audit()
         if not world.failed:
             world.kill(power_cut=world.options.fsync)
-            world.finish(self._look_again(), _SECONDS_MAX)
+            if not world.finish(self._look_again(), _SECONDS_MAX) and not world.failed:
+                world.bug("the broker is not of use after a crash in quiet times")
 
     async def _all_finished(self) -> None:
         """Return once every group has finished every record."""

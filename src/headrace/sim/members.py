@@ -73,11 +73,10 @@ class ShareMember:
         """Join and consume, again and again, until the world wants no more."""
         while self._world.is_wanted(self.group):
             try:
-                connection = Connection(self._world, self._rng)
+                connection = Connection(self._world, self._rng, self._let_go)
                 try:
                     await self._consume(connection)
                 finally:
-                    self._auditor.let_go(self.group, self.name)
                     connection.close()
             except Lost:
                 pass
@@ -120,8 +119,11 @@ class ShareMember:
         self._step("leaves")
         if self._session:
             await self._acknowledge(connection, self._verdicts(), -1)
-        self._auditor.let_go(self.group, self.name)
+        self._let_go()
         await self._beat(connection, None, epoch=-1)
+
+    def _let_go(self) -> None:
+        self._auditor.let_go(self.group, self.name)
 
     # ---- requests
 
@@ -201,7 +203,7 @@ class ShareMember:
             self._outcome(asked, said, answer, "error_code")
 
         if epoch == -1:
-            self._auditor.let_go(self.group, self.name)
+            self._let_go()
         answer = await connection.call(
             _ACKNOWLEDGE, 2, let_out,
             group_id=self.group, member_id=self.name, share_session_epoch=epoch,

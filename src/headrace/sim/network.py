@@ -32,9 +32,16 @@ class Lost(Exception):
 
 
 class Connection:
-    """One connection of a client to the broker that is up now. Raises: Lost from every call."""
+    """One connection of a client to the broker that is up now. Raises: Lost from every call.
 
-    def __init__(self, world: "World", rng: Random) -> None:
+    Args:
+        ended: called when either side closes it, whether or not the client looks.
+    """
+
+    def __init__(
+        self, world: "World", rng: Random, ended: Callable[[], None] | None = None
+    ) -> None:
+        self._ended = ended
         self.is_open = False
         self._world = world
         self._rng = rng
@@ -110,6 +117,8 @@ class Connection:
 
     def broken(self) -> None:
         """The other end is gone."""
+        if self.is_open and self._ended is not None:
+            self._ended()
         self.is_open = False
         self._world.connections.pop(self, None)
         if self._waiting is not None and not self._waiting.done():
