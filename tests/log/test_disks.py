@@ -116,3 +116,26 @@ def test_the_system_clock_has_both_times() -> None:
     after = clock.now()
     assert before.mono <= after.mono
     assert before.wall > 1_700_000_000_000
+
+
+def test_what_a_failed_sync_left_out_is_lost_with_the_power_and_not_with_the_process() -> None:
+    disk = MemoryDisk()
+    file = disk.open("log")
+    file.append(b"lost")
+    disk.failing.add("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        file.sync()
+    disk.failing.clear()
+    disk.kill()
+    with pytest.raises(OSError, match="Bad file"):
+        file.size()
+    file = disk.open("log")
+    assert file.pread(9, 0) == b"lost"
+    file.sync()
+    disk.crash(0.0)
+    assert disk.read("log") == b""
+    file = disk.open("log")
+    file.append(b"kept")
+    file.sync()
+    disk.crash(0.0)
+    assert disk.read("log") == b"kept"

@@ -158,3 +158,40 @@ def test_what_was_cut_off_is_forgotten_by_producers_and_indexes() -> None:
         log.append(data, batches.headers(data))
     assert log.offset_for_time(WallMs(5)) == (5, 5)
     assert values(log) == [b"v"] * 6
+
+
+def test_a_failed_sync_is_known_to_the_next_process(caplog: pytest.LogCaptureFixture) -> None:
+    """It takes from the system's memory what no later sync would bring to the disk."""
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER)
+    append(log, b"0")
+    log.sync()
+    append(log, b"1")
+    disk.failing.add("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        log.sync()
+    disk.failing.clear()
+    disk.kill()
+    log = SegmentedLog(disk, FOLDER)
+    append(log, b"2")
+    log.sync()
+    disk.crash(0.0)
+    assert values(SegmentedLog(disk, FOLDER)) == [b"0", b"1", b"2"]
+    assert [one.getMessage() for one in caplog.records] == [
+        "orders-0/00000000000000000000.log is written once more: a sync of it had failed"
+    ]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_failed_sync_that_was_mended_leaves_no_trace(keep: bool) -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER)
+    append(log, b"0")
+    before = disk.list(FOLDER)
+    disk.failing.add("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        log.sync()
+    assert disk.list(FOLDER) != before
+    disk.failing.clear()
+    log.heal(keep=keep)
+    assert disk.list(FOLDER) == before

@@ -47,7 +47,7 @@ class DeadLetters:
         self._topics = topics
         self._shares = shares
         self._wanted = asyncio.Event()
-        self._waiting: set[Shard] = set()
+        self._waiting: dict[Shard, None] = {}  # an ordered set
         self._task: asyncio.Task[None] | None = None
         self._in_doubt = False  # whether copies may be there that the journal does not know of
         self._found: dict[UUID, set[_Origin]] = {}
@@ -58,7 +58,7 @@ class DeadLetters:
         for shard in self._shares.shards:
             shard.listeners.append(self._look)
             if self._shares.machine_of(shard).archiving:
-                self._waiting.add(shard)
+                self._waiting[shard] = None
                 self._wanted.set()
                 self._in_doubt = True
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -74,7 +74,7 @@ class DeadLetters:
         """Take notice of records that became ARCHIVING."""
         for event in events:
             if isinstance(event, Settled) and event.state is State.ARCHIVING:
-                self._waiting.add(self._shares.shard(event.key.group))
+                self._waiting[self._shares.shard(event.key.group)] = None
                 self._wanted.set()
                 return
 
@@ -83,7 +83,7 @@ class DeadLetters:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            shards, self._waiting = self._waiting, set()
+            shards, self._waiting = self._waiting, {}
             self._found.clear()
             group = ""
             try:

@@ -27,6 +27,7 @@ _READ_BYTES = 1 << 20
 _PROGRESS_MS = 1_000
 _PAUSE_MS_MIN = 100  # before the second attempt to go on after a fault; the first is made at once
 _PAUSE_MS_MAX = 5_000
+_TO_TELL_MAX = 10_000  # kept while a fault lasts; what they tell is found again at the next start
 
 CommandT = TypeVar("CommandT")
 EventT = TypeVar("EventT")
@@ -83,6 +84,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._recovered = recovered
         self._sync_journal = sync or self._sync_in_thread
         self._unwritten: list[Entry] = []
+        self._to_tell: list[CommandT] = []
         self._parked: list[_Parked] = []
         self._unsynced: list[_Parked] = []
         self._syncing: asyncio.Task[None] | None = None
@@ -138,7 +140,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
     def start(self) -> None:
         """Begin to keep time, on the running event loop, and run the recovery command."""
         if self._recovered is not None:
-            self.tell(self._recovered)
+            self.submit(self._recovered, _nobody)
         self._arm()
 
     async def ask(self, command: CommandT) -> Any:
@@ -151,8 +153,15 @@ class ShardRuntime(Generic[CommandT, EventT]):
         return await future
 
     def tell(self, command: CommandT) -> None:
-        """Decide a command whose caller does not wait; it cannot be refused."""
-        self.submit(command, _nobody)
+        """Decide a command whose caller does not wait; it cannot be refused.
+
+        What a fault takes back is decided again once the machine is rebuilt.
+        """
+        self.submit(command, partial(self._told, command))
+
+    def _told(self, command: CommandT, reply: Any) -> None:
+        if isinstance(reply, StorageFault) and len(self._to_tell) < _TO_TELL_MAX:
+            self._to_tell.append(command)
 
     async def durable(self) -> None:
         """Return once everything decided so far is durable. Raises: StorageFault."""
@@ -307,7 +316,10 @@ class ShardRuntime(Generic[CommandT, EventT]):
             return False
         self._fault = None
         if self._recovered is not None:
-            self.tell(self._recovered)
+            self.submit(self._recovered, _nobody)
+        to_tell, self._to_tell = self._to_tell, []
+        for command in to_tell:
+            self.tell(command)
         self._arm()
         return True
 

@@ -40,7 +40,7 @@ class Server:
     def __init__(self, services: Services, dispatcher: Dispatcher) -> None:
         self.services = services
         self.dispatcher = dispatcher
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # an ordered set
         self.connection_ids = count(1)
         self.staging = bytearray(STAGING_BYTES)
         self._listening: asyncio.Server | None = None
@@ -112,13 +112,13 @@ class Connection(asyncio.BufferedProtocol):
             )  # fmt: skip
             self._transport.abort()
             return
-        self._server.connections.add(self)
+        self._server.connections[self] = None
         self._server.services.metrics.connections_accepted += 1
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio calls it so
         if self not in self._server.connections:
             return
-        self._server.connections.discard(self)
+        del self._server.connections[self]
         self._server.services.metrics.closed[self._ended_by] += 1
         self._ending = True
         if self._task is None:

@@ -222,14 +222,19 @@ class Shares:
         topic = self._topics.catalog.topics.get(name)
         if topic is None or topic.internal:
             return None
-        logs = [self._topics.partitions.get(topic.id, index) for index in range(topic.partitions)]
-        if None in logs:
+        opened: list[Partition] = []
+        for index in range(topic.partitions):
+            partition = self._topics.partitions.get(topic.id, index)
+            if partition is None:  # it was added a moment ago, and is served once it is open
+                break
+            opened.append(partition)
+        if not opened:
             return None
         try:
             return TopicView(
                 topic.id,
-                tuple(log.start_offset for log in logs if log is not None),
-                tuple(log.high_watermark for log in logs if log is not None),
+                tuple(log.start_offset for log in opened),
+                tuple(log.high_watermark for log in opened),
             )
         except OSError:  # one cannot be opened, which the partition tells; ticks must go on
             return None
@@ -283,7 +288,8 @@ class Shares:
     def _wake(self, events: Sequence[Event]) -> None:
         """Wake polls of a group whose records became available, or whose window has room."""
         waking = Settled | Started | Advanced
-        for group in {event.key.group for event in events if isinstance(event, waking)}:
+        woken = (event.key.group for event in events if isinstance(event, waking))
+        for group in dict.fromkeys(woken):
             self._waits.notify(wait_key(group))
 
     def _forget(self, topic: Topic, by: str) -> None:  # noqa: ARG002  # as all that are told

@@ -33,6 +33,7 @@ _JOURNAL = "__cluster_metadata-0"
 _PRODUCER_IDS_PER_BLOCK = 1000
 # A checkpoint is due when the journal has so many records beside those that still say something.
 _DEAD_RECORDS_MIN = 1000
+_OPEN_AGAIN_SECONDS = 1.0
 
 log = logging.getLogger("headrace.broker")
 AnswerT = TypeVar("AnswerT")
@@ -65,6 +66,7 @@ class Topics:
         self._producer_ids = iter(range(0))
         self.on_deleted: list[Callable[[Topic, str], None]] = []
         self._changes: set[asyncio.Task[Any]] = set()
+        self._openings: set[asyncio.TimerHandle] = set()
         self._one_at_a_time = asyncio.Lock()
         self.listeners = self._catalog.listeners
 
@@ -131,8 +133,38 @@ class Topics:
         reply = await self._catalog.ask(command)
         assert isinstance(reply, Topic | Refused)
         if isinstance(reply, Topic):
-            await self.partitions.open_topic(reply, self.catalog)
+            try:
+                await self.partitions.open_topic(reply, self.catalog)
+            except OSError as error:
+                log.error(
+                    "new partitions of %s cannot be opened: %s; it is tried again each second",
+                    reply.name,
+                    error,
+                )
+                self._open_later(reply.id)
+                raise
         return reply
+
+    def _open_later(self, topic_id: UUID) -> None:
+        """Open partitions that the catalogue has: nobody can add them a second time."""
+
+        def begin() -> None:
+            self._openings.discard(timer)
+            self._begin(self._open_missing(topic_id))
+
+        timer = asyncio.get_running_loop().call_later(_OPEN_AGAIN_SECONDS, begin)
+        self._openings.add(timer)
+
+    async def _open_missing(self, topic_id: UUID) -> None:
+        topic = self.catalog.topics_by_id.get(topic_id)
+        if topic is None:
+            return
+        try:
+            await self.partitions.open_topic(topic, self.catalog)
+        except OSError:
+            self._open_later(topic_id)
+        else:
+            log.warning("the new partitions of %s are open", topic.name)
 
     async def set_configs(self, command: SetConfigs) -> Refused | None:
         """Set configuration values that were found to make sense."""
@@ -167,10 +199,13 @@ class Topics:
         Half of one would leave a topic without logs, or another's logs under its name. A change
         waits for the one before it, since opening and removing files is not done at once.
         """
+        return await asyncio.shield(self._begin(change))
+
+    def _begin(self, change: Coroutine[Any, Any, AnswerT]) -> "asyncio.Task[AnswerT]":
         task = asyncio.ensure_future(self._in_turn(change))
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
-        return await asyncio.shield(task)
+        return task
 
     async def _in_turn(self, change: Coroutine[Any, Any, AnswerT]) -> AnswerT:
         async with self._one_at_a_time:
@@ -211,8 +246,10 @@ class Topics:
 
     async def close(self) -> None:
         """Write, sync and close everything. Raises: OSError."""
-        if self._changes:
+        while self._changes:
             await asyncio.wait(self._changes)
+        for timer in self._openings:
+            timer.cancel()
         await self._catalog.close()
         self.partitions.close()
         self._journal.close()

@@ -19,7 +19,8 @@ class Waits:
         self._limit = limit
         self._waiting = 0
         self._closed = False
-        self._by_key: dict[Hashable, set[asyncio.Future[bool]]] = {}
+        # Dictionaries as ordered sets: who has waited longest is woken first.
+        self._by_key: dict[Hashable, dict[asyncio.Future[bool], None]] = {}
 
     @property
     def waiting(self) -> int:
@@ -40,9 +41,9 @@ class Waits:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         timer = loop.call_later(timeout_ms / 1000, _expire, waiter)
-        mine = set(keys)  # a fetch may name a partition twice
+        mine = dict.fromkeys(keys)  # a fetch may name a partition twice
         for key in mine:
-            self._by_key.setdefault(key, set()).add(waiter)
+            self._by_key.setdefault(key, {})[waiter] = None
         self._waiting += 1
         try:
             return await waiter
@@ -51,7 +52,7 @@ class Waits:
             self._waiting -= 1
             for key in mine:
                 waiters = self._by_key[key]
-                waiters.discard(waiter)
+                waiters.pop(waiter, None)
                 if not waiters:
                     del self._by_key[key]
 

@@ -270,7 +270,7 @@ class ShareShard:
         return events
 
     def _views(self, names: Iterable[str]) -> dict[str, TopicView]:
-        found = ((name, self._outside.topic(name)) for name in names)
+        found = ((name, self._outside.topic(name)) for name in sorted(names))
         return {name: view for name, view in found if view is not None}
 
     def _heartbeat(self, command: Heartbeat, now: Now) -> Decided[Event] | Refused:

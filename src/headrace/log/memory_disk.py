@@ -1,7 +1,8 @@
 """A disk and a clock in memory: the same interface, for tests and simulation, with faults on order.
 
 The disk knows how much of each file was synced. `crash` forgets or tears the rest, as a power cut
-does, and makes every open file useless; the disk itself can then be used by the next process.
+does; `kill` ends the process alone. Either makes every open file useless; the disk itself can then
+be used by the next process.
 Names (create, rename, remove) and truncation take effect at once, like data that `write` replaced.
 """
 
@@ -135,6 +136,11 @@ class MemoryDisk:
                 survived = unsynced[: int(len(unsynced) * keep)]
             content.data[content.synced :] = survived
             content.synced = len(content.data)
+            content.dropped = None  # no memory is left that could be taken for what is on the disk
+
+    def kill(self) -> None:
+        """End the process: all it wrote stays, what was not synced in the system's memory only."""
+        self.crashes += 1
 
     def open(self, path: str) -> MemoryFile:
         self.check("open")

@@ -3,9 +3,11 @@
 Sealed segments were synced when they were sealed: their indexes are trusted, and only the batches
 behind the last index entry are looked at, so that a missing or shortened file is still found out.
 The last segment's checksums are read unless its log was closed in order; what a crash left torn at
-its end is cut off and said so. Damage elsewhere is refused: cutting there would drop records.
+its end is cut off and said so. Damage elsewhere is refused: cutting there would drop records. Where
+a sync had failed, the last segment is written once more before anything in it counts as durable.
 """
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -170,6 +172,11 @@ class Opening:
                 segment.path, size - segment.size, segment.size, damage, segment.end_offset,
             )  # fmt: skip
             segment.file.truncate(segment.size)
+        if self._disk.exists(_doubt(self._folder)):
+            log.warning("%s.log is written once more: a sync of it had failed", segment.path)
+            segment.file.rewrite(0)
+            segment.file.sync()
+            forget_doubt(self._disk, self._folder)
         segment.release()
         return segment
 
@@ -191,6 +198,27 @@ class Opening:
                     return
                 producers.record(header, header.base_offset)
             segment.release()
+
+
+def leave_doubt(disk: Disk, folder: str) -> None:
+    """A sync of the last segment failed: tell the next process, should this one end before it is
+    mended.
+
+    The system may take for written what never reached the disk, and a later sync would not bring it
+    there. The mark is not synced: where it is lost, so is what it warns of.
+    """
+    with contextlib.suppress(OSError):
+        disk.write(_doubt(folder), b"", durable=False)
+
+
+def forget_doubt(disk: Disk, folder: str) -> None:
+    """All of the last segment was written once more, or cut off."""
+    with contextlib.suppress(OSError):  # the next opening writes it once more, which does no harm
+        disk.remove(_doubt(folder))
+
+
+def _doubt(folder: str) -> str:
+    return f"{folder}/sync-failed"
 
 
 def _bases(names: Sequence[str]) -> list[int]:

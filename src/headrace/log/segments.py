@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from headrace.core.types import WallMs
 from headrace.log import snapshots, times
 from headrace.log.api import Disk, OffsetOutOfRange, SegmentInfo, Slice
-from headrace.log.opening import Opening
+from headrace.log.opening import Opening, forget_doubt, leave_doubt
 from headrace.log.reading import Stops
 from headrace.log.segment import Segment, begun
 from headrace.log.segment_list import SegmentList, try_to_save_index
@@ -182,6 +182,7 @@ class SegmentedLog:
                 active.file.sync()
             except OSError as error:
                 self._fault = error
+                leave_doubt(self._disk, self._folder)
                 raise
             self._durable_end = end_offset
 
@@ -226,6 +227,7 @@ class SegmentedLog:
                 raise _damaged(active, damage) from damage
             opening = Opening(self._disk, self._folder, self._interval_bytes)
             self.producers = opening.rebuilt(list(self._segments), self._durable_end)
+        forget_doubt(self._disk, self._folder)
         self._durable_end = self.end_offset
         self._cut_at = self._fault = None
         self._torn = False

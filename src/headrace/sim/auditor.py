@@ -1,0 +1,340 @@
+"""The auditor: holds a broker to what it let out. It shares no code with the broker.
+
+It knows what clients asked and which answers left the broker, by offset, and nothing of how the
+broker works. An answer that left stays true, whatever crashes: accepted records never come back,
+deliveries are counted, a record has one holder, nothing is finished that nobody finished, and in
+the end nothing was passed over. Where an answer was lost the auditor allows for both outcomes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from headrace.sim.facts import FINISHING, Asked, Facts, Place, Queue, Range
+
+_FAILURES_MAX = 5  # of one history; the first says most
+
+Verdicts = Sequence[tuple[int, int, str]]  # first and last offset, and what is said of them
+
+
+class Auditor:
+    """Promises of one broker about records and share groups, in one history.
+
+    Args:
+        now_us: the time of the world.
+        limit: deliveries of a record before it is archived.
+        lock_ms: how long an acquisition lock lasts.
+        earliest: groups whose subscriptions start at the begin of the log.
+    """
+
+    def __init__(
+        self,
+        now_us: Callable[[], int],
+        *,
+        limit: int,
+        lock_ms: int,
+        earliest: frozenset[str] = frozenset(),
+    ) -> None:
+        self.failures: list[str] = []
+        self.incarnation = 0
+        self.limit = limit
+        self._now_us = now_us
+        self._lock_us = lock_ms * 1000
+        self._earliest = earliest
+        self._facts: dict[Queue, dict[int, Facts]] = {}
+        self._open: dict[str, int] = {}
+        self._open_of: dict[tuple[str, str], int] = {}
+        self._started_us: dict[Queue, int] = {}
+        self._spso: dict[Queue, tuple[int, int]] = {}
+        self._values: dict[Place, dict[int, bytes]] = {}
+        self._promised: dict[Place, dict[int, int]] = {}
+        self._cut: dict[Place, int] = {}
+        self._created_us: dict[Place, int] = {}
+
+    def broken(self, promise: str) -> None:
+        """A promise was broken."""
+        if len(self.failures) < _FAILURES_MAX:
+            self.failures.append(promise)
+
+    def asked(self, group: str = "", holder: str = "", *, acquires: bool = False) -> Asked:
+        """A request is sent, perhaps one that may acquire records for a holder."""
+        if acquires:
+            self._open[group] = self._open.get(group, 0) + 1
+            self._open_of[group, holder] = self._open_of.get((group, holder), 0) + 1
+        return Asked(self._now_us(), self.incarnation, group, holder, acquires)
+
+    def answered(self, asked: Asked) -> None:
+        """All that an acquiring request did is known now: its answer left the broker."""
+        assert asked.acquires
+        self._open[asked.group] -= 1
+        self._open_of[asked.group, asked.holder] -= 1
+
+    def locks_lost(self) -> None:
+        """The broker died, or rebuilt its state after a fault: it may give every record again."""
+        self.incarnation += 1
+
+    def facts(self, queue: Queue, offset: int) -> Facts:
+        known = self._facts.setdefault(queue, {})
+        found = known.get(offset)
+        if found is None:
+            found = known[offset] = Facts()
+        return found
+
+    # ---- logs
+
+    def creating(self, place: Place) -> None:
+        """A partition is to be made."""
+        self._created_us.setdefault(place, self._now_us())
+
+    def deleting(self, place: Place, before: int) -> None:
+        """Somebody asks for records to be deleted: any of them may be gone from now on."""
+        self._cut[place] = max(self._cut.get(place, 0), before)
+
+    def produced(self, asked: Asked, place: Place, first: int, values: Sequence[bytes]) -> None:
+        """The broker took records."""
+        promised = self._promised.setdefault(place, {})
+        for offset, value in enumerate(values, first):
+            self._stands(place, offset, value)
+            promised[offset] = asked.at_us
+
+    def read(self, place: Place, records: Mapping[int, bytes]) -> None:
+        """Records were sent to somebody."""
+        for offset, value in records.items():
+            self._stands(place, offset, value)
+
+    def _stands(self, place: Place, offset: int, value: bytes) -> None:
+        known = self._values.setdefault(place, {}).setdefault(offset, value)
+        if known != value:
+            self.broken(f"{_at(place, offset)} was {known!r} and is {value!r}")
+
+    def known_end(self, place: Place) -> int:
+        """Behind the last record that was told of."""
+        return max(self._values.get(place, {}), default=-1) + 1
+
+    # ---- groups
+
+    def assigned(self, group: str, places: Iterable[Place]) -> None:
+        """A member was told its partitions."""
+        for place in places:
+            self._started_us.setdefault((group, place), self._now_us())
+
+    # ---- deliveries
+
+    def delivered(
+        self,
+        asked: Asked,
+        place: Place,
+        ranges: Iterable[Range],
+        records: Mapping[int, bytes] | None = None,
+        *,
+        fresh: bool = True,
+    ) -> None:
+        """Records were given to the holder who asked.
+
+        Args:
+            records: what was sent of them, if anything was to be.
+            fresh: they were given now; else this is word of an earlier delivery.
+        """
+        before = -1
+        for first, last, count in ranges:
+            if first <= before or last < first:
+                self.broken(f"{asked.holder} was given {first}-{last} of {place} after {before}")
+            before = last
+            for offset in range(first, last + 1):
+                one = self.facts((asked.group, place), offset)
+                if fresh:
+                    self._check_delivery(asked, place, offset, count)
+                    one.locked_by, one.locked_in = asked.holder, asked.incarnation
+                    one.locked_at_us = self._now_us()
+                    one.locked_until_us = asked.at_us + self._lock_us
+                one.told += 1
+                one.counts_of[asked.holder] = count
+                if count >= one.count:
+                    one.count, one.count_at_us = count, self._now_us()
+                if records is not None and offset not in records:
+                    self.broken(f"{_at(place, offset)} was acquired and not sent")
+
+    def _check_delivery(self, asked: Asked, place: Place, offset: int, count: int) -> None:
+        one = self.facts((asked.group, place), offset)
+        told = f"{_at(place, offset)} was given to {asked.holder} (delivery {count})"
+        if one.finished_at_us is not None and one.finished_at_us <= asked.at_us:
+            self.broken(f"{told} after it was finished: {_words(one)}")
+        if not 1 <= count <= self.limit:
+            self.broken(f"{told}, {self.limit} are allowed")
+        if one.count_at_us <= asked.at_us and count < one.count:
+            self.broken(f"{told} after delivery {one.count}")
+        if one.failed_at_us <= asked.at_us and count <= one.failed:
+            self.broken(f"{told} although delivery {one.failed} had failed")
+        if count > one.told + self._open.get(asked.group, 0) + 1:
+            self.broken(f"{told} after {one.told} deliveries")
+        if (
+            one.locked_by not in ("", asked.holder)
+            and one.locked_in == self.incarnation
+            and one.locked_at_us <= asked.at_us
+            and self._now_us() < one.locked_until_us
+        ):
+            self.broken(f"{told} while {one.locked_by} held it")
+
+    def let_go(self, group: str, holder: str) -> None:
+        """A holder ends its session or its connection: what it held may be given to others."""
+        for (of_group, _), known in self._facts.items():
+            if of_group == group:
+                for one in known.values():
+                    if one.locked_by == holder:
+                        one.locked_by = ""
+
+    # ---- verdicts
+
+    def acknowledging(self, group: str, place: Place, holder: str, said: Verdicts) -> None:
+        """A holder says what became of records; it may be carried out from now on."""
+        for first, last, verdict in said:
+            for offset in range(first, last + 1):
+                one = self.facts((group, place), offset)
+                one.asked[verdict, holder] += 1
+                if verdict != "renew" and one.locked_by == holder:
+                    one.locked_by = ""
+
+    def refused(self, group: str, place: Place, holder: str, said: Verdicts) -> None:
+        """The broker let out that it was not carried out."""
+        for first, last, verdict in said:
+            for offset in range(first, last + 1):
+                self.facts((group, place), offset).asked[verdict, holder] -= 1
+
+    def acknowledged(self, asked: Asked, place: Place, holder: str, said: Verdicts) -> None:
+        """The broker let out that it was carried out."""
+        group = asked.group
+        for first, last, verdict in said:
+            for offset in range(first, last + 1):
+                self._acknowledged(asked, (group, place), offset, holder, verdict)
+
+    def _acknowledged(
+        self, asked: Asked, queue: Queue, offset: int, holder: str, verdict: str
+    ) -> None:
+        group, place = queue
+        one = self.facts(queue, offset)
+        now_us = self._now_us()
+        had = holder in one.counts_of or self._open_of.get((group, holder), 0) > 0
+        finished = self.may_be_finished(queue, offset, but=holder)
+        if not had and not finished and not self._may_precede(queue, offset):
+            self.broken(
+                f"{_at(place, offset)}: {verdict} of {holder}, who never had it, was carried out"
+            )
+        if verdict in FINISHING:
+            if one.finished_at_us is None:
+                one.finished_at_us = now_us
+        elif verdict == "release" and one.counts_of.get(holder, 0) > one.failed:
+            one.failed, one.failed_at_us = one.counts_of[holder], now_us
+        elif verdict == "renew" and one.locked_by == holder:
+            one.locked_until_us = max(one.locked_until_us, asked.at_us + self._lock_us)
+
+    def may_be_finished(self, queue: Queue, offset: int, *, but: str = "") -> bool:
+        """Whether anything that was asked, by others than `but`, can have finished a record."""
+        group, place = queue
+        if offset < self._cut.get(place, 0):
+            return True
+        one = self._facts.get(queue, {}).get(offset)
+        if one is None:
+            return self._open.get(group, 0) >= self.limit
+        if one.verdicts(but=but) & FINISHING:
+            return True
+        return one.told + self._open.get(group, 0) >= self.limit
+
+    # ---- positions
+
+    def described(
+        self,
+        asked: Asked,
+        queue: Queue,
+        start: int,
+        runs: Iterable[tuple[int, int, str]],
+    ) -> None:
+        """Somebody was told SPSO and the states of the records in flight."""
+        group, place = queue
+        before, at_us = self._spso.get(queue, (start, 0))
+        if start < before and at_us <= asked.at_us:
+            self.broken(f"SPSO of {group} {place} was {before} and is {start}")
+        for offset in range(before, start):
+            if not self.may_be_finished(queue, offset):
+                self.broken(f"SPSO of {group} is {start}, and nobody finished {_at(place, offset)}")
+        if start >= before:
+            self._spso[queue] = (start, self._now_us())
+        known = self._facts.get(queue, {})
+        for first, last, state in runs:
+            if state not in ("available", "acquired"):
+                continue
+            for offset in range(first, last + 1):
+                one = known.get(offset)
+                if one and one.finished_at_us is not None and one.finished_at_us <= asked.at_us:
+                    self.broken(f"{_at(place, offset)} was finished and is {state} for {group}")
+
+    def ended(
+        self, queue: Queue, start: int, log_start: int, log_end: int, copies: Sequence[int] | None
+    ) -> None:
+        """All is done, and it is quiet: nothing may be missing.
+
+        Args:
+            copies: offsets of the dead letters of the queue; None when there are to be none.
+        """
+        group, place = queue
+        missing = [o for o in self._promised.get(place, {}) if o >= log_end]
+        if missing:
+            self.broken(f"{_at(place, missing[0])} was taken, and the log ends at {log_end}")
+        if start < log_end:
+            self.broken(f"{group} does not get beyond {_at(place, start)} of {log_end}")
+        floors = [one for one in (self._floor(queue), self._first(queue)) if one is not None]
+        for offset in range(max(min(floors, default=log_end), log_start), log_end):
+            if not self.may_be_finished(queue, offset):
+                self.broken(
+                    f"{_at(place, offset)} was skipped: {group} neither had nor finished it"
+                )
+            elif copies is not None and offset >= max(log_start, self._cut.get(place, 0)):
+                self._copied(queue, offset, copies.count(offset))
+
+    def _copied(self, queue: Queue, offset: int, copies: int) -> None:
+        one = self.facts(queue, offset)
+        where = _at(queue[1], offset)
+        if copies > 1:
+            self.broken(f"{where} has {copies} dead letters")
+        if not copies and not one.verdicts() & {"accept", "gap"}:
+            self.broken(f"{where} was not accepted and has no dead letter")
+        if copies and "reject" not in one.verdicts() and not self._exhausted(queue, one):
+            self.broken(f"{where} has a dead letter, and nobody rejected it")
+
+    def _exhausted(self, queue: Queue, one: Facts) -> bool:
+        return one.told + self._open.get(queue[0], 0) >= self.limit
+
+    def _first(self, queue: Queue) -> int | None:
+        """The first record that was delivered."""
+        known = self._facts.get(queue, {})
+        return min((offset for offset, one in known.items() if one.told), default=None)
+
+    def _may_precede(self, queue: Queue, offset: int) -> bool:
+        """Whether a record may stand before the begin of the queue: all there is finished."""
+        first = self._first(queue)
+        return queue[0] not in self._earliest and (first is None or offset < first)
+
+    def _floor(self, queue: Queue) -> int | None:
+        """The first record that the group has to have had; None when there is none."""
+        group, place = queue
+        since_us = self._started_us.get(queue)
+        if since_us is None:
+            return None
+        if group in self._earliest or self._was_added(queue):
+            return 0
+        promised = self._promised.get(place, {})
+        return min((one for one, at_us in promised.items() if at_us >= since_us), default=None)
+
+    def _was_added(self, queue: Queue) -> bool:
+        """Whether the partition came to a topic that the group had already."""
+        group, (topic, _) = queue
+        created_us = self._created_us.get(queue[1])
+        return created_us is not None and any(
+            of == group and place[0] == topic and since_us <= created_us
+            for (of, place), since_us in self._started_us.items()
+        )
+
+
+def _at(place: Place, offset: int) -> str:
+    return f"record {place[0]}-{place[1]}@{offset}"
+
+
+def _words(one: Facts) -> str:
+    return ", ".join(f"{verdict} by {whom}" for verdict, whom in sorted(one.asked))

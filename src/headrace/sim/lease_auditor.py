@@ -1,0 +1,115 @@
+"""What the auditor holds the broker to for leases: fencing, numbers that repeat, commits that stay.
+
+As the auditor does, it knows what was asked and what was let out, and shares no code with the core.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from headrace.sim.auditor import Auditor
+from headrace.sim.facts import Asked, LeaseFacts, Place
+
+Held = tuple[Place, int, int, int]  # place, first and last offset, delivery count
+Staged = Mapping[tuple[Place, int], str]  # verdict by offset
+
+
+class LeaseAuditor:
+    """The promises made to one session."""
+
+    def __init__(
+        self, auditor: Auditor, now_us: Callable[[], int], group: str, session: str
+    ) -> None:
+        self.holder = f"lease/{session}"
+        self._auditor = auditor
+        self._now_us = now_us
+        self._group = group
+        self._facts = LeaseFacts()
+
+    def fenced(self, asked: Asked, epoch: int) -> None:
+        """A call was carried out: its driver must not have been replaced before it was sent."""
+        facts = self._facts
+        if epoch < facts.epoch and facts.epoch_at_us <= asked.at_us:
+            self._auditor.broken(f"{self.holder}: epoch {epoch} was served after {facts.epoch}")
+
+    def opened(self, asked: Asked, epoch: int, committed: int, outstanding: Sequence[int]) -> None:
+        """The session was opened anew."""
+        facts = self._facts
+        if epoch <= facts.epoch and facts.epoch_at_us <= asked.at_us:
+            self._auditor.broken(f"{self.holder}: opened at {epoch}, after {facts.epoch}")
+        if epoch > facts.epoch:
+            facts.epoch, facts.epoch_at_us = epoch, self._now_us()
+        if committed < facts.committed and facts.committed_at_us <= asked.at_us:
+            self._auditor.broken(
+                f"{self.holder}: {facts.committed} was committed, and is {committed} now"
+            )
+        for number, at_us in facts.told_at_us.items():
+            known = at_us <= asked.at_us and number > facts.committing
+            if known and number not in outstanding:
+                self._auditor.broken(f"{self.holder}: acquisition {number} is not outstanding")
+
+    def acquired(
+        self, asked: Asked, number: int, held: Sequence[Held], *, fresh: bool, whole: bool
+    ) -> None:
+        """Ranges were told under a number.
+
+        Args:
+            fresh: the number was not outstanding, so this is a delivery, and not word of one.
+            whole: no topic can be gone by now.
+        """
+        facts = self._facts
+        before = facts.ranges.get(number)
+        known = before is not None and facts.told_at_us[number] <= asked.at_us
+        if known and whole and number > facts.committing and tuple(held) != before:
+            self._auditor.broken(f"{self.holder}: {number} was {before} and is {held}")
+        if not held:
+            return
+        facts.ranges.setdefault(number, tuple(held))
+        facts.told_at_us.setdefault(number, self._now_us())
+        for place in dict.fromkeys(place for place, *_ in held):
+            ranges = [(first, last, count) for of, first, last, count in held if of == place]
+            self._auditor.delivered(asked, place, ranges, fresh=fresh)
+
+    def staging(self, number: int, staged: Staged) -> None:
+        """Dispositions are sent: until it is answered, the earlier ones or these may hold."""
+        self._facts.staged[number] = dict(staged)
+        self._facts.doubted.add(number)
+
+    def staged(self, number: int, staged: Staged) -> None:
+        """Dispositions are durable."""
+        if self._facts.staged.get(number) == dict(staged):
+            self._facts.doubted.discard(number)
+
+    def committing(self, number: int) -> None:
+        """All numbers up to this may be settled from now on."""
+        facts = self._facts
+        for known, held in facts.ranges.items():
+            if facts.committing < known <= number or known == number:
+                for place, offset in _offsets(held):
+                    for verdict in self._possible(known, place, offset):
+                        self._auditor.acknowledging(
+                            self._group, place, self.holder, [(offset, offset, verdict)]
+                        )
+        facts.committing = max(facts.committing, number)
+
+    def committed(self, asked: Asked, number: int, refused: int) -> None:
+        """It is settled; if some were not held any more, nobody knows which."""
+        facts = self._facts
+        facts.committed, facts.committed_at_us = max(facts.committed, number), self._now_us()
+        for known in [one for one in facts.ranges if one <= number]:
+            held = facts.ranges.pop(known)
+            for place, offset in [] if refused else _offsets(held):
+                possible = self._possible(known, place, offset)
+                if len(possible) == 1:
+                    self._auditor.acknowledged(
+                        asked, place, self.holder, [(offset, offset, possible[0])]
+                    )
+
+    def _possible(self, number: int, place: Place, offset: int) -> list[str]:
+        """The verdicts that a commit may give a record: as staged, the rest accepted."""
+        verdict = self._facts.staged.get(number, {}).get((place, offset), "accept")
+        if number not in self._facts.doubted:
+            return [verdict]
+        return sorted({verdict, "accept", "release", "reject"})
+
+
+def _offsets(held: Sequence[Held]) -> list[tuple[Place, int]]:
+    return [(place, offset) for place, first, last, _ in held for offset in range(first, last + 1)]

@@ -1,0 +1,237 @@
+"""An event loop on which nothing ever waits: time jumps to whatever is due next.
+
+Everything runs in one thread and in one order, which is that of asyncio: ready callbacks as they
+came, timers by their deadline. Work for threads is done by callbacks too, a drawn moment
+later. Callbacks know whose they are: those of a broker's life, or of the world outside. So a life
+can be ended in the middle of anything (`end`), as a process that is killed ends.
+"""
+
+import asyncio
+import contextvars
+import heapq
+import traceback
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from itertools import count
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+OUTSIDE = 0
+_TURNS_AT_ONCE_MAX = 200_000  # callbacks without a timer in between; more are a livelock
+_LAST_WORDS_MAX = 10_000  # callbacks that the tasks of an ended life get to clean up
+
+Latency = Callable[[], float]
+_life: contextvars.ContextVar[int] = contextvars.ContextVar("life", default=OUTSIDE)
+
+
+class Livelock(Exception):
+    """Callbacks call each other for ever, and no time passes."""
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """An asyncio loop in virtual time.
+
+    Args:
+        latency: seconds until a thread begins with a piece of work, and until its end is noticed.
+
+    `halted` makes `run_until` return after the callback that set it; `errors` are the exceptions
+    that nobody caught.
+    """
+
+    def __init__(self, latency: Latency) -> None:
+        self.now_us = 0
+        self.halted = False
+        self.errors: list[str] = []
+        self._latency = latency
+        self._ready: deque[tuple[asyncio.Handle, int]] = deque()
+        self._timers: list[tuple[int, int, asyncio.TimerHandle, int]] = []
+        self._tasks: dict[asyncio.Task[Any], int] = {}
+        self._counter = count()
+        self._turns = 0
+
+    # ---- running
+
+    def run_until(self, time_us: int) -> None:
+        """Run until nothing is to be done up to `time_us`, which it is then; or `halted`."""
+        events._set_running_loop(self)
+        try:
+            while not self.halted and self._turn(time_us):
+                pass
+        finally:
+            events._set_running_loop(None)
+
+    def spawn(self, life: int, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Run a coroutine as part of a life."""
+        context = contextvars.copy_context()
+        context.run(_life.set, life)
+        return self.create_task(work, context=context)
+
+    def as_life(self, life: int, work: Callable[[], T]) -> T:
+        """Call `work` at once, as part of a life."""
+        context = contextvars.copy_context()
+        context.run(_life.set, life)
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            return context.run(work)
+        finally:
+            events._set_running_loop(outer)
+
+    def suspend(self, duration_us: int) -> None:
+        """Let time pass in which nothing runs, as for a machine that is suspended."""
+        self.now_us += duration_us
+
+    def end(self, life: int) -> None:
+        """End a life: its tasks are cancelled, its callbacks and timers forgotten.
+
+        Raises: Livelock when a task of it will not end.
+        """
+        mine = [task for task, whose in self._tasks.items() if whose == life]
+        others: list[tuple[asyncio.Handle, int]] = []
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            for _ in range(_LAST_WORDS_MAX):
+                if not self._ready:
+                    mine = [task for task in mine if not task.done()]
+                    if not mine:
+                        break
+                    for task in mine:
+                        task.cancel()
+                while self._ready:
+                    handle, whose = self._ready.popleft()
+                    if whose != life:
+                        others.append((handle, whose))
+                    elif not handle.cancelled():
+                        handle._run()
+            else:
+                raise Livelock(f"tasks of life {life} do not end when they are cancelled: {mine}")
+        finally:
+            events._set_running_loop(outer)
+        self._ready.extend(others)
+        self._timers = [one for one in self._timers if one[3] != life]
+        heapq.heapify(self._timers)
+
+    def _turn(self, time_us: int) -> bool:
+        while self._timers and (
+            self._timers[0][0] <= self.now_us or self._timers[0][2].cancelled()
+        ):
+            _, _, timer, life = heapq.heappop(self._timers)
+            if not timer.cancelled():
+                self._ready.append((timer, life))
+        if self._ready:
+            handle, _ = self._ready.popleft()
+            if not handle.cancelled():
+                self._turns += 1
+                if self._turns > _TURNS_AT_ONCE_MAX:
+                    raise Livelock(f"{self._turns} callbacks and no time passes; last: {handle}")
+                handle._run()
+            return True
+        self._turns = 0
+        if self._timers and self._timers[0][0] <= time_us:
+            self.now_us = self._timers[0][0]
+            return True
+        self.now_us = max(self.now_us, time_us)
+        return False
+
+    # ---- what asyncio asks of a loop
+
+    def time(self) -> float:
+        return self.now_us / 1e6
+
+    def call_soon(  # type: ignore[override]  # typed without arguments
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        context = context or contextvars.copy_context()
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append((handle, context.get(_life, OUTSIDE)))
+        return handle
+
+    def call_later(  # type: ignore[override]  # typed without arguments
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self._at(self.now_us + max(0, round(delay * 1e6)), callback, args, context)
+
+    def call_at(  # type: ignore[override]  # typed without arguments
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self._at(max(self.now_us, round(when * 1e6)), callback, args, context)
+
+    def _at(
+        self,
+        when_us: int,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> asyncio.TimerHandle:
+        context = context or contextvars.copy_context()
+        timer = asyncio.TimerHandle(when_us / 1e6, callback, args, self, context)
+        life = context.get(_life, OUTSIDE)
+        heapq.heappush(self._timers, (when_us, next(self._counter), timer, life))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Called by a timer that is cancelled; it is passed over when its time comes."""
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> "asyncio.Task[T]":
+        context = context or contextvars.copy_context()
+        task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)
+        self._tasks[task] = context.get(_life, OUTSIDE)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.pop(task, None)
+
+    def run_in_executor(  # type: ignore[override]  # there are no executors
+        self, executor: None, func: Callable[..., T], *args: Any
+    ) -> "asyncio.Future[T]":
+        """Call `func` a moment later, and tell its outcome another moment after that."""
+        assert executor is None
+        future: asyncio.Future[T] = self.create_future()
+
+        def work() -> None:
+            try:
+                tell, outcome = future.set_result, func(*args)
+            except Exception as error:
+                tell, outcome = future.set_exception, error  # type: ignore[assignment]  # the other outcome
+            self.call_later(self._latency(), lambda: future.done() or tell(outcome))
+
+        self.call_later(self._latency(), work)
+        return future
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        where = traceback.extract_tb(error.__traceback__)[-1:] if error is not None else ""
+        self.errors.append(f"{context.get('message')}: {error!r} {where}")
+        self.halted = True
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False

@@ -1,0 +1,130 @@
+"""The network between clients and the broker: it delays, and loses what is on its way.
+
+A request carries its auditor's view with it: `let_out` is called with the decoded answer at the
+moment it leaves the broker, whether or not it arrives.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from headrace.wire import codec
+from headrace.wire.leases import Call
+from headrace.wire.primitives import Reader, Writer
+from headrace.wire.structs import Struct
+
+if TYPE_CHECKING:
+    from headrace.sim.world import World
+
+_SIZE = struct.Struct(">i")
+_HEAD = struct.Struct(
+    ">ihhihb"
+)  # size, key, version, correlation id, no client id, no tagged fields
+_RESPONSE_HEAD_BYTES = 9  # size, correlation id, no tagged fields
+
+LetOut = Callable[[Any], None]
+
+
+class Lost(Exception):
+    """The connection broke: what was asked may have been done, or not."""
+
+
+class Connection:
+    """One connection of a client to the broker that is up now. Raises: Lost from every call.
+
+    Args:
+        ended: called when either side closes it, whether or not the client looks.
+    """
+
+    def __init__(
+        self, world: "World", rng: Random, ended: Callable[[], None] | None = None
+    ) -> None:
+        self._ended = ended
+        self.is_open = False
+        self._world = world
+        self._rng = rng
+        self._arrived = bytearray()
+        self._answered: Callable[[memoryview], None] | None = None
+        self._waiting: asyncio.Future[Any] | None = None
+        process = world.process
+        if process is None or not process.is_up:
+            raise Lost
+        self._wire = process.connect(self._received, self.broken)
+        self.is_open = True
+        world.connections[self] = None
+
+    async def call(self, key: int, version: int, let_out: LetOut, /, **fields: Any) -> Any:
+        """A request of Kafka's and its answer."""
+        body = codec.encode_request(key, version, fields)
+        return await self._exchange(
+            key, version, body, lambda data: codec.decode_response(key, version, data), let_out
+        )
+
+    async def lease(self, call: Call, answer: type[Struct], let_out: LetOut) -> Any:
+        """A request of the lease API and its answer."""
+        out = Writer()
+        call.write(out)
+        return await self._exchange(
+            call.KEY, 0, out.data, lambda data: answer.read(Reader(data)), let_out
+        )
+
+    async def _exchange(
+        self,
+        key: int,
+        version: int,
+        body: bytes | bytearray,
+        decode: Callable[[memoryview], Any],
+        let_out: LetOut,
+    ) -> Any:
+        await asyncio.sleep(self._delay())
+        if not self.is_open:
+            raise Lost
+        waiting = self._waiting = asyncio.get_running_loop().create_future()
+
+        def answered(data: memoryview) -> None:
+            answer = decode(data)
+            let_out(answer)
+            if self._world.loses_answer(self._rng):
+                self.close()
+            elif not waiting.done():
+                waiting.set_result(answer)
+
+        self._answered = answered
+        head = _HEAD.pack(_HEAD.size - _SIZE.size + len(body), key, version, 1, -1, 0)
+        self._wire.carry(head + body)
+        answer = await waiting
+        await asyncio.sleep(self._delay())
+        return answer
+
+    def _received(self, data: bytes) -> None:
+        """Bytes left the broker; of a process that is dead already none do."""
+        if self._world.disk.dead:
+            return
+        self._arrived += data
+        (size,) = _SIZE.unpack_from(self._arrived)
+        if len(self._arrived) == _SIZE.size + size and self._answered is not None:
+            whole, self._arrived = memoryview(self._arrived), bytearray()
+            self._world.look_at_shards()
+            self._answered(whole[_RESPONSE_HEAD_BYTES:])
+
+    def close(self) -> None:
+        """Hang up, or be cut off: the broker notices."""
+        if self.is_open:
+            self.broken()
+            self._wire.hang_up()
+
+    def broken(self) -> None:
+        """The other end is gone."""
+        if self.is_open and self._ended is not None:
+            self._ended()
+        self.is_open = False
+        self._world.connections.pop(self, None)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(Lost())
+            self._waiting.exception()  # nobody may wait any more
+        self._waiting = None
+
+    def _delay(self) -> float:
+        return self._rng.choice((0.0, 0.0002, 0.001, 0.004))

@@ -1,0 +1,131 @@
+"""What a seed draws before a history begins: how the broker is set up, and which faults there are.
+
+Each kind of fault is left out of about half of the histories: what one fault hides another shows.
+"""
+
+from dataclasses import dataclass, fields
+from random import Random
+
+from headrace.broker.config import Config
+
+GROUPS = ("blue", "green")
+_SESSION_MS, _HEARTBEAT_MS = 3000, 700
+_RETENTION_CHECK_MS, _RETENTION_MS = 400, 1200
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The setting of one history. Probabilities are per occasion, durations in virtual time."""
+
+    fsync: bool
+    shards: int
+    updates_per_snapshot: int
+    lock_ms: int
+    limit: int
+    window: int
+    partitions: int
+    segment_bytes: int
+    earliest: tuple[str, ...]
+    dead_letters: bool
+    groups: int
+    members: int
+    leases: int
+    seconds: int
+
+    kills: bool
+    power_cuts: bool
+    stops: bool
+    sync_errors: bool
+    write_errors: bool
+    read_errors: bool
+    full_disks: bool
+    slow_disks: bool
+    suspends: bool
+    clock_set: bool
+    lost_answers: bool
+    vanishing: bool
+    stalling: bool
+    strange_epochs: bool
+    repeats: bool
+    deletions: bool
+    retention: bool
+    topic_changes: bool
+
+    @classmethod
+    def drawn(cls, rng: Random) -> "Options":
+        """The options of a seed."""
+        fsync = rng.random() < 0.6
+
+        def maybe() -> bool:
+            return rng.random() < 0.5
+
+        return cls(
+            fsync=fsync,
+            shards=rng.choice((1, 1, 2)),
+            updates_per_snapshot=rng.choice((0, 1, 3, 500)),
+            lock_ms=rng.choice((1000, 2000, 5000)),
+            limit=rng.randint(2, 5),
+            window=rng.choice((100, 2000)),
+            partitions=rng.randint(1, 2),
+            segment_bytes=rng.choice((1024, 2048, 1 << 20)),
+            earliest=tuple(group for group in GROUPS if maybe()),
+            dead_letters=maybe(),
+            groups=rng.randint(1, 2),
+            members=rng.randint(1, 3),
+            leases=rng.choice((0, 0, 1)),
+            seconds=rng.choice((1, 2, 4)),
+            kills=maybe(),
+            # What is not synced is promised without fsync, so that only a process may die.
+            power_cuts=fsync and maybe(),
+            stops=maybe(),
+            sync_errors=maybe(),
+            write_errors=maybe(),
+            read_errors=rng.random() < 0.25,
+            full_disks=maybe(),
+            slow_disks=maybe(),
+            suspends=maybe(),
+            clock_set=maybe(),
+            lost_answers=maybe(),
+            vanishing=maybe(),
+            stalling=maybe(),
+            strange_epochs=maybe(),
+            repeats=maybe(),
+            deletions=maybe(),
+            retention=rng.random() < 0.25,
+            topic_changes=rng.random() < 0.3,
+        )
+
+    def config(self) -> Config:
+        """The broker's settings."""
+        return Config(
+            durability="fsync" if self.fsync else "os",
+            share_state_partitions=self.shards,
+            share_updates_per_snapshot=self.updates_per_snapshot,
+            share_lock_ms=self.lock_ms,
+            share_lock_ms_min=1000,
+            share_session_timeout_ms=_SESSION_MS,
+            share_session_timeout_ms_min=_SESSION_MS,
+            share_heartbeat_ms=_HEARTBEAT_MS,
+            share_heartbeat_ms_min=_HEARTBEAT_MS,
+            share_delivery_count_limit=self.limit,
+            share_record_locks=self.window,
+            segment_bytes=self.segment_bytes,
+            retention_check_ms=_RETENTION_CHECK_MS,
+            index_interval_bytes=100,
+        )
+
+    @property
+    def topic_settings(self) -> dict[str, str]:
+        """Those of the topics that are consumed."""
+        return {"retention.ms": str(_RETENTION_MS)} if self.retention else {}
+
+    def __str__(self) -> str:
+        """The options in words: numbers by name, faults when they are on."""
+        told = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool):
+                told += [field.name] if value else []
+            else:
+                told.append(f"{field.name}={value}")
+        return " ".join(told)

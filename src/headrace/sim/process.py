@@ -1,0 +1,161 @@
+"""One life of a broker: all of the shipped server but its sockets, for which there are `Wire`s.
+
+`Connection` in `network.py` is the other end of a wire.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+from headrace.broker.config import Config
+from headrace.broker.dispatch import Dispatcher
+from headrace.broker.server import Connection, Server
+from headrace.broker.services import Services
+from headrace.core.types import MonoMs, Now, WallMs
+from headrace.log.api import Disk
+from headrace.sim.facts import Place
+from headrace.sim.loop import VirtualLoop
+
+
+class WorldClock:
+    """`log.api.Clock` of a machine: elapsed time is the loop's, the wall clock can be set."""
+
+    def __init__(self, loop: VirtualLoop, wall_ms: int) -> None:
+        self._loop = loop
+        self.ahead_ms = wall_ms
+
+    def mono(self) -> MonoMs:
+        return MonoMs(self._loop.now_us // 1000)
+
+    def wall(self) -> WallMs:
+        return WallMs(self._loop.now_us // 1000 + self.ahead_ms)
+
+    def now(self) -> Now:
+        return Now(self.mono(), self.wall())
+
+
+class Process:
+    """A broker from its start to its end.
+
+    Args:
+        life: its number; what it starts on the loop goes with it.
+        start_moved: told the place and where its log begins when records are deleted.
+    """
+
+    def __init__(
+        self,
+        life: int,
+        config: Config,
+        disk: Disk,
+        clock: WorldClock,
+        loop: VirtualLoop,
+        new_id: Callable[[], UUID],
+        start_moved: Callable[[Place, int], None],
+    ) -> None:
+        self.life = life
+        self.services = Services(config, disk, clock, new_id)
+        self.services.partitions.on_start_moved.append(
+            lambda one: start_moved((one.topic.name, one.index), one.start_offset)
+        )
+        self.is_up = False
+        self._server = Server(self.services, Dispatcher(self.services))
+        self._loop = loop
+
+    async def start(self) -> None:
+        """Come up. Raises: as `open_services` and `Services.start` do."""
+        self.services.topics.load()
+        await self.services.start()
+        self.is_up = True
+
+    async def stop(self) -> None:
+        """Go down in order. Raises: OSError."""
+        self.is_up = False
+        await self._server.stop()
+        await self.services.close()
+
+    @property
+    def machines(self) -> list[object]:
+        """The states of the share-group shards: others when they were rebuilt."""
+        return [shard.machine for shard in self.services.shares.shards]
+
+    def connect(self, received: Callable[[bytes], None], closed: Callable[[], None]) -> "Wire":
+        """Open a connection; the broker calls back with what it sends, and when it hangs up."""
+        return self._loop.as_life(self.life, lambda: self._connect(received, closed))
+
+    def _connect(self, received: Callable[[bytes], None], closed: Callable[[], None]) -> "Wire":
+        connection = Connection(self._server)
+        wire = Wire(self, self._loop, connection, received, closed)
+        connection.connection_made(wire)
+        return wire
+
+
+class Wire(asyncio.Transport):
+    """The broker's end of a connection; what is written arrives at once."""
+
+    def __init__(
+        self,
+        process: Process,
+        loop: VirtualLoop,
+        protocol: Connection,
+        received: Callable[[bytes], None],
+        closed: Callable[[], None],
+    ) -> None:
+        super().__init__({"peername": ("127.0.0.1", 9)})
+        self._life = process.life
+        self._loop = loop
+        self._protocol = protocol
+        self._received = received
+        self._closed = closed
+        self._is_closing = False
+
+    def carry(self, data: bytes | bytearray) -> None:
+        """Bring the broker what the client sent."""
+        self._loop.as_life(self._life, lambda: self._carry(data))
+
+    def hang_up(self) -> None:
+        """Let the broker notice that the client is gone."""
+        self._loop.as_life(self._life, self._lose)
+
+    def _carry(self, data: bytes | bytearray) -> None:
+        sent = 0
+        while sent < len(data) and not self._is_closing:
+            buffer = self._protocol.get_buffer(-1)
+            piece = data[sent : sent + len(buffer)]
+            buffer[: len(piece)] = piece
+            sent += len(piece)
+            self._protocol.buffer_updated(len(piece))
+
+    def _lose(self) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            self._loop.call_soon(self._protocol.connection_lost, None)
+
+    # ---- what the server asks of a transport
+
+    def write(self, data: Any) -> None:
+        if not self._is_closing:
+            self._received(bytes(data))
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def close(self) -> None:
+        if not self._is_closing:
+            self._lose()
+            self._closed()
+
+    def abort(self) -> None:
+        self.close()
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        """Clients of the world ask one thing at a time: there is nothing more to read."""
+
+    def resume_reading(self) -> None:
+        """As above."""

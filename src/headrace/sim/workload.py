@@ -1,0 +1,153 @@
+"""What goes on beside the consumers: producers, and an administrator who looks and meddles."""
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from headrace.sim.facts import Place
+from headrace.sim.network import Connection, Lost
+from headrace.wire import batches
+from headrace.wire import leases as wire
+
+if TYPE_CHECKING:
+    from headrace.sim.world import World
+
+_PRODUCE, _DELETE_TOPICS, _DELETE_RECORDS, _CREATE_PARTITIONS = 0, 20, 21, 37
+_STATES = {0: "available", 1: "acquired", 2: "acknowledged", 3: "archiving", 4: "archived"}
+_ACKS_ALL = -1
+
+
+class Producer:
+    """Writes records, each with a value of its own; what is not answered is not tried again."""
+
+    def __init__(self, world: "World", name: str, places: list[Place]) -> None:
+        self.name = name
+        self._world = world
+        self._places = places
+        self._rng = Random(f"{world.seed}/{name}")
+        self._sent = 0
+
+    async def run(self) -> None:
+        """Produce until the faults are over."""
+        while not self._world.is_quiet:
+            try:
+                connection = Connection(self._world, self._rng)
+                while not self._world.is_quiet:
+                    await asyncio.sleep(self._rng.uniform(0.0, 0.3))
+                    await self._produce(connection, self._rng.choice(self._places))
+            except Lost:
+                await asyncio.sleep(self._rng.uniform(0.0, 0.3))
+
+    async def _produce(self, connection: Connection, place: Place) -> None:
+        asked = self._world.auditor.asked()
+        count = self._rng.choice((1, 1, 3, 8))
+        values = [f"{self.name}/{self._sent + n}".encode() for n in range(count)]
+        self._sent += count
+        now = self._world.clock.wall()
+        data = batches.build(batches.Record(0, now, None, value) for value in values)
+
+        def let_out(answer: Any) -> None:
+            part = answer.responses[0].partition_responses[0]
+            if part.error_code == 0:
+                self._world.auditor.produced(asked, place, part.base_offset, values)
+
+        topic = {"name": place[0], "partition_data": ({"index": place[1], "records": data},)}
+        answer = await connection.call(
+            _PRODUCE, 9, let_out,
+            transactional_id=None, acks=_ACKS_ALL, timeout=1000, topic_data=(topic,),
+        )  # fmt: skip
+        part = answer.responses[0].partition_responses[0]
+        self._world.history.step(
+            self.name, f"{count} to {place[0]}-{place[1]}: {part.error_code} @{part.base_offset}"
+        )
+
+
+class Administrator:
+    """Looks at every group, deletes records and topics, adds partitions."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.name = name
+        self._world = world
+        self._rng = Random(f"{world.seed}/{name}")
+        self._added = world.options.partitions
+
+    async def run(self) -> None:
+        """Meddle until the faults are over."""
+        while not self._world.is_quiet:
+            try:
+                connection = Connection(self._world, self._rng)
+                while not self._world.is_quiet:
+                    await asyncio.sleep(self._rng.uniform(0.0, 1.0))
+                    await self._meddle(connection)
+            except Lost:
+                await asyncio.sleep(self._rng.uniform(0.0, 0.3))
+
+    async def _meddle(self, connection: Connection) -> None:
+        options = self._world.options
+        if options.deletions and self._rng.random() < 0.2:
+            await self._delete_records(connection)
+        elif options.topic_changes and self._rng.random() < 0.2:
+            if self._rng.random() < 0.5:
+                await self._add_partition(connection)
+            else:
+                await self._delete_topic(connection)
+        else:
+            await self.look(connection, self._rng.choice(self._world.groups))
+
+    async def look(
+        self, connection: Connection, group: str
+    ) -> dict[Place, tuple[int, int, int]] | None:
+        """SPSO, SPEO and end of the log of each partition of a group; None when it is not told."""
+        asked = self._world.auditor.asked()
+        gone = set(self._world.deleted_topics)
+
+        def let_out(answer: Any) -> None:
+            for one in answer.partitions if answer.error_code == 0 else ():
+                runs = [(run.first, run.last, _STATES[run.state]) for run in one.in_flight]
+                if one.topic not in gone:
+                    queue = (group, (one.topic, one.partition))
+                    self._world.auditor.described(asked, queue, one.start, runs)
+
+        call = wire.DescribeRequest(group, "", -1)
+        answer = await connection.lease(call, wire.DescribeResponse, let_out)
+        if answer.error_code:
+            return None
+        found = {
+            (one.topic, one.partition): (one.start, one.end, one.log_end)
+            for one in answer.partitions
+        }
+        told = [f"{p[0]}-{p[1]} {s}..{e} of {le}" for p, (s, e, le) in sorted(found.items())]
+        self._world.history.step(self.name, f"sees {group}: {', '.join(told)}")
+        return found
+
+    async def _delete_records(self, connection: Connection) -> None:
+        place = self._rng.choice(self._world.places())
+        before = self._rng.randrange(self._world.auditor.known_end(place) + 1)
+        self._world.auditor.deleting(place, before)
+        topic = {
+            "name": place[0],
+            "partitions": ({"partition_index": place[1], "offset": before},),
+        }
+        answer = await connection.call(
+            _DELETE_RECORDS, 2, lambda _: None, topics=(topic,), timeout=1000
+        )
+        code = answer.topics[0].partitions[0].error_code
+        self._world.history.fault(f"records below {before} of {place} are deleted: {code}")
+
+    async def _add_partition(self, connection: Connection) -> None:
+        self._added += 1
+        self._world.auditor.creating(("orders", self._added - 1))
+        topic = {"name": "orders", "count": self._added, "assignments": None}
+        answer = await connection.call(
+            _CREATE_PARTITIONS, 3, lambda _: None,
+            topics=(topic,), timeout=1000, validate_only=False,
+        )  # fmt: skip
+        code = answer.results[0].error_code
+        self._world.history.fault(f"orders gets partition {self._added - 1}: {code}")
+
+    async def _delete_topic(self, connection: Connection) -> None:
+        self._world.deleted_topics.add("extra")
+        answer = await connection.call(
+            _DELETE_TOPICS, 5, lambda _: None, topic_names=("extra",), timeout=1000
+        )
+        self._world.history.fault(f"topic extra is deleted: {answer.responses[0].error_code}")

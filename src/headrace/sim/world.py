@@ -1,0 +1,373 @@
+"""One simulated history: a broker, its disk, its clocks, its clients, and what befalls them.
+
+First all is allowed: crashes, faults, rude clients. Then the faults stop, honest members take over,
+and everything must come to its end. Whatever is drawn is drawn from the seed, every actor with dice
+of its own. The broker is the shipped one from the frames of requests down to the disk.
+"""
+
+import itertools
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from headrace.broker.runtime import JournalDamaged
+from headrace.core.catalog import CreateTopic, Resource, SetConfigs
+from headrace.log.api import CorruptLog
+from headrace.sim.auditor import Auditor
+from headrace.sim.disk import FaultyDisk
+from headrace.sim.drivers import LeaseDriver
+from headrace.sim.ending import Ending
+from headrace.sim.facts import Place
+from headrace.sim.fate import Fate
+from headrace.sim.history import BrokerLog, History
+from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
+from headrace.sim.members import Habits, ShareMember
+from headrace.sim.network import Connection
+from headrace.sim.options import GROUPS, Options
+from headrace.sim.process import Process, WorldClock
+from headrace.sim.workload import Administrator, Producer
+
+_WALL_MS = 1_750_000_000_000
+_LOST_ANSWERS = 0.05
+_DOWN_US_MAX = 800_000
+_CALM_US = 10_000_000  # longer than anything that is under way in the disk, or waits to be mended
+_SET_UP_SECONDS_MAX = 60
+_STARTING_SECONDS_MAX = 60
+_DEAD_LETTERS = "dead-letters"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one history; `failures` are broken promises, bugs and livelocks."""
+
+    seed: int
+    events: int
+    faults: int
+    failures: tuple[str, ...]
+    digest: str
+    last: tuple[str, ...]
+
+
+class World:
+    """The history of one seed.
+
+    Args:
+        tell: called with every line of the history as it happens.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        tell: Callable[[str], None] | None = None,
+        options: Options | None = None,
+    ) -> None:
+        self.seed = seed
+        self._rng = Random(f"{seed}/world")
+        self.options = options or Options.drawn(Random(f"{seed}/options"))
+        self.loop = VirtualLoop(self._latency)  # type: ignore[abstract]  # all that is called is there
+        self.clock = WorldClock(self.loop, _WALL_MS)
+        self.history = History(lambda: self.loop.now_us, tell)
+        self.disk = FaultyDisk(str(seed), self._died)
+        self.groups = GROUPS[: self.options.groups]
+        self.auditor = Auditor(
+            lambda: self.loop.now_us,
+            limit=self.options.limit,
+            lock_ms=self.options.lock_ms,
+            earliest=frozenset(self.options.earliest),
+        )
+        self.process: Process | None = None
+        self.connections: dict[Connection, None] = {}  # an ordered set
+        self.topic_ids: dict[str, UUID] = {}
+        self.topic_names: dict[UUID, str] = {}
+        self.deleted_topics: set[str] = set()
+        self.is_quiet = True
+        self.stop_wanted = False
+        self.bugs: list[str] = []
+        self._done: set[str] = set()
+        self._lives = itertools.count(OUTSIDE + 1)
+        self._ids = itertools.count(1)
+        self._power_cut = False
+        self._machines: list[object] = []
+        self._errors_before = 0
+        self._added = 0
+
+    def run(self) -> Outcome:
+        """Let the whole history happen."""
+        told = BrokerLog(self.history, self.bug)
+        told.begin()
+        try:
+            self.history.step("world", f"options: {self.options}")
+            self._live()
+        except Livelock as stuck:
+            self.bugs.append(str(stuck))
+        finally:
+            self._clear_away()
+            told.end()
+        failures = (*self.auditor.failures, *self.bugs, *self.loop.errors)
+        return Outcome(
+            self.seed,
+            self.history.events,
+            self.history.faults,
+            failures,
+            self.history.digest,
+            tuple(self.history.last),
+        )
+
+    def _clear_away(self) -> None:
+        """End everybody, so that nothing of this history happens during the next."""
+        try:
+            for life in (*((self.process.life,) if self.process else ()), OUTSIDE):
+                self.disk.dead = True
+                self.loop.end(life)
+        except Livelock as stuck:
+            self.bugs.append(str(stuck))
+
+    # ---- what actors ask
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.auditor.failures or self.bugs or self.loop.errors)
+
+    def is_wanted(self, group: str) -> bool:
+        """Whether members of a group are to go on."""
+        return group not in self._done
+
+    def done(self, group: str) -> None:
+        """A group has nothing more to consume."""
+        self._done.add(group)
+
+    def loses_answer(self, rng: Random) -> bool:
+        return self.options.lost_answers and not self.is_quiet and rng.random() < _LOST_ANSWERS
+
+    def places(self) -> list[Place]:
+        """Every partition that there should be."""
+        found = [("orders", n) for n in range(self.options.partitions)]
+        return found if "extra" in self.deleted_topics else [*found, ("extra", 0)]
+
+    def bug(self, what: str) -> None:
+        """Something happened that no fault explains."""
+        self.bugs.append(what)
+        self.loop.halted = True
+
+    def look_at_shards(self) -> None:
+        """Notice when the broker rebuilt its state: locks are gone then, as after a crash."""
+        if self.process is None:
+            return
+        machines = self.process.machines
+        if all(map(lambda a, b: a is b, machines, self._machines)):
+            return
+        self._machines = machines
+        self.auditor.locks_lost()
+        if self.disk.errors == self._errors_before:
+            self.bug("a shard was rebuilt although no operation of the disk had failed")
+
+    # ---- lives and deaths
+
+    def crash_after(self, operations: int, *, power_cut: bool) -> None:
+        """Let the broker die amid what it does, so many operations of its disk later."""
+        if self.process is not None:
+            self._power_cut = power_cut
+            self.disk.die_after(operations)
+
+    def _died(self) -> None:
+        self.loop.halted = True
+
+    def run_until(self, time_us: int) -> None:
+        """Let time pass, with all that happens in it; returns at once when something failed."""
+        while not self.failed:
+            self.loop.run_until(time_us)
+            if self.failed or not self.loop.halted:
+                return
+            self.loop.halted = False
+            if self.disk.dead:
+                self._bury()
+            elif self.stop_wanted:
+                self._stop()
+            self.stop_wanted = False
+
+    def finish(self, work: Coroutine[Any, Any, Any], seconds: float, life: int = OUTSIDE) -> bool:
+        """Run the world until a task of it is done; False when that takes too long."""
+        task = self.loop.spawn(life, work)
+        end_us = self.loop.now_us + round(seconds * 1e6)
+        while not task.done() and self.loop.now_us < end_us and not self.failed:
+            self.run_until(min(end_us, self.loop.now_us + 50_000))
+        if task.done() and not task.cancelled() and task.exception() is not None:
+            self.bug(f"the simulator itself failed: {task.exception()!r}")
+        return task.done()
+
+    def kill(self, *, power_cut: bool) -> None:
+        """Let the broker die now, between two things that it does."""
+        self._power_cut = power_cut
+        self._bury()
+
+    def _bury(self) -> None:
+        kind = "the power is cut" if self._power_cut else "the broker is killed"
+        self.history.fault(f"{kind}, at operation {self.disk.operations} of the disk")
+        self._end_life()
+        self.disk.revive(power_cut=self._power_cut)
+        self._power_cut = False
+        self.loop.as_life(OUTSIDE, self._start_later)
+
+    def _stop(self) -> None:
+        """An orderly stop, during which the disk works: it settles its logs in real threads."""
+        process = self.process
+        if process is None or not process.is_up:
+            return
+        self.history.fault("the broker is stopped in order")
+        self._calm_disk()
+        task = self.loop.spawn(process.life, process.stop())
+        end_us = self.loop.now_us + _STARTING_SECONDS_MAX * 1_000_000
+        while not (task.done() or self.failed or self.disk.dead) and self.loop.now_us < end_us:
+            self.loop.halted = False  # another stop may be wanted meanwhile
+            self.loop.run_until(self.loop.now_us + 1000)
+        if self.disk.dead:
+            self._bury()
+            return
+        if not task.done():
+            self.bug("the broker does not stop")
+        elif isinstance(error := task.exception(), OSError):  # what failed before is not mended yet
+            self.history.step("broker", f"ends without order: {error}")
+        elif error is not None:
+            self.bug(f"the broker failed to stop: {error!r}")
+        self._end_life()
+        self.disk.revive(power_cut=False)
+        self.loop.as_life(OUTSIDE, self._start_later)
+
+    def _end_life(self) -> None:
+        process, self.process = self.process, None
+        for connection in list(self.connections):
+            connection.broken()
+        if process is not None:
+            self.disk.dead = True
+            self.loop.end(process.life)
+        self.auditor.locks_lost()
+        self._machines = []
+
+    def _start_later(self) -> None:
+        self.loop.call_later(self._rng.randrange(_DOWN_US_MAX) / 1e6, self.start)
+
+    def start(self) -> None:
+        """Start a broker on the disk as it is."""
+        life = next(self._lives)
+        try:
+            self.process = Process(
+                life, self.options.config(), self.disk, self.clock, self.loop, self._new_id,
+                self.auditor.deleting,
+            )  # fmt: skip
+        except OSError as error:
+            self._start_failed(None, error)
+            return
+        self.loop.spawn(life, self._up(self.process))
+
+    async def _up(self, process: Process) -> None:
+        try:
+            await process.start()
+        except OSError as error:
+            self.loop.as_life(OUTSIDE, partial(self._fail_soon, process, error))
+            return
+        except (CorruptLog, JournalDamaged, AssertionError) as error:
+            self.bug(f"the broker does not start: {error!r}")
+            return
+        self._machines = process.machines
+        self._errors_before = self.disk.errors
+        self.history.step("broker", f"is up, life {process.life}")
+
+    def _fail_soon(self, process: Process, error: OSError) -> None:
+        self.loop.call_soon(self._start_failed, process, error)  # from outside its own task
+
+    def _start_failed(self, process: Process | None, error: OSError) -> None:
+        if self.disk.dead or self.process is not process:
+            return  # it died while it started, and is buried or will be
+        self.history.step("broker", f"cannot start: {error}")
+        self._end_life()
+        self.disk.revive(power_cut=False)
+        self._start_later()
+
+    def _calm_disk(self) -> None:
+        self.disk.failing.clear()
+        self.disk.fail_after(None)
+        self.disk.die_after(None)
+
+    # ---- the history
+
+    def _live(self) -> None:
+        self.start()
+        self.run_until(self.loop.now_us + 1_000_000)
+        if self.process is None or not self.process.is_up:
+            self.bug("the broker does not come up on an empty disk")
+            return
+        if not self.finish(self._set_up(self.process), _SET_UP_SECONDS_MAX, self.process.life):
+            self.bug("topics cannot be made on an empty disk")
+            return
+        self.is_quiet = False
+        actors = self._actors()
+        tasks = [self.loop.spawn(OUTSIDE, actor.run()) for actor in actors]
+        drivers = [actor for actor in actors if isinstance(actor, LeaseDriver)]
+        self.run_until(self.loop.now_us + self.options.seconds * 1_000_000)
+        self.is_quiet = True
+        self._calm_disk()
+        self.history.step("world", "faults stop")
+        for actor_task in tasks:
+            actor_task.cancel()
+        for connection in list(self.connections):
+            connection.close()
+        self.run_until(self.loop.now_us + _CALM_US)
+        if not self.failed:
+            Ending(self, drivers).run()
+
+    async def _set_up(self, process: Process) -> None:
+        services, settings = process.services, self.options.topic_settings
+        for name, partitions in (("orders", self.options.partitions), ("extra", 1)):
+            topic_id = self._new_id()
+            self.topic_ids[name], self.topic_names[topic_id] = topic_id, name
+            await services.topics.create(CreateTopic(name, topic_id, partitions, settings))
+        for group in self.groups:
+            values: dict[str, str | None] = {}
+            if group in self.options.earliest:
+                values["share.auto.offset.reset"] = "earliest"
+            if self.options.dead_letters:
+                values["errors.deadletterqueue.topic.name"] = _DEAD_LETTERS
+            if values:
+                await services.topics.set_configs(SetConfigs(Resource.GROUP, group, values))
+        if self.options.dead_letters:
+            await services.topics.create(CreateTopic(_DEAD_LETTERS, self._new_id(), 1, {}))
+
+    def _actors(self) -> list[Any]:
+        options, topics = self.options, ("orders", "extra")
+        places = [("orders", n) for n in range(options.partitions)] + [("extra", 0)]
+        actors: list[Any] = [Producer(self, f"producer-{n}", places) for n in range(2)]
+        for group in self.groups:
+            for number in range(options.members):
+                name = f"{group}-{number}"
+                actors.append(ShareMember(self, name, group, topics, self._habits()))
+        actors += [
+            LeaseDriver(self, f"lease-{n}", self.groups[0], ("orders",))
+            for n in range(options.leases)
+        ]
+        return [*actors, Administrator(self, "admin"), Fate(self)]
+
+    def _habits(self) -> Habits:
+        options, rng = self.options, self._rng
+        return Habits(
+            accept=rng.choice((0.2, 0.5, 0.9)),
+            reject=rng.choice((0.0, 0.1, 0.3)),
+            keep=rng.choice((0.0, 0.2)),
+            renew=rng.choice((0.0, 0.05)),
+            stall=0.08 if options.stalling else 0.0,
+            vanish=0.05 if options.vanishing else 0.0,
+            leave=0.03,
+            lie=0.08 if options.strange_epochs else 0.0,
+            repeat=0.5 if options.repeats else 0.0,
+        )
+
+    def _latency(self) -> float:
+        if self.options.slow_disks and not self.is_quiet and self._rng.random() < 0.02:
+            return self._rng.uniform(0.1, 3.0)
+        return self._rng.choice((0.0, 0.0005, 0.003))
+
+    def _new_id(self) -> UUID:
+        return UUID(int=next(self._ids) << 64 | 0x8000)

@@ -1,0 +1,39 @@
+"""`headrace sim`: its last line, its exit code, and the replay of a seed that failed."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.main import app
+from headrace.core.share_partition import SharePartition
+
+
+def test_seeds_and_histories_end_with_one_line() -> None:
+    done = CliRunner().invoke(app, ["sim", "--seeds", "3", "--histories", "20", "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output.splitlines()[-1])
+    assert (told["seeds"], told["histories"], told["failures"]) == (3, 20, 0)
+    assert told["events"] > 30
+    assert told["faults"] > 0
+
+
+def test_time_can_be_the_limit() -> None:
+    done = CliRunner().invoke(app, ["sim", "--minutes", "0", "--json"])
+    assert done.exit_code == 0
+    assert json.loads(done.output)["seeds"] == 0
+
+
+def test_a_failure_is_told_with_its_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SharePartition, "_not_held", lambda *_: None)
+    done = CliRunner().invoke(app, ["sim", "--seeds", "40", "--histories", "40"])
+    assert done.exit_code == 1
+    lines = done.output.splitlines()
+    assert not lines[-1].endswith(" 0 failures")
+    replay = next(line for line in lines if "replay it: headrace sim --seed " in line)
+    assert any("replay it: headrace sim --seeds 0 --from" in line for line in lines)
+    again = CliRunner().invoke(app, ["sim", "--seed", replay.split()[-1]])
+    assert again.exit_code == 1
+    failed = next(n for n, line in enumerate(lines) if line.endswith("FAILED"))
+    assert lines[failed + 1] in again.output
+    assert "options: " in again.output

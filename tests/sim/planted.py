@@ -1,0 +1,117 @@
+"""Bugs to plant in the broker, as somebody might write them; the simulator has to find each one."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from headrace.broker.runtime import ShardRuntime
+from headrace.core.errors import Refused
+from headrace.core.runs import State
+from headrace.core.share_partition import SharePartition
+from headrace.core.share_words import Event, Range, Settled
+from headrace.log import share_batches
+from headrace.log.record_codec import ShareJournal
+
+
+def answers_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    """Answers leave once the journal is written, whatever the durability asks for."""
+    sound = ShardRuntime.__init__
+
+    def hasty(self: Any, *args: Any, **settings: Any) -> None:
+        sound(self, *args, **settings | {"fsync": False})
+
+    patch.setattr(ShardRuntime, "__init__", hasty)
+
+
+def deliveries_lost_in_recovery(patch: pytest.MonkeyPatch) -> None:
+    """A restart takes what was released for what was never delivered."""
+    sound = share_batches.read
+
+    def forgetful(source: Any) -> tuple[Range, ...]:
+        return tuple(
+            (first, last, state, 0 if state is State.AVAILABLE else deliveries, reason)
+            for first, last, state, deliveries, reason in sound(source)
+        )
+
+    patch.setattr("headrace.log.record_codec.read", forgetful)
+
+
+def start_beyond_an_unfinished_record(patch: pytest.MonkeyPatch) -> None:
+    """SPSO follows the head of what is not acquired, released records included."""
+
+    def careless(self: SharePartition) -> None:
+        start = self.start
+        for run in self.runs:
+            if not run.state.finished and not (run.state is State.AVAILABLE and run.deliveries):
+                break
+            start = run.span.last + 1
+        if start > self.start:
+            self.runs.drop_below(start)
+
+    patch.setattr(SharePartition, "_follow_finished_head", careless)
+
+
+def anybody_may_acknowledge(patch: pytest.MonkeyPatch) -> None:
+    """Acknowledgements are taken from whoever sends them, as long as the record is acquired."""
+    sound = SharePartition._not_held
+
+    def trusting(self: SharePartition, span: Any, held: Any, holder: Any) -> Refused | None:
+        refused = sound(self, span, held, holder)
+        return None if refused is not None and "another member" in refused.message else refused
+
+    patch.setattr(SharePartition, "_not_held", trusting)
+
+
+def snapshots_without_finished_records(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot mentions what is to be delivered again, and not what was accepted."""
+    sound = share_batches.durable
+
+    def short(runs: Any) -> list[Range]:
+        return [one for one in sound(runs) if one[2] is not State.ACKNOWLEDGED]
+
+    patch.setattr("headrace.log.record_codec.durable", short)
+
+
+def commits_not_written(patch: pytest.MonkeyPatch) -> None:
+    """The commit of a lease is not written to the journal."""
+    sound = ShareJournal.records
+
+    def silent(self: ShareJournal, events: Any, written_at: Any) -> Any:
+        return sound(self, [e for e in events if type(e).__name__ != "LeaseCommitted"], written_at)
+
+    patch.setattr(ShareJournal, "records", silent)
+
+
+def rejected_records_vanish(patch: pytest.MonkeyPatch) -> None:
+    """Records that wait for their dead letters count as archived, with nothing to be copied."""
+    sound = SharePartition.apply_all
+
+    def lossy(self: SharePartition, events: Iterable[Event]) -> None:
+        sound(self, [_archived(event) for event in events])
+
+    patch.setattr(SharePartition, "apply_all", lossy)
+
+
+def _archived(event: Event) -> Event:
+    if isinstance(event, Settled) and event.state is State.ARCHIVING:
+        return event._replace(state=State.ARCHIVED)
+    return event
+
+
+PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
+    answers_before_the_sync,
+    deliveries_lost_in_recovery,
+    start_beyond_an_unfinished_record,
+    anybody_may_acknowledge,
+    snapshots_without_finished_records,
+    commits_not_written,
+    rejected_records_vanish,
+]
+IN_THE_CORE: list[Callable[[pytest.MonkeyPatch], None]] = [
+    deliveries_lost_in_recovery,
+    start_beyond_an_unfinished_record,
+    anybody_may_acknowledge,
+    snapshots_without_finished_records,
+    commits_not_written,
+]

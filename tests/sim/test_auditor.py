@@ -1,0 +1,191 @@
+"""The auditor notices each promise that is broken, and allows for what it cannot know."""
+
+from collections.abc import Callable
+
+import pytest
+
+from headrace.sim.auditor import Auditor
+from headrace.sim.facts import Asked, Place
+from headrace.sim.lease_auditor import LeaseAuditor
+
+PLACE: Place = ("orders", 0)
+QUEUE = ("blue", PLACE)
+
+
+class Book:
+    """An auditor with hands: what members ask and are told, a second after each other."""
+
+    def __init__(self) -> None:
+        self.time_us = 0
+        self.auditor = Auditor(lambda: self.time_us, limit=3, lock_ms=10_000)
+        self.lease = LeaseAuditor(self.auditor, lambda: self.time_us, "blue", "checkpoint")
+
+    def asks(self, holder: str = "ann", *, acquires: bool = False) -> Asked:
+        self.time_us += 1_000_000
+        return self.auditor.asked("blue", holder, acquires=acquires)
+
+    def gets(self, first: int, last: int, count: int = 1, holder: str = "ann") -> None:
+        asked = self.asks(holder, acquires=True)
+        self.auditor.answered(asked)
+        self.auditor.delivered(asked, PLACE, [(first, last, count)])
+
+    def says(self, verdict: str, offset: int, holder: str = "ann", told: bool = True) -> None:
+        asked, said = self.asks(holder), [(offset, offset, verdict)]
+        self.auditor.acknowledging("blue", PLACE, holder, said)
+        if told:
+            self.auditor.acknowledged(asked, PLACE, holder, said)
+
+    def produces(self, *values: bytes, first: int = 0) -> None:
+        self.auditor.produced(self.asks(), PLACE, first, values)
+
+    def sees(self, start: int, *runs: tuple[int, int, str]) -> None:
+        self.auditor.described(self.asks(), QUEUE, start, runs)
+
+    def ends(self, start: int, end: int, copies: list[int] | None = None) -> None:
+        self.auditor.ended(QUEUE, start, 0, end, copies)
+
+
+def joined_and_produced(book: Book) -> None:
+    book.auditor.assigned("blue", [PLACE])
+    book.produces(b"0", b"1")
+
+
+def a_lost_fetch(book: Book) -> None:
+    book.asks(acquires=True)
+
+
+SOUND: dict[str, list[Callable[[Book], object]]] = {
+    "accepted once": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
+        lambda b: b.says("accept", 1), lambda b: b.sees(2), lambda b: b.ends(2, 2),
+    ],
+    "released and given again": [
+        lambda b: b.gets(0, 0), lambda b: b.says("release", 0), lambda b: b.gets(0, 0, 2, "bob"),
+    ],
+    "a lost answer may have been a delivery": [a_lost_fetch, lambda b: b.gets(0, 0, 2)],
+    "after a crash the lock is another's": [
+        lambda b: b.gets(0, 0), lambda b: b.auditor.locks_lost(),
+        lambda b: b.gets(0, 0, 1, "bob"),
+    ],
+    "who hung up holds nothing": [
+        lambda b: b.gets(0, 0), lambda b: b.auditor.let_go("blue", "ann"),
+        lambda b: b.gets(0, 0, 2, "bob"),
+    ],
+    "exhausted": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 1),
+        lambda b: b.says("release", 0), lambda b: b.gets(0, 0, 2), lambda b: b.says("release", 0),
+        lambda b: b.gets(0, 0, 3), lambda b: b.says("release", 0), lambda b: b.ends(2, 2, [0]),
+    ],
+    "deleted": [
+        joined_and_produced, lambda b: b.auditor.deleting(PLACE, 2), lambda b: b.ends(2, 2),
+    ],
+    "below the begin of the queue all is finished": [
+        lambda b: b.gets(5, 5), lambda b: b.says("accept", 4, "bob"),
+    ],
+    "an answer that was lost may have accepted": [
+        lambda b: b.gets(0, 0), lambda b: b.says("accept", 0, told=False), lambda b: b.sees(0),
+        lambda b: b.sees(1),
+    ],
+}  # fmt: skip
+
+BROKEN: dict[str, list[Callable[[Book], object]]] = {
+    "after it was finished": [
+        lambda b: b.gets(0, 0), lambda b: b.says("accept", 0), lambda b: b.gets(0, 0, 2, "bob"),
+    ],
+    "although delivery 1 had failed": [
+        lambda b: b.gets(0, 0), lambda b: b.says("release", 0), lambda b: b.gets(0, 0, 1, "bob"),
+    ],
+    "after delivery 2": [
+        lambda b: b.gets(0, 0), lambda b: b.auditor.locks_lost(), lambda b: b.gets(0, 0, 2),
+        lambda b: b.auditor.locks_lost(), lambda b: b.gets(0, 0, 1),
+    ],
+    "3 are allowed": [
+        a_lost_fetch, a_lost_fetch, a_lost_fetch, lambda b: b.gets(0, 0, 4),
+    ],
+    "(delivery 2) after 0 deliveries": [lambda b: b.gets(0, 0, 2)],
+    "while ann held it": [lambda b: b.gets(0, 0), lambda b: b.gets(0, 0, 2, "bob")],
+    "who never had it": [lambda b: b.gets(0, 0), lambda b: b.says("accept", 0, "bob")],
+    "was given 4-5": [
+        lambda b: b.auditor.delivered(b.asks(acquires=True), PLACE, [(6, 7, 1), (4, 5, 1)]),
+    ],
+    "acquired and not sent": [
+        lambda b: b.auditor.delivered(b.asks(acquires=True), PLACE, [(0, 1, 1)], {0: b"0"}),
+    ],
+    "was b'0' and is b'x'": [
+        lambda b: b.produces(b"0"), lambda b: b.auditor.read(PLACE, {0: b"x"}),
+    ],
+    "SPSO of blue ('orders', 0) was 2 and is 1": [
+        lambda b: b.gets(0, 1), lambda b: b.says("accept", 0), lambda b: b.says("accept", 1),
+        lambda b: b.sees(0), lambda b: b.sees(2), lambda b: b.sees(1),
+    ],
+    "nobody finished record orders-0@1": [
+        lambda b: b.gets(0, 1), lambda b: b.says("accept", 0), lambda b: b.sees(0),
+        lambda b: b.sees(2),
+    ],
+    "was finished and is available": [
+        lambda b: b.gets(0, 0), lambda b: b.says("accept", 0),
+        lambda b: b.sees(0, (0, 0, "available")),
+    ],
+    "was skipped": [
+        joined_and_produced, lambda b: b.gets(1, 1), lambda b: b.says("accept", 1),
+        lambda b: b.ends(2, 2),
+    ],
+    "the log ends at 1": [joined_and_produced, lambda b: b.ends(1, 1)],
+    "does not get beyond": [joined_and_produced, lambda b: b.ends(1, 2)],
+    "has no dead letter": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("reject", 0),
+        lambda b: b.says("accept", 1), lambda b: b.ends(2, 2, []),
+    ],
+    "has 2 dead letters": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("reject", 0),
+        lambda b: b.says("accept", 1), lambda b: b.ends(2, 2, [0, 0]),
+    ],
+    "nobody rejected it": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
+        lambda b: b.says("accept", 1), lambda b: b.ends(2, 2, [0]),
+    ],
+    "epoch 1 was served after 2": [
+        lambda b: b.lease.opened(b.asks(), 2, 0, ()), lambda b: b.lease.fenced(b.asks(), 1),
+    ],
+    "opened at 2, after 2": [
+        lambda b: b.lease.opened(b.asks(), 2, 0, ()), lambda b: b.lease.opened(b.asks(), 2, 0, ()),
+    ],
+    "acquisition 1 is not outstanding": [
+        lambda b: b.lease.acquired(b.asks(), 1, [(PLACE, 0, 3, 1)], fresh=True, whole=True),
+        lambda b: b.lease.opened(b.asks(), 2, 0, ()),
+    ],
+    "1 was ((('orders', 0), 0, 3, 1),) and is": [
+        lambda b: b.lease.acquired(b.asks(), 1, [(PLACE, 0, 3, 1)], fresh=True, whole=True),
+        lambda b: b.lease.acquired(b.asks(), 1, [(PLACE, 0, 2, 1)], fresh=False, whole=True),
+    ],
+    "1 was committed, and is 0 now": [
+        lambda b: b.lease.committing(1), lambda b: b.lease.committed(b.asks(), 1, 0),
+        lambda b: b.lease.opened(b.asks(), 2, 0, ()),
+    ],
+    "after it was finished: accept by lease/checkpoint": [
+        lambda b: b.lease.acquired(
+            b.asks("lease/checkpoint"), 1, [(PLACE, 0, 0, 1)], fresh=True, whole=True
+        ),
+        lambda b: b.lease.committing(1),
+        lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0), lambda b: b.gets(0, 0, 2),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_may_happen_is_no_failure(name: str) -> None:
+    book = Book()
+    for step in SOUND[name]:
+        step(book)
+    assert book.auditor.failures == []
+
+
+@pytest.mark.parametrize("promise", BROKEN)
+def test_a_broken_promise_is_told(promise: str) -> None:
+    book = Book()
+    *before, last = BROKEN[promise]
+    for step in before:
+        step(book)
+    assert book.auditor.failures == []
+    last(book)
+    assert any(promise in told for told in book.auditor.failures), book.auditor.failures
