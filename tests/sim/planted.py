@@ -7,9 +7,11 @@ import pytest
 
 from headrace.broker.runtime import ShardRuntime
 from headrace.core.errors import Refused
+from headrace.core.leases import LeaseCommitted, LeaseDiscarded
 from headrace.core.runs import State
+from headrace.core.shard_words import Forgotten
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import Event, Range, Settled
+from headrace.core.share_words import Event, Range, Settled, Started
 from headrace.log import share_batches
 from headrace.log.record_codec import ShareJournal
 
@@ -75,10 +77,38 @@ def snapshots_without_finished_records(patch: pytest.MonkeyPatch) -> None:
 
 def commits_not_written(patch: pytest.MonkeyPatch) -> None:
     """The commit of a lease is not written to the journal."""
+    _not_written(patch, lambda event: isinstance(event, LeaseCommitted))
+
+
+def resets_not_written(patch: pytest.MonkeyPatch) -> None:
+    """The journal has where a queue began first, and not what an administrator made of it."""
+    _not_written(patch, lambda event: isinstance(event, Started) and event.state_epoch > 0)
+
+
+def deletions_not_written(patch: pytest.MonkeyPatch) -> None:
+    """A group that was deleted is back after a restart."""
+    _not_written(patch, lambda event: isinstance(event, Forgotten))
+
+
+def leases_keep_what_was_reset(patch: pytest.MonkeyPatch) -> None:
+    """A lease that is read from the journal still has records of before a reset."""
+    _not_written(patch, lambda event: isinstance(event, LeaseDiscarded))
+
+
+def pruned_too_far(patch: pytest.MonkeyPatch) -> None:
+    """The newest snapshot of all counts, instead of the oldest of the newest."""
+
+    def hasty(self: Any, end: int) -> int:
+        return max(self._newest.values(), default=end)
+
+    patch.setattr(ShareJournal, "needed_from", hasty)
+
+
+def _not_written(patch: pytest.MonkeyPatch, dropped: Callable[[Any], bool]) -> None:
     sound = ShareJournal.records
 
     def silent(self: ShareJournal, events: Any, written_at: Any) -> Any:
-        return sound(self, [e for e in events if type(e).__name__ != "LeaseCommitted"], written_at)
+        return sound(self, [event for event in events if not dropped(event)], written_at)
 
     patch.setattr(ShareJournal, "records", silent)
 
@@ -106,6 +136,9 @@ PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
     anybody_may_acknowledge,
     snapshots_without_finished_records,
     commits_not_written,
+    resets_not_written,
+    deletions_not_written,
+    pruned_too_far,
     rejected_records_vanish,
 ]
 IN_THE_CORE: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -114,4 +147,8 @@ IN_THE_CORE: list[Callable[[pytest.MonkeyPatch], None]] = [
     anybody_may_acknowledge,
     snapshots_without_finished_records,
     commits_not_written,
+    resets_not_written,
+    deletions_not_written,
+    leases_keep_what_was_reset,
+    pruned_too_far,
 ]

@@ -71,6 +71,12 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.gets(0, 0), lambda b: b.auditor.let_go("blue", "ann"),
         lambda b: b.gets(0, 0, 2, "bob"),
     ],
+    "a reset makes the records new": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
+        lambda b: b.says("reject", 1), lambda b: b.sees(2), lambda b: b.auditor.reset(QUEUE, 1),
+        lambda b: b.sees(1), lambda b: b.gets(1, 1, 1, "bob"),
+        lambda b: b.says("accept", 1, "bob"), lambda b: b.ends(2, 2),
+    ],
     "exhausted": [
         joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 1),
         lambda b: b.says("release", 0), lambda b: b.gets(0, 0, 2), lambda b: b.says("release", 0),
@@ -103,6 +109,9 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
         a_lost_fetch, a_lost_fetch, a_lost_fetch, lambda b: b.gets(0, 0, 4),
     ],
     "(delivery 2) after 0 deliveries": [lambda b: b.gets(0, 0, 2)],
+    "given to ann (delivery 2) after 0 deliveries": [
+        lambda b: b.gets(0, 0), lambda b: b.auditor.reset(QUEUE, 0), lambda b: b.gets(0, 0, 2),
+    ],
     "while ann held it": [lambda b: b.gets(0, 0), lambda b: b.gets(0, 0, 2, "bob")],
     "who never had it": [lambda b: b.gets(0, 0), lambda b: b.says("accept", 0, "bob")],
     "was given 4-5": [
@@ -129,6 +138,10 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
     "was skipped": [
         joined_and_produced, lambda b: b.gets(1, 1), lambda b: b.says("accept", 1),
         lambda b: b.ends(2, 2),
+    ],
+    "record orders-0@0 was skipped: blue neither had nor finished it": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
+        lambda b: b.says("accept", 1), lambda b: b.auditor.reset(QUEUE, 0), lambda b: b.ends(2, 2),
     ],
     "the log ends at 1": [joined_and_produced, lambda b: b.ends(1, 1)],
     "does not get beyond": [joined_and_produced, lambda b: b.ends(1, 2)],

@@ -66,7 +66,11 @@ def test_the_faults_of_all_seeds_together_are_of_every_kind() -> None:
     ):  # fmt: skip
         assert any(kind in line for line in faults), kind
     steps = "\n".join(told)
-    for kind in ("stalls", "vanishes", "leaves", "lies", "its old driver is fenced", "renew"):
+    for kind in (
+        "stalls", "vanishes", "leaves", "lies", "its old driver is fenced", "renew",
+        "resets sets red to", "resets deletes red: 0", "resets deletes the offsets of red: 0",
+        "resets sets blue to",
+    ):  # fmt: skip
         assert kind in steps, kind
 
 

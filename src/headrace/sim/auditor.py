@@ -48,6 +48,7 @@ class Auditor:
         self._promised: dict[Place, dict[int, int]] = {}
         self._cut: dict[Place, int] = {}
         self._created_us: dict[Place, int] = {}
+        self._set_to: dict[Queue, int] = {}
 
     def broken(self, promise: str) -> None:
         """A promise was broken."""
@@ -87,6 +88,10 @@ class Auditor:
     def deleting(self, place: Place, before: int) -> None:
         """Somebody asks for records to be deleted: any of them may be gone from now on."""
         self._cut[place] = max(self._cut.get(place, 0), before)
+
+    def cut(self, place: Place) -> int:
+        """How far records may be gone because somebody asked for it."""
+        return self._cut.get(place, 0)
 
     def produced(self, asked: Asked, place: Place, first: int, values: Sequence[bytes]) -> None:
         """The broker took records."""
@@ -239,6 +244,12 @@ class Auditor:
 
     # ---- positions
 
+    def reset(self, queue: Queue, start: int) -> None:
+        """An administrator was told that the queue begins there, with nothing delivered yet."""
+        self._facts.pop(queue, None)
+        self._spso[queue] = (start, self._now_us())
+        self._set_to[queue] = start
+
     def described(
         self,
         asked: Asked,
@@ -315,6 +326,8 @@ class Auditor:
         """The first record that the group has to have had; None when there is none."""
         group, place = queue
         since_us = self._started_us.get(queue)
+        if queue in self._set_to:
+            return self._set_to[queue]
         if since_us is None:
             return None
         if group in self._earliest or self._was_added(queue):

@@ -5,6 +5,7 @@ afterwards must be what it said before.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 from headrace.broker.partitions import Partition
 from headrace.sim.drivers import LeaseDriver
 from headrace.sim.facts import Place, Queue
+from headrace.sim.loop import OUTSIDE
 from headrace.sim.members import HONEST, ShareMember
 from headrace.sim.network import Connection, Lost
+from headrace.sim.resets import PLACE
 from headrace.sim.workload import Administrator
 from headrace.wire import batches
 
@@ -34,6 +37,8 @@ class Ending:
         self._drivers = drivers
         self._admin = Administrator(world, "witness")
         self._rng = Random(f"{world.seed}/ending")
+        self._were_set_back: set[Queue] = set()  # groups that were set back, and where
+        self._copies: dict[Queue, list[int]] = {}  # dead letters that were there before
 
     def run(self) -> None:
         """Consume what is left, then look whether anything is missing."""
@@ -42,18 +47,41 @@ class Ending:
             if not world.finish(driver.settle(), _SECONDS_MAX):
                 world.bug(f"{driver.name} cannot settle what it holds")
                 return
-        for group in world.groups:
-            member = ShareMember(world, f"{group}-honest", group, ("orders", "extra"), HONEST)
-            world.loop.spawn(0, member.run())
-        if not world.finish(self._all_finished(), _SECONDS_MAX):
-            if not world.failed:
-                world.bug(f"after {_SECONDS_MAX:.0f} s without faults, not all is finished")
+        if not self._consume("honest"):
             return
         self._audit()
+        if world.options.administers and not world.failed:
+            self._set_back()
         if not world.failed:
             world.kill(power_cut=world.options.fsync)
             if not world.finish(self._look_again(), _SECONDS_MAX) and not world.failed:
                 world.bug("the broker is not of use after a crash in quiet times")
+
+    def _consume(self, name: str) -> bool:
+        """Whether honest members finish all there is."""
+        world = self._world
+        for group in world.groups:
+            member = ShareMember(world, f"{group}-{name}", group, ("orders", "extra"), HONEST)
+            world.done(group, is_done=False)
+            world.loop.spawn(OUTSIDE, member.run())
+        if not world.finish(self._all_finished(), _SECONDS_MAX):
+            world.bug(f"after {_SECONDS_MAX:.0f} s without faults, not all is finished")
+        return not world.failed
+
+    def _set_back(self) -> None:
+        """Set every group back, have it finish once more, and look whether it did.
+
+        The broker dies in between: what it answered last must be on the disk.
+        """
+        world = self._world
+        for group in world.groups:
+            if not world.finish(world.resets.set_back(group), _SECONDS_MAX):
+                world.bug(f"group {group} cannot be set back")
+                return
+            self._were_set_back.add((group, PLACE))
+        world.kill(power_cut=world.options.fsync)
+        if self._consume("again"):
+            self._audit()
 
     async def _all_finished(self) -> None:
         """Return once every group has finished every record."""
@@ -77,6 +105,7 @@ class Ending:
             return None
 
     async def _look_again(self) -> None:
+        await self._world.resets.look()
         waiting = list(self._world.groups)
         while waiting:
             await asyncio.sleep(_LOOK_SECONDS)
@@ -103,11 +132,19 @@ class Ending:
                     world.auditor.broken(f"{group} still has a queue of {gone}, which was deleted")
                     continue
                 place = (world.topic_names[key.topic_id], key.partition)
-                mine = None if copies is None else copies.get((group, place), [])
+                mine = None if copies is None else self._new(copies, (group, place))
                 log = partition.log
                 world.auditor.ended(
                     (group, place), share.start, log.start_offset, partition.high_watermark, mine
                 )
+
+    def _new(self, copies: dict[Queue, list[int]], queue: Queue) -> list[int]:
+        """Dead letters of a queue since it was set back, if it was."""
+        there = copies.get(queue, [])
+        if queue not in self._were_set_back:
+            self._copies[queue] = there
+            return there
+        return list((Counter(there) - Counter(self._copies.get(queue, []))).elements())
 
 
 def _copies(partition: Partition) -> dict[Queue, list[int]]:

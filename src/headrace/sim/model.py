@@ -152,6 +152,14 @@ class Model:
             self.start = start
             self._follow()
 
+    def reset(self, start: int) -> None:
+        """An administrator set where the queue begins: what was of it before is forgotten."""
+        self.cells.clear()
+        self.start = self.end = start
+        self.accepted.clear()
+        self.numbers = {number: [] for number in self.numbers}
+        self.staged.clear()
+
     # ---- leases
 
     def lease(self, number: int, taken: Taken, now: int, budget: int) -> None:

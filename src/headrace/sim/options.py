@@ -3,13 +3,14 @@
 Each kind of fault is left out of about half of the histories: what one fault hides another shows.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from random import Random
 
 from headrace.broker.config import Config
 
 GROUPS = ("blue", "green")
 _SESSION_MS, _HEARTBEAT_MS = 3000, 700
+_PRUNE_MS, _COLD_MS, _JOURNAL_SEGMENT_BYTES = 250, 400, 2048
 _RETENTION_CHECK_MS, _RETENTION_MS = 400, 1200
 
 
@@ -50,6 +51,8 @@ class Options:
     deletions: bool
     retention: bool
     topic_changes: bool
+    prunes: bool
+    administers: bool
 
     @classmethod
     def drawn(cls, rng: Random) -> "Options":
@@ -93,11 +96,20 @@ class Options:
             deletions=maybe(),
             retention=rng.random() < 0.25,
             topic_changes=rng.random() < 0.3,
+            prunes=maybe(),
+            administers=maybe(),
         )
 
     def config(self) -> Config:
         """The broker's settings."""
-        return Config(
+        pruning = Config(
+            share_state_prune_ms=_PRUNE_MS,
+            share_cold_snapshot_ms=_COLD_MS,
+            share_history_ms=0,
+            share_state_segment_bytes=_JOURNAL_SEGMENT_BYTES,
+        )
+        return replace(
+            pruning if self.prunes else Config(),
             durability="fsync" if self.fsync else "os",
             share_state_partitions=self.shards,
             share_updates_per_snapshot=self.updates_per_snapshot,

@@ -10,14 +10,18 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from headrace.core.errors import Refused
+from headrace.core.errors import Refused, Why
 from headrace.core.leases import Staged
 from headrace.core.machine import Entry
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import (
     AcquireLease,
+    AdminCommand,
+    AlterShareOffsets,
     Command,
     CommitLease,
+    DeleteShareGroup,
+    DeleteShareOffsets,
     On,
     OpenLease,
     Recovered,
@@ -39,7 +43,7 @@ from headrace.core.share_words import (
 )
 from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
 from headrace.log.record_codec import ShareJournal
-from headrace.sim.model import ACQUIRED, LEASE, Model, Taken
+from headrace.sim.model import ACQUIRED, ARCHIVING, LEASE, Model, Taken
 
 STEPS_MAX = 16
 _TOPIC = UUID(int=9)
@@ -89,6 +93,7 @@ class RandomHistory:
         self._updates_per_snapshot = rng.choice((0, 1, 3, 500))
         self._model = Model(limit=limit, lock_ms=_LOCK_MS, window=window, dead_letters=dead)
         self._entries: list[Entry] = []
+        self._begin = 0  # what is before it was pruned
         self._mono = 0
         self._epoch = 0
         self._number = 0
@@ -97,18 +102,23 @@ class RandomHistory:
 
     def run(self) -> int:
         """Draw and take the steps, comparing after each."""
-        self._send(Heartbeat("group", MemberId("ann"), 0, frozenset({"topic"})))
-        self._epoch = self._send(OpenLease(_LEASE, ("topic",), True)).epoch
+        self._join()
         choices: list[Callable[[], str]] = [
             *[self._acquire] * 5, *[self._acknowledge] * 6, *[self._elapse] * 2,
             *[self._lease_acquires] * 2, *[self._crash] * 2, self._session_ends, self._copy,
             self._cut, self._lease_asks_again, self._lease_renews, self._lease_stages,
-            self._lease_commits, self._driver_restarts,
+            self._lease_commits, self._driver_restarts, self._reset, self._delete, self._prune,
         ]  # fmt: skip
         for _ in range(self._rng.randint(4, STEPS_MAX)):
             self.steps.append(self._rng.choice(choices)())
             self._agree()
         return len(self.steps)
+
+    def _join(self) -> None:
+        """A member that never falls silent joins, and the lease is opened."""
+        self._send(Heartbeat("group", MemberId("ann"), 0, frozenset({"topic"})))
+        self._epoch = self._send(OpenLease(_LEASE, ("topic",), True)).epoch
+        self._model.reclaim(self._mono)
 
     # ---- steps
 
@@ -241,11 +251,56 @@ class RandomHistory:
         self._model.reclaim(self._mono)
         return f"a new driver, epoch {self._epoch}"
 
+    def _reset(self) -> str:
+        start = self._rng.randrange(_LOG_END + 1)
+        if not self._administered(AlterShareOffsets("group", (("topic", 0, start),))):
+            return "a reset waits for dead letters"
+        self._model.reset(start)
+        self._join()
+        return f"the group is set to {start}"
+
+    def _delete(self) -> str:
+        whole = self._rng.random() < 0.5
+        topics = DeleteShareOffsets("group", ("topic",))
+        if not self._administered(DeleteShareGroup("group") if whole else topics):
+            return "a deletion waits for dead letters"
+        self._model.reset(0)
+        if whole:
+            assert not self._shard.leases
+            self._model.numbers, self._number = {}, 0
+        self._crash_now()  # also with nothing left
+        assert not self._shard.partitions
+        self._join()
+        return "the group is deleted" if whole else "the topic is forgotten"
+
+    def _administered(self, command: AdminCommand) -> bool:
+        """Whether it is done, with nobody at work; members and drivers at work are in its way."""
+        self._join()
+        refused = self._send(command)
+        assert isinstance(refused, Refused), "the group is not empty"
+        assert refused.why is Why.NON_EMPTY_GROUP
+        self._send(Heartbeat("group", MemberId("ann"), -1))
+        self._mono += _LOCK_MS
+        self._take(self._shard.tick(self._now()))
+        self._model.expire(self._mono)
+        answer = self._send(command)
+        waits = any(cell.state == ARCHIVING for cell in self._model.cells.values())
+        assert isinstance(answer, Refused) == waits, answer
+        if waits:
+            assert answer.why is Why.COORDINATOR_GONE
+            self._join()
+        return not waits
+
+    def _prune(self) -> str:
+        if self._rng.random() < 0.5:
+            self._send(self._codec.cold(self._end, 10))
+        needed = max(self._codec.needed_from(self._end), self._begin)
+        del self._entries[: needed - self._begin]
+        self._begin = needed
+        return f"the journal begins at {needed}"
+
     def _crash(self) -> str:
-        self._shard, self._codec = self._machine()
-        for key, value, _ in self._entries:
-            for event in self._codec.events(key, value):
-                self._shard.apply(event)
+        self._crash_now()
         self._model.crash()
         self._agree()
         self._send(Recovered())
@@ -256,7 +311,19 @@ class RandomHistory:
 
     def _machine(self) -> tuple[ShareShard, ShareJournal]:
         shard = ShareShard(self._outside)
-        return shard, ShareJournal(shard, self._updates_per_snapshot)
+        return shard, ShareJournal(shard, self._updates_per_snapshot, pruned=self._begin > 0)
+
+    def _crash_now(self) -> None:
+        """The journal alone is left of the machine."""
+        self._shard, self._codec = self._machine()
+        for offset, (key, value, _) in enumerate(self._entries, self._begin):
+            self._shard.apply_all(self._codec.events(key, value))
+            self._codec.placed(offset, key, value)
+        assert not self._codec.unfounded
+
+    @property
+    def _end(self) -> int:
+        return self._begin + len(self._entries)
 
     def _send(self, command: Command) -> Any:
         answer = self._shard.decide(command, self._now())
@@ -266,15 +333,18 @@ class RandomHistory:
         return answer.reply
 
     def _take(self, events: Any) -> None:
-        for event in events:
-            self._shard.apply(event)
-        self._entries += self._codec.records(events, WallMs(self._mono))
+        self._shard.apply_all(events)
+        for entry in self._codec.records(events, WallMs(self._mono)):
+            self._codec.placed(self._end, entry.key, entry.value)
+            self._entries.append(entry)
 
     def _now(self) -> Now:
         return Now(MonoMs(self._mono), WallMs(self._mono))
 
     def _agree(self) -> None:
         """Machine and model say the same of every record."""
+        assert _KEY in self._shard.partitions, "the queue is gone"
+        assert _LEASE in self._shard.leases, "the lease is gone"
         partition, model = self._shard.partitions[_KEY], self._model
         ends = (partition.start, partition.end)
         assert ends == (model.start, model.end), f"{ends}, not {model.start}, {model.end}"

@@ -28,6 +28,7 @@ from headrace.sim.members import Habits, ShareMember
 from headrace.sim.network import Connection
 from headrace.sim.options import GROUPS, Options
 from headrace.sim.process import Process, WorldClock
+from headrace.sim.resets import Resets
 from headrace.sim.workload import Administrator, Producer
 
 _WALL_MS = 1_750_000_000_000
@@ -93,7 +94,7 @@ class World:
         self._power_cut = False
         self._machines: list[object] = []
         self._errors_before = 0
-        self._added = 0
+        self.resets = Resets(self, "resets")
 
     def run(self) -> Outcome:
         """Let the whole history happen."""
@@ -136,9 +137,9 @@ class World:
         """Whether members of a group are to go on."""
         return group not in self._done
 
-    def done(self, group: str) -> None:
-        """A group has nothing more to consume."""
-        self._done.add(group)
+    def done(self, group: str, *, is_done: bool = True) -> None:
+        """A group has nothing more to consume, or has once more."""
+        (self._done.add if is_done else self._done.discard)(group)
 
     def loses_answer(self, rng: Random) -> bool:
         return self.options.lost_answers and not self.is_quiet and rng.random() < _LOST_ANSWERS
@@ -348,6 +349,8 @@ class World:
             LeaseDriver(self, f"lease-{n}", self.groups[0], ("orders",))
             for n in range(options.leases)
         ]
+        if options.administers:
+            actors.append(self.resets)
         return [*actors, Administrator(self, "admin"), Fate(self)]
 
     def _habits(self) -> Habits:

@@ -1,0 +1,190 @@
+"""An administrator who sets where groups begin, and deletes them, and looks what became of it.
+
+What he was told holds, whatever crashes. Where an answer was lost the old state or the new one may
+be there, until he sees which; from then on that one is. The group that he sets amid all faults has
+no members. Groups with members are set back when all is quiet and finished, and finish once more.
+"""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from headrace.sim.facts import Place
+from headrace.sim.network import Connection, Lost
+
+if TYPE_CHECKING:
+    from headrace.sim.world import World
+
+_DELETE_GROUPS, _DESCRIBE, _ALTER, _DELETE_OFFSETS = 42, 90, 91, 92
+_NO_GROUP, _NOT_EMPTY, _STORAGE_ERROR = 69, 68, 56  # of Kafka's codes
+_ASK_AGAIN = frozenset({14, 15, 16, _STORAGE_ERROR})  # codes after which nobody knows
+_NOWHERE = -1  # how the start of a group that is not there is told
+_PAUSE_SECONDS = 0.3
+_GROUP = "red"
+PLACE: Place = ("orders", 0)
+
+
+class Resets:
+    """Sets, deletes and looks at a group of its own; `set_back` is for the groups of others."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.name = name
+        self._world = world
+        self._rng = Random(f"{world.seed}/{name}")
+        self._possible = {_NOWHERE}
+
+    async def run(self) -> None:
+        """Set and look until the faults are over."""
+        while not self._world.is_quiet:
+            try:
+                connection = Connection(self._world, self._rng)
+                while not self._world.is_quiet:
+                    await asyncio.sleep(self._rng.uniform(0.0, _PAUSE_SECONDS))
+                    await self._turn(connection)
+            except Lost:
+                await asyncio.sleep(self._rng.uniform(0.01, _PAUSE_SECONDS))
+
+    async def look(self) -> None:
+        """See what is there, however often it takes."""
+        while True:
+            try:
+                connection = Connection(self._world, self._rng)
+                is_seen = await self._look(connection)
+                connection.close()
+                if is_seen:
+                    return
+            except Lost:
+                pass
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def set_back(self, group: str) -> None:
+        """Have a group, whose members leave off, begin anew in a place, however often it takes."""
+        start = self._rng.randrange(self._world.auditor.known_end(PLACE) + 1)
+
+        def is_set() -> None:
+            self._world.auditor.reset((group, PLACE), start)
+
+        while True:
+            try:
+                connection = Connection(self._world, self._rng)
+                code = await self._alter(connection, group, start, is_set)
+                connection.close()
+                if code == 0:
+                    return
+            except Lost:
+                pass
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _turn(self, connection: Connection) -> None:
+        drawn = self._rng.random()
+        if drawn < 0.4:
+            await self._look(connection)
+        elif drawn < 0.8:
+            start = self._rng.randrange(self._world.auditor.known_end(PLACE) + 1)
+            before = self._doubting(start)
+            code = await self._alter(connection, _GROUP, start, lambda: self._is_known(start))
+            self._refused(code, before)
+        else:
+            before = self._doubting(_NOWHERE)
+            delete = self._delete if drawn < 0.9 else self._delete_offsets
+            code = await delete(connection)
+            if code == _NO_GROUP and _NOWHERE not in before:
+                told = f"group {_GROUP}, which was set to {sorted(before)}, is not there"
+                self._world.auditor.broken(told)
+            if code != _NO_GROUP:
+                self._refused(code, before)
+
+    # ---- what may be there
+
+    def _doubting(self, start: int) -> set[int]:
+        """A change is sent; what was possible before."""
+        before = set(self._possible)
+        self._possible.add(start)
+        return before
+
+    def _is_known(self, start: int) -> None:
+        self._possible = {start}
+
+    def _refused(self, code: int, before: set[int]) -> None:
+        if code == _NOT_EMPTY:
+            self._world.auditor.broken(f"group {_GROUP} is not empty, and has no members")
+        if code not in _ASK_AGAIN and code != 0:
+            self._possible = before
+
+    def _seen(self, start: int) -> None:
+        """The answer to a look left the broker."""
+        cut = self._world.auditor.cut(PLACE)
+        found = {
+            one
+            for one in self._possible
+            if start == one or (one != _NOWHERE and one <= start <= max(one, cut))
+        }
+        if not found:
+            told = f"group {_GROUP} begins at {start}, and was set to {sorted(self._possible)}"
+            self._world.auditor.broken(told)
+        else:
+            self._possible = found
+
+    # ---- requests
+
+    async def _look(self, connection: Connection) -> bool:
+        def let_out(answer: Any) -> None:
+            if answer.groups[0].error_code == 0:
+                self._seen(answer.groups[0].topics[0].partitions[0].start_offset)
+
+        topic, index = PLACE
+        asked = {"group_id": _GROUP, "topics": ({"topic_name": topic, "partitions": (index,)},)}
+        answer = await connection.call(_DESCRIBE, 1, let_out, groups=(asked,))
+        code = answer.groups[0].error_code
+        self._step(f"sees {_GROUP}: {code}, possible {sorted(self._possible)}")
+        return bool(code == 0)
+
+    async def _alter(
+        self, connection: Connection, group: str, start: int, is_set: Callable[[], None]
+    ) -> int:
+        def let_out(answer: Any) -> None:
+            if _altered(answer) == 0:
+                is_set()
+
+        topic, index = PLACE
+        one = {"partition_index": index, "start_offset": start}
+        answer = await connection.call(
+            _ALTER, 0, let_out,
+            group_id=group, topics=({"topic_name": topic, "partitions": (one,)},),
+        )  # fmt: skip
+        code = _altered(answer)
+        self._step(f"sets {group} to {start}: {code}")
+        return code
+
+    async def _delete(self, connection: Connection) -> int:
+        def let_out(answer: Any) -> None:
+            if answer.results[0].error_code == 0:
+                self._is_known(_NOWHERE)
+
+        answer = await connection.call(_DELETE_GROUPS, 2, let_out, groups_names=(_GROUP,))
+        code = int(answer.results[0].error_code)
+        self._step(f"deletes {_GROUP}: {code}")
+        return code
+
+    async def _delete_offsets(self, connection: Connection) -> int:
+        def code_of(answer: Any) -> int:
+            return int(answer.error_code or answer.responses[0].error_code)
+
+        def let_out(answer: Any) -> None:
+            if code_of(answer) == 0:
+                self._is_known(_NOWHERE)
+
+        answer = await connection.call(
+            _DELETE_OFFSETS, 0, let_out, group_id=_GROUP, topics=({"topic_name": PLACE[0]},)
+        )
+        code = code_of(answer)
+        self._step(f"deletes the offsets of {_GROUP}: {code}")
+        return code
+
+    def _step(self, what: str) -> None:
+        self._world.history.step(self.name, what)
+
+
+def _altered(answer: Any) -> int:
+    return int(answer.error_code or answer.responses[0].partitions[0].error_code)
