@@ -62,9 +62,9 @@ class Ending:
         world = self._world
         for group in world.groups:
             member = ShareMember(world, f"{group}-{name}", group, ("orders", "extra"), HONEST)
-            world.done(group, is_done=False)
+            world.begins_again(group)
             world.loop.spawn(OUTSIDE, member.run())
-        if not world.finish(self._all_finished(), _SECONDS_MAX):
+        if not world.finish(self._all_finished(), _SECONDS_MAX) and not world.failed:
             world.bug(f"after {_SECONDS_MAX:.0f} s without faults, not all is finished")
         return not world.failed
 
@@ -75,8 +75,9 @@ class Ending:
         """
         world = self._world
         for group in world.groups:
-            if not world.finish(world.resets.set_back(group), _SECONDS_MAX):
+            if not world.finish(world.resets.set_back(group), _SECONDS_MAX) and not world.failed:
                 world.bug(f"group {group} cannot be set back")
+            if world.failed:
                 return
             self._were_set_back.add((group, PLACE))
         world.kill(power_cut=world.options.fsync)

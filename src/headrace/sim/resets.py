@@ -84,7 +84,7 @@ class Resets:
             start = self._rng.randrange(self._world.auditor.known_end(PLACE) + 1)
             before = self._doubting(start)
             code = await self._alter(connection, _GROUP, start, lambda: self._is_known(start))
-            self._refused(code, before)
+            self._answered(code, before)
         else:
             before = self._doubting(_NOWHERE)
             delete = self._delete if drawn < 0.9 else self._delete_offsets
@@ -93,7 +93,7 @@ class Resets:
                 told = f"group {_GROUP}, which was set to {sorted(before)}, is not there"
                 self._world.auditor.broken(told)
             if code != _NO_GROUP:
-                self._refused(code, before)
+                self._answered(code, before)
 
     # ---- what may be there
 
@@ -106,7 +106,8 @@ class Resets:
     def _is_known(self, start: int) -> None:
         self._possible = {start}
 
-    def _refused(self, code: int, before: set[int]) -> None:
+    def _answered(self, code: int, before: set[int]) -> None:
+        """The code of a change arrived: what was refused is not there."""
         if code == _NOT_EMPTY:
             self._world.auditor.broken(f"group {_GROUP} is not empty, and has no members")
         if code not in _ASK_AGAIN and code != 0:

@@ -137,9 +137,13 @@ class World:
         """Whether members of a group are to go on."""
         return group not in self._done
 
-    def done(self, group: str, *, is_done: bool = True) -> None:
-        """A group has nothing more to consume, or has once more."""
-        (self._done.add if is_done else self._done.discard)(group)
+    def done(self, group: str) -> None:
+        """A group has nothing more to consume."""
+        self._done.add(group)
+
+    def begins_again(self, group: str) -> None:
+        """Members of a group are wanted once more."""
+        self._done.discard(group)
 
     def loses_answer(self, rng: Random) -> bool:
         return self.options.lost_answers and not self.is_quiet and rng.random() < _LOST_ANSWERS
