@@ -248,7 +248,9 @@ class ShareShard:
                 if gone is not None:
                     # Its deadlines must not wake anybody any more.
                     gone.runs, gone.leaving = Runs(gone.start), frozenset()
-                self._of_group.get(key.group, {}).pop(key, None)
+                    del self._of_group[key.group][key]
+                    if not self._of_group[key.group]:
+                        del self._of_group[key.group]
                 self.archiving.discard(key)
             case LeaseForgotten(lease):
                 self.leases.pop(lease, None)

@@ -219,6 +219,7 @@ class ShareJournal:
         if isinstance(event, LeaseForgotten):
             return Entry(lease_key(event.lease), None)
         self._snapshot_epochs.pop(event.key, None)
+        self._updates.pop(event.key, None)
         return Entry(_share_key(SNAPSHOT, event.key), None)
 
     def _snapshot_is_due(self, partition: SharePartition) -> bool:
