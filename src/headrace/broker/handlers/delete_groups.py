@@ -6,6 +6,7 @@ A group is of one kind, so the kind need not be told.
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
+from headrace.core.errors import Refused
 from headrace.core.group_words import DeleteGroup
 from headrace.core.shard_words import DeleteShareGroup
 
@@ -21,6 +22,9 @@ async def handle(request: Request, services: Services) -> Answer:
 
 
 async def _delete(name: str, by: str, services: Services) -> Code:
-    if services.shares.exists(name):
+    found = await services.shares.find(name)  # "not found" must not be taken back by a fault
+    if isinstance(found, Refused):
+        return error_code(found)
+    if found.exists:
         return error_code(await services.shares.administer(DeleteShareGroup(name)))
     return error_code(await services.groups.ask(name, DeleteGroup(name, by)))
