@@ -69,6 +69,22 @@ class LeaseDriver:
             except (Lost, Gone):
                 await asyncio.sleep(_PAUSE_SECONDS)
 
+    async def take(self) -> None:
+        """Acquire under a new number, and fall silent."""
+        while True:
+            try:
+                connection = Connection(self._world, self._rng)
+                await self._open(connection)
+                await self._acquire(connection, self._next, fresh=True)
+                connection.close()
+                return
+            except (Lost, Gone):
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    def set_back(self, place: Place) -> None:
+        """Its group was set back there: numbers stay, with nothing of that place."""
+        self._told.discarded(place)
+
     async def _drive(self, connection: Connection) -> None:
         await self._open(connection)
         while self._world.is_wanted(self.group):

@@ -6,9 +6,9 @@ afterwards must be what it said before.
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.broker.partitions import Partition
 from headrace.sim.drivers import LeaseDriver
@@ -43,19 +43,20 @@ class Ending:
     def run(self) -> None:
         """Consume what is left, then look whether anything is missing."""
         world = self._world
-        for driver in self._drivers:
-            if not world.finish(driver.settle(), _SECONDS_MAX):
-                world.bug(f"{driver.name} cannot settle what it holds")
-                return
-        if not self._consume("honest"):
+        if not self._settle() or not self._consume("honest"):
             return
         self._audit()
         if world.options.administers and not world.failed:
             self._set_back()
         if not world.failed:
             world.kill(power_cut=world.options.fsync)
-            if not world.finish(self._look_again(), _SECONDS_MAX) and not world.failed:
-                world.bug("the broker is not of use after a crash in quiet times")
+            self._do(self._look_again(), "the broker is not of use after a crash in quiet times")
+
+    def _settle(self) -> bool:
+        """Whether drivers settle all that they hold."""
+        for driver in self._drivers:
+            self._do(driver.settle(), f"{driver.name} cannot settle what it holds")
+        return not self._world.failed
 
     def _consume(self, name: str) -> bool:
         """Whether honest members finish all there is."""
@@ -64,24 +65,38 @@ class Ending:
             member = ShareMember(world, f"{group}-{name}", group, ("orders", "extra"), HONEST)
             world.begins_again(group)
             world.loop.spawn(OUTSIDE, member.run())
-        if not world.finish(self._all_finished(), _SECONDS_MAX) and not world.failed:
-            world.bug(f"after {_SECONDS_MAX:.0f} s without faults, not all is finished")
+        return self._do(
+            self._all_finished(),
+            f"after {_SECONDS_MAX:.0f} s without faults, not all is finished",
+        )
+
+    def _do(self, work: Coroutine[Any, Any, None], bug: str) -> bool:
+        """Whether something that must come to its end does."""
+        world = self._world
+        if world.failed:
+            work.close()
+        elif not world.finish(work, _SECONDS_MAX) and not world.failed:
+            world.bug(bug)
         return not world.failed
 
     def _set_back(self) -> None:
         """Set every group back, have it finish once more, and look whether it did.
 
-        The broker dies in between: what it answered last must be on the disk.
+        Drivers hold something when that happens. The broker dies in between: what it answered last
+        must be on the disk.
         """
         world = self._world
         for group in world.groups:
-            if not world.finish(world.resets.set_back(group), _SECONDS_MAX) and not world.failed:
-                world.bug(f"group {group} cannot be set back")
-            if world.failed:
-                return
+            self._do(world.resets.set_back(group), f"group {group} cannot be set back")
             self._were_set_back.add((group, PLACE))
+        for driver in self._drivers:
+            self._do(driver.take(), f"{driver.name} cannot acquire")
+            self._do(world.resets.set_back(driver.group), f"{driver.name} is in the way for ever")
+            driver.set_back(PLACE)
+        if world.failed:
+            return
         world.kill(power_cut=world.options.fsync)
-        if self._consume("again"):
+        if self._settle() and self._consume("again"):
             self._audit()
 
     async def _all_finished(self) -> None:

@@ -90,6 +90,12 @@ class LeaseAuditor:
                         )
         facts.committing = max(facts.committing, number)
 
+    def discarded(self, place: Place) -> None:
+        """What is outstanding there was discarded by a reset."""
+        ranges = self._facts.ranges
+        for number, held in ranges.items():
+            ranges[number] = tuple(one for one in held if one[0] != place)
+
     def committed(self, asked: Asked, number: int, refused: int) -> None:
         """It is settled; if some were not held any more, nobody knows which."""
         facts = self._facts
