@@ -17,7 +17,7 @@ Headrace: of one) and get the same bytes from the same client (`group_client.py`
   millisecond while they expire: the longest it waited.
 - members: 1,000 connections join one group and are assigned.
 
-With --quick 100,000 offsets, 300 members and one short round. The last line is one JSON object:
+With --quick 50,000 offsets, 300 members and one short round. The last line is one JSON object:
 `expiry_longest_pause_ms`, `expiry_sweep_s`, `recovery_s`, `join_1000_s` and `bytes_per_offset` are
 Headrace's own; all else, and keys that end in `_ratio`, are Headrace / Kafka.
 """
@@ -76,7 +76,7 @@ class Work:
 
 
 QUICK = Work(
-    rounds=1, warm_up_seconds=1, seconds=1, groups=100, members=300, settle_seconds=0.5,
+    rounds=1, warm_up_seconds=0.5, seconds=0.5, groups=50, members=300, settle_seconds=0.5,
     check_ms=4_000,
 )  # fmt: skip
 FULL = Work(

@@ -38,9 +38,9 @@ def has_java() -> None:
     assert not missing, f"{missing} should have been installed"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sides(has_java: None) -> Iterator[Sides]:
-    """Apache Kafka and Headrace, one of each for all tests that compare them."""
+    """Apache Kafka and Headrace, with nothing in them yet, for the tests of a module."""
     with side_by_side() as both:
         yield both
 

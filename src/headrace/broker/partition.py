@@ -30,7 +30,7 @@ _MEND_SECONDS_MIN = 0.1
 _MEND_SECONDS_MAX = 5.0
 # A full segment is synced on the event loop: never more than about this much is left to do then.
 _UNSYNCED_BYTES_MAX = 64 << 20
-_UNSYNCED_JOURNAL_BYTES_MAX = 4 << 20  # everybody who commits waits for that of an internal topic
+_UNSYNCED_JOURNAL_BYTES_MAX = 1 << 20  # everybody who commits waits for that of an internal topic
 
 Dropped = Callable[[Sequence[str]], None]
 

@@ -382,8 +382,9 @@ class SegmentedLog:
     def _save_snapshot(self, *, durable: bool) -> None:
         if self.end_offset > self._segments.bases[0]:
             path = snapshots.path_of(self._folder, self.end_offset)
-            data = snapshots.encoded(self.producers.entries())
-            self._disk.write(path, data, durable=durable)
+            entries = list(self.producers.entries())
+            # Without producers nothing is lost with it; appends would wait for the disk in vain.
+            self._disk.write(path, snapshots.encoded(entries), durable=durable and bool(entries))
         self._prune_snapshots()
 
     def _prune_snapshots(self) -> None:
