@@ -252,3 +252,22 @@ def test_little_is_left_to_sync_when_a_segment_is_full(
         await until(lambda: partition.log.durable_end == 2)
 
     run(go)
+
+
+def test_a_journal_begins_its_next_segment_in_a_turn_of_its_own_before_the_last_is_full() -> None:
+    """Whoever commits would wait for the syncs that a full segment costs."""
+
+    async def go() -> None:
+        partition = on(MemoryDisk(), fsync=False, topic="__consumer_offsets", segment_bytes=1 << 20)
+        while partition.log.room > 8192:
+            put(partition, b"a" * 2000)
+        await asyncio.sleep(0)
+        assert len(partition.log.segments()) == 1
+        while partition.log.room >= (1 << 20) // 256:
+            put(partition, b"b" * 1000)
+        assert len(partition.log.segments()) == 1, "not in the turn of the append"
+        await asyncio.sleep(0)
+        assert [one.size for one in partition.log.segments()][1:] == [0]
+        assert partition.log.durable_end == partition.log.end_offset
+
+    run(go)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from headrace.broker.metrics import Traffic
+from headrace.broker.removal import DelayedRemoval
 from headrace.broker.retention import kept_from
 from headrace.broker.settings import LONG_MAX
 from headrace.broker.storage_faults import StorageFaults
@@ -31,6 +32,7 @@ _MEND_SECONDS_MAX = 5.0
 # A full segment is synced on the event loop: never more than about this much is left to do then.
 _UNSYNCED_BYTES_MAX = 64 << 20
 _UNSYNCED_JOURNAL_BYTES_MAX = 1 << 20  # everybody who commits waits for that of an internal topic
+_ROLL_AHEAD_PART = 256  # of a journal's segment is left empty
 
 Dropped = Callable[[Sequence[str]], None]
 
@@ -71,7 +73,7 @@ class Partition:
         self._log: SegmentedLog | None = None
         self._waits = waits
         self._faults = faults
-        self._disk = disk
+        self._removal = DelayedRemoval(disk, self.name)
         self._fsync = fsync
         self._producer_expiration_ms = producer_expiration_ms
         self._promised = 0
@@ -84,8 +86,8 @@ class Partition:
         self._fault: OSError | None = None
         self.is_failing = False
         self._is_closed = False
-        self._timers: set[asyncio.TimerHandle] = set()
         self._flush_due: asyncio.TimerHandle | None = None
+        self._roll_due: asyncio.Handle | None = None
 
     @property
     def name(self) -> str:
@@ -179,6 +181,8 @@ class Partition:
             self._recovered()
         self.traffic.produced(data, headers)
         self._unsynced_bytes += len(data)
+        if self.topic.internal and opened.room < self.settings.segment_bytes // _ROLL_AHEAD_PART:
+            self._roll_ahead()
         if self._waits_for_disk:
             self._begin_sync()
         else:
@@ -239,6 +243,21 @@ class Partition:
         if self._fault is None:
             told = "gave up what was not synced"
         return OSError(number, f"{self.name} {told}")
+
+    def _roll_ahead(self) -> None:
+        """Begin the next segment in a turn of its own: it would add to that of a commit."""
+        if self._roll_due is None:
+            self._roll_due = asyncio.get_running_loop().call_soon(self._roll)
+
+    def _roll(self) -> None:
+        self._roll_due = None
+        if self._fault is not None:
+            return
+        try:
+            self.log.roll()
+        except OSError as error:  # unless the sync failed, the next append tries again
+            if self.log.fault is not None:
+                self._begin_mending(error)
 
     def _begin_sync(self) -> "asyncio.Future[None]":
         if self._syncing is None:
@@ -332,9 +351,8 @@ class Partition:
         opened.producers.expire(now, self._producer_expiration_ms)
         was = opened.start_offset
         segments = opened.segments()
-        until = was
-        if not self.topic.internal:
-            until = max(was, kept_from(segments, self.settings, now, self.high_watermark))
+        kept = kept_from(segments, self.settings, now, self.high_watermark)
+        until = was if self.topic.internal else max(was, kept)
         if until >= segments[0].end_offset:
             try:
                 if until == segments[-1].end_offset:
@@ -348,28 +366,13 @@ class Partition:
                 self._tell_start(was)
         return 0
 
+    def _remove_later(self, paths: Sequence[str]) -> None:
+        self._removal.later(paths, self.settings.file_delete_delay_ms)
+
     def _tell_start(self, was: int) -> None:
         if self.start_offset != was:
             for listener in self.on_start_moved:
                 listener(self)
-
-    def _remove_later(self, paths: Sequence[str]) -> None:
-        """Remove the files of dropped segments after file.delete.delay.ms, in a thread."""
-        loop = asyncio.get_running_loop()
-
-        def go() -> None:
-            self._timers.discard(timer)
-            loop.run_in_executor(None, self._remove, paths)
-
-        timer = loop.call_later(self.settings.file_delete_delay_ms / 1000, go)
-        self._timers.add(timer)
-
-    def _remove(self, paths: Sequence[str]) -> None:
-        try:
-            for path in paths:
-                self._disk.remove(path)
-        except OSError as error:
-            log.warning("%s: a dropped segment stays until the next start: %s", self.name, error)
 
     # ---- the end
 
@@ -380,10 +383,11 @@ class Partition:
 
     def close(self) -> None:
         """Close the log and stop every timer; what is under way in threads ends by itself."""
-        for timer in (*self._timers, *(one for one in (self._flush_due,) if one is not None)):
-            timer.cancel()
-        self._timers.clear()
-        self._flush_due = None
+        self._removal.close()
+        for due in (self._roll_due, self._flush_due):
+            if due is not None:
+                due.cancel()
+        self._roll_due = self._flush_due = None
         self._is_closed = True
         if self._fault is None:
             self._fault = OSError(errno.EBADF, "the partition is closed")  # for those who wait

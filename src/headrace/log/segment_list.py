@@ -19,14 +19,15 @@ class SegmentList:
     """Never empty; all but the last are sealed. Methods raise OSError when the disk does.
 
     Args:
-        dropped: is told the files of dropped segments, which no opening finds any more.
+        dropped: is told the files of dropped segments, which no opening finds any more; else they
+            are removed at once.
     """
 
     def __init__(
-        self, disk: Disk, segments: list[Segment], dropped: Callable[[Sequence[str]], None]
+        self, disk: Disk, segments: list[Segment], dropped: Callable[[Sequence[str]], None] | None
     ) -> None:
         self._disk = disk
-        self._dropped = dropped
+        self._dropped = dropped or self._remove
         self._segments = segments
         self._warm: list[Segment] = []
         self.bases = [segment.base_offset for segment in segments]
@@ -113,6 +114,10 @@ class SegmentList:
                 self._disk.rename(path, path + DELETED, durable=False)
                 renamed.append(path + DELETED)
         self._dropped(renamed)
+
+    def _remove(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._disk.remove(path)
 
 
 def try_to_save_index(segment: Segment) -> None:

@@ -82,7 +82,7 @@ class SegmentedLog:
         )
         opened = Opening(disk, folder, index_interval_bytes).open(start_offset, clean=clean)
         self.producers = opened.producers
-        self._segments = SegmentList(disk, opened.segments, dropped or self._remove)
+        self._segments = SegmentList(disk, opened.segments, dropped)
         self._start = max(start_offset, self._segments.bases[0])
         active = self._segments.active
         self._settled_end = self.end_offset if opened.is_clean else -1
@@ -117,6 +117,11 @@ class SegmentedLog:
     def size_bytes(self) -> int:
         """Bytes of all batches, those below the start offset in its segment included."""
         return sum(segment.size for segment in self._segments)
+
+    @property
+    def room(self) -> int:
+        """Bytes that the active segment can still take."""
+        return self._segment_bytes - self._segments.active.size
 
     def segments(self) -> list[SegmentInfo]:
         """All segments in order; the last is the one that is written to."""
@@ -329,10 +334,7 @@ class SegmentedLog:
     # ---- the end
 
     def settle(self) -> None:
-        """Make everything durable, and write what lets the next opening be quick. Raises: OSError.
-
-        A log in which nothing happened since it was opened costs nothing.
-        """
+        """Make everything durable, for a quick next opening. Raises: OSError."""
         if self._settled_end == self.end_offset and self._fault is None and not self._torn:
             return
         self._require_whole()
@@ -391,10 +393,6 @@ class SegmentedLog:
         """Keep the snapshot of the end, and the one at which the active segment begins."""
         kept = {self.end_offset, self._segments.active.base_offset}
         snapshots.prune(self._disk, self._folder, kept)
-
-    def _remove(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            self._disk.remove(path)
 
 
 def _damaged(segment: Segment, damage: CorruptBatch) -> OSError:
