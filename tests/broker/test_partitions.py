@@ -266,7 +266,7 @@ def test_a_journal_begins_its_next_segment_in_a_turn_of_its_own_before_the_last_
         while partition.log.room >= (1 << 20) // 256:
             put(partition, b"b" * 1000)
         assert len(partition.log.segments()) == 1, "not in the turn of the append"
-        await asyncio.sleep(0)
+        await until(lambda: len(partition.log.segments()) == 2)
         assert [one.size for one in partition.log.segments()][1:] == [0]
         assert partition.log.durable_end == partition.log.end_offset
 

@@ -192,6 +192,7 @@ class Cleaner:
         for group in work.groups():
             if not await self._replace(work, group):
                 return False
+        await self._in_thread(work.forget_keys())
         return True
 
     async def _replace(self, work: Compaction, group: Group) -> bool:

@@ -33,6 +33,7 @@ _MEND_SECONDS_MAX = 5.0
 _UNSYNCED_BYTES_MAX = 64 << 20
 _UNSYNCED_JOURNAL_BYTES_MAX = 1 << 20  # everybody who commits waits for that of an internal topic
 _ROLL_AHEAD_PART = 256  # of a journal's segment is left empty
+_ROLL_AHEAD_SECONDS = 0.001  # between an append and the roll, for requests that waited for it
 
 Dropped = Callable[[Sequence[str]], None]
 
@@ -87,7 +88,7 @@ class Partition:
         self.is_failing = False
         self._is_closed = False
         self._flush_due: asyncio.TimerHandle | None = None
-        self._roll_due: asyncio.Handle | None = None
+        self._roll_due: asyncio.TimerHandle | None = None
 
     @property
     def name(self) -> str:
@@ -247,7 +248,8 @@ class Partition:
     def _roll_ahead(self) -> None:
         """Begin the next segment in a turn of its own: it would add to that of a commit."""
         if self._roll_due is None:
-            self._roll_due = asyncio.get_running_loop().call_soon(self._roll)
+            loop = asyncio.get_running_loop()
+            self._roll_due = loop.call_later(_ROLL_AHEAD_SECONDS, self._roll)
 
     def _roll(self) -> None:
         self._roll_due = None

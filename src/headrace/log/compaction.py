@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from headrace.core.types import WallMs
 from headrace.log.api import Disk, File, SegmentInfo
 from headrace.log.dirty import Dirty, Rules
+from headrace.log.key_map import KeyMap
 from headrace.log.rewriting import Found, moved, scan, with_records, without_records
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
@@ -121,7 +122,7 @@ class Compaction:
         self._rules = rules
         self._now = now
         self._last_of_producers = last_of_producers
-        self._last_offsets: dict[bytes, int] = {}
+        self._last_offsets = KeyMap()
         self._segments = [
             one for one in kept.segments() if one.sealed and one.base_offset < dirty.end
         ]
@@ -143,9 +144,13 @@ class Compaction:
                 if room < 0 and offsets:
                     self.end = header.base_offset
                     return
-                offsets.update(found)
+                offsets.update(found.items())
                 yield
         self.end = end
+
+    def forget_keys(self) -> Steps:
+        """Give the memory back that the keys took, when the work is done."""
+        yield from self._last_offsets.forget()
 
     def groups(self) -> list[Group]:
         """The segments below the end of the map, together as long as they fit in one."""

@@ -83,10 +83,13 @@ class SegmentIndex:
         would tell too low a highest timestamp, by which retention goes. Raises: OSError.
         """
         self._add_time()
-        times = zip(self._timestamps, self._timestamp_offsets, strict=True)
+        halves = array("i", _swapped(self._timestamps[:]).tobytes())  # each high, then low
+        times = array("i", bytes(_TIME_ENTRY.size * len(self._timestamps)))
+        times[0::3], times[1::3] = halves[0::2], halves[1::2]
+        times[2::3] = _swapped(self._timestamp_offsets[:])
         entries = array("i", bytes(_OFFSET_ENTRY.size * len(self._offsets)))
         entries[0::2], entries[1::2] = self._offsets, self._positions
-        contents = (b"".join(_TIME_ENTRY.pack(*one) for one in times), _swapped(entries).tobytes())
+        contents = (times.tobytes(), _swapped(entries).tobytes())
         remove_index(disk, path)
         for suffix, data in zip(reversed(SUFFIXES), contents, strict=True):
             file = disk.open(path + suffix)
