@@ -2,7 +2,8 @@
 
 A request moves the share session by one epoch; each partition's batches then hold as a whole or not
 at all, and the answer leaves when their outcome is durable. The final epoch (-1) ends the session
-after its acknowledgements and releases what the member still holds.
+after its acknowledgements and releases what the member still holds. A batch may bring a reason, in
+a tagged field of ours; it is kept with what was rejected.
 """
 
 import asyncio
@@ -21,6 +22,8 @@ from headrace.core.shard_words import On, ReleaseMember
 from headrace.core.share_session import FINAL, Continue
 from headrace.core.share_words import NAME_BYTES_MAX, Acknowledge, Acknowledged, ShareKey, Verdict
 from headrace.core.types import MemberId, Span, TopicPartition
+
+REASON_BYTES_MAX = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +129,16 @@ def _parsed(batches: Iterable[Any], renewing: bool) -> Sequence[Acknowledged] | 
         if len(types) not in (1, last - first + 1):
             return None
         before = last
-        parsed.append(Acknowledged(Span(first, last), [Verdict(kind) for kind in types]))
+        verdicts = [Verdict(kind) for kind in types]
+        parsed.append(Acknowledged(Span(first, last), verdicts, _cut(batch.reason)))
     return parsed
+
+
+def _cut(reason: str | None) -> str | None:
+    """A reason as long as the journal may get it; clients of ours give one, Kafka's have none."""
+    if reason is None or len(reason.encode()) <= REASON_BYTES_MAX:
+        return reason
+    return reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
 
 
 def _answer(
