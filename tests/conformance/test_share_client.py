@@ -10,10 +10,14 @@ import pytest
 from confluent_kafka import Producer
 
 import headrace
-from brokers import BROKERS, running
+from brokers import BROKERS, prepared
 
 SECONDS_MAX = 60.0
 _NUMBERS = itertools.count(1)
+_OF_ONE = {
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+}
 
 
 class Rig:
@@ -59,8 +63,12 @@ class Rig:
 def servers(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
     if request.param == "kafka":
         request.getfixturevalue("has_java")
-    with running(BROKERS[request.param]) as broker:
-        yield broker.servers, request.param
+    with prepared(BROKERS[request.param]) as broker:
+        broker.launch(_OF_ONE if request.param == "kafka" else None)
+        try:
+            yield broker.servers, request.param
+        finally:
+            broker.stop()
 
 
 @pytest.fixture

@@ -69,10 +69,20 @@ class Face:
         return f"<headrace.{name} of group {of.group!r}, topics {', '.join(of.topics)}>"
 
     @property
+    def is_started(self) -> bool:
+        """Whether `start` has returned; it stays so after `close`."""
+        return self._engine is not None
+
+    @property
     def stats(self) -> ShareStats:
         """Counts since `start`."""
         engine = self._started
         return replace(engine.stats, in_hand=engine.in_hand)
+
+    @property
+    def assignment(self) -> frozenset[tuple[str, int]]:
+        """Topics and partitions that records come from now; others may have the same ones."""
+        return self._started.assignment
 
     def _count(self, max_records: int | None) -> int:
         count = self._settings.max_poll_records if max_records is None else max_records

@@ -178,8 +178,12 @@ class Engine:
         return sum(len(session.hand) for session in self._sessions.values())
 
     @property
-    def in_buffer(self) -> int:
-        return len(self._buffer)
+    def assignment(self) -> frozenset[tuple[str, int]]:
+        return frozenset(
+            (self._names[topic_id], partition)
+            for topic_id, partition in self._assignment
+            if topic_id in self._names
+        )
 
     def release_buffer(self) -> None:
         """Give back what nobody took."""
