@@ -189,8 +189,7 @@ class Engine:
         """Give back what nobody took."""
         while self._buffer:
             record = self._buffer.popleft()
-            if record.is_held:
-                record.hand.say(record, Verdict.RELEASE)
+            record.hand.give_back(record)
 
     def _pop(self, count: int) -> list[BaseRecord]:
         found: list[BaseRecord] = []

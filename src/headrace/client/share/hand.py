@@ -105,7 +105,7 @@ class Hand:
         record.said = answer = Acknowledgement()
         saying = Saying(record.offset, record.offset, verdict, reason, record, answer)
         if not self.holds(record):
-            self._end([saying], lost(record, "its lock ended, or its broker restarted"))
+            self._end([saying], lost(record, "its lock ended, or it was released"))
             return answer
         self._unheard.add(answer)
         self._said.setdefault(record.place, []).append(saying)
@@ -128,9 +128,17 @@ class Hand:
         return answer
 
     def release_rest(self) -> None:
-        """Release everything that has no verdict."""
+        """Release everything that has no verdict; one that is given later comes too late."""
         for record in list(self._open_records()):
-            self.say(record, Verdict.RELEASE)
+            self.give_back(record)
+
+    def give_back(self, record: BaseRecord) -> None:
+        """Release a record for its user, who may still try to give it a verdict."""
+        if record.said is None and self.holds(record):
+            del self._held[record.place][record.offset]
+            saying = Saying(record.offset, record.offset, Verdict.RELEASE, None, record)
+            self._said.setdefault(record.place, []).append(saying)
+            self._listener.said()
 
     def parcels(self) -> dict[Place, Parcel]:
         """What the next request is to say: at most one parcel for each partition."""
@@ -247,8 +255,9 @@ class Hand:
         for parcel in [parcel for parcel in self._apart if parcel.place == place]:
             self._apart.remove(parcel)
             sayings += parcel.sayings
-        for one in sayings:
-            self._end([one], None if one.record is None else lost(one.record, why))
+        if sayings:
+            sayings.sort(key=lambda one: one.first)
+            self._end(sayings, Parcel(place, sayings).lost(why))
         self._held.pop(place, None)
 
     def _drop_renewals(self, error: ClientError) -> None:

@@ -64,17 +64,23 @@ class Parcel:
         middle = len(self.sayings) // 2
         return Parcel(self.place, self.sayings[:middle]), Parcel(self.place, self.sayings[middle:])
 
+    @property
+    def where(self) -> str:
+        """The offsets from the first to the last, for people."""
+        record = self.sayings[0].record
+        first, last = self.sayings[0].first, self.sayings[-1].last
+        topic = record.topic if record is not None else self.place[0]
+        offsets = f"offset {first}" if first == last else f"offsets {first} to {last}"
+        return f"{topic}-{self.place[1]} {offsets}"
+
     def error(self, code: int, message: str | None) -> ClientError | None:
         """What a code of the broker means for it."""
         if code == 0:
             return None
-        record = self.sayings[0].record
-        first, last = self.sayings[0].first, self.sayings[-1].last
-        where = f"{record.topic if record else self.place[0]}-{self.place[1]}"
-        where += f" offset {first}" if first == last else f" offsets {first}-{last}"
         if code == INVALID_RECORD_STATE or code in MOVED:
-            told = f" ({message})" if message else ""
-            return LockLost(
-                f"{where}: the lock was lost{told}; delivered again unless it is finished"
-            )
-        return BrokerError(code, f"acknowledging {where}", message)
+            return self.lost(f"the lock was lost ({message})" if message else "the lock was lost")
+        return BrokerError(code, f"acknowledging {self.where}", message)
+
+    def lost(self, why: str) -> LockLost:
+        """The error of verdicts that came too late, or whose answer did not come."""
+        return LockLost(f"{self.where}: {why}; delivered again unless finished before")
