@@ -41,6 +41,7 @@ class Control:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._opening = asyncio.Lock()
         self._any: Stream | None = None
         self._coordinator: Stream | None = None
 
@@ -52,17 +53,19 @@ class Control:
 
     async def any(self) -> Stream:
         """A connection to one of the brokers that were named, the first that answers."""
-        if self._any is None or self._any.is_closed:
-            *others, last = self._settings.bootstrap
-            for address in others:
-                try:
-                    self._any = await self.open(address)
-                except (OSError, Malformed) as error:
-                    LOG.debug("%s: %s; trying the next bootstrap server", address, error)
-                else:
-                    return self._any
-            self._any = await self.open(last)
-        return self._any
+        async with self._opening:  # else two tasks open one each, and one is left open
+            if self._any is None or self._any.is_closed:
+                self._any = await self._first()
+            return self._any
+
+    async def _first(self) -> Stream:
+        *others, last = self._settings.bootstrap
+        for address in others:
+            try:
+                return await self.open(address)
+            except (OSError, Malformed) as error:
+                LOG.debug("%s: %s; trying the next bootstrap server", address, error)
+        return await self.open(last)
 
     async def open(self, address: Address) -> Stream:
         """A connection of its own to one broker."""
