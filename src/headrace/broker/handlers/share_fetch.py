@@ -27,6 +27,7 @@ from headrace.core.types import MemberId, Span, TopicPartition, after, elapsed_m
 from headrace.log.api import OffsetOutOfRange, Slice
 from headrace.wire.primitives import Buffer, Writer
 
+_ACQUIRE_MODES = (0, 1)  # batch_optimized, record_limit
 _RECORD_LIMIT = 1
 _READ_BYTES_MAX = 1 << 20
 
@@ -62,6 +63,9 @@ async def handle(request: Request, services: Services) -> Answer:
         if moved.why is Why.SESSION_LIMIT:  # clients ask again without a pause of their own
             await services.waits.wait((), message.max_wait)
         return _refusal(moved)
+    if getattr(message, "share_acquire_mode", 0) not in _ACQUIRE_MODES:
+        # Behind the session, whose epoch the client moves on unless it is told of the session.
+        return _refusal(Refused(Why.UNKNOWN_ACQUIRE_MODE, "ShareAcquireMode must be 0 or 1."))
     renewing = getattr(message, "is_renew_ack", False)
     response: _Response = {
         one.partition: _Found(acked=one)
@@ -70,7 +74,8 @@ async def handle(request: Request, services: Services) -> Answer:
     if epoch == FINAL:
         await release(services, message.group_id, member)
     elif not renewing:
-        await _poll(services, message, added, response, wait=not has_acks)
+        wait = not has_acks and message.max_records > 0 and message.max_bytes > 0
+        await _poll(services, message, added, response, wait=wait)
     for found in response.values():
         services.metrics.failed(request.api_key, found.code)
     return Raw(_encoded(response, services.shares.policy(message.group_id).lock_ms))
@@ -118,12 +123,14 @@ async def _poll(
         response.setdefault(partition, _Found())
     deadline = after(services.clock.mono(), message.max_wait)
     keys = [*order, wait_key(message.group_id)]
+    if await _acquire_all(services, message, order, response) or not wait or not order:
+        return
     while True:
-        if await _acquire_all(services, message, order, response) or not wait or not order:
-            return
-        left_ms = elapsed_ms(services.clock.mono(), deadline)
-        if not await services.waits.wait(keys, left_ms):
-            return
+        with services.waits.watch(keys) as watch:
+            if await _acquire_all(services, message, order, response):
+                return
+            if not await watch.wait(elapsed_ms(services.clock.mono(), deadline)):
+                return
 
 
 async def _acquire_all(
