@@ -29,6 +29,10 @@ class Waits:
         """How many polls wait now."""
         return self._waiting
 
+    def waiting_for(self, key: Hashable) -> int:
+        """How many of them wait for `key`, or look once more before they do."""
+        return len(self._by_key.get(key, ()))
+
     def notify(self, key: Hashable) -> None:
         """Wake everybody who waits for `key`."""
         for waiter in self._by_key.get(key, ()):

@@ -23,7 +23,8 @@ async def handle(request: Request, services: Services) -> Answer:
     )
     answers: Sequence[Refused | None] | Refused | None = misnamed(message.group_id, services)
     if answers is None:
-        answers = await services.shares.administer(AlterShareOffsets(message.group_id, starts))
+        command = AlterShareOffsets(message.group_id, starts)
+        answers = await services.shares.administer(command, request.asked_by())
     if isinstance(answers, Refused):
         told = {"error_code": error_code(answers), "error_message": answers.message}
         return told | {"responses": ()}
