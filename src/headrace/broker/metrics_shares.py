@@ -198,7 +198,7 @@ def _partitions(services: Services) -> Families:
         Family("headrace_share_partition_window_full", "gauge",
                "1 where no new records are acquired, because too many are not finished.",
                _PARTITION),
-        each(lambda one: _is_full(services, one.share)),
+        each(lambda one: int(_is_full(services, one.share))),
     )  # fmt: skip
     yield (
         Family("headrace_share_partition_window_full_since_seconds", "gauge",
@@ -258,7 +258,7 @@ def _ages(services: Services, now: WallMs) -> Samples:
 def _time_of(partition: Partition, offset: int) -> int:
     """The timestamp of the batch that holds or follows an offset."""
     try:
-        piece = partition.read(offset, 1)
+        piece = partition.log.read(offset, 1)
     except (OffsetOutOfRange, OSError):  # it is being removed, or damaged, which is told elsewhere
         return _UNDATED
     return piece.headers[0].base_timestamp if piece.headers else _UNDATED

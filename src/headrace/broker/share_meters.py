@@ -104,33 +104,34 @@ class ShareMeters:
         """Events were decided and applied."""
         if not events:
             return
-        meter: Meter | None = Meter.ACQUIRED
-        if type(events[-1]) not in _OF_MEMBERS:
-            meter = self._look_beside(events)
-        one: ShareTraffic | None = None
-        outcome: tuple[object, ...] = ()
-        marks: tuple[Meter, ...] = ()
-        notice: Notice | None = None
+        kind = type(events[-1])
+        given = _ACQUIRED if kind is Acquired or kind is Settled else self._look_beside(events)
+        key: ShareKey | None = None
+        like: tuple[State, str | None, Hold | None] | None = None
         for event in events:
-            if isinstance(event, Settled):
-                key, span, state, _, reason, hold = event
-                if one is None or key is not one.key:
-                    one, outcome = self.of(key), ()
-                if outcome != (state, reason, hold):
-                    outcome, marks = (state, reason, hold), _marks(state, reason, hold)
-                    notice = self._notice(key, state, hold, marks)
-                first, last = span.first, span.last
+            if type(event) is Acquired:
+                if event.key is not key:
+                    key, like = event.key, None
+                    one = self.of(key)
+                if given is not None:
+                    self.touched.add(one)
+                    first, last = event.span.first, event.span.last
+                    one.counts[_RENEWED if event.since is None else given] += last - first + 1
+            elif type(event) is Settled:
+                at, span, state, _, reason, hold = event
+                if at is not key:
+                    key, like = at, None
+                    one = self.of(at)
+                if like is None or like[0] is not state or like[2] is not hold or like[1] != reason:
+                    like = state, reason, hold
+                    marks, notice = _ACCEPTED, None
+                    if state is not _ACKNOWLEDGED:
+                        marks, notice = self._outcome(at, state, reason, hold)
+                records = span.last - span.first + 1
                 for mark in marks:
-                    one.counts[mark] += last - first + 1
+                    one.counts[mark] += records
                 if notice is not None:
-                    notice.add(first, last)
-            elif isinstance(event, Acquired) and meter is not None:
-                if one is None or event.key is not one.key:
-                    one, outcome = self.of(event.key), ()
-                self.touched.add(one)
-                span = event.span
-                taken = Meter.RENEWED if event.since is None else meter
-                one.counts[taken] += span.last - span.first + 1
+                    notice.add(span.first, span.last)
 
     def overtaken(self, key: ShareKey, records: int) -> None:
         """Retention removed records that the group had not finished."""
@@ -142,7 +143,7 @@ class ShareMeters:
         self.touched, self.notices, self.rest = set(), {}, Notice()
         return found
 
-    def _look_beside(self, events: Sequence[Event]) -> Meter | None:
+    def _look_beside(self, events: Sequence[Event]) -> int | None:
         """What acquisitions count as that come with events of another kind; None: as nothing.
 
         A lease that is asked again for what it has, or that renews it, acquires nothing; nor does
@@ -165,40 +166,48 @@ class ShareMeters:
             self._by_id.pop(id(gone.key), None)
             self.touched.discard(gone)
 
-    def _notice(
-        self, key: ShareKey, state: State, hold: Hold | None, marks: tuple[Meter, ...]
-    ) -> Notice | None:
-        """What of this somebody should be told, if so."""
-        if Meter.EXPIRED not in marks and Meter.ARCHIVED_LIMIT not in marks:
-            return None
+    def _outcome(
+        self, key: ShareKey, state: State, reason: str | None, hold: Hold | None
+    ) -> tuple[tuple[int, ...], Notice | None]:
+        """What is counted, and where it is kept what of it somebody should be told."""
+        marks = _marks(state, reason, hold)
+        if _EXPIRED not in marks and _GIVEN_UP not in marks:
+            return marks, None
         about = (key, hold and hold.holder, hold and hold.ended, state)
         known = self.notices.get(about)
         if known is None:
             if len(self.notices) >= NOTICES_MAX:
-                return self.rest
+                return marks, self.rest
             known = self.notices[about] = Notice()
-        return known
+        return marks, known
 
 
-_OF_MEMBERS = (Settled, Acquired)
+# Enumerations are looked up and added slowly, and this is asked of every acknowledgement.
+_ACKNOWLEDGED, _AVAILABLE, _ARCHIVED = State.ACKNOWLEDGED, State.AVAILABLE, State.ARCHIVED
+_LOCK_EXPIRED, _COPIED, _NOT_COPIED = Ended.LOCK_EXPIRED, Ended.COPIED, Ended.NOT_COPIED
+_ACQUIRED, _RENEWED = int(Meter.ACQUIRED), int(Meter.RENEWED)
+_EXPIRED, _GIVEN_UP = int(Meter.EXPIRED), int(Meter.ARCHIVED_LIMIT)
+_ACCEPTED: tuple[int, ...] = (int(Meter.ACCEPTED),)
+_WRITTEN = (int(Meter.DEAD_LETTERS),)
+_LOST = (int(Meter.WITHOUT_DEAD_LETTER),)
+_GAP = (int(Meter.ARCHIVED_GAP),)
+_RELEASE, _EXPIRY = (int(Meter.RELEASED),), (_EXPIRED,)
+_REJECTION = (int(Meter.REJECTED), int(Meter.ARCHIVED_REJECTED))
 
 
-def _marks(state: State, reason: str | None, hold: Hold | None) -> tuple[Meter, ...]:
-    """What is counted where records were settled so."""
+def _marks(state: State, reason: str | None, hold: Hold | None) -> tuple[int, ...]:
+    """What is counted where records were settled so, and not accepted."""
     ended = None if hold is None else hold.ended
-    if state is State.ACKNOWLEDGED:
-        return (Meter.ACCEPTED,)
-    if ended is Ended.COPIED:  # what became of them was counted when they were given up
-        return (Meter.DEAD_LETTERS,)
-    if ended is Ended.NOT_COPIED:
-        return (Meter.WITHOUT_DEAD_LETTER,)
+    given_back = _EXPIRY if ended is _LOCK_EXPIRED else _RELEASE
+    if state is _AVAILABLE:
+        return given_back
+    if ended is _COPIED:  # what became of them was counted when they were given up
+        return _WRITTEN
+    if ended is _NOT_COPIED:
+        return _LOST
     if reason == NO_RECORD:
-        return (Meter.ARCHIVED_GAP,)
-    expired = ended is Ended.LOCK_EXPIRED
-    given_back = Meter.EXPIRED if expired else Meter.RELEASED
-    if state is State.AVAILABLE:
-        return (given_back,)
-    lost = (Meter.WITHOUT_DEAD_LETTER,) if state is State.ARCHIVED else ()
+        return _GAP
+    lost = _LOST if state is _ARCHIVED else ()
     if reason is not None and reason.startswith(LIMIT_REACHED):
-        return (given_back, Meter.ARCHIVED_LIMIT, *lost)
-    return (Meter.REJECTED, Meter.ARCHIVED_REJECTED, *lost)
+        return (*given_back, _GIVEN_UP, *lost)
+    return (*_REJECTION, *lost)
