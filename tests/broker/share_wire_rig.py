@@ -16,7 +16,14 @@ from headrace.log.record_codec import ShareJournal
 from headrace.wire import batches
 
 PRODUCE, DELETE_RECORDS, CREATE_PARTITIONS, ALTER_CONFIGS = 0, 21, 37, 44
-HEARTBEAT, FETCH, ACKNOWLEDGE, DESCRIBE_OFFSETS, ALTER_OFFSETS = 76, 78, 79, 90, 91
+HEARTBEAT, FETCH, ACKNOWLEDGE, DESCRIBE_OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS = (
+    76,
+    78,
+    79,
+    90,
+    91,
+    92,
+)
 GAP, ACCEPT, RELEASE, REJECT, RENEW = 0, 1, 2, 3, 4
 GROUP, MEMBER, TOPIC = "g", "m", "orders"
 NOTHING_FETCHED = {"max_wait": 0, "min_bytes": 0, "max_bytes": 0, "max_records": 0}
