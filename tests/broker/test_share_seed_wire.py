@@ -49,70 +49,85 @@ def locks_end_after(wire: Any, ms: int) -> None:
     configure(wire, share_record_lock_duration_ms=str(ms))
 
 
-def test_the_operation_table(
-    broker: headrace.Broker, connect: Callable[[], Any], topic: Any
-) -> None:
-    wire = connect()
-    produce(wire, 100)
-    one = Sharer(wire, topic)
-    exact = {"share_acquire_mode": 1}
+class Table:
+    """A member of a group at offset 100, and the state as the broker and its journal have it."""
 
-    def state(seen: str, durable: str) -> None:
-        assert live(broker) == seen
-        assert journaled(broker.data_dir, topic) == durable
+    def __init__(self, broker: headrace.Broker, wire: Any, topic: Any) -> None:
+        self.broker = broker
+        self.wire = wire
+        self.topic = topic
+        produce(wire, 100)
+        self.one = Sharer(wire, topic)
+        assert self.one.beat().error_code == 0
 
-    assert one.beat().error_code == 0
-    state("SPSO=100, SPEO=100", "SPSO=100, SPEO=100")  # latest offset 100
+    def fetch(self) -> list[tuple[int, int, int]]:
+        return self.one.take(share_acquire_mode=1)
 
-    produce(wire, 10)
-    assert one.take() == [(100, 109, 1)]
-    state("SPSO=100, SPEO=110, 100-109 acquired 1", "SPSO=100, SPEO=100")
+    def expect(self, seen: str, durable: str) -> None:
+        assert live(self.broker) == seen
+        assert journaled(self.broker.data_dir, self.topic) == durable
+
+
+@pytest.fixture
+def table(broker: headrace.Broker, connect: Callable[[], Any], topic: Any) -> Table:
+    return Table(broker, connect(), topic)
+
+
+def test_the_operation_table_of_a_batch(table: Table) -> None:
+    table.expect("SPSO=100, SPEO=100", "SPSO=100, SPEO=100")  # latest offset 100
+    produce(table.wire, 10)
+    assert table.fetch() == [(100, 109, 1)]
+    table.expect("SPSO=100, SPEO=110, 100-109 acquired 1", "SPSO=100, SPEO=100")
+    table.one.say(ACCEPT, 100, 109)
+    table.expect("SPSO=110, SPEO=110", "SPSO=110, SPEO=110")
+
+
+def test_the_operation_table_of_a_messier_sequence(table: Table) -> None:
+    one, expect = table.one, table.expect
+    produce(table.wire, 20)
+    assert one.take(share_acquire_mode=1, max_records=10) == [(100, 109, 1)]
     one.say(ACCEPT, 100, 109)
-    state("SPSO=110, SPEO=110", "SPSO=110, SPEO=110")
-
-    produce(wire, 10)
-    assert one.take(**exact) == [(110, 119, 1)]
-    state("SPSO=110, SPEO=120, 110-119 acquired 1", "SPSO=110, SPEO=110")
+    assert table.fetch() == [(110, 119, 1)]
+    expect("SPSO=110, SPEO=120, 110-119 acquired 1", "SPSO=110, SPEO=110")
     one.say(RELEASE, 110, 110)
-    state(
+    expect(
         "SPSO=110, SPEO=120, 110 available 1, 111-119 acquired 1",
         "SPSO=110, SPEO=111, 110 available 1",
     )
     one.say(ACCEPT, 119, 119)
-    written = "110 available 1, 111-118 available, 119 acknowledged"
-    state(
-        "SPSO=110, SPEO=120, 110 available 1, 111-118 acquired 1, 119 acknowledged",
-        f"SPSO=110, SPEO=120, {written}",
+    rest = "119 acknowledged"
+    expect(
+        f"SPSO=110, SPEO=120, 110 available 1, 111-118 acquired 1, {rest}",
+        f"SPSO=110, SPEO=120, 110 available 1, 111-118 available, {rest}",
     )
-    produce(wire, 1)
-    assert one.take(**exact) == [(110, 110, 2), (120, 120, 1)]
-    taken = "113-118 acquired 1, 119 acknowledged, 120 acquired 1"
-    assert live(broker) == (
-        "SPSO=110, SPEO=121, 110 acquired 2, 111-118 acquired 1, 119 acknowledged, 120 acquired 1"
-    )
+    produce(table.wire, 1)
+    assert table.fetch() == [(110, 110, 2), (120, 120, 1)]
+    rest += ", 120 acquired 1"
+    assert live(table.broker) == (f"SPSO=110, SPEO=121, 110 acquired 2, 111-118 acquired 1, {rest}")
 
-    locks_end_after(wire, 1000)
+    locks_end_after(table.wire, 1000)
     one.say(RENEW, 111, 112)  # so that theirs end alone, and long before the others
-    until(broker, f"SPSO=110, SPEO=121, 110 acquired 2, 111-112 available 1, {taken}")
-    locks_end_after(wire, 30_000)
+    now = f"110 acquired 2, 111-112 available 1, 113-118 acquired 1, {rest}"
+    until(table.broker, f"SPSO=110, SPEO=121, {now}")
+    locks_end_after(table.wire, 30_000)
     written = "110-112 available 1, 113-118 available, 119 acknowledged"
-    assert journaled(broker.data_dir, topic) == f"SPSO=110, SPEO=120, {written}"
+    assert journaled(table.broker.data_dir, table.topic) == f"SPSO=110, SPEO=120, {written}"
 
     one.say(ACCEPT, 113, 118)
-    rest = "113-119 acknowledged, 120 acquired 1"
-    state(
+    rest, kept = "113-119 acknowledged, 120 acquired 1", "113-119 acknowledged"
+    expect(
         f"SPSO=110, SPEO=121, 110 acquired 2, 111-112 available 1, {rest}",
-        "SPSO=110, SPEO=120, 110-112 available 1, 113-119 acknowledged",
+        f"SPSO=110, SPEO=120, 110-112 available 1, {kept}",
     )
-    assert one.take(**exact) == [(111, 112, 2)]
-    assert live(broker) == f"SPSO=110, SPEO=121, 110-112 acquired 2, {rest}"
+    assert table.fetch() == [(111, 112, 2)]
+    assert live(table.broker) == f"SPSO=110, SPEO=121, 110-112 acquired 2, {rest}"
     one.say(ACCEPT, 110, 110)
-    state(
+    expect(
         f"SPSO=111, SPEO=121, 111-112 acquired 2, {rest}",
-        "SPSO=111, SPEO=120, 111-112 available 1, 113-119 acknowledged",
+        f"SPSO=111, SPEO=120, 111-112 available 1, {kept}",
     )
     one.say(ACCEPT, 111, 112)
-    state("SPSO=120, SPEO=121, 120 acquired 1", "SPSO=120, SPEO=120")
+    expect("SPSO=120, SPEO=121, 120 acquired 1", "SPSO=120, SPEO=120")
 
 
 def test_the_example_of_records_in_flight(
