@@ -52,6 +52,8 @@ log = logging.getLogger("headrace.broker")
 STATE_TOPIC = "__share_group_state"
 EMPTY, STABLE = "Empty", "Stable"  # as Kafka calls the states of share groups
 
+_WAKING = (Settled, Started, Advanced)  # a tuple: acquisitions, which pass here too, are many
+
 Shard = ShardRuntime[Command, Event]
 
 
@@ -329,8 +331,7 @@ class Shares:
 
     def _wake(self, events: Sequence[Event]) -> None:
         """Wake polls of a group whose records became available, or whose window has room."""
-        waking = Settled | Started | Advanced
-        woken = (event.key.group for event in events if isinstance(event, waking))
+        woken = (event.key.group for event in events if isinstance(event, _WAKING))
         for group in dict.fromkeys(woken):
             self._waits.notify(wait_key(group))
 
