@@ -157,7 +157,8 @@ class ShareShard:
         for group in self.groups.values():
             due = group.next_deadline()
             if due is not None and due <= now.mono:
-                events += group.expired(now, self._views(group.topics()))
+                timing = self._outside.timing(group.name)
+                events += group.expired(now, timing, self._views(group.topics()))
         return events
 
     def next_deadline(self) -> MonoMs | None:
@@ -287,7 +288,8 @@ class ShareShard:
         # A topic that was subscribed to before it existed is read from its first record: "latest"
         # is where it was when the subscription was added, and it was nowhere.
         appeared = [view for name, view in views.items() if name in waited_for]
-        added = [view for name, view in views.items() if name not in waited_for]
+        found = command.starts
+        added = [v.since(found.get(n, ())) for n, v in views.items() if n not in waited_for]
         earliest = self._outside.starts_earliest(command.group)
         known = self.partitions_of(command.group)
         starts = [

@@ -1,6 +1,7 @@
 """The words of a shard: what it may know of the outside, its commands, events and replies."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
@@ -18,7 +19,11 @@ class Outside(Protocol):
     def policy(self, group: str) -> Policy: ...
     def timing(self, group: str) -> Timing: ...
     def starts_earliest(self, group: str) -> bool:
-        """Whether share.auto.offset.reset of the group is earliest; latest otherwise."""
+        """Whether share.auto.offset.reset of the group is no end of a log, but earliest.
+
+        By duration too: where that leads comes with the command, and what it does not tell of was
+        created since.
+        """
 
     def topic(self, name: str) -> TopicView | None: ...
 
@@ -112,12 +117,14 @@ class Recovered:
 class AlterShareOffsets:
     """Set SPSO of partitions of a group without members, by name of their topics.
 
-    A start of TO_POLICY is where share.auto.offset.reset of the group leads now. The reply has a
-    Refused or None for each, in order.
+    A start of TO_POLICY is where share.auto.offset.reset of the group leads now; `policy` has where
+    that is by duration, as a Heartbeat's `starts`. The reply has a Refused or None for each, in
+    order.
     """
 
     group: str
     starts: tuple[tuple[str, int, int], ...]  # topic, partition, start
+    policy: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
