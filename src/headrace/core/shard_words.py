@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
+from headrace.core.archived import ArchiveEvent
 from headrace.core.leases import LeaseEvent, LeaseForgotten, LeaseKey, Staged
 from headrace.core.share_group import GroupEvent, GroupForgotten, Heartbeat, Timing, TopicView
 from headrace.core.share_words import Command as PartitionCommand
@@ -106,6 +107,7 @@ class Keep:
 
     partitions: tuple[ShareKey, ...]
     leases: tuple[LeaseKey, ...]
+    pages: tuple[tuple[ShareKey, int], ...] = ()  # of lists of archived records
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +144,18 @@ class DeleteShareGroup:
     group: str
 
 
+@dataclass(frozen=True, slots=True)
+class ClearArchived:
+    """Forget what was archived without a dead letter in a share-partition, up to a number."""
+
+    key: ShareKey
+    through: int
+
+
 LeaseCommand = OpenLease | AcquireLease | RenewLease | StageLease | CommitLease
 AdminCommand = AlterShareOffsets | DeleteShareOffsets | DeleteShareGroup
 GroupCommand = Heartbeat | ReleaseMember | AdminCommand
-Command = GroupCommand | On | LeaseCommand | ForgetTopic | Keep | Recovered
+Command = GroupCommand | On | LeaseCommand | ForgetTopic | Keep | Recovered | ClearArchived
 
 
 # ---- events and replies
@@ -182,7 +192,7 @@ class Restarted:
 
 Kept = PartitionKept | LeaseKept
 GroupsForgotten = Forgotten | LeaseForgotten | GroupForgotten
-Event = PartitionEvent | GroupEvent | LeaseEvent | GroupsForgotten | Kept | Restarted
+Event = PartitionEvent | GroupEvent | LeaseEvent | ArchiveEvent | GroupsForgotten | Kept | Restarted
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,13 +98,8 @@ class SharePartition:
                 return [*events, Leaving(self.key, holder)] if next(held, None) else events
             case Reclaim():
                 return self._reclaim(command, after(now.mono, policy.lock_ms))
-            case DeadLettered(spans):
-                return [
-                    Settled(self.key, Span(first, last), State.ARCHIVED, old.deliveries, old.reason)
-                    for span in spans
-                    for first, last, old in self.runs.between(span.first, span.last)
-                    if old.state is State.ARCHIVING
-                ]
+            case DeadLettered():
+                return self._lettered(command)
             case LogStartMoved(start):
                 return [Advanced(self.key, start)] if start > self.start else []
             case _:
@@ -268,6 +263,21 @@ class SharePartition:
             beyond = Span(max(self.end, span.first), span.last)
             events.append(Acquired(self.key, beyond, 1, holder, deadline))
         return events
+
+    def _lettered(self, command: DeadLettered) -> list[Event]:
+        without = f"; no dead letter: {command.trouble}" if command.trouble else ""
+        return [
+            Settled(
+                self.key,
+                Span(first, last),
+                State.ARCHIVED,
+                old.deliveries,
+                f"{old.reason}{without}" if without else old.reason,
+            )
+            for span in command.spans
+            for first, last, old in self.runs.between(span.first, span.last)
+            if old.state is State.ARCHIVING
+        ]
 
     def claimable(self, span: Span, deliveries: int, holder: MemberId) -> list[Piece]:
         """The runs of `span` that are `holder`'s on this delivery, locked or (see Reclaim) not."""

@@ -128,9 +128,10 @@ class Reclaim:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettered:
-    """The copies of these ARCHIVING records are durable, or there can be none."""
+    """The copies of these ARCHIVING records are durable, or there can be none for a `trouble`."""
 
     spans: Sequence[Span]
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
