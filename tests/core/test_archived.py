@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headrace.core import archived
 from headrace.core.archived import Archive, ArchivedRun, PageForgotten
 from headrace.core.leases import Staged
+from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import (
     AcquireLease,
@@ -159,9 +160,9 @@ def test_a_record_with_a_dead_letter_is_not_listed_and_one_that_got_none_is(work
     work.fetch(0, 9)
     work.say(Verdict.REJECT, 0, 3, "not JSON")
     assert work.listed() == [], "they are on their way"
-    work.ask(On(KEY, DeadLettered([Span(0, 1)])))
+    work.ask(On(KEY, DeadLettered([Span(0, 1)], "dlq.jobs-0")))
     assert work.listed() == []
-    work.ask(On(KEY, DeadLettered([Span(2, 3)], "dlq.jobs does not exist")))
+    work.ask(On(KEY, DeadLettered([Span(2, 3)], None, "dlq.jobs does not exist")))
     told = "not JSON; no dead letter: dlq.jobs does not exist"
     assert [one[:4] for one in work.listed()] == [(2, 3, 1, told)]
 
@@ -175,7 +176,7 @@ def test_what_retention_overtakes_is_listed(work: Work) -> None:
     work.ask(On(KEY, LogStartMoved(20)))
     assert [one[:5] for one in work.listed()] == [
         (5, 5, 1, REMOVED, ""),
-        (6, 6, 1, f"not JSON; {REMOVED}", ""),
+        (6, 6, 1, f"not JSON; {REMOVED}", "me"),
         (7, 9, 1, REMOVED, "me"),
         (10, 19, 0, REMOVED, ""),
     ]
@@ -309,7 +310,7 @@ class Lists(RuleBasedStateMachine):
 
     def held(self) -> list[int]:
         runs = self.work.shard.partitions[KEY].runs
-        return [at for run in runs if run.holder == ME for at in run.span]
+        return [at for run in runs if run.state is State.ACQUIRED for at in run.span]
 
     @rule(dead_letters=st.booleans())
     def setting_changes(self, dead_letters: bool) -> None:
@@ -335,14 +336,16 @@ class Lists(RuleBasedStateMachine):
     @rule(trouble=st.sampled_from([None, "no room"]))
     def letters_are_written(self, trouble: str | None) -> None:
         runs = list(self.work.shard.partitions[KEY].runs)
-        waiting = [run for run in runs if run.state.name == "ARCHIVING"]
+        waiting = [run for run in runs if run.state is State.ARCHIVING]
         if trouble is not None:
             self.expected += [
                 Seen(at, run.deliveries, f"{run.reason}; no dead letter: {trouble}")
                 for run in waiting
                 for at in run.span
             ]
-        self.work.ask(On(KEY, DeadLettered([run.span for run in waiting], trouble)))
+        copied_to = "dlq.jobs-0" if trouble is None else None
+        spans = [run.span for run in waiting]
+        self.work.ask(On(KEY, DeadLettered(spans, copied_to, trouble or "")))
 
     @rule(ahead=st.integers(0, 15))
     def retention_overtakes(self, ahead: int) -> None:

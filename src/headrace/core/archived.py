@@ -16,16 +16,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from headrace.core.runs import State, Status
+from headrace.core.runs import State
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import NO_RECORD, Advanced, Settled, ShareKey
+from headrace.core.share_words import NO_RECORD, Advanced, Ended, Hold, Settled, ShareKey
 from headrace.core.types import MemberId, Now, Span, WallMs
 
 RUNS_PER_PAGE = 100
 PAGES_MAX = 100
 REASON_CHARS_MAX = 1000
 _REMOVED = "removed from the log, by retention or an administrator, before it was finished"
-_NEVER = Status(State.AVAILABLE)
+
+_UNKNOWN = Hold(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +182,11 @@ def found_in(
         kind = type(event)  # they come by the thousand: `isinstance` of two takes longer
         if kind is Settled:
             assert isinstance(event, Settled)
-            if event.state is State.ARCHIVED and event.reason and event.reason != NO_RECORD:
-                was = partitions[event.key].runs.at(event.span.first) or _NEVER
-                run = _run(event.span, event.deliveries, event.reason, was, now)
+            hold = event.hold or _UNKNOWN
+            lost = event.state is State.ARCHIVED and hold.ended is not Ended.COPIED
+            if lost and event.reason and event.reason != NO_RECORD:
+                member = hold.holder
+                run = _run(event.span, event.deliveries, event.reason, member, now)
                 found.setdefault(event.key, []).append(run)
         elif kind is Advanced:
             assert isinstance(event, Advanced)
@@ -200,17 +203,19 @@ def _overtaken(partition: SharePartition, start: int, now: Now) -> list[Archived
             Span(first, last),
             status.deliveries,
             f"{status.reason}; {_REMOVED}" if status.reason else _REMOVED,
-            status,
+            status.holder,
             now,
         )
         for first, last, status in partition.runs.between(partition.start, start - 1)
         if not status.state.finished
     ]
     if partition.end < start:
-        runs.append(_run(Span(partition.end, start - 1), 0, _REMOVED, _NEVER, now))
+        runs.append(_run(Span(partition.end, start - 1), 0, _REMOVED, None, now))
     return runs
 
 
-def _run(span: Span, deliveries: int, reason: str, was: Status, now: Now) -> ArchivedRun:
-    member = was.holder or MemberId("")
-    return ArchivedRun(0, span, deliveries, reason[:REASON_CHARS_MAX], member, now.wall)
+def _run(
+    span: Span, deliveries: int, reason: str, member: MemberId | None, now: Now
+) -> ArchivedRun:
+    told = reason[:REASON_CHARS_MAX]
+    return ArchivedRun(0, span, deliveries, told, member or MemberId(""), now.wall)

@@ -15,7 +15,7 @@ from headrace.core.shard_words import AcquireLease, Committed, Event, Renewed
 from headrace.core.share_group import TopicView
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_starts import started
-from headrace.core.share_words import Acquire, Acquired, Policy, Reclaim, ShareKey, Verdict
+from headrace.core.share_words import Acquire, Acquired, Ended, Policy, Reclaim, ShareKey, Verdict
 from headrace.core.types import Now, Span
 
 Partitions = Mapping[ShareKey, SharePartition]
@@ -95,7 +95,8 @@ def committed(lease: Lease, seq: int, partitions: Partitions, policy: Policy) ->
         for held, span, verdict, reason in verdicts(acquisition):
             if held.key is not key:  # hashing names costs more than all the rest
                 key = held.key
-                partition, settle = partitions.get(key), Settling(key, policy)
+                partition = partitions.get(key)
+                settle = Settling(key, policy, Ended.LEASE_COMMITTED, holder)
             if partition is None:
                 continue
             for first, last, status in partition.claimable(span, held.deliveries, holder):

@@ -69,7 +69,6 @@ from headrace.core.share_words import (
     PORTION_RUNS,
     Acquired,
     Advanced,
-    DeadLettered,
     Leaving,
     ReleaseHeld,
     Replayed,
@@ -117,9 +116,6 @@ class ShareShard:
     def decide(self, command: Command, now: Now) -> Decided[Event] | Refused:
         """The events that `command` makes true and the caller's reply, or why not."""
         answer = self._decide(command, now)
-        match command:
-            case On(_, DeadLettered(_, None)):
-                return answer  # what they archive is in a dead-letter topic
         if isinstance(answer, Refused):
             return answer
         return Decided(self._with_lists(answer.events, now), answer.reply)
