@@ -255,13 +255,15 @@ def test_a_step_that_failed_is_taken_again(
 
 
 def test_what_makes_no_sense_is_told_at_once(real: Cluster) -> None:
+    nonsense: Any = ["Gone"]
+    letters: Any = "Acquired"
     with headrace.SyncAdmin(real.bootstrap_servers) as admin:
         with pytest.raises(ValueError, match="offsets begin at 0"):
             admin.browse_share_group("g", from_offset=-1)
         with pytest.raises(ValueError, match="'Gone' is not a valid RecordState"):
-            admin.browse_share_group("g", states=["Gone"])  # type: ignore[list-item]  # meant so
+            admin.browse_share_group("g", states=nonsense)
         with pytest.raises(TypeError, match="states is one name, 'Acquired'"):
-            admin.browse_share_group("g", states="Acquired")  # type: ignore[arg-type]  # as above
+            admin.browse_share_group("g", states=letters)
         with pytest.raises(TypeError, match="topics is one name, 't'"):
             next(admin.browse_share_group("g", topics="t"))
 
