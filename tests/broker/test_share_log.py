@@ -160,12 +160,12 @@ def test_who_changed_a_group_is_told(
     topics = ({"topic_name": "orders"}, {"topic_name": "absent"})
     assert reset(wire, 0) == 0
     assert wire.call(DELETE_OFFSETS, 0, group_id="g", topics=topics).error_code == 0
-    assert reset(wire, 0) == 0
+    assert reset(wire, -1) == 0
     wire.call(42, 2, groups_names=("g",))
     assert lines() == [
-        "share group g: orders-0 at 0 is set anew by - /127.0.0.1",
-        "share group g: orders is forgotten by - /127.0.0.1",
-        "share group g: orders-0 at 0 is set anew by - /127.0.0.1",
+        "share group g is set to begin orders-0 at 0 by - /127.0.0.1",
+        "share group g: orders forgotten by - /127.0.0.1",
+        "share group g is set to begin orders-0 at share.auto.offset.reset by - /127.0.0.1",
         "share group g was deleted by - /127.0.0.1",
     ]
 

@@ -18,6 +18,7 @@ from headrace.core.shard_words import (
     Event,
     Restarted,
 )
+from headrace.core.share_admin import TO_POLICY
 from headrace.core.share_group import GroupForgotten, Member, MemberGone, MemberSeen
 from headrace.core.share_words import Ended, ShareKey
 from headrace.core.types import MemberId, Now, WallMs, elapsed_ms
@@ -162,14 +163,18 @@ def tell_administered(command: AdminCommand, reply: Any, by: str) -> None:
             done = [one for one, refused in zip(starts, reply, strict=True) if refused is None]
             if not done:
                 return
-            places = [f"{topic}-{index} at {start}" for topic, index, start in done]
-            log.info("share group %s: %s is set anew by %s", group, _listed(places), by)
+            places = [f"{topic}-{index} at {_start_text(start)}" for topic, index, start in done]
+            log.info("share group %s is set to begin %s by %s", group, _listed(places), by)
         case DeleteShareOffsets(group, topics):
             gone = [name for name, refused in zip(topics, reply, strict=True) if refused is None]
             if gone:
-                log.info("share group %s: %s is forgotten by %s", group, _listed(gone), by)
+                log.info("share group %s: %s forgotten by %s", group, _listed(gone), by)
         case DeleteShareGroup(group):
             log.info("share group %s was deleted by %s", group, by)
+
+
+def _start_text(start: int) -> str:
+    return "share.auto.offset.reset" if start == TO_POLICY else str(start)
 
 
 def _listed(names: Sequence[str]) -> str:

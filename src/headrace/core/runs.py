@@ -136,15 +136,19 @@ class Runs:
     def __len__(self) -> int:
         return self._count
 
-    def pieces(self) -> Iterator[Piece]:
-        """All runs, as pieces."""
-        for index, chunk in enumerate(self._chunks):
-            first, held = chunk.firsts[0], chunk.statuses[0]
-            for following, status in zip(chunk.firsts, chunk.statuses, strict=True):
-                if following != first:
-                    yield first, following - 1, held
-                    first, held = following, status
-            yield first, self._stop(index) - 1, held
+    def pieces(self, offset: int = 0) -> Iterator[Piece]:
+        """All runs, as pieces, from the one that holds or follows `offset`."""
+        begin = max(bisect_right(self._heads, offset) - 1, 0)
+        for index in range(begin, len(self._chunks)):
+            chunk = self._chunks[index]
+            firsts, statuses = chunk.firsts, chunk.statuses
+            low = max(bisect_right(firsts, offset) - 1, 0) if index == begin else 0
+            first, held = firsts[low], statuses[low]
+            for at in range(low + 1, len(firsts)):
+                yield first, firsts[at] - 1, held
+                first, held = firsts[at], statuses[at]
+            if (last := self._stop(index) - 1) >= offset:
+                yield first, last, held
 
     def within(self, span: Span) -> list[Run]:
         """The runs that overlap `span`, clipped to it."""
