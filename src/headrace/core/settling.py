@@ -4,8 +4,7 @@ from headrace.core.runs import State, Status
 from headrace.core.share_words import NO_RECORD, Ended, Hold, Policy, Settled, ShareKey, Verdict
 from headrace.core.types import MemberId, Span
 
-LIMIT_REACHED = "delivery count limit"  # what the reason of records given up begins with
-
+LIMIT_REACHED = "delivery count limit"  # how the reason begins that is given then
 _Outcome = tuple[State, str | None, Hold]
 
 
