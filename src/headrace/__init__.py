@@ -17,16 +17,23 @@ if TYPE_CHECKING:
     from headrace.client.groups import GroupDescription, GroupListing, MemberDescription
     from headrace.client.nodes import ClusterDescription
     from headrace.client.offsets import ListedOffset, OffsetSpec
-    from headrace.client.share.consumer import ShareConsumer
-    from headrace.client.share.records import ShareRecord
-    from headrace.client.share.sync import SyncShareConsumer, SyncShareRecord
-    from headrace.client.share.words import (
+    from headrace.client.share_browse import BrowsedRecord
+    from headrace.client.share_consumer.consumer import ShareConsumer
+    from headrace.client.share_consumer.records import ShareRecord
+    from headrace.client.share_consumer.sync import SyncShareConsumer, SyncShareRecord
+    from headrace.client.share_consumer.words import (
         AcknowledgeResult,
         AlreadyAcknowledged,
         HandFull,
         LockLost,
         Reject,
         ShareStats,
+    )
+    from headrace.client.share_records import (
+        BrowsedRun,
+        RecordHolder,
+        RecordState,
+        SharePartitionDescription,
     )
     from headrace.client.topics import TopicDescription
 
@@ -37,6 +44,8 @@ __all__ = [
     "AlreadyAcknowledged",
     "Broker",
     "BrokerError",
+    "BrowsedRecord",
+    "BrowsedRun",
     "ClientError",
     "Closed",
     "ClusterDescription",
@@ -50,9 +59,12 @@ __all__ = [
     "MemberDescription",
     "OffsetSpec",
     "PartitionResults",
+    "RecordHolder",
+    "RecordState",
     "Reject",
     "ResourceType",
     "ShareConsumer",
+    "SharePartitionDescription",
     "ShareRecord",
     "ShareStats",
     "SyncAdmin",
@@ -66,11 +78,13 @@ __all__ = [
 
 # Late, so that a client or a Spark executor does not pay for the broker, nor the other way round.
 _MODULES = {
-    "AcknowledgeResult": "headrace.client.share.words",
+    "AcknowledgeResult": "headrace.client.share_consumer.words",
     "Admin": "headrace.client.admin_client",
-    "AlreadyAcknowledged": "headrace.client.share.words",
+    "AlreadyAcknowledged": "headrace.client.share_consumer.words",
     "Broker": "headrace.broker.embedded",
     "BrokerError": "headrace.client.errors",
+    "BrowsedRecord": "headrace.client.share_browse",
+    "BrowsedRun": "headrace.client.share_records",
     "ClientError": "headrace.client.errors",
     "Closed": "headrace.client.errors",
     "ClusterDescription": "headrace.client.nodes",
@@ -78,20 +92,23 @@ _MODULES = {
     "ConfigEntry": "headrace.client.configs",
     "GroupDescription": "headrace.client.groups",
     "GroupListing": "headrace.client.groups",
-    "HandFull": "headrace.client.share.words",
+    "HandFull": "headrace.client.share_consumer.words",
     "ListedOffset": "headrace.client.offsets",
-    "LockLost": "headrace.client.share.words",
+    "LockLost": "headrace.client.share_consumer.words",
     "MemberDescription": "headrace.client.groups",
     "OffsetSpec": "headrace.client.offsets",
     "PartitionResults": "headrace.client.group_offsets",
-    "Reject": "headrace.client.share.words",
+    "RecordHolder": "headrace.client.share_records",
+    "RecordState": "headrace.client.share_records",
+    "Reject": "headrace.client.share_consumer.words",
     "ResourceType": "headrace.client.configs",
-    "ShareConsumer": "headrace.client.share.consumer",
-    "ShareRecord": "headrace.client.share.records",
-    "ShareStats": "headrace.client.share.words",
+    "ShareConsumer": "headrace.client.share_consumer.consumer",
+    "SharePartitionDescription": "headrace.client.share_records",
+    "ShareRecord": "headrace.client.share_consumer.records",
+    "ShareStats": "headrace.client.share_consumer.words",
     "SyncAdmin": "headrace.client.admin_client",
-    "SyncShareConsumer": "headrace.client.share.sync",
-    "SyncShareRecord": "headrace.client.share.sync",
+    "SyncShareConsumer": "headrace.client.share_consumer.sync",
+    "SyncShareRecord": "headrace.client.share_consumer.sync",
     "TopicDescription": "headrace.client.topics",
     "Unreachable": "headrace.client.errors",
     "Unsupported": "headrace.client.errors",

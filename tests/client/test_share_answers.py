@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from headrace.client.share.wire import Answered, forgotten, topics, unpacked
+from headrace.client.share_consumer.wire import Answered, forgotten, topics, unpacked
 from headrace.wire.batches import CONTROL, HEADER_BYTES, Record, build
 from headrace.wire.compression import Codec
 

@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 
 from headrace.client.errors import BrokerError, ClientError, Unsupported
-from headrace.client.share.hand import Hand
-from headrace.client.share.parcels import Parcel, Saying
-from headrace.client.share.records import ShareRecord
-from headrace.client.share.words import AlreadyAcknowledged, LockLost, Place, Verdict
+from headrace.client.share_consumer.hand import Hand
+from headrace.client.share_consumer.parcels import Parcel, Saying
+from headrace.client.share_consumer.records import ShareRecord
+from headrace.client.share_consumer.words import AlreadyAcknowledged, LockLost, Place, Verdict
 
 PLACE: Place = (UUID(int=1), 0)
 OTHER: Place = (UUID(int=1), 1)

@@ -12,7 +12,7 @@ from headrace.cli.decoders import Decoder, as_json, decoder
 from headrace.cli.ending import Trouble
 
 if TYPE_CHECKING:
-    from headrace.client.share.records import BaseRecord
+    from headrace.client.share_consumer.records import BaseRecord
 
 
 class Shown(Protocol):

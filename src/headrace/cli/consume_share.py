@@ -17,8 +17,8 @@ from headrace.cli.consume_format import Format, Shared
 from headrace.cli.decoders import Undecodable
 from headrace.cli.ending import Trouble, tell
 from headrace.client.connection import Cluster
-from headrace.client.share.sync import SyncShareConsumer, SyncShareRecord
-from headrace.client.share.words import ShareStats
+from headrace.client.share_consumer.sync import SyncShareConsumer, SyncShareRecord
+from headrace.client.share_consumer.words import ShareStats
 from headrace.client.topics import describe_topics
 
 _BATCH_MAX = 500

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.client.errors import BrokerError, ClientError
-from headrace.client.share.records import Acknowledgement, BaseRecord
-from headrace.client.share.words import LockLost, Place, Verdict
+from headrace.client.share_consumer.records import Acknowledgement, BaseRecord
+from headrace.client.share_consumer.words import LockLost, Place, Verdict
 
 INVALID_RECORD_STATE, INVALID_REQUEST = 121, 42
 MOVED = frozenset({6, 74, 124})  # the leader is another now, and knows no locks of before

@@ -12,15 +12,15 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from headrace.client.errors import Closed
-from headrace.client.share.consumer import Face, work
-from headrace.client.share.engine import Engine
-from headrace.client.share.records import (
+from headrace.client.share_consumer.consumer import Face, work
+from headrace.client.share_consumer.engine import Engine
+from headrace.client.share_consumer.records import (
     Acknowledgement,
     BaseRecord,
     must_be_open,
     verdict_after,
 )
-from headrace.client.share.words import Reject, Verdict
+from headrace.client.share_consumer.words import Reject, Verdict
 
 T = TypeVar("T")
 

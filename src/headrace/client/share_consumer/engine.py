@@ -15,13 +15,13 @@ from typing import Any
 
 from headrace.client.connection import Address
 from headrace.client.errors import ClientError, Closed
-from headrace.client.share import wire
-from headrace.client.share.hand import Hand
-from headrace.client.share.member import Control, Member
-from headrace.client.share.parcels import Saying
-from headrace.client.share.records import Acknowledgement, BaseRecord
-from headrace.client.share.session import Session
-from headrace.client.share.words import (
+from headrace.client.share_consumer import wire
+from headrace.client.share_consumer.hand import Hand
+from headrace.client.share_consumer.member import Control, Member
+from headrace.client.share_consumer.parcels import Saying
+from headrace.client.share_consumer.records import Acknowledgement, BaseRecord
+from headrace.client.share_consumer.session import Session
+from headrace.client.share_consumer.words import (
     AcknowledgeResult,
     HandFull,
     LockLost,

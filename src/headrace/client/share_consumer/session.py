@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 from headrace.client.connection import Address
 from headrace.client.errors import BrokerError, ClientError
-from headrace.client.share import wire
-from headrace.client.share.hand import Hand, Listener
-from headrace.client.share.parcels import Parcel
-from headrace.client.share.records import BaseRecord
-from headrace.client.share.stream import Stream
-from headrace.client.share.words import Place, Settings, Verdict
+from headrace.client.share_consumer import wire
+from headrace.client.share_consumer.hand import Hand, Listener
+from headrace.client.share_consumer.parcels import Parcel
+from headrace.client.share_consumer.records import BaseRecord
+from headrace.client.share_consumer.stream import Stream
+from headrace.client.share_consumer.words import Place, Settings, Verdict
 from headrace.wire.primitives import Malformed
 
 LOG = logging.getLogger(__name__)

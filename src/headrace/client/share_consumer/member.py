@@ -13,15 +13,15 @@ from uuid import uuid4
 
 from headrace.client.connection import Address
 from headrace.client.errors import BrokerError, Unreachable, check
-from headrace.client.share.stream import Stream
-from headrace.client.share.wire import (
+from headrace.client.share_consumer.stream import Stream
+from headrace.client.share_consumer.wire import (
     COORDINATOR_VERSION,
     FIND_COORDINATOR,
     HEARTBEAT,
     METADATA,
     METADATA_VERSION,
 )
-from headrace.client.share.words import Place, Settings
+from headrace.client.share_consumer.words import Place, Settings
 from headrace.wire.primitives import Malformed
 
 LOG = logging.getLogger(__name__)

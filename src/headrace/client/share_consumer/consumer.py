@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from headrace.client.connection import addresses
 from headrace.client.names import several
-from headrace.client.share.engine import Engine
-from headrace.client.share.records import BaseRecord, ShareRecord, conclude
-from headrace.client.share.words import AcknowledgeResult, Settings, ShareStats
+from headrace.client.share_consumer.engine import Engine
+from headrace.client.share_consumer.records import BaseRecord, ShareRecord, conclude
+from headrace.client.share_consumer.words import AcknowledgeResult, Settings, ShareStats
 
 LOG = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from headrace.client.share.parcels import Parcel
-from headrace.client.share.words import Place
+from headrace.client.share_consumer.parcels import Parcel
+from headrace.client.share_consumer.words import Place
 from headrace.wire.batches import CorruptBatch, Record, headers, records
 from headrace.wire.primitives import Buffer
 

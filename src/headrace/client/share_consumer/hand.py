@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from headrace.client.errors import ClientError, Unsupported
-from headrace.client.share.parcels import (
+from headrace.client.share_consumer.parcels import (
     AGAIN,
     INVALID_RECORD_STATE,
     INVALID_REQUEST,
@@ -21,8 +21,8 @@ from headrace.client.share.parcels import (
     Parcel,
     Saying,
 )
-from headrace.client.share.records import Acknowledgement, BaseRecord, lost, must_be_open
-from headrace.client.share.words import LockLost, Place, Verdict
+from headrace.client.share_consumer.records import Acknowledgement, BaseRecord, lost, must_be_open
+from headrace.client.share_consumer.words import LockLost, Place, Verdict
 
 PARCEL_SAYINGS_MAX = 10_000  # of one partition in one request
 _RENEW_PART = 3  # a lock is renewed when a third of its time has passed

@@ -7,10 +7,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.client.errors import ClientError
-from headrace.client.share.words import AlreadyAcknowledged, LockLost, Place, Reject, Verdict
+from headrace.client.share_consumer.words import (
+    AlreadyAcknowledged,
+    LockLost,
+    Place,
+    Reject,
+    Verdict,
+)
 
 if TYPE_CHECKING:
-    from headrace.client.share.hand import Hand
+    from headrace.client.share_consumer.hand import Hand
 
 _MOMENTS = ("NoTimestampType", "CreateTime", "LogAppendTime")
 
