@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -186,15 +187,21 @@ class ShareConsumer(Face):
         records.
         """
 
-        async def call(record: ShareRecord) -> None:
-            if inspect.iscoroutinefunction(handler):
-                await handler(record)
-            else:
-                result = await asyncio.to_thread(handler, record)
-                if inspect.isawaitable(result):
-                    await result
+        if inspect.iscoroutinefunction(handler):
+            await work(self._started, handler, concurrency=concurrency, prefetch=prefetch)
+            return
+        loop = asyncio.get_running_loop()
+        threads = ThreadPoolExecutor(max(concurrency, 1), thread_name_prefix="headrace-handler")
 
-        await work(self._started, call, concurrency=concurrency, prefetch=prefetch)
+        async def call(record: ShareRecord) -> None:
+            result = await loop.run_in_executor(threads, handler, record)
+            if inspect.isawaitable(result):
+                await result
+
+        try:
+            await work(self._started, call, concurrency=concurrency, prefetch=prefetch)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)  # waiting would stop the event loop
 
     def stop(self) -> None:
         """Take no more records: iterating and `run` end, polls return nothing."""

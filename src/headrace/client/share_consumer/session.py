@@ -40,6 +40,10 @@ _RENEWALS_REFUSED_MAX = 3  # before the group is asked whether locks are renewed
 class Owner(Listener, Protocol):
     """What a session needs of the consumer around it."""
 
+    @property
+    def fetching(self) -> int:
+        """How many sessions fetch in turn."""
+
     def demand(self, session: "Session") -> int:
         """How many records this session is to fetch now; 0 for none."""
 
@@ -76,15 +80,13 @@ class Session:
         member_id: str,
         *,
         clock: Callable[[], float],
-        sessions: Callable[[], int],
     ) -> None:
         self.address = address
         self.hand = Hand(owner, clock=clock, renew_s_max=settings.renew_s_max)
-        self.is_ready = False
+        self._is_connected = False
         self._owner = owner
         self._settings = settings
         self._member_id = member_id
-        self._sessions = sessions
         self._clock = clock
         self._stream: Stream | None = None
         self._epoch = wire.OPEN
@@ -95,6 +97,11 @@ class Session:
         self._is_ending = False
         self._lock_s = math.inf
         self._renewals_refused = 0
+
+    @property
+    def can_fetch(self) -> bool:
+        """Whether it would use its turn."""
+        return self._is_connected and bool(self._wanted)
 
     def assign(self, places: frozenset[Place]) -> None:
         """Fetch from these partitions from now on."""
@@ -142,11 +149,10 @@ class Session:
         stream.newest(wire.SHARE_ACKNOWLEDGE, wire.FETCH_VERSIONS)
         if stream.newest(wire.SHARE_FETCH, wire.FETCH_VERSIONS) < wire.RENEW_VERSION:
             self.hand.cannot_renew()
-        self.is_ready = True
+        self._is_connected = True
 
     async def _recover(self, error: OSError | Malformed, failures: int) -> None:
-        was_connected = self.is_ready
-        self.is_ready = False
+        was_connected, self._is_connected = self._is_connected, False
         why = f"the connection to {self.address} was lost ({error or type(error).__name__})"
         if self._stream is not None:
             self._stream.close()
@@ -249,7 +255,7 @@ class Session:
             await asyncio.sleep(_FIRST_PAUSE_S)
 
     def _wait_ms(self) -> int:
-        wait_ms = self._settings.fetch_max_wait_ms // max(self._sessions(), 1)
+        wait_ms = self._settings.fetch_max_wait_ms // max(self._owner.fetching, 1)
         if len(self.hand):
             wait_ms = min(wait_ms, _HELD_WAIT_MS_MAX, int(self._lock_s * 1000 / 6))
         return wait_ms
