@@ -97,6 +97,49 @@ def test_a_refusal_that_stays_ends_the_consumer(share: ShareScript, code: int) -
     asyncio.run(story())
 
 
+def test_a_refusal_in_the_middle_leaves_nobody_waiting(share: ShareScript) -> None:
+    share.records.append(0)
+
+    async def story() -> None:
+        async with consumer(share) as opened:
+            (record,) = await opened.poll()
+            share.codes[ACKNOWLEDGE].append(30)
+            with pytest.raises(headrace.LockLost, match="GROUP_AUTHORIZATION_FAILED"):
+                await record.accept()
+            with pytest.raises(headrace.BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+                await opened.commit()
+
+    asyncio.run(story())
+
+
+def test_a_consumer_that_closes_opens_a_session_for_its_verdicts(share: ShareScript) -> None:
+    share.records.extend([0, 1])
+
+    async def story() -> None:
+        async with consumer(share) as opened:
+            first, _ = await opened.poll(1), await opened.poll(1)
+            share.codes[ACKNOWLEDGE].append(122)
+            first[0].accept()
+
+    asyncio.run(story())
+    assert share.said == [(0, 0, ACCEPT, None), (1, 1, RELEASE, None)]
+
+
+def test_a_consumer_is_started_once(share: ShareScript) -> None:
+    unused = headrace.ShareConsumer(share.broker.address, group="g", topics=["t"])
+    assert "group 'g'" in repr(unused)
+
+    async def story() -> None:
+        with pytest.raises(headrace.Closed, match="not started"):
+            await unused.poll()
+        await unused.close()
+        async with unused:
+            with pytest.raises(headrace.Closed, match="started before"):
+                await unused.start()
+
+    asyncio.run(story())
+
+
 def test_a_topic_that_may_not_be_read_ends_the_consumer(share: ShareScript) -> None:
     share.fetch_codes.append(29)
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace.client.connection import addresses
+from headrace.client.errors import Closed
 from headrace.client.names import several
 from headrace.client.share_consumer.engine import Engine
 from headrace.client.share_consumer.records import BaseRecord, ShareRecord, conclude
@@ -93,8 +94,13 @@ class Face:
 
     @property
     def _started(self) -> Engine:
-        assert self._engine is not None, f"start the consumer first: with ... as consumer: {self!r}"
+        if self._engine is None:
+            raise Closed("the consumer is not started: enter it, or call start()")
         return self._engine
+
+    def _must_be_new(self) -> None:
+        if self._engine is not None:
+            raise Closed("the consumer was started before; make a new one")
 
 
 class ShareConsumer(Face):
@@ -126,7 +132,7 @@ class ShareConsumer(Face):
 
     async def start(self) -> Self:
         """Join the group. Raises: `Unreachable`; `BrokerError`; `Unsupported`."""
-        assert self._engine is None, "the consumer was started before; make a new one"
+        self._must_be_new()
         engine = Engine(self._settings, ShareRecord)
         await engine.start()
         self._engine = engine

@@ -296,7 +296,9 @@ class Engine:
         if self.settings.on_acknowledged is not None:
             try:
                 for one in known:
-                    self.settings.on_acknowledged(_result(one, error))
+                    # Renewals that nobody asked for are told when they fail.
+                    if one.answer is not None or one.verdict is not Verdict.RENEW or error:
+                        self.settings.on_acknowledged(_result(one, error))
             except Exception as raised:
                 self.failed(ClientError(f"on_acknowledged raised {raised!r}"))
 

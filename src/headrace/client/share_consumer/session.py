@@ -119,8 +119,9 @@ class Session:
         self._wake.set()
 
     async def run(self) -> None:
-        """Speak with the broker until the end, through its restarts. Raises: `ClientError`."""
+        """Speak with the broker until the end, through its restarts, or a refusal that stays."""
         failures = 0
+        why = "the consumer is closed"
         try:
             while not self._is_ending:
                 try:
@@ -135,8 +136,11 @@ class Session:
                     failures += 1
                     await self._recover(error, failures)
             await self._finish()
+        except ClientError as error:
+            why = str(error)
+            self._owner.failed(error)
         finally:
-            self.hand.lose("the consumer is closed", self._sent.values())
+            self.hand.lose(why, self._sent.values())
             if self._stream is not None:
                 await self._stream.closed()
 
@@ -266,7 +270,7 @@ class Session:
             what = f"share group {self._settings.group!r}: fetching from {self.address}"
             error = BrokerError(one.code, what, one.message)
             if one.code == _TOPIC_REFUSED:
-                self._owner.failed(error)
+                raise error
             LOG.debug("%s", error)
             if one.code in _NEW_LEADER or one.code < 0:
                 self._owner.stale()
@@ -377,7 +381,7 @@ class Session:
         what = f"share group {self._settings.group!r} at {self.address}"
         error = BrokerError(code, what, answer.error_message)
         if code in _REFUSED:
-            self._owner.failed(error)
+            raise error
         if code not in _NO_SESSION:
             LOG.debug("%s", error)
             self._owner.stale()
@@ -387,17 +391,18 @@ class Session:
     async def _finish(self) -> None:
         """Send every verdict, release the rest and end the session."""
         try:
-            if self._stream is None or self._epoch == wire.OPEN:
+            if self._stream is None:
                 return
             self.hand.release_rest()
             while self.hand.has_said:
-                await self._acknowledge()
                 if self._epoch == wire.OPEN:
-                    return
-            self._epoch = wire.FINAL
-            await self._ask(
-                wire.SHARE_ACKNOWLEDGE, {}, fields={"is_renew_ack": False, "topics": []}
-            )
+                    await self._fetch(0)
+                else:
+                    await self._acknowledge()
+            if self._epoch != wire.OPEN:
+                self._epoch = wire.FINAL
+                fields = {"is_renew_ack": False, "topics": []}
+                await self._ask(wire.SHARE_ACKNOWLEDGE, {}, fields=fields)
         except (OSError, Malformed) as error:
             LOG.info("share group %s: %s did not hear the end of the session (%s)",
                      self._settings.group, self.address, error)  # fmt: skip
