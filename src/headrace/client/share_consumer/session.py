@@ -152,7 +152,7 @@ class Session:
         self._stream = stream
         stream.newest(wire.SHARE_ACKNOWLEDGE, wire.FETCH_VERSIONS)
         if stream.newest(wire.SHARE_FETCH, wire.FETCH_VERSIONS) < wire.RENEW_VERSION:
-            self.hand.cannot_renew()
+            self._cannot_renew(f"{self.address} is older than Kafka 4.2")
         self._is_connected = True
 
     async def _recover(self, error: OSError | Malformed, failures: int) -> None:
@@ -338,11 +338,15 @@ class Session:
             self.hand.renewed(parcel, code, text, asked_at=asked_at, lock_s=lock_s)
             self._renewals_refused = self._renewals_refused + 1 if code else 0
         if self._renewals_refused == _RENEWALS_REFUSED_MAX and await self._owner.renewal_is_off():
+            self._cannot_renew("share.renew.acknowledge.enable is false")
+
+    def _cannot_renew(self, why: str) -> None:
+        if self.hand.renews:
             LOG.warning(
-                "share group %s: locks are not renewed (share.renew.acknowledge.enable is false); "
-                "what takes longer than the lock is delivered again", self._settings.group,
+                "share group %s: locks are not renewed (%s); what takes longer is delivered again",
+                self._settings.group, why,
             )  # fmt: skip
-            self.hand.cannot_renew()
+        self.hand.cannot_renew()
 
     # ---- requests
 
