@@ -154,9 +154,12 @@ class CoreRig:
         ends = (partition.start, partition.end)
         assert ends == (model.start, model.end), f"{ends}, not {model.start}, {model.end}"
         cells = model.cells
-        lease = self.shard.leases[SESSION].holder
+        lease = self.shard.leases[SESSION]
+        assert lease.epoch == self.lease_epoch, f"the lease is at epoch {lease.epoch}"
+        assert lease.committed == model.committed, f"{lease.committed} of the lease is committed"
+        assert set(lease.acquisitions) == set(model.numbers), f"it has {set(lease.acquisitions)}"
         for run in partition.runs:
-            holder = LEASE if run.holder == lease else (run.holder or "")
+            holder = LEASE if run.holder == lease.holder else (run.holder or "")
             seen = (run.state.name.lower(), run.deliveries, holder, run.reason or "")
             for offset in run.span:
                 cell = cells[offset]

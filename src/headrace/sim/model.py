@@ -75,6 +75,7 @@ class Model:
         self.leaving: set[str] = set()  # whose records are released in portions
         self.numbers: dict[int, list[int]] = {}
         self.staged: dict[int, dict[int, str]] = {}
+        self.committed = 0  # the highest number that is
         self._lock_ms = lock_ms
         self.set_policy(limit, dead_letters=dead_letters)
 
@@ -316,12 +317,17 @@ class Model:
 
     def commit(self, number: int) -> None:
         """All numbers up to this are settled: as staged, the rest accepted."""
+        self.committed = number
         for known in [one for one in sorted(self.numbers) if one <= number]:
             said = self.staged.pop(known, {})
             for offset in self.numbers.pop(known):
                 if self.mine(offset):
                     self.settle(offset, said.get(offset, "accept"), "why" if offset in said else "")
         self._follow()
+
+    def forget_lease(self) -> None:
+        """The group was deleted, with the session."""
+        self.numbers, self.staged, self.committed = {}, {}, 0
 
     # ---- crashes
 

@@ -65,7 +65,7 @@ class RandomHistory:
             *[leases.acquires] * 2, *[self._crash] * 2, self._session_ends, self._leaves,
             self._portion, self._copy, self._cut, self._produce, self._set, leases.asks_again,
             leases.renews, leases.stages, leases.commits, leases.is_replaced, leases.strays,
-            self._reset, self._delete, self._prune,
+            self._reset, self._delete, self._prune, self._wear,
         ]  # fmt: skip
         for _ in range(self._rng.randint(4, STEPS_MAX)):
             self.steps.append(self._rng.choice(choices)())
@@ -84,20 +84,51 @@ class RandomHistory:
         batches = [Span(a + 1, b) for a, b in pairwise(ends)]
         if first > rig.log_end:
             return "the log is at its end"
-        window, budget = rig.outside_policy.window, rng.randint(1, 12)
-        exact, isolate = rng.random() < 0.5, rng.random() < 0.5
+        budget, exact, isolate = rng.randint(1, 12), rng.random() < 0.5, rng.random() < 0.5
+        return self._ask(holder, looked_from, batches, first - 1, budget, exact, isolate)
+
+    def _ask(
+        self,
+        holder: str,
+        looked_from: int,
+        batches: list[Span],
+        looked_to: int,
+        budget: int,
+        exact: bool,
+        isolate: bool,
+    ) -> str:
+        rig, model = self._rig, self._model
+        window = rig.outside_policy.window
         command = Acquire(
-            MemberId(holder), batches, budget, window, exact, looked_from, first - 1, isolate
+            MemberId(holder), batches, budget, window, exact, looked_from, looked_to, isolate
         )
         room = window - model.unfinished
         events = rig.send(On(KEY, command))
-        if first > looked_from:
-            model.gap(looked_from, first - 1)
-        last = batches[-1].last if batches else first - 1
+        if looked_to >= looked_from:
+            model.gap(looked_from, looked_to)
+        last = batches[-1].last if batches else looked_to
         batch_ends = () if exact else tuple(batch.last for batch in batches)
-        ask = Ask(holder, first, last, budget, room, batch_ends, isolate)
+        ask = Ask(holder, looked_to + 1, last, budget, room, batch_ends, isolate)
         model.give(ask, given(events), rig.mono)
         return f"{looked_from} is looked from; {ask}: {given(events)}"
+
+    def _wear(self) -> str:
+        """Records come back again and again, up to where redelivery shrinks, but for some."""
+        rig, model = self._rig, self._model
+        told = []
+        for _ in range(self._rng.randint(2, 5)):
+            first = rig.partition.next_fetch_offset()
+            if first >= rig.log_end:
+                break
+            last = min(first + 11, rig.log_end - 1)
+            told.append(self._ask("ann", first, [Span(first, last)], first - 1, 12, True, True))
+            mine = [o for o in range(model.start, model.end) if model.cells[o].holder == "ann"]
+            said = {o: "accept" if self._rng.random() < 0.1 else "release" for o in mine}
+            batches = [Acknowledged(Span(o, o), [_VERDICTS[one]]) for o, one in said.items()]
+            rig.send(On(KEY, Acknowledge(MemberId("ann"), batches)))
+            model.say(said, "", rig.mono)
+            rig.agree()
+        return "; ".join(told)
 
     def _acknowledge(self) -> str:
         """A holder says something of one range or of some, or somebody else does."""

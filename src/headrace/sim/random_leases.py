@@ -18,7 +18,6 @@ class LeaseSteps:
         self._rig = rig
         self._rng = rig.rng
         self._number = 0
-        self._committed = 0
 
     def acquires(self) -> str:
         """Records under a new number."""
@@ -71,7 +70,6 @@ class LeaseSteps:
             return "the lease has nothing"
         rig.send(CommitLease(SESSION, rig.lease_epoch, number))
         rig.model.commit(number)
-        self._committed = number
         return f"the lease commits {number}"
 
     def is_replaced(self) -> str:
@@ -83,7 +81,7 @@ class LeaseSteps:
 
     def strays(self) -> str:
         """What a driver asks that was restored from long ago: nothing comes of it."""
-        rig, done, nobody = self._rig, self._committed, ("group", "nobody")
+        rig, done, nobody = self._rig, self._rig.model.committed, ("group", "nobody")
         epoch, strange = rig.lease_epoch, (Staged(KEY, Span(0, 0), Verdict.REJECT),)
         assert rig.send(RenewLease(nobody, 1)).why is Why.UNKNOWN_MEMBER
         if done:
@@ -100,7 +98,8 @@ class LeaseSteps:
 
     def forgotten(self) -> None:
         """The group was deleted, with the session."""
-        self._rig.model.numbers, self._number, self._committed = {}, 0, 0
+        self._rig.model.forget_lease()
+        self._number = 0
 
     def _some_number(self) -> int | None:
         numbers = sorted(self._rig.model.numbers)
