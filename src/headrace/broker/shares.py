@@ -65,6 +65,7 @@ class Shares:
         self._topics = topics
         self._waits = waits
         self._resolved: dict[str, _Resolved] = {}
+        self._resolved_with = config
         self._defaults = self._resolved_from({})
 
     async def open(self) -> None:
@@ -145,14 +146,17 @@ class Shares:
             return Refused(Why.COORDINATOR_GONE, str(fault))
         return None
 
-    async def find(self, group: str) -> Queue | Refused:
-        """A group as it is, once that is durable; refused when the disk fails."""
-        shard = self.shard(group)
+    async def durable_of(self, group: str) -> Refused | None:
+        """Return once all that was decided of a group is durable; refused when the disk fails."""
         try:
-            await shard.durable()
+            await self.shard(group).durable()
         except StorageFault as fault:
             return Refused(Why.COORDINATOR_GONE, str(fault))
-        return self.machine_of(shard).queue(group)
+        return None
+
+    async def find(self, group: str) -> Queue | Refused:
+        """A group as it is, once that is durable; refused when the disk fails."""
+        return await self.durable_of(group) or self.machine(group).queue(group)
 
     async def ask(self, group: str, command: Command) -> Any:
         """A command to the shard of a group; its reply, or Refused. Raises: StorageFault."""
@@ -216,7 +220,7 @@ class Shares:
         return self._resolve(group).timing
 
     def starts_earliest(self, group: str) -> bool:
-        return self.settings(group).auto_offset_reset == "earliest"
+        return self.settings(group).auto_offset_reset != "latest"
 
     def topic(self, name: str) -> TopicView | None:
         topic = self._topics.catalog.topics.get(name)
@@ -240,6 +244,10 @@ class Shares:
             return None
 
     def _resolve(self, group: str) -> _Resolved:
+        if self._resolved_with is not self._topics.config:
+            self._resolved_with = self._topics.config
+            self._resolved.clear()
+            self._defaults = self._resolved_from({})
         if not self._topics.catalog.configs_of(Resource.GROUP, group):
             return self._defaults  # names that only strangers ask for are not kept
         known = self._resolved.get(group)
@@ -249,7 +257,7 @@ class Shares:
         return known
 
     def _resolved_from(self, overrides: Mapping[str, str]) -> _Resolved:
-        config = self._config
+        config = self._resolved_with
         settings = GroupSettings.resolve(config, overrides)
         policy = Policy(
             delivery_limit=settings.share_delivery_count_limit,
@@ -262,6 +270,7 @@ class Shares:
             settings.share_session_timeout_ms,
             settings.share_heartbeat_ms,
             config.share_group_size_max,
+            settings.share_assignment_interval_ms,
         )
         return _Resolved(settings, policy, timing)
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from headrace.core.errors import Refused
 from headrace.core.machine import Entry
+from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Command, Event, OpenLease
 from headrace.core.share_group import Heartbeat, Timing, TopicView
@@ -159,7 +160,8 @@ class CoreRig:
         assert lease.committed == model.committed, f"{lease.committed} of the lease is committed"
         assert set(lease.acquisitions) == set(model.numbers), f"it has {set(lease.acquisitions)}"
         for run in partition.runs:
-            holder = LEASE if run.holder == lease.holder else (run.holder or "")
+            held_by = run.holder if run.state is State.ACQUIRED else None
+            holder = LEASE if held_by == lease.holder else (held_by or "")
             seen = (run.state.name.lower(), run.deliveries, holder, run.reason or "")
             for offset in run.span:
                 cell = cells[offset]
