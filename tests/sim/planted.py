@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.runtime import ShardRuntime
+from headrace.core.archived import PageListed
 from headrace.core.errors import Refused
 from headrace.core.leases import LeaseCommitted, LeaseDiscarded
 from headrace.core.runs import State
@@ -125,6 +126,11 @@ def deletions_not_written(patch: pytest.MonkeyPatch) -> None:
     _not_written(patch, lambda event: isinstance(event, Forgotten))
 
 
+def lists_not_written(patch: pytest.MonkeyPatch) -> None:
+    """What was archived without a dead letter is listed until the process ends."""
+    _not_written(patch, lambda event: isinstance(event, PageListed))
+
+
 def leases_keep_what_was_reset(patch: pytest.MonkeyPatch) -> None:
     """A lease that is read from the journal still has records of before a reset."""
     _not_written(patch, lambda event: isinstance(event, LeaseDiscarded))
@@ -188,6 +194,7 @@ IN_THE_CORE: list[Callable[[pytest.MonkeyPatch], None]] = [
     commits_not_written,
     resets_not_written,
     deletions_not_written,
+    lists_not_written,
     leases_keep_what_was_reset,
     pruned_too_far,
 ]

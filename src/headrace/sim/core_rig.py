@@ -12,7 +12,6 @@ from uuid import UUID
 
 from headrace.core.errors import Refused
 from headrace.core.machine import Entry
-from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Command, Event, OpenLease
 from headrace.core.share_group import Heartbeat, Timing, TopicView
@@ -20,7 +19,7 @@ from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Acquired, Policy, ShareKey
 from headrace.core.types import MemberId, MonoMs, Now, WallMs
 from headrace.log.record_codec import ShareJournal
-from headrace.sim.model import ACQUIRED, ARCHIVING, LEASE, Given, Model
+from headrace.sim.model import ACQUIRED, ARCHIVING, LEASE, Given, Listed, Model
 
 TOPIC = UUID(int=9)
 KEY = ShareKey("group", TOPIC, 0)
@@ -160,14 +159,24 @@ class CoreRig:
         assert lease.committed == model.committed, f"{lease.committed} of the lease is committed"
         assert set(lease.acquisitions) == set(model.numbers), f"it has {set(lease.acquisitions)}"
         for run in partition.runs:
-            held_by = run.holder if run.state is State.ACQUIRED else None
-            holder = LEASE if held_by == lease.holder else (held_by or "")
+            holder = LEASE if run.holder == lease.holder else (run.holder or "")
             seen = (run.state.name.lower(), run.deliveries, holder, run.reason or "")
             for offset in run.span:
                 cell = cells[offset]
                 known = (cell.state, cell.deliveries, cell.holder, cell.reason)
                 assert seen == known, f"{offset} is {seen}, not {known}"
         self._sums_agree()
+        assert sorted(self.listed()) == sorted(model.listed), f"{self.listed()} is listed"
+
+    def listed(self) -> list[Listed]:
+        """What is archived without a dead letter, record by record."""
+        known = self.shard.archive.lists.get(KEY)
+        lease = self.shard.leases[SESSION].holder
+        return [
+            (offset, run.deliveries, run.reason, LEASE if run.member == lease else run.member)
+            for run in (known.runs if known else ())
+            for offset in run.span
+        ]
 
     def _sums_agree(self) -> None:
         """What the machine keeps account of is what there is."""

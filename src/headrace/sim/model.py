@@ -15,9 +15,11 @@ AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = (
 LEASE = "lease"
 
 NO_RECORD = "no record at this offset"
+REMOVED = "removed from the log, by retention or an administrator, before it was finished"
 
 Given = list[tuple[int, int, int]]  # first and last offset, delivery
 Taken = list[tuple[int, int]]  # offset and delivery
+Listed = tuple[int, int, str, str]  # offset, deliveries, reason and last holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Ask:
 class Cell:
     """One record. `stored` is the delivery that a crash takes an acquired record back to.
 
+    `holder` has it, or had it last when it was archived.
     `leased` is the delivery under which an uncommitted number of the lease has the record. `lot`
     are the first and last of those that were delivered with it when redelivery began to shrink.
     """
@@ -76,6 +79,7 @@ class Model:
         self.numbers: dict[int, list[int]] = {}
         self.staged: dict[int, dict[int, str]] = {}
         self.committed = 0  # the highest number that is
+        self.listed: list[Listed] = []  # archived without a dead letter
         self._lock_ms = lock_ms
         self.set_policy(limit, dead_letters=dead_letters)
 
@@ -170,6 +174,7 @@ class Model:
         for offset in range(max(first, self.start), min(last + 1, self.end)):
             if self.is_free(offset):
                 self.cells[offset].state, self.cells[offset].reason = ARCHIVED, NO_RECORD
+                self.cells[offset].holder = ""
         self._follow()
 
     def extend(self, end: int) -> None:
@@ -212,20 +217,31 @@ class Model:
     def settle(self, offset: int, verdict: str, reason: str = "") -> None:
         """One record leaves the hands of its holder."""
         cell = self.cells[offset]
-        cell.holder, cell.stored, cell.reason = "", cell.deliveries, ""
+        cell.stored, cell.reason = cell.deliveries, ""
         if verdict == "accept":
             cell.state = ACKNOWLEDGED
             self.accepted.add(offset)
         elif verdict == "gap":
             cell.state, cell.reason = ARCHIVED, NO_RECORD
         elif verdict == "reject":
-            cell.state, cell.reason = self._archive, reason or "rejected by the consumer"
+            self._archived(offset, reason or "rejected by the consumer")
         elif cell.deliveries < self._limit:
             cell.state = AVAILABLE
         else:
-            cell.state = self._archive
             reached = f"delivery count limit {self._limit} reached"
-            cell.reason = f"{reached}: {reason}" if reason else reached
+            self._archived(offset, f"{reached}: {reason}" if reason else reached)
+        if not cell.reason:
+            cell.holder = ""
+
+    def _archived(self, offset: int, reason: str) -> None:
+        cell = self.cells[offset]
+        cell.state, cell.reason = self._archive, reason
+        if cell.state == ARCHIVED:
+            self._list(offset)
+
+    def _list(self, offset: int) -> None:
+        cell = self.cells[offset]
+        self.listed.append((offset, cell.deliveries, cell.reason, cell.holder))
 
     def is_ended(self, offset: int, now: int) -> bool:
         """Whether the lock of an acquired record, or the session of its holder, has ended."""
@@ -258,16 +274,25 @@ class Model:
                 self.settle(offset, "release")
         self._follow()
 
-    def copied(self, first: int, last: int) -> None:
-        """The dead letters of these records were written."""
+    def copied(self, first: int, last: int, trouble: str | None) -> None:
+        """The dead letters of these records were written, or there can be none."""
         for offset in range(max(first, self.start), min(last + 1, self.end)):
-            if self.cells[offset].state == ARCHIVING:
-                self.cells[offset].state = ARCHIVED
+            cell = self.cells[offset]
+            if cell.state == ARCHIVING:
+                cell.state = ARCHIVED
+                if trouble is not None:
+                    cell.reason += f"; no dead letter: {trouble}" if trouble else ""
+                    self._list(offset)
         self._follow()
 
     def cut(self, start: int) -> None:
-        """Retention removed what is below."""
+        """Retention removed what is below, also what nobody finished."""
         if start > self.start:
+            for offset in range(self.start, start):
+                cell = self.cells[offset] if offset < self.end else Cell()
+                if not cell.finished:
+                    reason = f"{cell.reason}; {REMOVED}" if cell.reason else REMOVED
+                    self.listed.append((offset, cell.deliveries, reason, cell.holder))
             self.extend(start)
             self.start = start
             self._follow()
@@ -322,6 +347,7 @@ class Model:
             said = self.staged.pop(known, {})
             for offset in self.numbers.pop(known):
                 if self.mine(offset):
+                    self.cells[offset].holder = LEASE
                     self.settle(offset, said.get(offset, "accept"), "why" if offset in said else "")
         self._follow()
 
@@ -351,4 +377,5 @@ class Model:
         self.leaving = {one for one in self.leaving if self._holds(one)}
 
     def _holds(self, holder: str) -> bool:
-        return any(self.cells[o].holder == holder for o in range(self.start, self.end))
+        flight = (self.cells[offset] for offset in range(self.start, self.end))
+        return any((one.state, one.holder) == (ACQUIRED, holder) for one in flight)

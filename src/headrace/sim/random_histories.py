@@ -4,16 +4,20 @@ After each step machine and model agree on every record. `World` is what finds f
 parts; this finds those inside.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from random import Random
 
+from headrace.core.browsing import Budget, page
 from headrace.core.errors import Refused, Why
+from headrace.core.runs import Piece, State
 from headrace.core.shard_words import (
     AdminCommand,
     AlterShareOffsets,
+    ClearArchived,
     DeleteShareGroup,
     DeleteShareOffsets,
+    Event,
     On,
     Recovered,
     ReleaseMember,
@@ -63,9 +67,9 @@ class RandomHistory:
         choices: list[Callable[[], str]] = [
             *[self._acquire] * 6, *[self._acknowledge] * 6, *[self._elapse] * 2,
             *[leases.acquires] * 2, *[self._crash] * 2, self._session_ends, self._leaves,
-            self._portion, self._copy, self._cut, self._produce, self._set, leases.asks_again,
-            leases.renews, leases.stages, leases.commits, leases.is_replaced, leases.strays,
-            self._reset, self._delete, self._prune, self._wear,
+            self._portion, *[self._copy] * 2, self._cut, self._clear, self._look, self._produce,
+            self._set, leases.asks_again, leases.renews, leases.stages, leases.commits, leases.is_replaced,
+            leases.strays, self._reset, self._delete, self._prune, self._wear,
         ]  # fmt: skip
         for _ in range(self._rng.randint(4, STEPS_MAX)):
             self.steps.append(self._rng.choice(choices)())
@@ -122,7 +126,8 @@ class RandomHistory:
                 break
             last = min(first + 11, rig.log_end - 1)
             told.append(self._ask("ann", first, [Span(first, last)], first - 1, 12, True, True))
-            mine = [o for o in range(model.start, model.end) if model.cells[o].holder == "ann"]
+            flight = range(model.start, model.end)
+            mine = [o for o in flight if model.may_say("ann", o, o)]
             said = {o: "accept" if self._rng.random() < 0.1 else "release" for o in mine}
             batches = [Acknowledged(Span(o, o), [_VERDICTS[one]]) for o, one in said.items()]
             rig.send(On(KEY, Acknowledge(MemberId("ann"), batches)))
@@ -191,7 +196,7 @@ class RandomHistory:
     def _portion(self) -> str:
         """Of what has ended, some is released."""
         rig, model, runs_max = self._rig, self._model, self._rng.randint(1, 3)
-        events = rig.partition.expired(rig.now, rig.outside_policy, runs_max)
+        events = rig.shard.tick(rig.now, runs_max)
         rig.take(events)
         released = _released(events)
         model.portion([offset for span in released for offset in span], rig.mono)
@@ -207,10 +212,43 @@ class RandomHistory:
         if spans and self._rng.random() < 0.5:
             first = self._rng.randrange(partition.start, partition.end)
             spans = [Span(first, first + self._rng.randrange(6))]
-        self._rig.send(On(KEY, DeadLettered(spans)))
+        trouble = self._rng.choice((None, None, "", "it is internal"))
+        copied_to = "letters-0" if trouble is None else None
+        self._rig.send(On(KEY, DeadLettered(spans, copied_to, trouble or "")))
         for span in spans:
-            self._model.copied(span.first, span.last)
-        return f"dead letters of {spans} are written"
+            self._model.copied(span.first, span.last, trouble)
+        return f"dead letters of {spans} are written, but for {trouble}"
+
+    def _clear(self) -> str:
+        """Somebody has seen what was archived, up to a number."""
+        known = self._rig.shard.archive.lists.get(KEY)
+        through = self._rng.randrange(known.upcoming + 1) if known else 0
+        seen = [
+            (offset, run.deliveries, run.reason)
+            for run in (known.runs if known else ())
+            for offset in run.span
+            if run.number <= through
+        ]
+        left = self._model.listed
+        for one in seen:
+            left.remove(next(listed for listed in left if listed[:3] == one))
+        self._rig.send(ClearArchived(KEY, through))
+        return f"the list is cleared through {through}"
+
+    def _look(self) -> str:
+        """Somebody browses, a page at a time: all in flight is told, and nothing changes."""
+        rig, runs_max = self._rig, self._rng.randint(1, 4)
+        state, at, found = self._rng.choice([*State]), 0, list[Piece]()
+        before = [*rig.partition.runs.pieces()]
+        while at < rig.partition.end:
+            budget = Budget(runs_max, 1000, self._rng.randint(1, 5))
+            one = page(rig.partition, at, {state, State.AVAILABLE}, budget, lambda _: 10)
+            assert one.next > at, "a walk goes on"
+            assert len(one.runs) <= runs_max
+            found, at = found + one.runs, one.next
+        assert before == [*rig.partition.runs.pieces()]
+        assert found == [run for run in before if run[2].state in (state, State.AVAILABLE)]
+        return f"somebody looks for {state.name}"
 
     def _cut(self) -> str:
         rig = self._rig
@@ -263,6 +301,7 @@ class RandomHistory:
         assert not rig.shard.partitions
         rig.earliest = self._rng.random() < 0.8
         self._model.reset(rig.first_start)
+        self._model.listed.clear()
         rig.join()
         return "the group is deleted" if whole else "the topic is forgotten"
 
@@ -301,8 +340,7 @@ class RandomHistory:
         return "crash and recovery"
 
 
-def _released(events: object) -> list[Span]:
-    assert isinstance(events, list)
+def _released(events: Sequence[Event]) -> list[Span]:
     return [event.span for event in events if isinstance(event, Settled)]
 
 
