@@ -148,6 +148,8 @@ def test_what_is_left_of_a_lot_is_given_together(
     consumer.share.say(Verdict.ACCEPT, *accepted)
     for offset in set(range(8)) - set(range(accepted[0], accepted[1] + 1)):
         consumer.share.say(Verdict.RELEASE, offset, offset)
+    consumer.share.fetch(8, 15)
+    consumer.share.say(Verdict.RELEASE, 8, 15)
     assert consumer.poll(asked_to + 1) == expected
 
 
