@@ -218,7 +218,10 @@ def browse_share_group_runs(
     states: Iterable[RecordState] | None = None,
     from_offset: int = 0,
 ) -> Walk[BrowsedRun]:
-    """As `browse_share_group`, but runs of records that share their state; no record is read."""
+    """As `browse_share_group`, but runs of records that share their state; no record is read.
+
+    Raises: as that.
+    """
     return _Runs(group, topics, states, from_offset)
 
 
