@@ -18,8 +18,7 @@ from headrace.client.connection import Cluster
 from headrace.client.leases import Lease
 from headrace.client.share_groups import alter_share_group_offsets, delete_share_groups
 from headrace.client.topics import create_topic, delete_records
-from headrace.core.share_words import Verdict
-from headrace.wire.leases import Disposition
+from headrace.wire.leases import Disposition, Verdict
 
 from .conftest import TIME_MS
 
