@@ -103,14 +103,15 @@ class Model:
             self._check_batches(ask, taken)
         elif not ask.isolates:
             assert taken == wanted, f"{taken} for {ask}, not {wanted}"
-        if ask.isolates and taken:
-            self._check_shrinking(ask, taken)
+        near = self._check_shrinking(ask, taken) if ask.isolates and taken else None
         for first, last, count in given:
             self.extend(last + 1)
             for offset in range(first, last + 1):
                 assert offset not in self.accepted, f"{offset} was accepted, and is given again"
                 self.lock(self.cells[offset], ask.holder, count, now)
-                if ask.isolates and count == self._shrinks_from:
+                if near is not None:
+                    self.cells[offset].lot = near
+                elif ask.isolates and count == self._shrinks_from:
                     self.cells[offset].lot = (first, last)
 
     def wanted(self, ask: Ask) -> Taken:
@@ -144,20 +145,24 @@ class Model:
         fresh = [offset for offset in before if offset >= self.end]
         assert len(fresh) < ask.room or taken[-1][0] < self.end, f"{taken} beyond the window: {ask}"
 
-    def _check_shrinking(self, ask: Ask, taken: Taken) -> None:
-        """Who is near the limit comes alone: of one lot, by halves, and one by one at the end."""
+    def _check_shrinking(self, ask: Ask, taken: Taken) -> tuple[int, int] | None:
+        """Who is near the limit comes alone: of one lot, by halves, and one by one at the end.
+
+        The lot of those who are; None where nobody is.
+        """
         first, count = taken[0][0], taken[0][1] - 1
         told = f"{taken} for {ask}, lot {self.cells[first].lot if first < self.end else None}"
         if count < self._shrinks_from:
             alone = takewhile(lambda one: one[1] - 1 < self._shrinks_from, self.wanted(ask))
             assert ask.batch_ends or taken == [*alone], told
             assert all(one - 1 < self._shrinks_from for _, one in taken), told
-            return
+            return None
         low, high = self.cells[first].lot or (first, self._alike_to(first))
         room = max(1, (high - low + 1) >> (count - self._shrinks_from + 1))
         assert len(taken) <= room, told
         assert taken[-1][0] <= high, told
         assert len(taken) == 1 or self._limit == 2 or count < self._limit - 1, told
+        return low, high
 
     def _alike_to(self, offset: int) -> int:
         """The last of the free records from one on that were delivered as often."""
