@@ -29,15 +29,20 @@ def answers_before_the_sync(patch: pytest.MonkeyPatch) -> None:
 
 def acceptance_before_the_sync(patch: pytest.MonkeyPatch) -> None:
     """Who accepts is told so at once, for speed: nothing comes of it that others would see."""
-    sound = ShardRuntime.submit
+    sound_decide, sound_wait = ShardRuntime.decide, ShardRuntime.when_durable
 
-    def hasty(self: Any, command: Any, told: Any) -> None:
-        sound(self, command, told)
-        if self._fsync and self._parked and _accepts(command):
-            parked = self._parked.pop()
-            parked.told(parked.reply)
+    def decide(self: Any, command: Any) -> Any:
+        self.accepted = _accepts(command)
+        return sound_decide(self, command)
 
-    patch.setattr(ShardRuntime, "submit", hasty)
+    def hasty(self: Any, told: Any, reply: Any = None) -> None:
+        if self._fsync and getattr(self, "accepted", False):
+            told(reply)
+        else:
+            sound_wait(self, told, reply)
+
+    patch.setattr(ShardRuntime, "decide", decide)
+    patch.setattr(ShardRuntime, "when_durable", hasty)
 
 
 def _accepts(command: Any) -> bool:
