@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.broker.archived_log import ArchivedLog
 from headrace.broker.config import Config
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.partitions import Partition
@@ -64,6 +65,7 @@ class Shares:
         self._clock = clock
         self._topics = topics
         self._waits = waits
+        self._archived_log = ArchivedLog(clock, topics)
         self._resolved: dict[str, _Resolved] = {}
         self._resolved_with = config
         self._defaults = self._resolved_from({})
@@ -83,7 +85,7 @@ class Shares:
             shard = self._shard(partition)
             shard.load()
             _require_founded(shard)
-            shard.listeners.append(self._wake)
+            shard.listeners += self._wake, self._archived_log.tell
             self.shards.append(shard)
         topics.listeners.append(self._topics_changed)
         topics.on_deleted.append(self._forget)

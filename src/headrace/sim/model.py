@@ -20,6 +20,9 @@ REMOVED = "removed from the log, by retention or an administrator, before it was
 Given = list[tuple[int, int, int]]  # first and last offset, delivery
 Taken = list[tuple[int, int]]  # offset and delivery
 Listed = tuple[int, int, str, str]  # offset, deliveries, reason and last holder
+Ended = tuple[int, str, str]  # delivery, holder, and how it ended
+
+_OUTCOMES = {"accept": "accepted", "reject": "rejected", "release": "released", "gap": "no record"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class Model:
         self.staged: dict[int, dict[int, str]] = {}
         self.committed = 0  # the highest number that is
         self.listed: list[Listed] = []  # archived without a dead letter
+        self.told: dict[int, list[Ended]] = {}  # every delivery that ended, since ever
         self._lock_ms = lock_ms
         self.set_policy(limit, dead_letters=dead_letters)
 
@@ -219,9 +223,11 @@ class Model:
                 self.settle(offset, verdict, reason)
         self._follow()
 
-    def settle(self, offset: int, verdict: str, reason: str = "") -> None:
-        """One record leaves the hands of its holder."""
+    def settle(self, offset: int, verdict: str, reason: str = "", why: str = "") -> None:
+        """One record leaves the hands of its holder, for its word or else because of `why`."""
         cell = self.cells[offset]
+        told = self.told.setdefault(offset, [])
+        told.append((cell.deliveries, cell.holder, why or _OUTCOMES[verdict]))
         cell.stored, cell.reason = cell.deliveries, ""
         if verdict == "accept":
             cell.state = ACKNOWLEDGED
@@ -255,6 +261,7 @@ class Model:
 
     def release(self, holder: str) -> None:
         """A session ended."""
+        self.leaving.add(holder)
         self._release(lambda offset: self.cells[offset].holder == holder)
 
     def leave(self, holder: str, released: Iterable[int]) -> None:
@@ -276,7 +283,8 @@ class Model:
     def _release(self, chosen: Callable[[int], bool]) -> None:
         for offset in range(self.start, self.end):
             if self.cells[offset].state == ACQUIRED and chosen(offset):
-                self.settle(offset, "release")
+                left = self.cells[offset].holder in self.leaving
+                self.settle(offset, "release", why="member left" if left else "lock expired")
         self._follow()
 
     def copied(self, first: int, last: int, trouble: str | None) -> None:
