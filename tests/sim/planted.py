@@ -13,7 +13,7 @@ from headrace.core.runs import State
 from headrace.core.shard_words import Forgotten, On
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Acknowledge, Event, Range, Settled, Started, Verdict
-from headrace.log import share_batches
+from headrace.log import share_batches, share_holds
 from headrace.log.record_codec import ShareJournal
 
 
@@ -136,6 +136,16 @@ def lists_not_written(patch: pytest.MonkeyPatch) -> None:
     _not_written(patch, lambda event: isinstance(event, PageListed))
 
 
+def holders_not_written(patch: pytest.MonkeyPatch) -> None:
+    """The journal says of archived records alone who had them."""
+    patch.setattr(
+        "headrace.log.share_holds.encoded",
+        lambda rows, client, sound=share_holds.encoded: sound(
+            [(n, hold if hold and hold.ended is None else None) for n, hold in rows], client
+        ),
+    )
+
+
 def leases_keep_what_was_reset(patch: pytest.MonkeyPatch) -> None:
     """A lease that is read from the journal still has records of before a reset."""
     _not_written(patch, lambda event: isinstance(event, LeaseDiscarded))
@@ -200,6 +210,7 @@ IN_THE_CORE: list[Callable[[pytest.MonkeyPatch], None]] = [
     resets_not_written,
     deletions_not_written,
     lists_not_written,
+    holders_not_written,
     leases_keep_what_was_reset,
     pruned_too_far,
 ]
