@@ -196,6 +196,7 @@ PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
     commits_not_written,
     resets_not_written,
     deletions_not_written,
+    lists_not_written,
     leases_keep_what_was_reset,
     pruned_too_far,
     rejected_records_vanish,
