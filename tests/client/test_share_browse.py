@@ -83,7 +83,12 @@ def test_every_record_comes_with_its_state(settled: Cluster) -> None:
     assert first.holder.session == "nightly"
     assert first.lock_left_ms is not None
     assert 0 < first.lock_left_ms <= 30_000
-    assert (third.reason, third.holder, third.lock_left_ms) == ("no such order", None, None)
+    assert first.acquired_at is not None
+    assert first.lock_until is not None
+    assert 0 <= first.lock_until - first.lock_left_ms - first.acquired_at < 30_000
+    assert third.holder is not None
+    assert third.holder.session == "nightly", "who had it last"
+    assert (third.reason, third.acquired_at, third.lock_left_ms) == ("no such order", None, None)
     assert (last.value, last.lock_until, last.reason) == (b"29", None, None)
 
 
