@@ -18,6 +18,14 @@ from headrace.client.share_browse import Walk, browse_share_group, browse_share_
 from headrace.client.share_groups import alter_share_group_offsets
 from headrace.client.topics import create_topic, delete_records, delete_topic
 from headrace.wire.leases import Disposition, Verdict
+from headrace.wire.primitives import Reader, Writer
+from headrace.wire.share_records import (
+    KEY,
+    DescribeShareRecordsRequest,
+    DescribeShareRecordsResponse,
+    Partition,
+    Run,
+)
 
 RECORD_MS = 1_700_000_000_000
 COUNT = 30
@@ -292,3 +300,34 @@ def test_another_broker_cannot_be_browsed(script: Any) -> None:
         pytest.raises(headrace.Unsupported, match=r"lacks DescribeShareRecords.*browsing needs"),
     ):
         next(admin.browse_share_group("g"))
+
+
+@pytest.fixture
+def compacted(script: Any) -> Any:
+    """A broker with records at 0, 1, 5 and 6 of a log that ends at 10; 0 to 7 are available."""
+    for base, values in ((0, (b"a", b"b")), (5, (b"c", b"d"))):
+        script.log_end = base
+        script.append(*values)
+    script.log_end = 10
+
+    def describe(source: Reader) -> bytes:
+        asked = DescribeShareRecordsRequest.read(source)
+        first = 0 if asked.topics is None else (asked.topics[0].partitions or ())[0].offset
+        runs = (Run(first, 7, 0, 1),) if first < 8 and asked.runs_max else ()
+        counts = (8, 0, 0, 0, 0)
+        one = Partition("t", 0, 0, None, 0, 8, 0, 10, counts, max(first, 8), runs)
+        out = Writer()
+        DescribeShareRecordsResponse(0, None, (), (), (one,)).write(out)
+        return bytes(out.data)
+
+    script.answers[KEY] = describe
+    return script
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_offsets_without_a_record_are_passed_over(compacted: Any, cluster: Cluster) -> None:
+    rows = list(browse_share_group("g").over(cluster))
+    assert states(rows) == [(offset, "Available", 1) for offset in (0, 1, 5, 6)]
+    assert compacted.asked.count(1) == 3, "nothing is behind 6, which the third fetch tells"
+    runs = list(browse_share_group_runs("g").over(cluster))
+    assert [(run.first, run.last) for run in runs] == [(0, 7), (8, 9)]
