@@ -4,6 +4,7 @@ from headrace.core.runs import State, Status
 from headrace.core.share_words import NO_RECORD, Ended, Hold, Policy, Settled, ShareKey, Verdict
 from headrace.core.types import MemberId, Span
 
+LIMIT_REACHED = "delivery count limit"  # how the reason begins that is given then
 _Outcome = tuple[State, str | None, Hold]
 
 
@@ -49,7 +50,7 @@ class Settling:
             case Verdict.RELEASE if status.deliveries < limit:
                 return State.AVAILABLE, None
             case Verdict.RELEASE:
-                reached = f"delivery count limit {limit} reached"
+                reached = f"{LIMIT_REACHED} {limit} reached"
                 return archive, f"{reached}: {reason}" if reason else reached
             case _:
                 raise AssertionError(f"{verdict} settles nothing")
