@@ -78,7 +78,6 @@ class Shares:
         self._clock = clock
         self._topics = topics
         self._waits = waits
-        self._log = ShareLog(clock.now)
         self._resolved: dict[str, _Resolved] = {}
         self._resolved_with = config
         self._defaults = self._resolved_from({})
@@ -98,7 +97,7 @@ class Shares:
             shard = self._shard(partition)
             shard.load()
             _require_founded(shard)
-            shard.listeners += self._wake, self.meters.count, self._log.tell
+            shard.listeners += self._wake, self.meters.count, ShareLog(self._clock.now).tell
             self.shards.append(shard)
         topics.listeners.append(self._topics_changed)
         topics.on_deleted.append(self._forget)
