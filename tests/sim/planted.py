@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from headrace.broker.runtime import ShardRuntime
+from headrace.core.archived import PageListed
 from headrace.core.errors import Refused
 from headrace.core.leases import LeaseCommitted, LeaseDiscarded
 from headrace.core.runs import State
-from headrace.core.shard_words import Forgotten
+from headrace.core.shard_words import Forgotten, On
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import Event, Range, Settled, Started
+from headrace.core.share_words import Acknowledge, Event, Range, Settled, Started, Verdict
 from headrace.log import share_batches
 from headrace.log.record_codec import ShareJournal
 
@@ -24,6 +25,41 @@ def answers_before_the_sync(patch: pytest.MonkeyPatch) -> None:
         sound(self, *args, **settings | {"fsync": False})
 
     patch.setattr(ShardRuntime, "__init__", hasty)
+
+
+def acceptance_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    """Who accepts is told so at once, for speed: nothing comes of it that others would see."""
+    sound = ShardRuntime.submit
+
+    def hasty(self: Any, command: Any, told: Any) -> None:
+        sound(self, command, told)
+        if self._fsync and self._parked and _accepts(command):
+            parked = self._parked.pop()
+            parked.told(parked.reply)
+
+    patch.setattr(ShardRuntime, "submit", hasty)
+
+
+def _accepts(command: Any) -> bool:
+    if not isinstance(command, On) or not isinstance(command.command, Acknowledge):
+        return False
+    return all(Verdict.ACCEPT in batch.verdicts for batch in command.command.batches)
+
+
+def lock_expiry_forgets_the_delivery(patch: pytest.MonkeyPatch) -> None:
+    """A delivery whose lock ended counts as none, as if the record had never been taken."""
+    sound = SharePartition.expired
+
+    def forgetful(self: SharePartition, *args: Any) -> list[Event]:
+        return [_not_counted(event) for event in sound(self, *args)]
+
+    patch.setattr(SharePartition, "expired", forgetful)
+
+
+def _not_counted(event: Event) -> Event:
+    if isinstance(event, Settled) and event.state is State.AVAILABLE:
+        return event._replace(deliveries=event.deliveries - 1)
+    return event
 
 
 def deliveries_lost_in_recovery(patch: pytest.MonkeyPatch) -> None:
@@ -90,6 +126,11 @@ def deletions_not_written(patch: pytest.MonkeyPatch) -> None:
     _not_written(patch, lambda event: isinstance(event, Forgotten))
 
 
+def lists_not_written(patch: pytest.MonkeyPatch) -> None:
+    """What was archived without a dead letter is listed until the process ends."""
+    _not_written(patch, lambda event: isinstance(event, PageListed))
+
+
 def leases_keep_what_was_reset(patch: pytest.MonkeyPatch) -> None:
     """A lease that is read from the journal still has records of before a reset."""
     _not_written(patch, lambda event: isinstance(event, LeaseDiscarded))
@@ -131,6 +172,8 @@ def _archived(event: Event) -> Event:
 
 PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
     answers_before_the_sync,
+    acceptance_before_the_sync,
+    lock_expiry_forgets_the_delivery,
     deliveries_lost_in_recovery,
     start_beyond_an_unfinished_record,
     anybody_may_acknowledge,
@@ -143,6 +186,7 @@ PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
     rejected_records_vanish,
 ]
 IN_THE_CORE: list[Callable[[pytest.MonkeyPatch], None]] = [
+    lock_expiry_forgets_the_delivery,
     deliveries_lost_in_recovery,
     start_beyond_an_unfinished_record,
     anybody_may_acknowledge,
@@ -150,6 +194,7 @@ IN_THE_CORE: list[Callable[[pytest.MonkeyPatch], None]] = [
     commits_not_written,
     resets_not_written,
     deletions_not_written,
+    lists_not_written,
     leases_keep_what_was_reset,
     pruned_too_far,
 ]

@@ -105,6 +105,10 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.gets(0, 0), lambda b: b.auditor.locks_lost(), lambda b: b.gets(0, 0, 2),
         lambda b: b.auditor.locks_lost(), lambda b: b.gets(0, 0, 1),
     ],
+    "and delivery 1 is over": [
+        lambda b: b.gets(0, 0), lambda b: b.auditor.let_go("blue", "ann"),
+        lambda b: b.gets(0, 0, 1, "bob"),
+    ],
     "3 are allowed": [
         a_lost_fetch, a_lost_fetch, a_lost_fetch, lambda b: b.gets(0, 0, 4),
     ],

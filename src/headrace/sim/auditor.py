@@ -168,6 +168,12 @@ class Auditor:
             self.broken(f"{told} after delivery {one.count}")
         if one.failed_at_us <= asked.at_us and count <= one.failed:
             self.broken(f"{told} although delivery {one.failed} had failed")
+        if (
+            one.locked_in == asked.incarnation == self.incarnation
+            and one.locked_at_us <= asked.at_us
+            and count <= one.count
+        ):
+            self.broken(f"{told}, and delivery {one.count} is over")
         if count > one.told + self._open.get(asked.group, 0) + 1:
             self.broken(f"{told} after {one.told} deliveries")
         if (
