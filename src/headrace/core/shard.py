@@ -80,6 +80,7 @@ from headrace.core.share_words import Event as PartitionEvent
 from headrace.core.types import MemberId, MonoMs, Now, after
 
 _RUNS = (Settled, Acquired, Replayed)  # the events that lay runs
+_LISTED = frozenset({Settled, Advanced, Forgotten})  # those that may change a list
 
 
 class ShareShard:
@@ -156,14 +157,14 @@ class ShareShard:
             case _:
                 assert_never(command)
 
-    def tick(self, now: Now) -> Sequence[Event]:
+    def tick(self, now: Now, runs_max: int = PORTION_RUNS) -> Sequence[Event]:
         """Locks that ended, a portion of them at a time, and members that fell silent."""
         events: list[Event] = []
         for key, partition in self.partitions.items():
             due = partition.next_deadline()
-            if due is not None and due <= now.mono and len(events) < PORTION_RUNS:
+            if due is not None and due <= now.mono and len(events) < runs_max:
                 policy = self._outside.policy(key.group)
-                events += partition.expired(now, policy, PORTION_RUNS - len(events))
+                events += partition.expired(now, policy, runs_max - len(events))
         for group in self.groups.values():
             due = group.next_deadline()
             if due is not None and due <= now.mono:
@@ -277,6 +278,8 @@ class ShareShard:
 
     def _with_lists(self, events: Sequence[Event], now: Now) -> Sequence[Event]:
         """Events, and what they change in the lists of what was archived without a dead letter."""
+        if _LISTED.isdisjoint(map(type, events)):
+            return events
         more: list[Event] = []
         for key, runs in found_in(events, self.partitions, now).items():
             more += self.archive.listed(key, runs)
