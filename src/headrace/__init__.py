@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from headrace.client.groups import GroupDescription, GroupListing, MemberDescription
     from headrace.client.nodes import ClusterDescription
     from headrace.client.offsets import ListedOffset, OffsetSpec
+    from headrace.client.share_browse import BrowsedRecord
+    from headrace.client.share_records import (
+        BrowsedRun,
+        RecordHolder,
+        RecordState,
+        SharePartitionDescription,
+    )
     from headrace.client.topics import TopicDescription
 
 __version__ = "0.1.0"
@@ -23,6 +30,8 @@ __all__ = [
     "Admin",
     "Broker",
     "BrokerError",
+    "BrowsedRecord",
+    "BrowsedRun",
     "ClientError",
     "Closed",
     "ClusterDescription",
@@ -34,7 +43,10 @@ __all__ = [
     "MemberDescription",
     "OffsetSpec",
     "PartitionResults",
+    "RecordHolder",
+    "RecordState",
     "ResourceType",
+    "SharePartitionDescription",
     "SyncAdmin",
     "TopicDescription",
     "Unreachable",
@@ -47,6 +59,8 @@ _MODULES = {
     "Admin": "headrace.client.admin_client",
     "Broker": "headrace.broker.embedded",
     "BrokerError": "headrace.client.errors",
+    "BrowsedRecord": "headrace.client.share_browse",
+    "BrowsedRun": "headrace.client.share_records",
     "ClientError": "headrace.client.errors",
     "Closed": "headrace.client.errors",
     "ClusterDescription": "headrace.client.nodes",
@@ -58,7 +72,10 @@ _MODULES = {
     "MemberDescription": "headrace.client.groups",
     "OffsetSpec": "headrace.client.offsets",
     "PartitionResults": "headrace.client.group_offsets",
+    "RecordHolder": "headrace.client.share_records",
+    "RecordState": "headrace.client.share_records",
     "ResourceType": "headrace.client.configs",
+    "SharePartitionDescription": "headrace.client.share_records",
     "SyncAdmin": "headrace.client.admin_client",
     "TopicDescription": "headrace.client.topics",
     "Unreachable": "headrace.client.errors",

@@ -123,7 +123,7 @@ class DeadLetters:
             return
         target = await self._target(key, source)
         if target is None:
-            await self._done(key, [run.span for run in runs])
+            await self._done(key, [run.span for run in runs], None)
             return
         payload = self._shares.settings(key.group).dead_letter_copy
         known = await self._known(target)
@@ -136,11 +136,11 @@ class DeadLetters:
                     size += len(record.value or b"") + len(record.key or b"")
                 if len(copies) >= _BATCH_RECORDS_MAX or size >= _BATCH_BYTES_MAX:
                     await self._append(target, copies)
-                    await self._done(key, _passed(left, record.offset))
+                    await self._done(key, _passed(left, record.offset), target)
                     copies, size = [], 0
             await asyncio.sleep(0)
         await self._append(target, copies)
-        await self._done(key, [run.span for run in left])
+        await self._done(key, [run.span for run in left], target)
 
     @staticmethod
     async def _append(target: Partition, copies: list[batches.Record]) -> None:
@@ -148,8 +148,9 @@ class DeadLetters:
             target.append_records(copies)
             await target.durable()
 
-    async def _done(self, key: ShareKey, spans: list[Span]) -> None:
-        await self._shares.ask(key.group, On(key, DeadLettered(spans)))
+    async def _done(self, key: ShareKey, spans: list[Span], target: Partition | None) -> None:
+        where = None if target is None else f"{target.topic.name}-{target.index}"
+        await self._shares.ask(key.group, On(key, DeadLettered(spans, where)))
 
     async def _target(self, key: ShareKey, source: Partition) -> Partition | None:
         """The partition that copies go to; None, and said so once, where there can be none."""

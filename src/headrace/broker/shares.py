@@ -145,14 +145,17 @@ class Shares:
             return Refused(Why.COORDINATOR_GONE, str(fault))
         return None
 
-    async def find(self, group: str) -> Queue | Refused:
-        """A group as it is, once that is durable; refused when the disk fails."""
-        shard = self.shard(group)
+    async def durable_of(self, group: str) -> Refused | None:
+        """Return once all that was decided of a group is durable; refused when the disk fails."""
         try:
-            await shard.durable()
+            await self.shard(group).durable()
         except StorageFault as fault:
             return Refused(Why.COORDINATOR_GONE, str(fault))
-        return self.machine_of(shard).queue(group)
+        return None
+
+    async def find(self, group: str) -> Queue | Refused:
+        """A group as it is, once that is durable; refused when the disk fails."""
+        return await self.durable_of(group) or self.machine(group).queue(group)
 
     async def ask(self, group: str, command: Command) -> Any:
         """A command to the shard of a group; its reply, or Refused. Raises: StorageFault."""

@@ -24,9 +24,8 @@ from typing import Any, Self, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from headrace.client.errors import BrokerError, Closed, Unreachable, Unsupported, check, sendable
+from headrace.client.errors import BrokerError, Closed, Unreachable, check, lacking, sendable
 from headrace.wire.codec import decode_response, encode_request, is_flexible
-from headrace.wire.leases import LeaseApi
 from headrace.wire.primitives import Malformed, Reader, Writer
 
 LOG = logging.getLogger(__name__)
@@ -387,14 +386,6 @@ class Cluster:
 
 
 def _must_offer(connection: Connection, key: int, version: int) -> None:
-    if version in connection.versions.get(key, range(0)):
-        return
-    if key in set(LeaseApi):
-        raise Unsupported(
-            f"{connection.address} is not a Headrace broker (it lacks the lease API); "
-            "share.group.id needs one"
-        )
-    raise Unsupported(
-        f"{connection.address} does not offer API {key} in version {version}, only "
-        f"{connection.versions.get(key, 'none')}; a newer or older broker is needed"
-    )
+    offered = connection.versions.get(key, range(0))
+    if version not in offered:
+        raise lacking(connection.address, key, version, offered)

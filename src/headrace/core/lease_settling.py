@@ -12,7 +12,7 @@ from headrace.core.machine import Decided
 from headrace.core.settling import Settling
 from headrace.core.shard_words import Committed, Event, Renewed
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import Acquired, Policy, Reclaim, ShareKey, Verdict
+from headrace.core.share_words import Acquired, Ended, Policy, Reclaim, ShareKey, Verdict
 from headrace.core.types import Now, Span
 
 Partitions = Mapping[ShareKey, SharePartition]
@@ -53,7 +53,8 @@ def committed(lease: Lease, seq: int, partitions: Partitions, policy: Policy) ->
         for held, span, verdict, reason in verdicts(acquisition):
             if held.key is not key:  # hashing names costs more than all the rest
                 key = held.key
-                partition, settle = partitions.get(key), Settling(key, policy)
+                partition = partitions.get(key)
+                settle = Settling(key, policy, Ended.LEASE_COMMITTED, holder)
             if partition is None:
                 continue
             for first, last, status in partition.claimable(span, held.deliveries, holder):

@@ -1,6 +1,7 @@
 """The words of a shard: what it may know of the outside, its commands, events and replies."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
@@ -144,11 +145,19 @@ Command = GroupCommand | On | LeaseCommand | ForgetTopic | Keep | Recovered
 # ---- events and replies
 
 
+class Removal(StrEnum):
+    """What an administrator removed; the words stand in the journal, for people."""
+
+    GROUP = "group deletion"
+    OFFSETS = "offset deletion"
+
+
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """A share-partition is no more. Durable."""
+    """A share-partition is no more: its topic was deleted, or as `removal` says. Durable."""
 
     key: ShareKey
+    removal: Removal | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """The journal of a share shard: events as records of `__share_group_state`, and back.
 
 Layout of Kafka 4.3's ShareSnapshotKey/Value (type 0) and ShareUpdateKey/Value (type 1), so that
-Kafka's tools read it, with two additions they pass over: a tagged field in a state batch that says
-why records were archived, and records of type 20900 that keep leases, which Kafka does not have.
-A key begins with its type, a value with its version, both int16.
+Kafka's tools read it, with additions they pass over: a tagged field in a state batch that says why
+records were archived, one of a record that says who had them (log.share_holds), and records of type
+20900 that keep leases, which Kafka does not have. A key begins with its type, a value with its
+version, both int16.
 
 A command's settled records become one ShareUpdate a share-partition, with SPSO as it is after the
 command (Kafka writes it one write late); a ShareSnapshot follows `updates_per_snapshot` updates, or
@@ -20,6 +21,7 @@ KIP-932 "Share coordinator"; KIP-1226 for DeliveryCompleteCount.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, takewhile
 from typing import NamedTuple
 
@@ -36,17 +38,21 @@ from headrace.core.machine import Entry
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Event, Forgotten, Keep, LeaseKept, PartitionKept
+from headrace.core.share_group import MemberSeen
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import (
     Acquired,
     Advanced,
+    Hold,
     Range,
     Replayed,
     Settled,
     ShareKey,
     Started,
 )
-from headrace.core.types import Span, WallMs
+from headrace.core.types import MemberId, Span, WallMs
+from headrace.log import share_holds
+from headrace.log.group_records import CAUSE_HEADER
 from headrace.log.lease_records import LEASE, lease_key, lease_record, restored
 from headrace.log.share_batches import durable, portions, read
 from headrace.wire.primitives import Malformed, Reader, Writer
@@ -57,6 +63,8 @@ _DELIVERY_COMPLETE_COUNT = 0  # a tag of Kafka's
 _UPDATE_KEY = UPDATE.to_bytes(2, "big")
 _UNCHANGED = -1
 _RUNS_PER_UPDATE = 64
+_CLIENTS_MAX = 10_000  # that are remembered
+_CLIENT_TOLD_MAX = 100  # characters of the name that a client gives itself
 
 Bytes = bytes | None
 
@@ -69,6 +77,7 @@ class StateBatch:
     state: State
     deliveries: int
     reason: str | None = None
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,7 @@ class ShareJournal:
         self._pruned = pruned
         self._snapshot_epochs: dict[ShareKey, int] = {}
         self._updates: dict[ShareKey, int] = {}
+        self._clients: dict[tuple[str, MemberId], str] = {}  # by group and member, oldest first
         self.unfounded: set[ShareKey] = set()  # of whom an update came, and no snapshot yet
         self._newest: dict[bytes, int] = {}  # offset of the newest whole state by key, ascending
 
@@ -117,10 +127,10 @@ class ShareJournal:
         for event in _without_locks(events):
             match event:
                 case Settled():
-                    key, span, state, deliveries, reason = event
+                    key, span, state, deliveries, reason, hold = event
                     if key is not told_of:  # hashing names costs more than all the rest
                         told, told_of = settled.setdefault(key, []), key
-                    told.append((span.first, span.last, state, deliveries, reason))
+                    told.append((span.first, span.last, state, deliveries, reason, hold))
                 case Replayed(key, ranges):
                     settled.setdefault(key, []).extend(ranges)
                 case Started(key) | PartitionKept(key):
@@ -140,7 +150,7 @@ class ShareJournal:
                 case Forgotten() | LeaseForgotten():
                     out.append(self._tombstone(event))
                 case _:
-                    pass  # members and assignments die with the process
+                    self._remember(event)  # what members are dies with the process
         for key, ranges in settled.items():
             partition = self._shard.partitions[key]
             if key not in snapshots:
@@ -194,7 +204,7 @@ class ShareJournal:
         if value is None:
             self.unfounded.discard(share_key)
             return [Forgotten(share_key)]
-        return self._replayed(_decoded(share_key, kind, value))
+        return self._replayed(_decoded(share_key, kind, value, all_holds=False))
 
     def _replayed(self, record: _Decoded) -> list[Event]:
         key = record.key
@@ -220,7 +230,8 @@ class ShareJournal:
             return Entry(lease_key(event.lease), None)
         self._snapshot_epochs.pop(event.key, None)
         self._updates.pop(event.key, None)
-        return Entry(_share_key(SNAPSHOT, event.key), None)
+        told = ((CAUSE_HEADER, event.removal.encode()),) if event.removal is not None else ()
+        return Entry(share_key(SNAPSHOT, event.key), None, told)
 
     def _snapshot_is_due(self, partition: SharePartition) -> bool:
         updates = self._updates[partition.key]
@@ -237,7 +248,7 @@ class ShareJournal:
             self._updates[key] = 0
         epoch, entries = self._snapshot_epochs[key], list[Entry]()
         arrays = list(portions(ranges))
-        for number, array in enumerate(arrays, 1):
+        for number, (array, rows) in enumerate(arrays, 1):
             out = Writer()
             out.int16(_VALUE_VERSION)
             out.int32(epoch)
@@ -253,9 +264,29 @@ class ShareJournal:
                 out.int64(snapshot_at)
                 out.int64(snapshot_at)
             out.raw(array)
-            out.tags({_DELIVERY_COMPLETE_COUNT: partition.finished.to_bytes(4, "big")})
-            entries.append(Entry(_share_key(kind, key), bytes(out.data)))
+            tags = {_DELIVERY_COMPLETE_COUNT: partition.finished.to_bytes(4, "big")}
+            holds = share_holds.encoded(rows, partial(self._client, key.group))
+            if holds is not None:
+                tags[share_holds.TAG] = holds
+            out.tags(tags)
+            entries.append(Entry(share_key(kind, key), bytes(out.data)))
         return entries
+
+    def _client(self, group: str, member: MemberId) -> str | None:
+        """Who a member says it is, if it was heard of."""
+        return self._clients.get((group, member))
+
+    def _remember(self, event: Event) -> None:
+        """Who a member says it is: it may be gone when its records are released."""
+        if not isinstance(event, MemberSeen):
+            return
+        member = event.member
+        key = event.group, member.id
+        if key in self._clients:
+            return
+        if len(self._clients) >= _CLIENTS_MAX:
+            del self._clients[next(iter(self._clients))]
+        self._clients[key] = f"{member.client_id[:_CLIENT_TOLD_MAX] or '-'} /{member.client_host}"
 
 
 def read_share_record(key: Bytes, value: Bytes) -> ShareRecord | None:
@@ -269,10 +300,10 @@ def read_share_record(key: Bytes, value: Bytes) -> ShareRecord | None:
     kind = source.int16()
     if kind not in (SNAPSHOT, UPDATE):
         return None
-    decoded = _decoded(_named(source), kind, value)
+    decoded = _decoded(_named(source), kind, value, all_holds=True)
     batches = tuple(
-        StateBatch(Span(first, last), state, deliveries, reason)
-        for first, last, state, deliveries, reason in decoded.ranges
+        StateBatch(Span(first, last), state, deliveries, reason, hold)
+        for first, last, state, deliveries, reason, hold in decoded.ranges
     )
     return ShareRecord(
         decoded.key, decoded.snapshot_epoch, decoded.state_epoch, decoded.start, batches
@@ -295,7 +326,8 @@ def _text(source: Reader) -> str:
     return text
 
 
-def _share_key(kind: int, key: ShareKey) -> bytes:
+def share_key(kind: int, key: ShareKey) -> bytes:
+    """The key of a share-partition's records of a kind, SNAPSHOT or UPDATE."""
     out = Writer()
     out.int16(kind)
     out.nullable_string(key.group)
@@ -304,7 +336,8 @@ def _share_key(kind: int, key: ShareKey) -> bytes:
     return bytes(out.data)
 
 
-def _decoded(key: ShareKey, kind: int, value: bytes) -> _Decoded:
+def _decoded(key: ShareKey, kind: int, value: bytes, *, all_holds: bool) -> _Decoded:
+    """Without `all_holds`, those of archived records are enough: they are state."""
     source = Reader(value)
     version = source.int16()
     if version != _VALUE_VERSION:
@@ -317,5 +350,7 @@ def _decoded(key: ShareKey, kind: int, value: bytes) -> _Decoded:
         source.int64()
         source.int64()
     ranges = read(source)
-    source.tags()
+    holds = source.tags().get(share_holds.TAG)
+    if holds is not None and (all_holds or any(one[4] is not None for one in ranges)):
+        ranges = share_holds.attached(ranges, share_holds.decoded(holds))
     return _Decoded(key, snapshot_epoch, state_epoch, start, ranges)
