@@ -164,13 +164,17 @@ def _iterated_async(
 def _as_method(
     method: Callable[P, R], operation: Callable[..., Any], *, takes_cluster: bool = True
 ) -> Callable[P, R]:
-    """The signature that `help` shows: `self` where the operation has its cluster, or first."""
+    """The signature that `help` shows: `self` where the operation has its cluster, or first.
+
+    What iterates does so over the rows of the walk that the operation returns.
+    """
     signature = inspect.signature(operation)
     others = [*signature.parameters.values()][takes_cluster:]
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    method.__signature__ = signature.replace(  # type: ignore[attr-defined]  # read by inspect
-        parameters=[itself, *others]
-    )
+    signature = signature.replace(parameters=[itself, *others])
+    if not takes_cluster:
+        signature = signature.replace(return_annotation=inspect.Signature.empty)
+    method.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
     return method
 
 

@@ -61,6 +61,7 @@ class BrowsedRecord:
     holder: RecordHolder | None = None
     lock_left_ms: int | None = None
     lock_until: int | None = None
+    acquired_at: int | None = None
     reason: str | None = None
 
 
@@ -218,7 +219,10 @@ def browse_share_group_runs(
     states: Iterable[RecordState] | None = None,
     from_offset: int = 0,
 ) -> Walk[BrowsedRun]:
-    """As `browse_share_group`, but runs of records that share their state; no record is read."""
+    """As `browse_share_group`, but runs of records that share their state; no record is read.
+
+    Raises: as that.
+    """
     return _Runs(group, topics, states, from_offset)
 
 
@@ -277,5 +281,6 @@ def _row(run: BrowsedRun, record: Record) -> BrowsedRecord:
         run.holder,
         run.lock_left_ms,
         run.lock_until,
+        run.acquired_at,
         run.reason,
     )
