@@ -115,7 +115,10 @@ class Crew:
         self.produced = 0
         self.partitions = partitions
         self._folder, self._classes, self._mode = folder, classes, mode
-        settings = {"bootstrap.servers": server.bootstrap, "log_level": 2}
+        settings: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": server.bootstrap,
+            "log_level": 2,
+        }
         self._admin = AdminClient(settings)
         self._admin.create_topics([NewTopic(TOPIC, partitions)])[TOPIC].result(SECONDS_MAX)
         self._producer = confluent_kafka.Producer({**settings, "linger.ms": 1000})

@@ -6,6 +6,7 @@ release, a death, an ended lock or a restart allows it, and in the end nothing i
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,10 @@ def close_the_books(crew: Crew) -> dict[tuple[int, int], list[int]]:
     assert deliveries.keys() == crew.places(), crew.places() ^ deliveries.keys()
     assert all(1 <= count <= LIMIT for counts in deliveries.values() for count in counts)
     return deliveries
+
+
+def enough(crew: Crew, records: int) -> bool:
+    return crew.finished() >= records
 
 
 def held(worker: Worker) -> int:
@@ -94,7 +99,7 @@ def test_a_broker_that_is_killed_and_one_that_is_stopped(
         ends: list[Callable[[], None]] = [all_.server.kill, all_.server.stop]
         for number, end in enumerate(ends, 1):
             all_.produce(300)
-            all_.until(lambda wanted=300 * number - 200: all_.finished() >= wanted)
+            all_.until(partial(enough, all_, 300 * number - 200))
             end()
             all_.server.start()
         all_.produce(300)
