@@ -217,7 +217,7 @@ def test_verdicts_one_by_one_and_as_a_range(member: Member) -> None:
         ([(3, 4, RENEW)], 42),
         ([(3, 4, ACCEPT), (4, 5, ACCEPT)], 121),
         ([(8, 12, ACCEPT)], 42),
-        ([(40, 41, ACCEPT)], 121),
+        ([(40, 41, ACCEPT)], 42),
         ([(0, 0, ACCEPT), (7, 7, ACCEPT)], 121),
     ],
 )
@@ -312,3 +312,16 @@ def test_partition_without_subscription_is_unknown(
     answer = Member(connect(), member.topic_id, "m").fetch(group_id="nobody")
     (topic,) = answer.responses
     assert topic.partitions[0].error_code == 3
+
+
+def test_a_fetch_that_may_bring_nothing_does_not_wait(member: Member) -> None:
+    member.fetch()
+    assert acquired(member.fetch(max_records=0, max_wait=1 << 30)) == []
+    assert acquired(member.fetch(max_bytes=0, max_wait=1 << 30)) == []
+
+
+def test_an_acquire_mode_that_is_none_is_refused_and_moves_the_session(member: Member) -> None:
+    member.fetch()
+    refused = member.fetch(epoch=1, share_acquire_mode=2)
+    assert refused.error_code == 42
+    assert member.fetch(epoch=2).error_code == 0

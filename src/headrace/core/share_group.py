@@ -162,7 +162,7 @@ class ShareGroup:
             command.rack if joined or known is None else known.rack,
         )
         events: list[GroupEvent] = []
-        epoch, target = self._target({**self.members, seen.id: seen}, topics, joined=joined)
+        epoch, target = self._target({**self.members, seen.id: seen}, topics, joined=known is None)
         if epoch != self.epoch:
             events.append(Assigned(self.name, epoch, target))
         told = target.get(seen.id, frozenset())

@@ -250,7 +250,7 @@ class SharePartition:
         return events
 
     def _not_held(self, span: Span, held: Sequence[Piece], holder: MemberId) -> Refused | None:
-        if self.end == self.start or span.first >= self.end:
+        if self.end == self.start:
             return Refused(Why.NOT_THE_HOLDER, f"{span} is not in flight")
         if span.last >= self.end:
             return Refused(Why.INVALID_REQUEST, f"{span} goes past the last in-flight record")

@@ -27,7 +27,7 @@ from headrace.core.types import MemberId, Span, TopicPartition, after, elapsed_m
 from headrace.log.api import OffsetOutOfRange, Slice
 from headrace.wire.primitives import Buffer, Writer
 
-_RECORD_LIMIT = 1
+_BATCH_OPTIMIZED, _RECORD_LIMIT = range(2)
 _READ_BYTES_MAX = 1 << 20
 
 
@@ -62,6 +62,9 @@ async def handle(request: Request, services: Services) -> Answer:
         if moved.why is Why.SESSION_LIMIT:  # clients ask again without a pause of their own
             await services.waits.wait((), message.max_wait)
         return _refusal(moved)
+    mode = getattr(message, "share_acquire_mode", _BATCH_OPTIMIZED)
+    if mode not in (_BATCH_OPTIMIZED, _RECORD_LIMIT):  # the session has moved, as clients expect
+        return _refusal(Refused(Why.INVALID_REQUEST, f"{mode} is not an acquire mode"))
     renewing = getattr(message, "is_renew_ack", False)
     response: _Response = {
         one.partition: _Found(acked=one)
@@ -70,7 +73,8 @@ async def handle(request: Request, services: Services) -> Answer:
     if epoch == FINAL:
         await release(services, message.group_id, member)
     elif not renewing:
-        await _poll(services, message, added, response, wait=not has_acks)
+        wanted = message.max_records > 0 and message.max_bytes > 0
+        await _poll(services, message, added, response, wait=wanted and not has_acks)
     for found in response.values():
         services.metrics.failed(request.api_key, found.code)
     return Raw(_encoded(response, services.shares.policy(message.group_id).lock_ms))
@@ -194,7 +198,7 @@ async def _acquire_at(
 ) -> None:
     """Acquire what one read from offset `first` finds. Raises: StorageFault; OSError."""
     shares = services.shares
-    exact = getattr(message, "share_acquire_mode", 0) == _RECORD_LIMIT
+    exact = getattr(message, "share_acquire_mode", _BATCH_OPTIMIZED) == _RECORD_LIMIT
     try:
         piece = partition.read(first, bytes_max)
     except OffsetOutOfRange:
