@@ -392,6 +392,7 @@ class Deliveries(RuleBasedStateMachine):
         assert rebuilt.partitions[KEY].start == self.partition.start
         ours, theirs = self.live.leases.get(LEASE), rebuilt.leases.get(LEASE)
         assert ours == theirs
+        assert rebuilt.archive.lists == self.live.archive.lists
 
 
 Deliveries.TestCase.settings = settings(max_examples=100, stateful_step_count=30)

@@ -6,7 +6,7 @@ ApiVersions from the future is answered in version 0 with error 35, on which cli
 
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, cast
@@ -81,9 +81,11 @@ class Dispatcher:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._metrics = services.metrics
-        share = SERVED_FOR_SHARE_GROUPS if services.config.share_group_enable else ()
+        enabled = services.config.share_group_enable
+        share = SERVED_FOR_SHARE_GROUPS if enabled else map(_switched_off, SERVED_FOR_SHARE_GROUPS)
         self._apis = {api.key: api for api in (*SERVED, *share)}
-        services.apis = tuple(api for _, api in sorted(self._apis.items()))
+        told = {api.key for api in (SERVED if not enabled else self._apis.values())}
+        services.apis = tuple(api for key, api in sorted(self._apis.items()) if key in told)
         self._routes: dict[tuple[int, int], _Route] = {}
 
     def take(self, queue: deque[bytearray]) -> list[bytearray]:
@@ -193,6 +195,10 @@ class Dispatcher:
         route = _Route(api, handler, flexible, flexible and api.key != api_versions.KEY)
         self._routes[head.api_key, head.version] = route
         return route
+
+
+def _switched_off(api: Api) -> Api:
+    return replace(api, handler="share_groups_off")
 
 
 def _hang_up(api: Api, version: int, error: Exception) -> HangUp:

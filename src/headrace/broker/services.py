@@ -67,7 +67,7 @@ class Services:
         self.share_pruning = SharePruning(config, clock, self.shares)
         self.groups = Groups(config, clock, self.topics, self.shares, self.waits)
         self.offset_expiry = OffsetExpiry(config, clock, self.groups, self.topics)
-        self.dead_letters = DeadLetters(config, self.topics, self.shares)
+        self.dead_letters = DeadLetters(self.topics, self.shares)
         self.housekeeping = Housekeeping(config, disk, clock, self.topics)
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.broker.archived_log import ArchivedLog
 from headrace.broker.config import Config
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.partitions import Partition
@@ -64,7 +65,9 @@ class Shares:
         self._clock = clock
         self._topics = topics
         self._waits = waits
+        self._archived_log = ArchivedLog(clock, topics)
         self._resolved: dict[str, _Resolved] = {}
+        self._resolved_with = config
         self._defaults = self._resolved_from({})
 
     async def open(self) -> None:
@@ -82,7 +85,7 @@ class Shares:
             shard = self._shard(partition)
             shard.load()
             _require_founded(shard)
-            shard.listeners.append(self._wake)
+            shard.listeners += self._wake, self._archived_log.tell
             self.shards.append(shard)
         topics.listeners.append(self._topics_changed)
         topics.on_deleted.append(self._forget)
@@ -219,7 +222,7 @@ class Shares:
         return self._resolve(group).timing
 
     def starts_earliest(self, group: str) -> bool:
-        return self.settings(group).auto_offset_reset == "earliest"
+        return self.settings(group).auto_offset_reset != "latest"
 
     def topic(self, name: str) -> TopicView | None:
         topic = self._topics.catalog.topics.get(name)
@@ -243,6 +246,10 @@ class Shares:
             return None
 
     def _resolve(self, group: str) -> _Resolved:
+        if self._resolved_with is not self._topics.config:
+            self._resolved_with = self._topics.config
+            self._resolved.clear()
+            self._defaults = self._resolved_from({})
         if not self._topics.catalog.configs_of(Resource.GROUP, group):
             return self._defaults  # names that only strangers ask for are not kept
         known = self._resolved.get(group)
@@ -252,7 +259,7 @@ class Shares:
         return known
 
     def _resolved_from(self, overrides: Mapping[str, str]) -> _Resolved:
-        config = self._config
+        config = self._resolved_with
         settings = GroupSettings.resolve(config, overrides)
         policy = Policy(
             delivery_limit=settings.share_delivery_count_limit,
@@ -265,6 +272,7 @@ class Shares:
             settings.share_session_timeout_ms,
             settings.share_heartbeat_ms,
             config.share_group_size_max,
+            settings.share_assignment_interval_ms,
         )
         return _Resolved(settings, policy, timing)
 

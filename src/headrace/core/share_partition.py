@@ -269,8 +269,10 @@ class SharePartition:
             for first, last, old in self.runs.between(span.first, span.last):
                 if old.state is State.ARCHIVING:
                     hold = Hold(old.holder, None, ended, target)
-                    part, count = Span(first, last), old.deliveries
-                    events.append(Settled(self.key, part, State.ARCHIVED, count, old.reason, hold))
+                    part, count, reason = Span(first, last), old.deliveries, old.reason
+                    if command.trouble:
+                        reason = f"{reason}; no dead letter: {command.trouble}"
+                    events.append(Settled(self.key, part, State.ARCHIVED, count, reason, hold))
         return events
 
     def _reclaim(self, command: Reclaim, deadline: MonoMs, now: WallMs) -> list[Event]:

@@ -130,11 +130,13 @@ class Reclaim:
 class DeadLettered:
     """The copies of these ARCHIVING records are durable, or there can be none.
 
-    `copied_to` is the topic and partition of the copies, as in `letters-0`; None: there are none.
+    `copied_to` is the topic and partition of the copies, as in `letters-0`; None: there are none,
+    for a `trouble` that is told with the reason of the records.
     """
 
     spans: Sequence[Span]
     copied_to: str | None = None
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 Layout of Kafka 4.3's ShareSnapshotKey/Value (type 0) and ShareUpdateKey/Value (type 1), so that
 Kafka's tools read it, with additions they pass over: a tagged field in a state batch that says why
-records were archived, one of a record that says who had them (log.share_holds), and records of type
-20900 that keep leases, which Kafka does not have. A key begins with its type, a value with its
-version, both int16.
+records were archived, one of a record that says who had them (log.share_holds), and records of
+types that Kafka does not have: 20900 keeps leases, 20907 lists what was archived without a dead
+letter. A key begins with its type, a value with its version, both int16.
 
 A command's settled records become one ShareUpdate a share-partition, with SPSO as it is after the
 command (Kafka writes it one write late); a ShareSnapshot follows `updates_per_snapshot` updates, or
@@ -25,6 +25,7 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import NamedTuple
 
+from headrace.core.archived import ArchiveEvent, PageForgotten, PageListed
 from headrace.core.leases import (
     LeaseAcquired,
     LeaseCommitted,
@@ -51,7 +52,8 @@ from headrace.core.share_words import (
     Started,
 )
 from headrace.core.types import MemberId, Span, WallMs
-from headrace.log import share_holds
+from headrace.log import archived_records, share_holds
+from headrace.log.archived_records import ARCHIVED, page_record
 from headrace.log.group_records import CAUSE_HEADER
 from headrace.log.lease_records import LEASE, lease_key, lease_record, restored
 from headrace.log.share_batches import durable, portions, read
@@ -147,8 +149,8 @@ class ShareJournal:
                     | LeaseKept()
                 ):
                     leases[event.lease] = None
-                case Forgotten() | LeaseForgotten():
-                    out.append(self._tombstone(event))
+                case PageListed() | PageForgotten() | Forgotten() | LeaseForgotten():
+                    out.append(self._entry(event))
                 case _:
                     self._remember(event)  # what members are dies with the process
         for key, ranges in settled.items():
@@ -179,15 +181,19 @@ class ShareJournal:
     def cold(self, before: int, count_max: int) -> Keep:
         """Of whom the newest whole state lies below an offset: the oldest so many."""
         partitions, leases = list[ShareKey](), list[LeaseKey]()
+        pages: list[tuple[ShareKey, int]] = []
         for key, offset in islice(self._newest.items(), count_max):
             if offset >= before:
                 break
             source = Reader(key)
-            if source.int16() == LEASE:
+            kind = source.int16()
+            if kind == LEASE:
                 leases.append((_text(source), _text(source)))
+            elif kind == ARCHIVED:
+                pages.append((_named(source), source.int64()))
             else:
                 partitions.append(_named(source))
-        return Keep(tuple(partitions), tuple(leases))
+        return Keep(tuple(partitions), tuple(leases), tuple(pages))
 
     def events(self, key: Bytes, value: Bytes) -> list[Event]:
         """What a record stands for. Raises: Malformed for bytes, types or versions not known."""
@@ -198,6 +204,8 @@ class ShareJournal:
         if kind == LEASE:
             lease = (_text(source), _text(source))
             return [restored(lease, value) if value is not None else LeaseForgotten(lease)]
+        if kind == ARCHIVED:
+            return [archived_records.restored(source, value)]
         if kind not in (SNAPSHOT, UPDATE):
             raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
         share_key = _named(source)
@@ -225,9 +233,12 @@ class ShareJournal:
         settled: list[Event] = [Replayed(key, record.ranges)]
         return [*settled, Advanced(key, record.start)] if record.start != _UNCHANGED else settled
 
-    def _tombstone(self, event: Forgotten | LeaseForgotten) -> Entry:
+    def _entry(self, event: ArchiveEvent | Forgotten | LeaseForgotten) -> Entry:
+        """The one record of an event: a page, or a tombstone."""
         if isinstance(event, LeaseForgotten):
             return Entry(lease_key(event.lease), None)
+        if not isinstance(event, Forgotten):
+            return page_record(event)
         self._snapshot_epochs.pop(event.key, None)
         self._updates.pop(event.key, None)
         told = ((CAUSE_HEADER, event.removal.encode()),) if event.removal is not None else ()
