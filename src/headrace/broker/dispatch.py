@@ -22,7 +22,7 @@ from headrace.wire import codec, frames
 from headrace.wire.frames import RequestHead
 from headrace.wire.primitives import Buffer, Malformed
 
-_JOIN_BYTES_MAX = 16 * 1024
+JOIN_BYTES_MAX = 16 * 1024  # larger buffers are sent as they are
 _SIZE_BYTES = _NUMBER_BYTES = 4  # at the start of a response
 
 
@@ -216,14 +216,14 @@ def _also_for(before: Sequence[bytes], response: Buffers) -> Buffers:
 
 def _framed(correlation_id: int, body: Sequence[Buffer], *, flexible: bool) -> Buffers:
     """The response with its head; small buffers joined, since each one costs a system call."""
-    if len(body) == 1 and len(body[0]) <= _JOIN_BYTES_MAX:
+    if len(body) == 1 and len(body[0]) <= JOIN_BYTES_MAX:
         head = frames.response_head(correlation_id, len(body[0]), flexible=flexible)
         return [head + body[0]]
     size = sum(map(len, body))
     joined = bytearray(frames.response_head(correlation_id, size, flexible=flexible))
     found: Buffers = []
     for buffer in body:
-        if len(buffer) <= _JOIN_BYTES_MAX:
+        if len(buffer) <= JOIN_BYTES_MAX:
             joined += buffer
             continue
         if joined:

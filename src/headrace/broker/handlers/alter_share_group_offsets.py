@@ -24,7 +24,7 @@ async def handle(request: Request, services: Services) -> Answer:
     )
     answers: Sequence[Refused | None] | Refused | None = misnamed(message.group_id, services)
     if answers is None:
-        answers = await _altered(message.group_id, starts, services)
+        answers = await _altered(message.group_id, starts, request.asked_by(), services)
     if isinstance(answers, Refused):
         told = {"error_code": error_code(answers), "error_message": answers.message}
         return told | {"responses": ()}
@@ -50,13 +50,13 @@ async def handle(request: Request, services: Services) -> Answer:
 
 
 async def _altered(
-    group: str, starts: tuple[tuple[str, int, int], ...], services: Services
+    group: str, starts: tuple[tuple[str, int, int], ...], by: str, services: Services
 ) -> Sequence[Refused | None] | Refused:
     try:
         policy = await starts_by_duration(services, group, (name for name, _, _ in starts))
     except OSError as error:
         return Refused(Why.COORDINATOR_GONE, f"The logs cannot be read: {error}")
     answers: Sequence[Refused | None] | Refused = await services.shares.administer(
-        AlterShareOffsets(group, starts, policy)
+        AlterShareOffsets(group, starts, policy), by
     )
     return answers
