@@ -80,7 +80,6 @@ class Shares:
         self._topics = topics
         self._waits = waits
         self._archived_log = ArchivedLog(clock, topics)
-        self._log = ShareLog(clock.now)
         self._resolved: dict[str, _Resolved] = {}
         self._resolved_with = config
         self._defaults = self._resolved_from({})
@@ -100,9 +99,8 @@ class Shares:
             shard = self._shard(partition)
             shard.load()
             _require_founded(shard)
-            shard.listeners += (
-                self._wake, self.meters.count, self._log.tell, self._archived_log.tell,
-            )  # fmt: skip
+            members = ShareLog(self._clock.now)
+            shard.listeners += self._wake, self.meters.count, members.tell, self._archived_log.tell
             self.shards.append(shard)
         topics.listeners.append(self._topics_changed)
         topics.on_deleted.append(self._forget)
