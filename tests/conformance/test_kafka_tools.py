@@ -4,6 +4,7 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
@@ -167,7 +168,7 @@ def test_kafka_dump_log_reads_the_journal_of_share_groups(
     run_java: RunJava, tmp_path: Path
 ) -> None:
     with headrace.Broker(tmp_path) as broker:
-        servers = {"bootstrap.servers": broker.bootstrap_servers}
+        servers: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers}
         admin = AdminClient(servers)
         admin.create_topics([NewTopic("jobs", 1)])["jobs"].result()
         explicit = {"group.id": "work", "share.acknowledgement.mode": "explicit"}
