@@ -27,9 +27,11 @@ JOIN, LEAVE, FINAL = 0, -1, -1
 class Asking:
     """A topic and a group of their own on one side, and bare members of the group."""
 
-    def __init__(self, side: Side, partitions: int = 1, **settings: str) -> None:
+    def __init__(
+        self, side: Side, partitions: int = 1, name: str | None = None, **settings: str
+    ) -> None:
         self.side = side
-        self.name = f"asked-{uuid4()}"
+        self.name = name or f"asked-{uuid4()}"
         self.topic_id = self.created(self.name, partitions)
         self.set(share_auto_offset_reset="earliest", **settings)
         self._open = contextlib.ExitStack()
@@ -70,11 +72,15 @@ class Asking:
     def produce(self, *sizes: int, partition: int = 0) -> None:
         """One batch of each size."""
         for size in sizes:
-            data = batches.build([batches.Record(0, 5, b"k", b"v") for _ in range(size)])
-            topic = {"name": self.name, "partition_data": [{"index": partition, "records": data}]}
-            asked = {"transactional_id": None, "acks": 1, "timeout": 10_000, "topic_data": [topic]}
-            answer = self.side.cluster.ask(PRODUCE, 9, asked)
-            assert answer.responses[0].partition_responses[0].error_code == 0
+            self.append([batches.Record(0, 5, b"k", b"v")] * size, partition)
+
+    def append(self, records: list[batches.Record], partition: int = 0) -> None:
+        """One batch."""
+        data = batches.build(records)
+        topic = {"name": self.name, "partition_data": [{"index": partition, "records": data}]}
+        asked = {"transactional_id": None, "acks": 1, "timeout": 10_000, "topic_data": [topic]}
+        answer = self.side.cluster.ask(PRODUCE, 9, asked)
+        assert answer.responses[0].partition_responses[0].error_code == 0
 
     def member(self, name: str = "m", *, partitions: int = 1, joins: bool = True) -> "Member":
         """One that was assigned so many partitions, or one that did not join."""

@@ -36,6 +36,7 @@ _SETTINGS = {
     "group.consumer.heartbeat.interval.ms": "100",
     "group.share.min.heartbeat.interval.ms": "100",
     "group.share.heartbeat.interval.ms": "100",
+    "share.coordinator.state.topic.num.partitions": "1",
 }
 _ANSWER_SECONDS_MAX = 60
 _JOIN, _JOIN_VERSION = 11, 3  # the newest that a member enters without a second request
@@ -51,6 +52,14 @@ class Outcome:
     code: int
     out: tuple[str, ...]
     error: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Intended:
+    """Why Headrace answers a command otherwise than Apache Kafka, and what the tool prints then."""
+
+    why: str
+    out: tuple[str, ...]
 
 
 class Side:
