@@ -251,7 +251,9 @@ def test_a_dead_letter_does_not_come_back_to_its_topic(tmp_path: Path) -> None:
     assert queue.listed == [(0, 0, again)]
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_made_again(tmp_path: Path) -> None:
+def test_a_topic_that_is_deleted_meanwhile_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = Queue(tmp_path)
 
     async def work() -> None:
@@ -265,7 +267,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_made_again(tmp_path: Path) -> None
                 await queue.services.topics.delete(DeleteTopic(target.topic.id))
             await real(target, copies)
 
-        letters._append = append  # type: ignore[method-assign]  # somebody deletes it right then
+        monkeypatch.setattr(letters, "_append", append)
         await queue.produce(record(0), record(1))
         await queue.reject(0, 1)
         await settled(queue.services)
@@ -276,7 +278,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_made_again(tmp_path: Path) -> None
 
 
 def test_letters_wait_while_the_disk_is_full(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = Queue(tmp_path)
 
@@ -292,7 +294,7 @@ def test_letters_wait_while_the_disk_is_full(
                 raise OSError(28, "No space left on device")
             return real(*arguments)
 
-        target.log.append = append  # type: ignore[assignment,method-assign]  # a disk that is full for a while
+        monkeypatch.setattr(target.log, "append", append)
         await queue.produce(record(0))
         await queue.reject(0, 0)
         await settled(queue.services)
@@ -303,7 +305,9 @@ def test_letters_wait_while_the_disk_is_full(
     assert "No space left on device; trying again" in caplog.text
 
 
-def test_letters_that_nobody_wants_any_more_are_listed(tmp_path: Path) -> None:
+def test_letters_that_nobody_wants_any_more_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = Queue(tmp_path)
 
     async def work() -> None:
@@ -315,7 +319,7 @@ def test_letters_that_nobody_wants_any_more_are_listed(tmp_path: Path) -> None:
             await queue.group(**{NAME: None})
             return await real(*arguments)
 
-        letters._target = target  # type: ignore[assignment,method-assign]  # an administrator comes between
+        monkeypatch.setattr(letters, "_target", target)
         await queue.produce(record(0))
         await queue.reject(0, 0)
         await settled(queue.services)
@@ -326,7 +330,9 @@ def test_letters_that_nobody_wants_any_more_are_listed(tmp_path: Path) -> None:
     ]
 
 
-def test_what_cannot_be_written_does_not_hold_up_the_rest(tmp_path: Path) -> None:
+def test_what_cannot_be_written_does_not_hold_up_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = Queue(tmp_path)
 
     async def work() -> None:
@@ -340,7 +346,7 @@ def test_what_cannot_be_written_does_not_hold_up_the_rest(tmp_path: Path) -> Non
                 raise OSError(5, "Input/output error")
             await real(key)
 
-        letters._write_all = writing  # type: ignore[method-assign]  # a disk that is broken in part
+        monkeypatch.setattr(letters, "_write_all", writing)
         await queue.produce(record(0))
         await queue.reject(0, 0)
         zebras = queue.services.partition("zebras", 0)
