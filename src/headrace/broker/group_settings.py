@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from headrace.broker.config import INHERITED, RANGED, Config
 from headrace.broker.settings import INT_MAX, ConfigError, Table, setting
+from headrace.core.catalog import is_topic_name
 from headrace.core.durations import length_ms
 
 _BY_DURATION = "by_duration"
@@ -17,10 +18,10 @@ _BY_DURATION = "by_duration"
 
 def _reset_fault(text: str) -> str | None:
     """What is wrong with a value of share.auto.offset.reset, as Kafka judges it."""
-    kind, colon, length = text.partition(":")
-    if kind != _BY_DURATION or (not colon and text != kind):
-        if text in {"latest", "earliest"}:
-            return None
+    if text in {"latest", "earliest"}:
+        return None
+    kind, _, length = text.partition(":")
+    if kind != _BY_DURATION:
         return f"{text!r} is none of latest, earliest, by_duration:PnDTnHnMn.nS"
     try:
         if length_ms(length) < 0:
@@ -28,6 +29,10 @@ def _reset_fault(text: str) -> str | None:
     except ValueError:
         return f"{text!r}: write the duration as ISO 8601 does, e.g. by_duration:P7D"
     return None
+
+
+def _topic_fault(text: str) -> str | None:
+    return None if not text or is_topic_name(text) else f"{text!r} is no name of a topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class GroupSettings(Table):
     dead_letter_topic: str = setting(
         "errors.deadletterqueue.topic.name", "",
         "Topic that rejected and exhausted records are written to; empty: none.",
+        fault=_topic_fault,
     )  # fmt: skip
     dead_letter_copy: bool = setting(
         "errors.deadletterqueue.copy.record.enable", True,
@@ -127,12 +133,12 @@ class GroupSettings(Table):
             low, high = getattr(config, f"{field}_min"), getattr(config, f"{field}_max")
             if not low <= value <= high:
                 raise ConfigError(f"{setting.name}: {value} is outside {low} to {high}")
+        changed = {cls.find(name)[0] for name in changes}
         new = cls.resolve(config, {**(others or {}), **changes})
-        for kind, heartbeat_ms, session_ms in (
-            ("share", new.share_heartbeat_ms, new.share_session_timeout_ms),
-            ("consumer", new.consumer_heartbeat_ms, new.consumer_session_timeout_ms),
-        ):
-            if heartbeat_ms >= session_ms:
+        for kind in ("share", "consumer"):
+            fields = f"{kind}_heartbeat_ms", f"{kind}_session_timeout_ms"
+            heartbeat_ms, session_ms = (getattr(new, field) for field in fields)
+            if heartbeat_ms >= session_ms and not changed.isdisjoint(fields):
                 raise ConfigError(
                     f"{kind}.heartbeat.interval.ms: {heartbeat_ms} is not below"
                     f" {kind}.session.timeout.ms, which is {session_ms}"
