@@ -18,6 +18,7 @@ from tests.broker.share_wire_rig import (
     REJECT,
     RELEASE,
     RENEW,
+    Ack,
     Sharer,
     configure,
     partition_of,
@@ -178,7 +179,7 @@ def topic_unknown(one: Sharer) -> int:
     return int(answer.error_code or partition_of(answer).error_code)
 
 
-MALFORMED = {
+MALFORMED: dict[str, list[Ack]] = {
     "last before first": [(5, 4, ACCEPT)],
     "goes back": [(3, 4, ACCEPT), (1, 2, ACCEPT)],
     "overlaps": [(3, 6, ACCEPT), (5, 7, ACCEPT)],
@@ -221,7 +222,7 @@ def acknowledgements(one: Sharer, other: Sharer) -> Iterator[tuple[str, Any]]:
     yield "fetch: ends the session", other.fetch((6, 6, ACCEPT), epoch=-1).error_code
 
 
-def piggybacked(one: Sharer, *acks: Any) -> int:
+def piggybacked(one: Sharer, *acks: Ack) -> int:
     return int(partition_of(one.fetch(*acks, max_records=0)).acknowledge_error_code)
 
 
