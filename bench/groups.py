@@ -76,8 +76,8 @@ class Work:
 
 
 QUICK = Work(
-    rounds=1, warm_up_seconds=0.5, seconds=0.5, groups=50, members=300, settle_seconds=0.5,
-    check_ms=4_000,
+    rounds=1, warm_up_seconds=0.5, seconds=0.5, groups=50, members=200, settle_seconds=0.3,
+    check_ms=3_000,
 )  # fmt: skip
 FULL = Work(
     rounds=3, warm_up_seconds=5, seconds=5, groups=1_000, members=1_000, settle_seconds=2,
