@@ -5,7 +5,7 @@ Each command is a module `share_<command>` with `register(group)`.
 
 import typer
 
-from headrace.cli import share_archived, share_browse
+from headrace.cli import share_archived, share_browse, share_explain
 
 
 def register(app: typer.Typer) -> None:
@@ -14,6 +14,7 @@ def register(app: typer.Typer) -> None:
     group.callback()(_share)
     share_browse.register(group)
     share_archived.register(group)
+    share_explain.register(group)
     app.add_typer(group, name="share", no_args_is_help=True)
 
 
