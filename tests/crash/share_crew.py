@@ -93,14 +93,8 @@ class Court(Stage):
                     (run.first, run.last, State(run.state).name.lower()) for run in one.in_flight
                 ]
                 self.auditor.described(asked, queue, one.start, runs)
-                for run in one.in_flight if group != STOCK else ():
-                    for offset in range(run.first, run.last + 1):
-                        facts = self.auditor.facts(queue, offset)
-                        if facts.failed_at_us <= asked.at_us and run.delivery_count < facts.failed:
-                            self.auditor.broken(
-                                f"{queue} {offset}: {run.delivery_count} deliveries, and delivery "
-                                f"{facts.failed} had failed"
-                            )
+                counts = [(run.first, run.last, run.delivery_count) for run in one.in_flight]
+                self.auditor.counted(asked, queue, counts)
         return len(seen) == PARTITIONS and all(one.start == one.log_end for one in seen)
 
 

@@ -13,7 +13,7 @@ from headrace.core.runs import State
 from headrace.core.shard_words import Forgotten, On
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Acknowledge, Event, Range, Settled, Started, Verdict
-from headrace.log import share_batches
+from headrace.log import share_batches, share_holds
 from headrace.log.record_codec import ShareJournal
 
 
@@ -29,15 +29,20 @@ def answers_before_the_sync(patch: pytest.MonkeyPatch) -> None:
 
 def acceptance_before_the_sync(patch: pytest.MonkeyPatch) -> None:
     """Who accepts is told so at once, for speed: nothing comes of it that others would see."""
-    sound = ShardRuntime.submit
+    sound_decide, sound_wait = ShardRuntime.decide, ShardRuntime.when_durable
 
-    def hasty(self: Any, command: Any, told: Any) -> None:
-        sound(self, command, told)
-        if self._fsync and self._parked and _accepts(command):
-            parked = self._parked.pop()
-            parked.told(parked.reply)
+    def decide(self: Any, command: Any) -> Any:
+        self.accepted = _accepts(command)
+        return sound_decide(self, command)
 
-    patch.setattr(ShardRuntime, "submit", hasty)
+    def hasty(self: Any, told: Any, reply: Any = None) -> None:
+        if self._fsync and getattr(self, "accepted", False):
+            told(reply)
+        else:
+            sound_wait(self, told, reply)
+
+    patch.setattr(ShardRuntime, "decide", decide)
+    patch.setattr(ShardRuntime, "when_durable", hasty)
 
 
 def _accepts(command: Any) -> bool:
@@ -131,6 +136,16 @@ def lists_not_written(patch: pytest.MonkeyPatch) -> None:
     _not_written(patch, lambda event: isinstance(event, PageListed))
 
 
+def holders_not_written(patch: pytest.MonkeyPatch) -> None:
+    """The journal says of archived records alone who had them."""
+    patch.setattr(
+        "headrace.log.share_holds.encoded",
+        lambda rows, client, sound=share_holds.encoded: sound(
+            [(n, hold if hold and hold.ended is None else None) for n, hold in rows], client
+        ),
+    )
+
+
 def leases_keep_what_was_reset(patch: pytest.MonkeyPatch) -> None:
     """A lease that is read from the journal still has records of before a reset."""
     _not_written(patch, lambda event: isinstance(event, LeaseDiscarded))
@@ -181,6 +196,7 @@ PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
     commits_not_written,
     resets_not_written,
     deletions_not_written,
+    lists_not_written,
     leases_keep_what_was_reset,
     pruned_too_far,
     rejected_records_vanish,
@@ -195,6 +211,7 @@ IN_THE_CORE: list[Callable[[pytest.MonkeyPatch], None]] = [
     resets_not_written,
     deletions_not_written,
     lists_not_written,
+    holders_not_written,
     leases_keep_what_was_reset,
     pruned_too_far,
 ]

@@ -201,8 +201,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
     def decide(self, command: CommandT) -> Any:
         """Decide and apply: the reply, the Refused, or a StorageFault on a known fault.
 
-        Nobody may be told of it before `when_durable` calls, which has to follow at once: one call
-        serves all the commands of a request.
+        Nobody may be told of it before `when_durable` calls, which has to be asked in the same
+        turn: once for all the commands of a request.
         """
         if not self._rebuilt():
             return StorageFault(f"{self.name}: {self._fault}")
@@ -211,6 +211,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
             return answer
         if answer.events:
             self._take(answer.events)
+            self._schedule()
         return answer.reply
 
     def _begin(self, machine: Machine[CommandT, EventT], codec: Journal[EventT]) -> None:

@@ -71,6 +71,14 @@ class SharePoll:
             if partition not in self._found:
                 self._found[partition] = _Found()
 
+    def acknowledged(self, fault: StorageFault | None) -> None:
+        """Told when the acknowledgements are durable, where the records are looked for later."""
+        if fault is None:
+            return
+        for found in self._found.values():
+            if found.acked is not None:
+                found.acked = found.acked._replace(code=Code.STORAGE_ERROR, message=str(fault))
+
     def look(self) -> bool:
         """Look at every partition, in order, while the request's limits last.
 
@@ -97,18 +105,18 @@ class SharePoll:
 
         After a fault nobody holds what was acquired, and it must not be sent.
         """
+        self.acknowledged(fault)
         parts = []
         for where, found in self._found.items():
-            code, message, acked = found.code, found.message, found.acked
             if fault is not None and found.acquired:
-                code, message = Code.STORAGE_ERROR, str(fault)
+                found.code, found.message = Code.STORAGE_ERROR, str(fault)
                 found.records, found.acquired = b"", []
-            if fault is not None and acked is not None:
-                acked = acked._replace(code=Code.STORAGE_ERROR, message=str(fault))
-            acked_code, acked_message = (acked.code, acked.message) if acked else (0, None)
+            acked = found.acked
             parts.append(
                 FetchedPart(
-                    where.topic_id, where.partition, code, message, acked_code, acked_message,
+                    where.topic_id, where.partition, found.code, found.message,
+                    Code.NONE if acked is None else acked.code,
+                    None if acked is None else acked.message,
                     found.records, found.acquired,
                 )
             )  # fmt: skip
@@ -177,11 +185,10 @@ class SharePoll:
             return
         found.records = _trimmed(piece, acquired[0].span.first, acquired[-1].span.last)
         partition.traffic.fetched_bytes += len(found.records)
-        found.count = sum(len(event.span) for event in acquired)
-        if exact:
-            found.acquired = [(one.span.first, one.span.last, one.deliveries) for one in acquired]
-        else:
-            found.acquired = _cut(acquired, spans, self._asking.batch_size)
+        found.acquired = [(one.span.first, one.span.last, one.deliveries) for one in acquired]
+        found.count = sum([last - first + 1 for first, last, _ in found.acquired])
+        if not exact:
+            found.acquired = _cut(found.acquired, spans, self._asking.batch_size)
 
     def _decide(self, command: On, found: _Found) -> Sequence[Any]:
         """The events of a command, none when it is refused."""
@@ -209,13 +216,13 @@ def _trimmed(piece: Slice, first: int, last: int) -> Buffer:
 
 
 def _cut(
-    acquired: Sequence[Acquired], batches: Sequence[Span], batch_size: int
+    acquired: Sequence[Acquisition], batches: Sequence[Span], batch_size: int
 ) -> list[Acquisition]:
     """The acquired ranges cut at batch ends wherever `batch_size` records are together."""
     records = max(batch_size, 1)
     pieces: list[Acquisition] = []
-    for event in acquired:
-        first, last, deliveries = event.span.first, event.span.last, event.deliveries
+    for begin, last, deliveries in acquired:
+        first = begin
         if last - first >= records:
             for batch in batches:
                 if first + records - 1 <= batch.last < last:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain
 
 from headrace.core.run_chunks import Chunk, rewritten, split
 from headrace.core.types import MemberId, MonoMs, Span, WallMs
@@ -197,9 +198,9 @@ class Runs:
         head = next(found, None)
         if offset <= self._available_from:
             self._available_from = self.end if head is None else max(head[0], begin)
-        if head is not None:
-            yield max(head[0], begin), head[1], head[2]
-            yield from found
+        if head is None:
+            return found
+        return chain(((max(head[0], begin), head[1], head[2]),), found)
 
     def due(self, now: MonoMs) -> list[Status]:
         """The statuses whose deadline has come."""

@@ -75,17 +75,17 @@ class Stops:
     ) -> Slice:
         """Whole batches of one segment, from the one that holds or follows `offset` to `last`'s.
 
-        At most `max_bytes`, but at least one batch; none that begins at `end` or later. Nothing
+        At most `max_bytes`, but at least one batch; none that begins at `end` or later. Little
         beyond is looked at. Raises: OSError; CorruptBatch.
         """
         for segment in segments:
-            found = self._read_through(segment, offset, min(last, end - 1), max_bytes)
+            found = self._read_through(segment, offset, last, max_bytes, end)
             if found is not None:
                 return found
         return Slice(b"", ())
 
     def _read_through(
-        self, segment: Source, offset: int, last: int, max_bytes: int
+        self, segment: Source, offset: int, last: int, max_bytes: int, end: int
     ) -> Slice | None:
         offsets = segment.end_offset - segment.base_offset
         guess = (last - offset + 1) * segment.size // max(offsets, 1)
@@ -96,7 +96,7 @@ class Stops:
         data, position = found
         room = segment.size - position
         while True:
-            headers, size, is_passed = _up_to(data, last)
+            headers, size, is_passed = _up_to(data, last, end)
             if is_passed or len(data) >= room or (headers and len(data) >= max_bytes):
                 break
             wanted = min(2 * len(data), max_bytes) if headers else _size_at(data, 0)
@@ -179,13 +179,16 @@ def _last_whole(data: bytes, position: int) -> tuple[int, int]:
     return start, end
 
 
-def _up_to(data: bytes, last: int) -> tuple[list[BatchHeader], int, bool]:
-    """The whole batches up to the one that holds `last`, their size; whether that is all."""
+def _up_to(data: bytes, last: int, end: int) -> tuple[list[BatchHeader], int, bool]:
+    """The whole batches up to the one that holds `last`, their size; whether that is all.
+
+    The first one also where it follows `last`: so it is told that nothing stands before.
+    """
     found: list[BatchHeader] = []
     size = 0
     while len(data) - size >= HEADER_BYTES:
         header = read_header(data, size)
-        if header.base_offset > last:
+        if header.base_offset >= end or (found and header.base_offset > last):
             return found, size, True
         if header.size > len(data) - size:
             break

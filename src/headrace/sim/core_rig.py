@@ -19,7 +19,9 @@ from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Acquired, Policy, ShareKey
 from headrace.core.types import MemberId, MonoMs, Now, WallMs
 from headrace.log.record_codec import ShareJournal
-from headrace.sim.model import ACQUIRED, ARCHIVING, LEASE, Given, Listed, Model
+from headrace.log.share_history import Delivery, RecordHistory
+from headrace.sim.model import ACQUIRED, ARCHIVING, AVAILABLE, LEASE, Given, Listed, Model
+from headrace.wire.batches import Record
 
 TOPIC = UUID(int=9)
 KEY = ShareKey("group", TOPIC, 0)
@@ -194,6 +196,30 @@ class CoreRig:
             due = self.shard.next_deadline()
             assert due is not None, "nobody is woken when locks end"
             assert due <= (0 if model.leaving else min(locks)), f"locks end, and it is due {due}"
+
+    def explain(self, offset: int) -> None:
+        """The journal tells of a record what members saw; also where locks were lost since."""
+        if self._begin:
+            return  # pruned: of what is gone nothing can be told
+        history = RecordHistory(KEY, offset)
+        for at, (key, value, headers) in enumerate(self._entries):
+            history.take(Record(at, at, key, value, headers), is_whole=True)
+        told = [one for one in history.biography() if isinstance(one, Delivery) and one.outcome]
+        lease = self.shard.leases[SESSION].holder
+        seen = [
+            (one.number, LEASE if one.holder == lease else one.holder or "", str(one.outcome))
+            for one in told
+        ]
+        known = self.model.told.get(offset, [])
+        assert seen == known, f"{offset}: {seen} is explained, not {known}"
+        cell = self.model.cells.get(offset)
+        if cell is not None and self.model.start <= offset < self.model.end:
+            state, count = cell.state, cell.deliveries
+            if state == ACQUIRED:
+                state, count = AVAILABLE, cell.stored
+            assert history.state is not None
+            found = (history.state.name.lower(), history.deliveries)
+            assert found == (state, count), f"{offset} is explained as {found}, not {state, count}"
 
 
 def given(events: Sequence[Event]) -> Given:

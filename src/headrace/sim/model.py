@@ -20,6 +20,9 @@ REMOVED = "removed from the log, by retention or an administrator, before it was
 Given = list[tuple[int, int, int]]  # first and last offset, delivery
 Taken = list[tuple[int, int]]  # offset and delivery
 Listed = tuple[int, int, str, str]  # offset, deliveries, reason and last holder
+Ended = tuple[int, str, str]  # delivery, holder, and how it ended
+
+_OUTCOMES = {"accept": "accepted", "reject": "rejected", "release": "released", "gap": "no record"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class Model:
         self.staged: dict[int, dict[int, str]] = {}
         self.committed = 0  # the highest number that is
         self.listed: list[Listed] = []  # archived without a dead letter
+        self.told: dict[int, list[Ended]] = {}  # every delivery that ended, since ever
         self._lock_ms = lock_ms
         self.set_policy(limit, dead_letters=dead_letters)
 
@@ -103,14 +107,15 @@ class Model:
             self._check_batches(ask, taken)
         elif not ask.isolates:
             assert taken == wanted, f"{taken} for {ask}, not {wanted}"
-        if ask.isolates and taken:
-            self._check_shrinking(ask, taken)
+        near = self._check_shrinking(ask, taken) if ask.isolates and taken else None
         for first, last, count in given:
             self.extend(last + 1)
             for offset in range(first, last + 1):
                 assert offset not in self.accepted, f"{offset} was accepted, and is given again"
                 self.lock(self.cells[offset], ask.holder, count, now)
-                if ask.isolates and count == self._shrinks_from:
+                if near is not None:
+                    self.cells[offset].lot = near
+                elif ask.isolates and count == self._shrinks_from:
                     self.cells[offset].lot = (first, last)
 
     def wanted(self, ask: Ask) -> Taken:
@@ -144,20 +149,24 @@ class Model:
         fresh = [offset for offset in before if offset >= self.end]
         assert len(fresh) < ask.room or taken[-1][0] < self.end, f"{taken} beyond the window: {ask}"
 
-    def _check_shrinking(self, ask: Ask, taken: Taken) -> None:
-        """Who is near the limit comes alone: of one lot, by halves, and one by one at the end."""
+    def _check_shrinking(self, ask: Ask, taken: Taken) -> tuple[int, int] | None:
+        """Who is near the limit comes alone: of one lot, by halves, and one by one at the end.
+
+        The lot of those who are; None where nobody is.
+        """
         first, count = taken[0][0], taken[0][1] - 1
         told = f"{taken} for {ask}, lot {self.cells[first].lot if first < self.end else None}"
         if count < self._shrinks_from:
             alone = takewhile(lambda one: one[1] - 1 < self._shrinks_from, self.wanted(ask))
             assert ask.batch_ends or taken == [*alone], told
             assert all(one - 1 < self._shrinks_from for _, one in taken), told
-            return
+            return None
         low, high = self.cells[first].lot or (first, self._alike_to(first))
         room = max(1, (high - low + 1) >> (count - self._shrinks_from + 1))
         assert len(taken) <= room, told
         assert taken[-1][0] <= high, told
         assert len(taken) == 1 or self._limit == 2 or count < self._limit - 1, told
+        return low, high
 
     def _alike_to(self, offset: int) -> int:
         """The last of the free records from one on that were delivered as often."""
@@ -214,9 +223,11 @@ class Model:
                 self.settle(offset, verdict, reason)
         self._follow()
 
-    def settle(self, offset: int, verdict: str, reason: str = "") -> None:
-        """One record leaves the hands of its holder."""
+    def settle(self, offset: int, verdict: str, reason: str = "", why: str = "") -> None:
+        """One record leaves the hands of its holder, for its word or else because of `why`."""
         cell = self.cells[offset]
+        told = self.told.setdefault(offset, [])
+        told.append((cell.deliveries, cell.holder, why or _OUTCOMES[verdict]))
         cell.stored, cell.reason = cell.deliveries, ""
         if verdict == "accept":
             cell.state = ACKNOWLEDGED
@@ -250,6 +261,7 @@ class Model:
 
     def release(self, holder: str) -> None:
         """A session ended."""
+        self.leaving.add(holder)
         self._release(lambda offset: self.cells[offset].holder == holder)
 
     def leave(self, holder: str, released: Iterable[int]) -> None:
@@ -271,7 +283,8 @@ class Model:
     def _release(self, chosen: Callable[[int], bool]) -> None:
         for offset in range(self.start, self.end):
             if self.cells[offset].state == ACQUIRED and chosen(offset):
-                self.settle(offset, "release")
+                left = self.cells[offset].holder in self.leaving
+                self.settle(offset, "release", why="member left" if left else "lock expired")
         self._follow()
 
     def copied(self, first: int, last: int, trouble: str | None) -> None:

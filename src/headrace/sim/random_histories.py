@@ -74,6 +74,9 @@ class RandomHistory:
         for _ in range(self._rng.randint(4, STEPS_MAX)):
             self.steps.append(self._rng.choice(choices)())
             self._rig.agree()
+        if self._rng.random() < 0.2:
+            for offset in self._rng.sample(range(30), 3):
+                self._rig.explain(offset)
         return len(self.steps)
 
     # ---- members

@@ -2,8 +2,9 @@
 
 Order, as in Kafka: the request's form, the share session, acknowledgements, then the records. All
 of it is decided in one turn, so that one write to the journal serves it, and what else is decided
-then. A request that only brings acknowledgements, finding no records, is answered at once: its
-caller waits for the outcome. One that brings none waits for records.
+then; but where others wait for records, they look first. A request that only brings
+acknowledgements, finding no records, is answered at once: its caller waits for the outcome. One
+that brings none waits for records.
 """
 
 from collections.abc import Sequence
@@ -58,9 +59,15 @@ def handle(request: Request, services: Services) -> Answering:
         told = added  # also when there is nothing, so that the client knows it is served
     poll = SharePoll(services, who, asking, order, told, acked)
     waits = order and not has_acks and asking.records_max > 0 and asking.bytes_max > 0
-    if poll.look() or not waits or asking.wait_ms_max <= 0:
+    wait_ms_max = asking.wait_ms_max if waits else 0
+    if order and services.waits.waiting_for(wait_key(who[0])):
+        # What the acknowledgements made room for is for those who waited: they are awake, and look
+        # first. Else members that are quick to come back would leave nothing to the others.
+        services.shares.shard(who[0]).when_durable(poll.acknowledged)
+        return _when_found(services, who, poll, wait_ms_max)
+    if poll.look() or wait_ms_max <= 0:
         return _durable(services, who, poll)
-    return _when_found(services, who, poll, asking.wait_ms_max)
+    return _when_found(services, who, poll, wait_ms_max)
 
 
 def _malformed(asking: FetchRequest, has_acks: bool) -> Refused | None:
