@@ -136,7 +136,7 @@ class RecordHistory:
             elif value is None:
                 self._deleted(record)
             else:
-                found = read_share_record(key, value)
+                found = read_share_record(key, value, at=self._offset)
                 assert found is not None
                 self._take(found, WallMs(record.timestamp), len(value), is_whole)
         except Malformed:
@@ -152,11 +152,10 @@ class RecordHistory:
         is_snapshot = found.state_epoch is not None or self._goes_on
         self._was_there = True
         for batch in found.batches:
-            if batch.span.first <= self._offset <= batch.span.last:
-                self._take_batch(batch, at, is_snapshot)
+            self._take_batch(batch, at, is_snapshot)
         if found.start == _UNCHANGED or found.state_epoch is not None:
             return
-        if not found.batches and self._is_unfinished(before, found.start):
+        if not found.count and self._is_unfinished(before, found.start):
             self._add(at, What.REMOVED, None, self.deliveries, found.start)
         self.start, self._goes_on = found.start, False
 
@@ -185,7 +184,7 @@ class RecordHistory:
 
     def _was_reset(self, found: ShareRecord, start: int | None) -> bool:
         """Whether the first snapshot of a pruned journal parts from the updates before it."""
-        if start is None or found.batches:
+        if start is None or found.count:
             return False
         is_finished = self.state is not None and self.state.finished
         is_left = self.state is not None and (is_finished or self.deliveries > 0)
