@@ -276,7 +276,7 @@ def test_a_member_that_may_not_stay_is_told_by_the_next_poll(share: ShareScript)
     asyncio.run(story())
 
 
-def test_a_broker_without_renewal(broker: ScriptedBroker) -> None:
+def test_a_broker_without_renewal(broker: ScriptedBroker, caplog: pytest.LogCaptureFixture) -> None:
     share = ShareScript(broker, version=1)
     share.records.append(0)
 
@@ -289,6 +289,7 @@ def test_a_broker_without_renewal(broker: ScriptedBroker) -> None:
 
     asyncio.run(story())
     assert share.said == [(0, 0, ACCEPT, None)]
+    assert "older than Kafka 4.2" in caplog.text
 
 
 def test_refused_renewals_are_looked_into(

@@ -239,7 +239,7 @@ class Engine:
         return sum(1 for one in self._sessions.values() if one.can_fetch)
 
     def demand(self, session: Session) -> int:
-        """How many records a session is to fetch now. Source: `session.Owner`, as what follows."""
+        """How many records a session is to fetch now. See `owner.Owner`, also for what follows."""
         ready = [one for one in self._sessions.values() if one.can_fetch]
         if self.is_stopping or not ready or ready[self._turn % len(ready)] is not session:
             return 0

@@ -10,14 +10,14 @@ import logging
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.client.connection import Address
 from headrace.client.errors import BrokerError, ClientError
 from headrace.client.share_consumer import wire
-from headrace.client.share_consumer.hand import Hand, Listener
+from headrace.client.share_consumer.hand import Hand
+from headrace.client.share_consumer.owner import Owner
 from headrace.client.share_consumer.parcels import Parcel
-from headrace.client.share_consumer.records import BaseRecord
 from headrace.client.share_consumer.stream import Stream
 from headrace.client.share_consumer.words import Place, Settings, Verdict
 from headrace.wire.primitives import Malformed
@@ -35,38 +35,6 @@ _HELD_WAIT_MS_MAX = 100  # a fetch waits no longer while verdicts may come that 
 _FIRST_PAUSE_S, _PAUSE_S_MAX = 0.05, 1.0
 _WARN_AFTER = 5  # attempts to connect
 _RENEWALS_REFUSED_MAX = 3  # before the group is asked whether locks are renewed at all
-
-
-class Owner(Listener, Protocol):
-    """What a session needs of the consumer around it."""
-
-    @property
-    def fetching(self) -> int:
-        """How many sessions fetch in turn."""
-
-    def demand(self, session: "Session") -> int:
-        """How many records this session is to fetch now; 0 for none."""
-
-    def turn_over(self) -> None:
-        """A session has fetched, or cannot; another's turn may come."""
-
-    def make(self, hand: Hand, place: Place, found: Any) -> BaseRecord | None:
-        """A record for users; None when its topic is not known any more."""
-
-    def arrived(self, records: Sequence[BaseRecord]) -> None:
-        """These were acquired."""
-
-    def stale(self) -> None:
-        """Leaders are to be looked up again."""
-
-    def lost(self) -> None:
-        """The connection ended, and with it every lock."""
-
-    def failed(self, error: ClientError) -> None:
-        """The consumer cannot go on."""
-
-    async def renewal_is_off(self) -> bool:
-        """Whether the group's settings say so."""
 
 
 class Session:
@@ -152,7 +120,7 @@ class Session:
         self._stream = stream
         stream.newest(wire.SHARE_ACKNOWLEDGE, wire.FETCH_VERSIONS)
         if stream.newest(wire.SHARE_FETCH, wire.FETCH_VERSIONS) < wire.RENEW_VERSION:
-            self.hand.cannot_renew()
+            self._cannot_renew(f"{self.address} is older than Kafka 4.2")
         self._is_connected = True
 
     async def _recover(self, error: OSError | Malformed, failures: int) -> None:
@@ -338,11 +306,15 @@ class Session:
             self.hand.renewed(parcel, code, text, asked_at=asked_at, lock_s=lock_s)
             self._renewals_refused = self._renewals_refused + 1 if code else 0
         if self._renewals_refused == _RENEWALS_REFUSED_MAX and await self._owner.renewal_is_off():
+            self._cannot_renew("share.renew.acknowledge.enable is false")
+
+    def _cannot_renew(self, why: str) -> None:
+        if self.hand.renews:
             LOG.warning(
-                "share group %s: locks are not renewed (share.renew.acknowledge.enable is false); "
-                "what takes longer than the lock is delivered again", self._settings.group,
+                "share group %s: locks are not renewed (%s); what takes longer is delivered again",
+                self._settings.group, why,
             )  # fmt: skip
-            self.hand.cannot_renew()
+        self.hand.cannot_renew()
 
     # ---- requests
 

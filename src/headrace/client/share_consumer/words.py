@@ -62,7 +62,11 @@ class AcknowledgeResult:
 
 @dataclass(slots=True)
 class ShareStats:
-    """Counts of records since the consumer was opened; `in_hand` is a count of now."""
+    """Counts of records since the consumer was opened.
+
+    `accepted`, `released`, `rejected` and `renewed` count what the broker has confirmed, `lost` the
+    verdicts that came too late; `in_hand` is a count of now, unconfirmed verdicts included.
+    """
 
     acquired: int = 0
     accepted: int = 0
@@ -76,7 +80,7 @@ class ShareStats:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a consumer was opened. `renew_s_max` is 0 where locks are not to be renewed."""
+    """How a consumer was opened. `renew_s_max` is 0 where locks are renewed when asked only."""
 
     bootstrap: tuple[Address, ...]
     group: str
