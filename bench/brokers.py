@@ -85,8 +85,7 @@ class Broker:
 
     def cpu_seconds(self) -> float:
         """User and system time used so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.pid)
 
     def _wait_for_answer(self) -> None:
         assert self._process is not None
@@ -180,6 +179,12 @@ def java(
 def class_path() -> str:
     """Where all of Kafka's classes are."""
     return f"{_libraries()}/*"
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time that a process used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:

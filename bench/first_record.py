@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from brokers import BROKERS, running
+from brokers import BROKERS, Broker, running
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     figures: dict[str, float] = {}
     for name, kind in BROKERS.items():
         with running(kind) as broker:
-            found = _measure(broker.servers, groups)
+            found = measure(broker, groups)
         print(f"{name}: " + ", ".join(f"{one:.0f}" for one in found) + " ms")
         figures[f"{name}_first_record_ms"] = round(statistics.median(found), 1)
         figures[f"{name}_first_record_ms_max"] = round(max(found), 1)
@@ -42,7 +42,9 @@ def main() -> None:
     print(json.dumps(figures))
 
 
-def _measure(servers: str, groups: int) -> list[float]:
+def measure(broker: Broker, groups: int) -> list[float]:
+    """Milliseconds from `subscribe` to the first record, of so many new groups."""
+    servers = broker.servers
     admin = AdminClient({"bootstrap.servers": servers})
     for created in admin.create_topics([NewTopic("jobs", 1)]).values():
         created.result()

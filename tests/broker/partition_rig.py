@@ -100,7 +100,7 @@ def values(partition: Partition) -> list[bytes | None]:
     found: list[bytes | None] = []
     offset = partition.start_offset
     while offset < partition.high_watermark:
-        piece = partition.read(offset, 1 << 20)
+        piece = partition.read_through(offset, partition.high_watermark, 1 << 20)
         found += [one.value for one in batches.records(piece.data) if one.offset >= offset]
         offset = piece.headers[-1].last_offset + 1
     return found

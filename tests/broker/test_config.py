@@ -98,7 +98,7 @@ def test_values_of_a_group_that_the_broker_no_longer_allows_are_clamped() -> Non
         ("share.record.lock.duration.ms", "999", "below the minimum of 1000"),
         ("share.record.lock.duration.ms", "60001", "60001 is outside 1000 to 60000"),
         ("share.delivery.count.limit", "11", "11 is outside 2 to 10"),
-        ("share.auto.offset.reset", "middle", "none of latest, earliest"),
+        ("share.auto.offset.reset", "middle", "none of latest, earliest, by_duration"),
         ("retention.ms", "1", "there is no setting 'retention.ms'"),
     ],
 )

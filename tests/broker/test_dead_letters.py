@@ -31,7 +31,7 @@ async def process(folder: Path) -> Services:
     return services
 
 
-async def prepared(folder: Path, dead_letter_topic: str = "dlq") -> Services:
+async def prepared(folder: Path, dead_letter_topic: str = "dlq.jobs") -> Services:
     """A broker with ten records acquired by one member."""
     services = await process(folder)
     await services.topics.create(CreateTopic("jobs", uuid4(), 1, {}))
@@ -67,7 +67,7 @@ async def settled(services: Services) -> None:
             await waiting
 
 
-def letters(services: Services, topic: str = "dlq") -> list[tuple[bytes | None, str, str]]:
+def letters(services: Services, topic: str = "dlq.jobs") -> list[tuple[bytes | None, str, str]]:
     """Value, offset and reason of every dead letter."""
     partition = services.partition(topic, 0)
     found = []
@@ -180,7 +180,7 @@ def test_batch_that_nobody_can_decode_holds_nothing_up(
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(work())
-    assert "the records 10 to 10 cannot be decoded" in caplog.text
+    assert "the records 10 of jobs-0 cannot be decoded" in caplog.text
 
 
 def _crc(batch: bytearray) -> bytes:
@@ -197,7 +197,7 @@ def test_journal_that_failed_amid_a_copy_is_not_believed(tmp_path: Path) -> None
 
         def failing(records: Any) -> None:
             # the second write is the one that says ARCHIVED
-            if services.partition("dlq", 0) is not None and next(left, None):
+            if services.partition("dlq.jobs", 0) is not None and next(left, None):
                 raise OSError(28, "no space left")
             real(records)
 

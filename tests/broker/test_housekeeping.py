@@ -77,7 +77,7 @@ def records(partition: Partition) -> list[Record]:
     found: list[Record] = []
     offset = partition.start_offset
     while offset < partition.high_watermark:
-        piece = partition.read(offset, 1 << 20)
+        piece = partition.read_through(offset, partition.high_watermark, 1 << 20)
         found += batches.records(piece.data)
         offset = piece.headers[-1].last_offset + 1
     return found

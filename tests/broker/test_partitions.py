@@ -228,7 +228,7 @@ def test_a_closed_partition_that_nobody_used_stays_closed() -> None:
         partition = on(MemoryDisk())
         partition.close()
         with pytest.raises(OSError, match="orders-0 is closed"):
-            partition.read(0, 1)
+            partition.read_through(0, 0, 1)
         assert not partition.is_open
 
     run(go)

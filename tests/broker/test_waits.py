@@ -48,3 +48,17 @@ def test_a_key_named_twice_is_waited_for_once() -> None:
         assert waits.waiting == 0
 
     asyncio.run(go())
+
+
+def test_what_is_notified_while_somebody_looks_ends_the_wait_at_once() -> None:
+    async def go() -> None:
+        waits = Waits(limit=10)
+        with waits.watch("ab") as watch:
+            waits.notify("b")
+            assert await watch.wait(LONG_MS)
+        with waits.watch("ab") as watch:
+            assert not await watch.wait(1)
+        waits.notify("a")
+        assert waits.waiting == 0
+
+    asyncio.run(go())

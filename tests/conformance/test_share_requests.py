@@ -159,11 +159,7 @@ def _limits(asking: Asking) -> Told:
 
 
 def test_how_much_is_acquired(sides: Sides) -> None:
-    agreed(
-        sides,
-        _limits,
-        {"a mode that is none": Intended("the request is at fault, not the server", 42)},
-    )
+    agreed(sides, _limits)
 
 
 def _verdicts(asking: Asking) -> Told:

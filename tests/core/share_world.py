@@ -33,11 +33,15 @@ class World:
 
 @dataclass
 class Cell:
-    """One record: state, deliveries, who holds it and until when, and its verdicts so far."""
+    """One record: state, deliveries, who holds it since and until when, and its verdicts so far.
+
+    Of one that is archived, `holder` had it last.
+    """
 
     state: str = "available"
     deliveries: int = 0
     holder: str | None = None
+    since: int = 0
     until: int = 0
     stored: int = 0  # deliveries that a settlement has made durable
     leased: int | None = None  # the delivery that an uncommitted acquisition of the lease has
@@ -46,14 +50,16 @@ class Cell:
     def finished(self) -> bool:
         return self.state in ("acknowledged", "archived")
 
-    def settle(self, verdict: Verdict) -> None:
-        self.holder, self.stored = None, self.deliveries
+    def settle(self, verdict: Verdict, holder: str | None = None) -> None:
+        """End a delivery, of `holder` where its lock has lapsed."""
+        last, self.holder, self.stored = self.holder or holder, None, self.deliveries
         if verdict is Verdict.ACCEPT:
             self.state = "acknowledged"
         elif verdict is Verdict.RELEASE and self.deliveries < LIMIT:
             self.state = "available"
         else:
             self.state = "archived" if verdict is Verdict.GAP else "archiving"
+            self.holder = last
 
     def may_be_taken_back(self, holder: str, deliveries: int) -> bool:
         """Whether a lease that has it on this delivery may have it again, or settle it."""
@@ -62,13 +68,14 @@ class Cell:
         return (self.state, self.holder, self.deliveries) == ("acquired", holder, deliveries)
 
 
-def durable(partition: SharePartition) -> dict[int, tuple[State, int, str | None]]:
+def durable(partition: SharePartition) -> dict[int, tuple[State, int, str | None, str | None]]:
     """Offset by offset what a restart must find: locks forgotten, untouched records left out."""
-    found: dict[int, tuple[State, int, str | None]] = {}
+    found: dict[int, tuple[State, int, str | None, str | None]] = {}
     for run in partition.runs:
         acquired = run.state is State.ACQUIRED
         state = State.AVAILABLE if acquired else run.state
         deliveries = run.stored if acquired else run.deliveries
         if state is not State.AVAILABLE or deliveries:
-            found |= dict.fromkeys(run.span, (state, deliveries, run.reason))
+            holder = None if acquired else run.holder
+            found |= dict.fromkeys(run.span, (state, deliveries, run.reason, holder))
     return found

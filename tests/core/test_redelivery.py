@@ -12,7 +12,7 @@ from headrace.core.redelivery import shrinks_from
 from headrace.core.runs import State
 from headrace.core.settling import Settling
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import Acquire, Acquired, Policy, ShareKey, Verdict
+from headrace.core.share_words import Acquire, Acquired, Ended, Policy, ShareKey, Verdict
 from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
 
 MEMBER = MemberId("member")
@@ -170,6 +170,8 @@ def test_everything_is_finished_within_the_limit(
             assert status is not None
             assert status.state is State.ACQUIRED
             verdict = said[(turn + index) % len(said)]
-            share.apply(Settling(share.key, policy)(event.span, status, verdict))
+            share.apply(
+                Settling(share.key, policy, Ended.ACKNOWLEDGED)(event.span, status, verdict)
+            )
     assert share.start == size
     assert min(deliveries) >= 1

@@ -1,5 +1,6 @@
 """Membership of share groups: the table of heartbeat rules, assignment, sessions."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,7 @@ class Driver:
     def __init__(self) -> None:
         self.group = ShareGroup("group")
         self.mono = 0
+        self.timing = TIMING
         self.topics = {"orders": TopicView(ORDERS, (0, 0), (5, 5))}
 
     @property
@@ -28,7 +30,7 @@ class Driver:
     def beat(self, member: str, epoch: int, topics: set[str] | None = None) -> Seen | Refused:
         wanted = None if topics is None else frozenset(topics)
         command = Heartbeat("group", MemberId(member), epoch, wanted)
-        answer = self.group.heartbeat(command, self.now, TIMING, self.topics)
+        answer = self.group.heartbeat(command, self.now, self.timing, self.topics)
         if isinstance(answer, Refused):
             return answer
         events, seen = answer
@@ -37,7 +39,7 @@ class Driver:
 
     def elapse(self, ms: int) -> None:
         self.mono += ms
-        self._apply(self.group.expired(self.now, self.topics))
+        self._apply(self.group.expired(self.now, self.timing, self.topics))
 
     def _apply(self, events: Any) -> None:
         for event in events:
@@ -76,6 +78,34 @@ def test_partitions_move_as_members_come_and_go(drive: Driver) -> None:
     assert not first.assignment & second.assignment
     assert drive.beat("b", -1) == Seen(-1, 0, None)
     assert drive.beat("a", first.epoch) == Seen(first.epoch + 1, 5_000, partitions(ORDERS, 0, 1))
+
+
+def test_between_two_assignments_lies_the_interval(drive: Driver) -> None:
+    drive.timing = replace(TIMING, assignment_interval_ms=1000)
+    assert drive.beat("a", 0, {"orders"}) == Seen(1, 5_000, partitions(ORDERS, 0, 1))
+    drive.mono = 999
+    assert drive.beat("b", 0, {"orders"}) == Seen(2, 200, frozenset()), "asked again soon"
+    assert drive.beat("a", 1) == Seen(2, 5_000, None)
+    drive.mono = 1000
+    assert drive.beat("b", 2) == Seen(3, 5_000, partitions(ORDERS, 1))
+    assert drive.beat("a", 2) == Seen(3, 5_000, partitions(ORDERS, 0))
+
+
+def test_in_the_interval_nobody_keeps_what_is_not_wanted_any_more(drive: Driver) -> None:
+    drive.timing = replace(TIMING, assignment_interval_ms=1000)
+    drive.topics["bills"] = TopicView(BILLS, (0,), (0,))
+    drive.beat("a", 0, {"orders", "bills"})
+    drive.mono = 500
+    assert drive.beat("a", 1, {"orders"}) == Seen(2, 5_000, partitions(ORDERS, 0, 1))
+    drive.beat("a", -1)
+    assert drive.group.assignment == {}
+    # Nobody has anything, so there is nothing to spare by waiting.
+    assert drive.beat("b", 0, {"bills"}) == Seen(4, 5_000, partitions(BILLS, 0))
+
+
+def test_without_an_interval_each_change_is_assigned_at_once(drive: Driver) -> None:
+    drive.beat("a", 0, {"orders"})
+    assert drive.beat("b", 0, {"orders"}) == Seen(2, 5_000, partitions(ORDERS, 1))
 
 
 def test_nothing_new_is_no_assignment(drive: Driver) -> None:

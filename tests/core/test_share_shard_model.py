@@ -105,6 +105,8 @@ class Deliveries(RuleBasedStateMachine):
 
     def give(self, offset: int, holder: str, deliveries: int) -> None:
         cell = self.cells[offset]
+        if cell.state != "acquired":
+            cell.since = self.mono
         cell.state, cell.holder, cell.deliveries = "acquired", holder, deliveries
         cell.until = self.mono + LOCK_MS
 
@@ -265,7 +267,7 @@ class Deliveries(RuleBasedStateMachine):
                 assert deliveries is not None
                 if self.mine(offset, deliveries):
                     said = self.staged.get(number, {}).get(offset, Verdict.ACCEPT)
-                    self.cells[offset].settle(said)
+                    self.cells[offset].settle(said, self.holder)
                 self.cells[offset].leased = None
             self.staged.pop(number, None)
 
@@ -358,15 +360,18 @@ class Deliveries(RuleBasedStateMachine):
             return
         assert self.partition.start == self.start()
         seen = {
-            offset: (run.state.name.lower(), run.deliveries, run.holder)
+            offset: (run.state.name.lower(), run.deliveries, run.holder, run.since)
             for run in self.partition.runs
             for offset in run.span
         }
         expected = {
-            offset: (cell.state, cell.deliveries, cell.holder)
+            offset: (
+                cell.state, cell.deliveries, cell.holder,
+                cell.since if cell.state == "acquired" else None,
+            )
             for offset, cell in self.cells.items()
             if offset >= self.start()
-        }
+        }  # fmt: skip
         # After a crash the tail that nobody settled is not in flight any more.
         for offset in range(self.partition.end, self.end):
             assert expected.pop(offset)[:2] == ("available", 0)
@@ -392,6 +397,7 @@ class Deliveries(RuleBasedStateMachine):
         assert rebuilt.partitions[KEY].start == self.partition.start
         ours, theirs = self.live.leases.get(LEASE), rebuilt.leases.get(LEASE)
         assert ours == theirs
+        assert rebuilt.archive.lists == self.live.archive.lists
 
 
 Deliveries.TestCase.settings = settings(max_examples=100, stateful_step_count=30)

@@ -42,6 +42,46 @@ def test_bytes_are_those_of_read(
         assert found == (expected.data if len(expected.data) <= max_bytes else b"")
 
 
+@given(
+    batches_made=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(0, 9_000)), min_size=1
+    ),
+    reads=st.lists(
+        st.tuples(
+            st.integers(0, 80), st.integers(0, 40), st.integers(0, 60_000), st.integers(0, 90)
+        ),
+        max_size=12,
+    ),
+)
+def test_through_is_up_to_the_batch_of_an_offset(
+    batches_made: list[tuple[int, int, int]], reads: list[tuple[int, int, int, int]]
+) -> None:
+    """Between batches are holes, as compaction leaves them."""
+    stored: list[bytes] = []
+    offset = 0
+    for hole, count, size in batches_made:
+        records = [batches.Record(0, 5, None, bytes(size)) for _ in range(count)]
+        stored.append(batches.build(records, base_offset=offset + hole))
+        offset += hole + count
+    disk = MemoryDisk()
+    disk.write(f"{FOLDER}/{0:020}.log", b"".join(stored))
+    log = SegmentedLog(disk, FOLDER)
+    for first, more, max_bytes, end in reads:
+        first = min(first, log.end_offset)
+        expected: list[bytes] = []
+        for data in stored:
+            (header,) = batches.headers(data)
+            if header.last_offset < first or header.base_offset >= end:
+                continue
+            is_behind = header.base_offset > first + more
+            if expected and (is_behind or len(b"".join(expected)) + len(data) > max_bytes):
+                break
+            expected.append(data)
+        found = log.read_through(first, first + more, max_bytes, end=end)
+        assert bytes(found.data) == b"".join(expected)
+        assert list(found.headers) == [batches.headers(data)[0] for data in expected]
+
+
 def test_a_reader_that_goes_on_reads_once(
     disk: Disk, append: Append, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,15 +9,34 @@ from hypothesis import strategies as st
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Event, Outside, PartitionKept
-from headrace.core.share_words import Advanced, Range, Replayed, Settled, ShareKey, Started
-from headrace.core.types import Span, WallMs
-from headrace.log import share_batches
+from headrace.core.share_words import (
+    Advanced,
+    Ended,
+    Hold,
+    Range,
+    Replayed,
+    Settled,
+    ShareKey,
+    Started,
+)
+from headrace.core.types import MemberId, Span, WallMs
+from headrace.log import share_batches, share_holds
 from headrace.log.record_codec import ShareJournal, read_share_record
 from headrace.log.share_batches import portions, read
+from headrace.log.share_holds import attached
 from headrace.wire.primitives import Malformed, Reader
 
 KEY = ShareKey("group", UUID(int=4), 2)
 DURABLE = [State.AVAILABLE, State.ACKNOWLEDGED, State.ARCHIVING, State.ARCHIVED]
+MEMBERS = st.sampled_from([None, MemberId("one"), MemberId("zwei")])
+HOLDS = st.none() | st.builds(
+    Hold,
+    MEMBERS,
+    st.none() | st.integers(0, 1 << 42).map(WallMs),
+    st.none() | st.sampled_from(Ended),
+    st.sampled_from([None, "letters-0"]),
+    st.none(),
+)
 RANGES = st.lists(
     st.tuples(
         st.integers(0, 1 << 40),
@@ -25,6 +44,7 @@ RANGES = st.lists(
         st.sampled_from(DURABLE),
         st.integers(0, 20),
         st.sampled_from([None, None, None, "why", "naïve"]),
+        HOLDS,
     ).map(lambda one: (one[0], one[0] + one[1], *one[2:])),
     max_size=20,
 )
@@ -34,11 +54,24 @@ RANGES = st.lists(
 def test_portions_are_bounded_and_say_the_same(ranges: list[Range], size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(share_batches, "RECORD_BYTES_MAX", size)
-        arrays = list(portions(ranges))
-    assert arrays
+        told = list(portions(ranges))
+    assert told
+    arrays = [array for array, _ in told]
     longest = 20 + 3 + 1 + len("naïve".encode())
     assert all(len(array) <= size + longest + 2 for array in arrays)
-    assert [one for array in arrays for one in read(Reader(array))] == ranges
+    again = [
+        one for array, rows in told for one in _read(array, share_holds.encoded(rows, _nobody))
+    ]
+    assert again == ranges
+
+
+def _nobody(member: MemberId) -> None:
+    """Nobody knows who a member is."""
+
+
+def _read(array: bytes, holds: bytes | None) -> tuple[Range, ...]:
+    ranges = read(Reader(array))
+    return ranges if holds is None else attached(ranges, share_holds.decoded(holds))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +79,7 @@ def test_portions_are_bounded_and_say_the_same(ranges: list[Range], size: int) -
     [(17, 1, "state 1 cannot"), (17, 9, "state 9"), (1, 0x80, "not a range"), (0, 0, "null")],
 )
 def test_bytes_that_are_no_state_batches(place: int, byte: int, told: str) -> None:
-    (array,) = portions([(3, 4, State.AVAILABLE, 1, None)])
+    ((array, _),) = portions([(3, 4, State.AVAILABLE, 1, None, None)])
     damaged = bytearray(array)
     damaged[place] = byte
     with pytest.raises(Malformed, match=told):
@@ -123,7 +156,7 @@ def test_updates_of_a_pruned_snapshot_are_passed_over(nowhere: Outside) -> None:
     assert reading.events(update.key, update.value) == []
     assert reading.unfounded == {KEY}
     assert reading.events(snapshot.key, snapshot.value) == [
-        Started(KEY, 0, 0), Replayed(KEY, ((2, 3, State.ACKNOWLEDGED, 1, None),))
+        Started(KEY, 0, 0), Replayed(KEY, ((2, 3, State.ACKNOWLEDGED, 1, None, None),))
     ]  # fmt: skip
     assert not reading.unfounded
 

@@ -32,8 +32,8 @@ def deliveries_lost_in_recovery(patch: pytest.MonkeyPatch) -> None:
 
     def forgetful(source: Any) -> tuple[Range, ...]:
         return tuple(
-            (first, last, state, 0 if state is State.AVAILABLE else deliveries, reason)
-            for first, last, state, deliveries, reason in sound(source)
+            (first, last, state, 0 if state is State.AVAILABLE else deliveries, reason, hold)
+            for first, last, state, deliveries, reason, hold in sound(source)
         )
 
     patch.setattr("headrace.log.record_codec.read", forgetful)

@@ -93,4 +93,5 @@ SERVED_FOR_SHARE_GROUPS = (
     _lease(20903, "LeaseStage"),
     _lease(20904, "LeaseCommit"),
     _lease(20905, "LeaseDescribe"),
+    Api(20906, "DescribeShareRecords", range(1), "describe_share_records", flexible=True),
 )

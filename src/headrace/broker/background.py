@@ -53,3 +53,14 @@ class Background:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.critical("%s", self._lost, exc_info=task.exception())
+
+
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def in_background(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Run `work` as a task that the loop cannot forget (it keeps only weak references)."""
+    task = asyncio.get_running_loop().create_task(work)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return task

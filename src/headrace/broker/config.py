@@ -6,6 +6,7 @@ Source: Kafka 4.3 broker configuration; KIP-932.
 
 from dataclasses import dataclass
 
+from headrace.broker.inert_share_settings import InertShareConfig
 from headrace.broker.settings import INT_MAX, LONG_MAX, ConfigError, setting
 from headrace.broker.topic_settings import LogConfig
 
@@ -15,7 +16,7 @@ LOCKS_MAX = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Config(LogConfig):
+class Config(InertShareConfig):
     """The settings of a broker. Raises: ConfigError when they contradict each other."""
 
     node_id: int = setting(
@@ -221,6 +222,18 @@ class Config(LogConfig):
         "group.share.max.heartbeat.interval.ms", 15_000, "Longest pause a group may set.",
         low=1, high=INT_MAX,
     )  # fmt: skip
+    share_assignment_interval_ms: int = setting(
+        "group.share.assignment.interval.ms", 0,
+        "Least time between two assignments of a group (1000 in Kafka).", low=0, high=INT_MAX,
+    )  # fmt: skip
+    share_assignment_interval_ms_min: int = setting(
+        "group.share.min.assignment.interval.ms", 0, "Shortest such time a group may set.",
+        low=0, high=INT_MAX,
+    )  # fmt: skip
+    share_assignment_interval_ms_max: int = setting(
+        "group.share.max.assignment.interval.ms", 15_000, "Longest such time a group may set.",
+        low=0, high=INT_MAX,
+    )  # fmt: skip
     share_state_partitions: int = setting(
         "share.coordinator.state.topic.num.partitions", 1,
         "Shards of share groups; fixed when the data folder is new.", low=1, high=1000,
@@ -283,8 +296,15 @@ class Config(LogConfig):
                 "group.consumer.heartbeat.interval.ms must be below"
                 " group.consumer.session.timeout.ms"
             )
+        if self.share_sessions_max < self.share_group_size_max:
+            raise ConfigError(
+                f"group.share.max.share.sessions: {self.share_sessions_max} is below"
+                f" group.share.max.size, which is {self.share_group_size_max}"
+            )
         if not self.consumer_assignors:
             raise ConfigError("group.consumer.assignors: there must be one, uniform or range")
+        if not self.share_assignors:
+            raise ConfigError("group.share.assignors: there must be one, simple")
 
 
 # Settings whose bounds are settings themselves; a group's own value is clamped to them.
@@ -296,6 +316,7 @@ RANGED = (
     "share_record_locks",
     "share_session_timeout_ms",
     "share_heartbeat_ms",
+    "share_assignment_interval_ms",
 )
 # Settings of a group that are the broker's where the group has none of its own.
 INHERITED = (*RANGED, "offsets_retention_minutes")
@@ -311,4 +332,14 @@ _READ_AT_START = frozenset(
 )
 # Settings that may be changed while a broker runs: the defaults of topics, and what is read when it
 # is needed.
-DYNAMIC = frozenset({*LogConfig.settings(), "connections_max"}) - _READ_AT_START
+DYNAMIC = (
+    frozenset(
+        {
+            *LogConfig.settings(),
+            "connections_max",
+            "share_assignment_interval_ms",
+            "share_cached_buffer_bytes",
+        }
+    )
+    - _READ_AT_START
+)

@@ -6,7 +6,7 @@ ApiVersions from the future is answered in version 0 with error 35, on which cli
 
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, cast
@@ -22,7 +22,7 @@ from headrace.wire import codec, frames
 from headrace.wire.frames import RequestHead
 from headrace.wire.primitives import Buffer, Malformed
 
-_JOIN_BYTES_MAX = 16 * 1024
+JOIN_BYTES_MAX = 16 * 1024  # larger buffers are sent as they are
 _SIZE_BYTES = _NUMBER_BYTES = 4  # at the start of a response
 
 
@@ -81,9 +81,11 @@ class Dispatcher:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._metrics = services.metrics
-        share = SERVED_FOR_SHARE_GROUPS if services.config.share_group_enable else ()
+        enabled = services.config.share_group_enable
+        share = SERVED_FOR_SHARE_GROUPS if enabled else map(_switched_off, SERVED_FOR_SHARE_GROUPS)
         self._apis = {api.key: api for api in (*SERVED, *share)}
-        services.apis = tuple(api for _, api in sorted(self._apis.items()))
+        told = {api.key for api in (SERVED if not enabled else self._apis.values())}
+        services.apis = tuple(api for key, api in sorted(self._apis.items()) if key in told)
         self._routes: dict[tuple[int, int], _Route] = {}
 
     def take(self, queue: deque[bytearray]) -> list[bytearray]:
@@ -195,6 +197,10 @@ class Dispatcher:
         return route
 
 
+def _switched_off(api: Api) -> Api:
+    return replace(api, handler="share_groups_off")
+
+
 def _hang_up(api: Api, version: int, error: Exception) -> HangUp:
     if isinstance(error, Malformed):
         return HangUp(f"{api.name} version {version}: {error}")
@@ -210,14 +216,14 @@ def _also_for(before: Sequence[bytes], response: Buffers) -> Buffers:
 
 def _framed(correlation_id: int, body: Sequence[Buffer], *, flexible: bool) -> Buffers:
     """The response with its head; small buffers joined, since each one costs a system call."""
-    if len(body) == 1 and len(body[0]) <= _JOIN_BYTES_MAX:
+    if len(body) == 1 and len(body[0]) <= JOIN_BYTES_MAX:
         head = frames.response_head(correlation_id, len(body[0]), flexible=flexible)
         return [head + body[0]]
     size = sum(map(len, body))
     joined = bytearray(frames.response_head(correlation_id, size, flexible=flexible))
     found: Buffers = []
     for buffer in body:
-        if len(buffer) <= _JOIN_BYTES_MAX:
+        if len(buffer) <= JOIN_BYTES_MAX:
             joined += buffer
             continue
         if joined:

@@ -10,6 +10,24 @@ from typing import Any, Self
 
 from headrace.broker.config import INHERITED, RANGED, Config
 from headrace.broker.settings import INT_MAX, ConfigError, Table, setting
+from headrace.core.durations import length_ms
+
+_BY_DURATION = "by_duration"
+
+
+def _reset_fault(text: str) -> str | None:
+    """What is wrong with a value of share.auto.offset.reset, as Kafka judges it."""
+    kind, colon, length = text.partition(":")
+    if kind != _BY_DURATION or (not colon and text != kind):
+        if text in {"latest", "earliest"}:
+            return None
+        return f"{text!r} is none of latest, earliest, by_duration:PnDTnHnMn.nS"
+    try:
+        if length_ms(length) < 0:
+            return f"{text!r}: the duration is negative"
+    except ValueError:
+        return f"{text!r}: write the duration as ISO 8601 does, e.g. by_duration:P7D"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +51,9 @@ class GroupSettings(Table):
         "How long committed offsets are kept once nobody uses them.", low=1, high=INT_MAX,
     )  # fmt: skip
     auto_offset_reset: str = setting(
-        "share.auto.offset.reset", "latest", "Where a new subscription starts.",
-        choices=("latest", "earliest"),
+        "share.auto.offset.reset", "latest",
+        "Where a new subscription starts: latest, earliest, or by_duration:PnDTnHnMn.nS ago.",
+        fault=_reset_fault,
     )  # fmt: skip
     isolation_level: str = setting(
         "share.isolation.level", "read_uncommitted", "Whether aborted records are delivered.",
@@ -53,7 +72,7 @@ class GroupSettings(Table):
     )  # fmt: skip
     share_record_locks: int = setting(
         "share.partition.max.record.locks", 2000, "Records in flight per share-partition.",
-        low=100, high=INT_MAX,
+        low=100, high=INT_MAX, aliases=("share.record.lock.partition.limit",),
     )  # fmt: skip
     share_session_timeout_ms: int = setting(
         "share.session.timeout.ms", 45_000, "Silence after which a member is removed.",
@@ -62,6 +81,10 @@ class GroupSettings(Table):
     share_heartbeat_ms: int = setting(
         "share.heartbeat.interval.ms", 5000, "Pause between heartbeats of a member.",
         low=1, high=INT_MAX,
+    )  # fmt: skip
+    share_assignment_interval_ms: int = setting(
+        "share.assignment.interval.ms", 0, "Least time between two assignments of the group.",
+        low=0, high=INT_MAX,
     )  # fmt: skip
     dead_letter_topic: str = setting(
         "errors.deadletterqueue.topic.name", "",
@@ -88,9 +111,15 @@ class GroupSettings(Table):
         return cls(**values)
 
     @classmethod
-    def check(cls, config: Config, overrides: Mapping[str, str]) -> None:
-        """Raises: ConfigError when a value is unknown or outside the broker's bounds."""
-        for name, text in overrides.items():
+    def check(
+        cls, config: Config, changes: Mapping[str, str], others: Mapping[str, str] | None = None
+    ) -> None:
+        """Whether a group may have these changes over its `others`.
+
+        Raises: ConfigError when a value is unknown, outside the broker's bounds, or contradicts
+        another.
+        """
+        for name, text in changes.items():
             field, setting = cls.find(name)
             value = setting.parse(text)
             if field not in RANGED:
@@ -98,3 +127,19 @@ class GroupSettings(Table):
             low, high = getattr(config, f"{field}_min"), getattr(config, f"{field}_max")
             if not low <= value <= high:
                 raise ConfigError(f"{setting.name}: {value} is outside {low} to {high}")
+        new = cls.resolve(config, {**(others or {}), **changes})
+        for kind, heartbeat_ms, session_ms in (
+            ("share", new.share_heartbeat_ms, new.share_session_timeout_ms),
+            ("consumer", new.consumer_heartbeat_ms, new.consumer_session_timeout_ms),
+        ):
+            if heartbeat_ms >= session_ms:
+                raise ConfigError(
+                    f"{kind}.heartbeat.interval.ms: {heartbeat_ms} is not below"
+                    f" {kind}.session.timeout.ms, which is {session_ms}"
+                )
+
+    @property
+    def reset_age_ms(self) -> int | None:
+        """How far back a new subscription starts; None unless that is said by duration."""
+        kind, _, length = self.auto_offset_reset.partition(":")
+        return length_ms(length) if kind == _BY_DURATION else None

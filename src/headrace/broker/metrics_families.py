@@ -17,16 +17,15 @@ from headrace.broker.errors import Code
 from headrace.broker.metrics import Histogram
 from headrace.broker.metrics_groups import of_groups
 from headrace.broker.metrics_shapes import Families, Family, Sample, Samples, single
+from headrace.broker.metrics_shares import of_share_groups
 from headrace.broker.partitions import Partition
 from headrace.broker.server import Server
 from headrace.broker.services import Services
-from headrace.core.runs import State
 
 Piece = tuple[Family, list[Sample], bool]
 
 _TOPIC = ("topic",)
 _PARTITION = ("topic", "partition")
-_SHARE = ("group", "topic", "partition")
 
 
 def pieces(server: Server, granularity: str) -> Iterator[Piece]:
@@ -48,7 +47,7 @@ def _families(server: Server, granularity: str) -> Families:
     if granularity != "none":
         yield from _traffic(server.services, granularity)
     yield from of_groups(server.services, granularity)
-    yield from _share_groups(server.services, granularity)
+    yield from of_share_groups(server.services, granularity)
 
 
 # ---- the broker
@@ -219,45 +218,6 @@ def _traffic(services: Services, granularity: str) -> Families:
         for one in services.partitions:
             sums[one.topic.name] += getattr(one.traffic, field)
         yield family, [Sample((name,), total) for name, total in sums.items()]
-
-
-# ---- share groups
-
-
-def _share_groups(services: Services, granularity: str) -> Families:
-    machines = [services.shares.machine_of(shard) for shard in services.shares.shards]
-    groups = [group for machine in machines for group in machine.groups.values()]
-    partitions = [one for machine in machines for one in machine.partitions.values()]
-    yield (
-        Family("headrace_share_group_members", "gauge", "Members of a share group.", ("group",)),
-        [Sample((group.name,), len(group.members)) for group in groups],
-    )
-    yield (
-        Family("headrace_share_group_partitions", "gauge",
-               "Share-partitions of a share group.", ("group",)),
-        [Sample((name,), count)
-         for name, count in Counter(one.key.group for one in partitions).items()],
-    )  # fmt: skip
-    yield single("headrace_share_sessions", "Share sessions open.",
-               len(services.shares.sessions.sessions))  # fmt: skip
-    if granularity != "partition":
-        return
-    topics = services.catalog.topics_by_id
-    known = [
-        (one, (one.key.group, topics[one.key.topic_id].name, str(one.key.partition)))
-        for one in partitions
-        if one.key.topic_id in topics
-    ]
-    yield (
-        Family("headrace_share_partition_start_offset", "gauge",
-               "First offset that a share group has not finished.", _SHARE),
-        (Sample(labels, one.start) for one, labels in known),
-    )  # fmt: skip
-    yield (
-        Family("headrace_share_partition_acquired_records", "gauge",
-               "Records in flight: delivered to a consumer that has not settled them.", _SHARE),
-        (Sample(labels, one.runs.records[State.ACQUIRED]) for one, labels in known),
-    )  # fmt: skip
 
 
 # ---- shapes

@@ -155,9 +155,9 @@ class Partition:
             self._promised = self._log.end_offset
             self._begin_sync()
 
-    def read(self, offset: int, max_bytes: int) -> Slice:
-        """As `Log.read`, below the high watermark. Raises: OffsetOutOfRange; OSError."""
-        return self.log.read(offset, max_bytes, end=self.high_watermark)
+    def read_through(self, offset: int, last: int, max_bytes: int) -> Slice:
+        """As `SegmentedLog.read_through`, below the high watermark. Raises: as that."""
+        return self.log.read_through(offset, last, max_bytes, end=self.high_watermark)
 
     # ---- appends
 

@@ -9,10 +9,11 @@ it, and the callers are told so. That is tried again, with pauses, for as long a
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from headrace.broker.background import in_background
 from headrace.broker.tuning import collector_paused
 from headrace.core.errors import Refused
 from headrace.core.machine import Entry, Journal, Machine, applier, placer
@@ -168,9 +169,13 @@ class ShardRuntime(Generic[CommandT, EventT]):
         if not self._rebuilt():
             raise StorageFault(f"{self.name}: {self._fault}")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._parked.append(_Parked(partial(_settle, future), None))
-        self._schedule()
+        self.when_durable(partial(_settle, future))
         await future
+
+    def when_durable(self, told: Told, reply: Any = None) -> None:
+        """Call `told` with `reply` once everything decided so far is durable, or a StorageFault."""
+        self._parked.append(_Parked(told, reply))
+        self._schedule()
 
     async def close(self) -> None:
         """Write and sync what is decided, then stop keeping time."""
@@ -187,16 +192,27 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
         For callers that go on with other requests meanwhile: it costs no task and no future.
         """
+        reply = self.decide(command)
+        if isinstance(reply, StorageFault):
+            told(reply)
+        else:
+            self.when_durable(told, reply)
+
+    def decide(self, command: CommandT) -> Any:
+        """Decide and apply: the reply, the Refused, or a StorageFault on a known fault.
+
+        Nobody may be told of it before `when_durable` calls, which has to be asked in the same
+        turn: once for all the commands of a request.
+        """
         if not self._rebuilt():
-            told(StorageFault(f"{self.name}: {self._fault}"))
-            return
+            return StorageFault(f"{self.name}: {self._fault}")
         answer = self.machine.decide(command, self._clock.now())
         if isinstance(answer, Refused):
-            self._parked.append(_Parked(told, answer))
-        else:
+            return answer
+        if answer.events:
             self._take(answer.events)
-            self._parked.append(_Parked(told, answer.reply))
-        self._schedule()
+            self._schedule()
+        return answer.reply
 
     def _begin(self, machine: Machine[CommandT, EventT], codec: Journal[EventT]) -> None:
         self.machine, self._codec = machine, codec
@@ -229,7 +245,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         if self._fsync and (records or self._syncing is not None):
             self._unsynced += parked
             if self._syncing is None:
-                self._syncing = _in_background(self._sync())
+                self._syncing = in_background(self._sync())
         else:
             if records:
                 self._over()
@@ -362,17 +378,6 @@ class ShardRuntime(Generic[CommandT, EventT]):
             self._schedule()
         else:
             self._arm()
-
-
-_tasks: set[asyncio.Task[None]] = set()
-
-
-def _in_background(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Run `work` as a task that the loop cannot forget (it keeps only weak references)."""
-    task = asyncio.get_running_loop().create_task(work)
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
-    return task
 
 
 def _release(parked: list[_Parked]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from itertools import count
 from typing import Any, cast
 
-from headrace.broker.dispatch import Buffers, Dispatcher, Peer, Pending
+from headrace.broker.dispatch import JOIN_BYTES_MAX, Buffers, Dispatcher, Peer, Pending
 from headrace.broker.request import HangUp
 from headrace.broker.services import Services
 from headrace.wire.frames import STAGING_BYTES, Frames
@@ -227,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
             self._sending = self._loop.call_soon(self._send_ready)
 
     def _send_ready(self) -> None:
-        """Send in one piece what waits for nothing any more, then go on."""
+        """Send together what waits for nothing any more, then go on."""
         self._sending = None
         ready: Buffers = []
         fault: Exception | None = None
@@ -241,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
             except Exception as error:
                 fault = error
         if ready and not self._transport.is_closing():
-            self._transport.write(b"".join(ready))
+            self._send(ready if max(map(len, ready)) > JOIN_BYTES_MAX else [b"".join(ready)])
         self._active = self._loop.time()  # the peer has not had the time to ask again
         if fault is not None:
             self._end(fault)

@@ -21,6 +21,7 @@ from headrace.broker.offset_expiry import OffsetExpiry
 from headrace.broker.partitions import Partition, Partitions, uuid_text
 from headrace.broker.runtime import ShardRuntime
 from headrace.broker.share_pruning import SharePruning
+from headrace.broker.share_watch import ShareWatch
 from headrace.broker.shares import Shares
 from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
@@ -65,9 +66,10 @@ class Services:
         self.topics = Topics(config, disk, clock, self.waits, new_id)
         self.shares = Shares(config, clock, self.topics, self.waits)
         self.share_pruning = SharePruning(config, clock, self.shares)
+        self.share_watch = ShareWatch(clock, self.shares, self.topics.partitions)
         self.groups = Groups(config, clock, self.topics, self.shares, self.waits)
         self.offset_expiry = OffsetExpiry(config, clock, self.groups, self.topics)
-        self.dead_letters = DeadLetters(config, self.topics, self.shares)
+        self.dead_letters = DeadLetters(self.topics, self.shares)
         self.housekeeping = Housekeeping(config, disk, clock, self.topics)
 
     @property
@@ -122,6 +124,7 @@ class Services:
         self.partitions.on_start_moved.append(self.shares.log_start_moved)
         await self.shares.open()
         self.share_pruning.start()
+        self.share_watch.start()
         await self.groups.open()
         await self.offset_expiry.start()
         self.dead_letters.start()
@@ -133,6 +136,7 @@ class Services:
         await self.dead_letters.close()
         await self.offset_expiry.close()
         await self.groups.close()
+        await self.share_watch.close()
         await self.share_pruning.close()
         await self.shares.close()
         await self.topics.close()

@@ -26,7 +26,8 @@ class Setting:
 
     Its type is that of the default; `kind` says it where the default is None, for "not set". A
     default that is a tuple makes it a list, whose items are each one of `choices`. `why` is said
-    with a refusal, where the bounds do not explain themselves.
+    with a refusal, where the bounds do not explain themselves. `fault` says what is wrong with a
+    text that neither bounds nor choices describe, or None.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Setting:
     aliases: tuple[str, ...] = ()
     kind: type | None = None
     why: str = ""
+    fault: Callable[[str], str | None] | None = None
 
     @property
     def type(self) -> type:
@@ -59,6 +61,9 @@ class Setting:
         if self.type is tuple:
             return self._items(text)
         self._require_choice(text)
+        wrong = self.fault(text) if self.fault is not None else None
+        if wrong is not None:
+            raise self._error(wrong)
         return text
 
     def _number(self, text: str, kind: Callable[[str], Any], what: str) -> Any:

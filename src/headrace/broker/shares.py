@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.broker import share_log
 from headrace.broker.config import Config
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import JournalDamaged, ShardRuntime, StorageFault
 from headrace.broker.shards import PartitionJournal, journals, shard_index
+from headrace.broker.share_log import ShareLog
+from headrace.broker.share_meters import ShareMeters
 from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
 from headrace.core.catalog import ConfigSet, Resource, Topic
@@ -32,14 +35,24 @@ from headrace.core.shard_words import (
 )
 from headrace.core.share_admin import Queue
 from headrace.core.share_group import Timing, TopicView
+from headrace.core.share_partition import SharePartition
 from headrace.core.share_session import Continue, SessionEnded, SessionEvent, ShareSessions
-from headrace.core.share_words import Advanced, LogStartMoved, Policy, Settled, Started
+from headrace.core.share_words import (
+    Advanced,
+    LogStartMoved,
+    Policy,
+    Settled,
+    ShareKey,
+    Started,
+)
 from headrace.log.api import Clock
 from headrace.log.record_codec import ShareJournal
 
 log = logging.getLogger("headrace.broker")
 STATE_TOPIC = "__share_group_state"
 EMPTY, STABLE = "Empty", "Stable"  # as Kafka calls the states of share groups
+
+_WAKING = (Settled, Started, Advanced)  # a tuple: acquisitions, which pass here too, are many
 
 Shard = ShardRuntime[Command, Event]
 
@@ -60,11 +73,14 @@ class Shares:
         self.shards: list[Shard] = []
         self.journals: Sequence[Partition] = ()  # of each shard
         self.sessions = ShareSessions(config.share_sessions_max)
+        self.meters = ShareMeters()
         self._config = config
         self._clock = clock
         self._topics = topics
         self._waits = waits
+        self._log = ShareLog(clock.now)
         self._resolved: dict[str, _Resolved] = {}
+        self._resolved_with = config
         self._defaults = self._resolved_from({})
 
     async def open(self) -> None:
@@ -82,7 +98,7 @@ class Shares:
             shard = self._shard(partition)
             shard.load()
             _require_founded(shard)
-            shard.listeners.append(self._wake)
+            shard.listeners += self._wake, self.meters.count, self._log.tell
             self.shards.append(shard)
         topics.listeners.append(self._topics_changed)
         topics.on_deleted.append(self._forget)
@@ -145,25 +161,54 @@ class Shares:
             return Refused(Why.COORDINATOR_GONE, str(fault))
         return None
 
-    async def find(self, group: str) -> Queue | Refused:
-        """A group as it is, once that is durable; refused when the disk fails."""
-        shard = self.shard(group)
+    async def durable_of(self, group: str) -> Refused | None:
+        """Return once all that was decided of a group is durable; refused when the disk fails."""
         try:
-            await shard.durable()
+            await self.shard(group).durable()
         except StorageFault as fault:
             return Refused(Why.COORDINATOR_GONE, str(fault))
-        return self.machine_of(shard).queue(group)
+        return None
+
+    async def find(self, group: str) -> Queue | Refused:
+        """A group as it is, once that is durable; refused when the disk fails."""
+        return await self.durable_of(group) or self.machine(group).queue(group)
 
     async def ask(self, group: str, command: Command) -> Any:
         """A command to the shard of a group; its reply, or Refused. Raises: StorageFault."""
         return await self.shard(group).ask(command)
 
-    async def administer(self, command: AdminCommand) -> Any:
+    async def administer(self, command: AdminCommand, by: str) -> Any:
         """A command of an administrator; its reply, or Refused, also when the disk fails."""
         try:
-            return await self.ask(command.group, command)
+            answer = await self.ask(command.group, command)
         except StorageFault as fault:
             return Refused(Why.COORDINATOR_GONE, str(fault))
+        if not isinstance(answer, Refused):
+            share_log.tell_administered(command, answer, by)
+        return answer
+
+    def partition(self, key: ShareKey) -> SharePartition | None:
+        """A share-partition as it is now."""
+        return self.machine(key.group).partitions.get(key)
+
+    def window(self, share: SharePartition) -> int:
+        """How many unfinished records a share-partition may have.
+
+        More where leases are at work and no members, which take up to a limit of their own.
+        """
+        name = share.key.group
+        policy = self.policy(name)
+        if share.unfinished >= policy.window:
+            machine = self.machine(name)
+            group = machine.groups.get(name)
+            leased = any(key[0] == name for key in machine.leases)
+            if leased and not (group is not None and group.members):
+                return policy.lease_window
+        return policy.window
+
+    def waiting(self, group: str) -> int:
+        """How many polls wait for records of a group."""
+        return self._waits.waiting_for(wait_key(group))
 
     def move(self, command: Continue) -> Sequence[SessionEvent] | Refused:
         """Move a share session by one request."""
@@ -201,7 +246,10 @@ class Shares:
                     partition.index,
                     start,
                 )
+                before, finished = share.start, share.finished
                 shard.tell(On(share.key, LogStartMoved(start)))
+                lost = share.start - before - (finished - share.finished)
+                self.meters.overtaken(share.key, max(lost, 0))
 
     def settings(self, group: str) -> GroupSettings:
         """The settings of a group as they are now."""
@@ -216,7 +264,7 @@ class Shares:
         return self._resolve(group).timing
 
     def starts_earliest(self, group: str) -> bool:
-        return self.settings(group).auto_offset_reset == "earliest"
+        return self.settings(group).auto_offset_reset != "latest"
 
     def topic(self, name: str) -> TopicView | None:
         topic = self._topics.catalog.topics.get(name)
@@ -240,6 +288,10 @@ class Shares:
             return None
 
     def _resolve(self, group: str) -> _Resolved:
+        if self._resolved_with is not self._topics.config:
+            self._resolved_with = self._topics.config
+            self._resolved.clear()
+            self._defaults = self._resolved_from({})
         if not self._topics.catalog.configs_of(Resource.GROUP, group):
             return self._defaults  # names that only strangers ask for are not kept
         known = self._resolved.get(group)
@@ -249,7 +301,7 @@ class Shares:
         return known
 
     def _resolved_from(self, overrides: Mapping[str, str]) -> _Resolved:
-        config = self._config
+        config = self._resolved_with
         settings = GroupSettings.resolve(config, overrides)
         policy = Policy(
             delivery_limit=settings.share_delivery_count_limit,
@@ -262,6 +314,7 @@ class Shares:
             settings.share_session_timeout_ms,
             settings.share_heartbeat_ms,
             config.share_group_size_max,
+            settings.share_assignment_interval_ms,
         )
         return _Resolved(settings, policy, timing)
 
@@ -287,8 +340,7 @@ class Shares:
 
     def _wake(self, events: Sequence[Event]) -> None:
         """Wake polls of a group whose records became available, or whose window has room."""
-        waking = Settled | Started | Advanced
-        woken = (event.key.group for event in events if isinstance(event, waking))
+        woken = (event.key.group for event in events if isinstance(event, _WAKING))
         for group in dict.fromkeys(woken):
             self._waits.notify(wait_key(group))
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+from headrace.core.archived import PageForgotten, PageListed
+from headrace.log.archived_records import ARCHIVED, restored
 from headrace.log.lease_records import LEASE
 from headrace.log.record_codec import SNAPSHOT, UPDATE
 from headrace.wire.primitives import Malformed, Reader
@@ -22,7 +24,9 @@ _METADATA_FRAME = 1
 
 
 def share_group_state(key: bytes | None, value: bytes | None, offset: int) -> Decoded:
-    """Key and payload of a record of `__share_group_state`; a lease is ours, so Kafka skips it.
+    """Key and payload of a record of `__share_group_state`.
+
+    Leases and lists of archived records are ours, so Kafka skips them.
 
     Raises: Malformed.
     """
@@ -33,6 +37,8 @@ def share_group_state(key: bytes | None, value: bytes | None, offset: int) -> De
     if kind == LEASE:
         lease = {"groupId": source.nullable_string(), "lease": source.nullable_string()}
         return compact({"type": str(kind), "data": lease}), None if value is None else "<lease>"
+    if kind == ARCHIVED:
+        return _archived(restored(source, value))
     if kind not in (SNAPSHOT, UPDATE):
         return f"Unknown record type {kind} at offset {offset}, skipping.", None
     about = {
@@ -42,6 +48,31 @@ def share_group_state(key: bytes | None, value: bytes | None, offset: int) -> De
     }
     shown = compact({"type": str(kind), "data": about})
     return shown, "null" if value is None else _share_value(kind, Reader(value))
+
+
+def _archived(event: PageListed | PageForgotten) -> Decoded:
+    about = {
+        "groupId": event.key.group,
+        "topicId": as_uuid(event.key.topic_id),
+        "partition": event.key.partition,
+        "page": event.page,
+    }
+    shown = compact({"type": str(ARCHIVED), "data": about})
+    if isinstance(event, PageForgotten):
+        return shown, "null"
+    runs = [
+        {
+            "number": run.number,
+            "firstOffset": run.span.first,
+            "lastOffset": run.span.last,
+            "deliveryCount": run.deliveries,
+            "reason": run.reason,
+            "member": run.member,
+            "timestamp": run.at,
+        }
+        for run in event.runs
+    ]
+    return shown, compact({"data": {"dropped": event.dropped, "archived": runs}})
 
 
 def _share_value(kind: int, source: Reader) -> str:

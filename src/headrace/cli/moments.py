@@ -1,24 +1,19 @@
 """Moments and lengths of time as Kafka's tools take them, in milliseconds.
 
-Source: Utils.getDateTime of Kafka (ISO 8601, UTC where no zone is named), java.time.Duration.parse.
+Source: Utils.getDateTime of Kafka (ISO 8601, UTC where no zone is named).
 """
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
 
 from headrace.cli.ending import Trouble
+from headrace.core import durations
 
 _MOMENT = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})T(\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?"
     r"(?:Z|([+-])(\d{2})(?::?(\d{2}))?)?"
 )
-_LENGTH = re.compile(
-    r"([-+]?)P(?:([-+]?\d+)D)?"
-    r"(T(?=[-+\d])(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+)(?:[.,](\d{0,9}))?S)?)?",
-    re.IGNORECASE,
-)
-_SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
-_NUMBER_DIGITS_MAX = 18  # a count of seconds that fits 64 bits
+_SECOND_MS = 1000
 
 
 def moment_ms(text: str) -> int:
@@ -45,13 +40,9 @@ def moment_ms(text: str) -> int:
 
 def length_ms(text: str) -> int:
     """A length of time such as P1DT2H30M, as ms; negative with a sign. Raises: Trouble."""
-    found = _LENGTH.fullmatch(text.strip())
-    numbers = [] if found is None else [found[group] for group in (2, 4, 5, 6)]
-    given = [number for number in numbers if number]
-    if found is None or not given or any(len(one) > _NUMBER_DIGITS_MAX for one in given):
-        raise Trouble(f"{text!r} is no length of time; write it as PnDTnHnMnS, e.g. P7D or PT1H30M")
-    days, hours, minutes, seconds = (int(number or 0) for number in numbers)
-    total = days * _DAY_MS + hours * _HOUR_MS + minutes * _MINUTE_MS + seconds * _SECOND_MS
-    fraction = int((found[7] or "0").ljust(9, "0")) // 1_000_000
-    total += -fraction if (found[6] or "").startswith("-") else fraction
-    return -total if found[1] == "-" else total
+    try:
+        return durations.length_ms(text.strip())
+    except ValueError:
+        raise Trouble(
+            f"{text!r} is no length of time; write it as PnDTnHnMnS, e.g. P7D or PT1H30M"
+        ) from None

@@ -9,15 +9,26 @@ import asyncio
 import inspect
 import math
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from headrace.client import configs, group_offsets, groups, nodes, offsets, share_groups, topics
+from headrace.client import (
+    configs,
+    group_offsets,
+    groups,
+    nodes,
+    offsets,
+    share_browse,
+    share_groups,
+    share_records,
+    topics,
+)
 from headrace.client.connection import Cluster, Patience
 from headrace.client.errors import ClientError, Closed
+from headrace.client.share_browse import Walk
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -130,14 +141,40 @@ def _awaited(
     return _as_method(method, operation)
 
 
-def _as_method(method: Callable[P, R], operation: Callable[..., Any]) -> Callable[P, R]:
-    """The signature that `help` shows: `self` where the operation has its cluster."""
+def _iterated(
+    walking: Callable[P, Walk[R]],
+) -> Callable[Concatenate["SyncAdmin", P], Iterator[R]]:
+    @wraps(walking)
+    def method(self: "SyncAdmin", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        return self._steps(walking(*args, **kwargs))
+
+    return _as_method(method, walking, takes_cluster=False)
+
+
+def _iterated_async(
+    walking: Callable[P, Walk[R]],
+) -> Callable[Concatenate["Admin", P], AsyncIterator[R]]:
+    @wraps(walking)
+    def method(self: "Admin", /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[R]:
+        return self._steps(walking(*args, **kwargs))
+
+    return _as_method(method, walking, takes_cluster=False)
+
+
+def _as_method(
+    method: Callable[P, R], operation: Callable[..., Any], *, takes_cluster: bool = True
+) -> Callable[P, R]:
+    """The signature that `help` shows: `self` where the operation has its cluster, or first.
+
+    What iterates does so over the rows of the walk that the operation returns.
+    """
     signature = inspect.signature(operation)
-    _, *others = signature.parameters.values()
+    others = [*signature.parameters.values()][takes_cluster:]
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    method.__signature__ = signature.replace(  # type: ignore[attr-defined]  # read by inspect
-        parameters=[itself, *others]
-    )
+    signature = signature.replace(parameters=[itself, *others])
+    if not takes_cluster:
+        signature = signature.replace(return_annotation=inspect.Signature.empty)
+    method.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
     return method
 
 
@@ -182,6 +219,9 @@ class SyncAdmin(_Face):
     reset_share_group_offsets = _called(share_groups.reset_share_group_offsets)
     delete_share_group_offsets = _called(share_groups.delete_share_group_offsets)
     delete_share_groups = _called(share_groups.delete_share_groups)
+    describe_share_partitions = _called(share_records.describe_share_partitions)
+    browse_share_group = _iterated(share_browse.browse_share_group)
+    browse_share_group_runs = _iterated(share_browse.browse_share_group_runs)
 
     def __enter__(self) -> Self:
         return self
@@ -192,6 +232,15 @@ class SyncAdmin(_Face):
     def close(self) -> None:
         """Close the connections; calls that run on other threads raise `Closed`."""
         self._clusters.close()
+
+    def _steps(self, walk: Walk[R]) -> Iterator[R]:
+        """The rows of a walk; each step is a call of its own, with its own time."""
+        while True:
+            with self._cluster() as cluster:
+                rows = walk.step(cluster)
+            if rows is None:
+                return
+            yield from rows
 
     @contextmanager
     def _cluster(self) -> Iterator[Cluster]:
@@ -250,6 +299,9 @@ class Admin(_Face):
     reset_share_group_offsets = _awaited(share_groups.reset_share_group_offsets)
     delete_share_group_offsets = _awaited(share_groups.delete_share_group_offsets)
     delete_share_groups = _awaited(share_groups.delete_share_groups)
+    describe_share_partitions = _awaited(share_records.describe_share_partitions)
+    browse_share_group = _iterated_async(share_browse.browse_share_group)
+    browse_share_group_runs = _iterated_async(share_browse.browse_share_group_runs)
 
     def __init__(
         self,
@@ -273,6 +325,12 @@ class Admin(_Face):
         self._clusters.close()
         # Not waited for: a thread that is connecting to a host that is silent has its timeout.
         self._threads.shutdown(wait=False)
+
+    async def _steps(self, walk: Walk[R]) -> AsyncIterator[R]:
+        """As `SyncAdmin`'s."""
+        while (rows := await self._run(walk.step)) is not None:
+            for row in rows:
+                yield row
 
     async def _run(self, operation: Callable[[Cluster], R]) -> R:
         cluster = self._clusters.take()

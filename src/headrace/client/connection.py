@@ -24,10 +24,10 @@ from typing import Any, Self, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from headrace.client.errors import BrokerError, Closed, Unreachable, Unsupported, check, sendable
+from headrace.client.errors import BrokerError, Closed, Unreachable, check, lacking, sendable
 from headrace.wire.codec import decode_response, encode_request, is_flexible
-from headrace.wire.leases import LeaseApi
-from headrace.wire.primitives import Malformed, Reader, Writer
+from headrace.wire.frames import request_frame
+from headrace.wire.primitives import Malformed, Reader
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -121,15 +121,11 @@ class Connection:
         `most_s` is a limit for both.
         """
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
-        head = Writer()
-        head.int16(key)
-        head.int16(version)
-        head.int32(self._correlation)
-        head.nullable_string(self._client_id)
-        if flexible:
-            head.tags()
+        frame = request_frame(
+            key, version, self._correlation, self._client_id, body, flexible=flexible
+        )
         self._socket.settimeout(min(self._timeout_s + wait_s, most_s))
-        self._socket.sendall(_SIZE.pack(len(head.data) + len(body)) + head.data + body)
+        self._socket.sendall(frame)
         answer = Reader(self._frame())
         if (got := answer.int32()) != self._correlation:
             raise ConnectionError(f"answer {got} to request {self._correlation}")
@@ -387,14 +383,6 @@ class Cluster:
 
 
 def _must_offer(connection: Connection, key: int, version: int) -> None:
-    if version in connection.versions.get(key, range(0)):
-        return
-    if key in set(LeaseApi):
-        raise Unsupported(
-            f"{connection.address} is not a Headrace broker (it lacks the lease API); "
-            "share.group.id needs one"
-        )
-    raise Unsupported(
-        f"{connection.address} does not offer API {key} in version {version}, only "
-        f"{connection.versions.get(key, 'none')}; a newer or older broker is needed"
-    )
+    offered = connection.versions.get(key, range(0))
+    if version not in offered:
+        raise lacking(connection.address, key, version, offered)

@@ -12,6 +12,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.wire import share_records
+from headrace.wire.leases import LeaseApi
+
 _REMEDIES = {
     ErrorCode.unknown_topic_or_partition: "create the topic, or correct its name",
     ErrorCode.offset_out_of_range: "the log no longer has, or not yet has, that offset",
@@ -60,6 +63,11 @@ _TEXTS = {
         "The member epoch is stale. The member must retry after receiving its updated member "
         "epoch via the ConsumerGroupHeartbeat API."
     ),
+}
+# The APIs that are Headrace's own, and what uses them.
+_OF_HEADRACE = {
+    **dict.fromkeys(map(int, LeaseApi), ("the lease API", "share.group.id")),
+    share_records.KEY: ("DescribeShareRecords", "browsing"),
 }
 
 
@@ -145,6 +153,19 @@ def check(code: int, what: str, message: str | None = None) -> None:
 def refusal(code: int, what: str, message: str | None = None) -> BrokerError | None:
     """As `check`, but as a value: None when `code` is 0."""
     return BrokerError(code, what, message) if code else None
+
+
+def lacking(address: object, key: int, version: int, offered: range) -> Unsupported:
+    """What is told of a broker that does not offer this version of an API."""
+    if key in _OF_HEADRACE:
+        lacks, user = _OF_HEADRACE[key]
+        return Unsupported(
+            f"{address} is not a Headrace broker (it lacks {lacks}); {user} needs one"
+        )
+    return Unsupported(
+        f"{address} does not offer API {key} in version {version}, only {offered or 'none'}; a "
+        "newer or older broker is needed"
+    )
 
 
 @contextmanager

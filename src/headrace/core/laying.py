@@ -1,7 +1,10 @@
 """Events of a share-partition as runs to be laid, as many as possible in one go."""
 
 from headrace.core.runs import Piece, Runs, State, Status
-from headrace.core.share_words import Acquired, Replayed, Settled
+from headrace.core.share_words import Acquired, Hold, Replayed, Settled
+from headrace.core.types import MemberId
+
+_Plain = tuple[State, int, str | None, MemberId | None]
 
 
 class Laying:
@@ -14,7 +17,7 @@ class Laying:
         self._last = -1  # of the pieces
         self._made_of: tuple[object, ...] | None = None
         self._made = _NONE  # what the latest acquisition became
-        self._settled: dict[tuple[State, int, str | None], Status] = {}
+        self._settled: dict[_Plain, Status] = {}
 
     def done(self) -> None:
         """Lay what was collected."""
@@ -27,24 +30,26 @@ class Laying:
 
     def settled(self, event: Settled) -> None:
         """The span left the hands of its holder."""
-        _, span, state, deliveries, reason = event
+        _, span, state, deliveries, reason, hold = event
         first, last = span.first, span.last
         if deliveries > 1 and state is State.AVAILABLE:
             was = self._was(first)
             lot = was.lot if was is not None else None
             self._add(first, last, self._runs.status(state, deliveries, reason=reason, lot=lot))
             return
-        status = self._settled.get((state, deliveries, reason))
+        plain = (state, deliveries, reason, None if reason is None else _holder(hold))
+        status = self._settled.get(plain)
         if status is None or not self._last < first < self._end or last >= self._end:
-            self._add(first, last, self._plain((state, deliveries, reason)))
+            self._add(first, last, self._plain(plain))
         else:
             self._pieces.append((first, last, status))
             self._last = last
 
     def replayed(self, event: Replayed) -> None:
         """What the journal says of many spans."""
-        for first, last, state, deliveries, reason in event.ranges:
-            self._add(first, last, self._plain((state, deliveries, reason)))
+        for first, last, state, deliveries, reason, hold in event.ranges:
+            holder = None if reason is None else _holder(hold)
+            self._add(first, last, self._plain((state, deliveries, reason, holder)))
 
     def acquired(self, event: Acquired) -> None:
         """A holder has the span, which was of one status."""
@@ -60,21 +65,23 @@ class Laying:
             self._add(first, last, self._made)
 
     def _lock(self, event: Acquired) -> Status:
-        stored = event.stored
+        stored, since = event.stored, event.since
         if stored is None:
             was = self._was(event.span.first)
             stored = was.deliveries if was is not None else 0
             if was is not None and was.state is State.ACQUIRED:
-                stored = was.stored
+                stored, since = was.stored, was.since if since is None else since
         return self._runs.status(
-            State.ACQUIRED, event.deliveries, event.holder, event.deadline, stored, None, event.lot
-        )
+            State.ACQUIRED, event.deliveries, event.holder, event.deadline, stored, None, event.lot,
+            since,
+        )  # fmt: skip
 
-    def _plain(self, key: tuple[State, int, str | None]) -> Status:
+    def _plain(self, key: _Plain) -> Status:
         status = self._settled.get(key)
         if status is None:
-            state, deliveries, reason = key
-            status = self._settled[key] = self._runs.status(state, deliveries, reason=reason)
+            state, deliveries, reason, holder = key
+            status = self._runs.status(state, deliveries, holder, reason=reason)
+            self._settled[key] = status
         return status
 
     def _was(self, first: int) -> Status | None:
@@ -95,5 +102,10 @@ class Laying:
             self._end = last + 1
 
 
+def _holder(hold: Hold | None) -> MemberId | None:
+    """Who archived records were with, which stays known of them."""
+    return None if hold is None else hold.holder
+
+
 _NONE = Status(State.ACQUIRED)
-_UNTOUCHED = (State.AVAILABLE, 0, None)
+_UNTOUCHED: _Plain = (State.AVAILABLE, 0, None, None)

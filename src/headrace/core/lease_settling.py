@@ -1,21 +1,63 @@
-"""What leases make of the share-partitions they hold records of: locks taken back, and commits.
+"""What leases make of share-partitions: records acquired, locks taken back, and commits.
 
 A commit is one decision and one atomic record batch, however many runs it settles: half of it must
 never be durable. What can be done about its length is to make a run cheap.
 """
 
 from collections.abc import Mapping
+from uuid import UUID
 
 from headrace.core.errors import Refused
-from headrace.core.leases import Lease, LeaseCommitted, verdicts
+from headrace.core.leases import Held, Lease, LeaseAcquired, LeaseCommitted, verdicts
 from headrace.core.machine import Decided
 from headrace.core.settling import Settling
-from headrace.core.shard_words import Committed, Event, Renewed
+from headrace.core.shard_words import AcquireLease, Committed, Event, Renewed
+from headrace.core.share_group import TopicView
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import Acquired, Policy, Reclaim, ShareKey, Verdict
+from headrace.core.share_starts import started
+from headrace.core.share_words import Acquire, Acquired, Ended, Policy, Reclaim, ShareKey, Verdict
 from headrace.core.types import Now, Span
 
 Partitions = Mapping[ShareKey, SharePartition]
+
+
+def acquired(
+    lease: Lease,
+    command: AcquireLease,
+    partitions: Partitions,
+    views: Mapping[UUID, TopicView],
+    now: Now,
+    policy: Policy,
+) -> Decided[Event] | Refused:
+    """Acquire records of the group's `partitions` in the topics of the lease, each in its turn."""
+    known = lease.acquisitions.get(command.seq)
+    if known is not None:
+        return Decided(reclaimed(lease, partitions, now, policy), known.held)
+    refused = lease.check_new(command.seq)
+    if refused is not None:
+        return refused
+    mine = [key for key in sorted(partitions) if key.topic_id in views]
+    turn = command.seq % len(mine) if mine else 0
+    taken: list[Event] = []
+    left = command.records_max
+    for index, key in enumerate(mine[turn:] + mine[:turn]):
+        partition, end = partitions[key], views[key.topic_id].ends[key.partition]
+        first = partition.next_fetch_offset()
+        if first >= end:
+            continue
+        quota = -(-left // (len(mine) - index))
+        batches = [Span(first, end - 1)]
+        wanted = Acquire(lease.holder, batches, quota, policy.lease_window, exact=True)
+        events = partition.decide(wanted, now, policy)
+        assert not isinstance(events, Refused), events  # it takes what it finds
+        left -= sum(len(event.span) for event in events if isinstance(event, Acquired))
+        taken += events
+    starts = started(lease.key[0], partitions, views.values(), earliest=True)
+    found = (Held(e.key, e.span, e.deliveries) for e in taken if isinstance(e, Acquired))
+    held = tuple(sorted(found, key=lambda one: (one.key, one.span)))
+    if not held:
+        return Decided(starts, held)
+    return Decided([*starts, *taken, LeaseAcquired(lease.key, command.seq, held)], held)
 
 
 def reclaimed(lease: Lease, partitions: Partitions, now: Now, policy: Policy) -> list[Acquired]:
@@ -53,7 +95,8 @@ def committed(lease: Lease, seq: int, partitions: Partitions, policy: Policy) ->
         for held, span, verdict, reason in verdicts(acquisition):
             if held.key is not key:  # hashing names costs more than all the rest
                 key = held.key
-                partition, settle = partitions.get(key), Settling(key, policy)
+                partition = partitions.get(key)
+                settle = Settling(key, policy, Ended.LEASE_COMMITTED, holder)
             if partition is None:
                 continue
             for first, last, status in partition.claimable(span, held.deliveries, holder):

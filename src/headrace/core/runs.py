@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain
 
 from headrace.core.run_chunks import Chunk, rewritten, split
-from headrace.core.types import MemberId, MonoMs, Span
+from headrace.core.types import MemberId, MonoMs, Span, WallMs
 
 
 class State(IntEnum):
@@ -41,10 +42,12 @@ class State(IntEnum):
 class Status:
     """The whole state of a record, shared by all records of one `Runs` that are in it.
 
-    `holder` and `deadline` stand exactly while ACQUIRED; `stored` is then the count of deliveries
-    that the journal knows of, to which a crash takes the records back. `reason` says why records
-    were archived. `lot` is set near the delivery limit: the span that was delivered together when
-    its redelivery began to shrink. `records` is how many there are; nothing else ever changes.
+    `holder` has the records while ACQUIRED, and had them last when ARCHIVING or ARCHIVED.
+    `deadline` and `since`, when it got them, stand exactly while ACQUIRED; `stored` is then the
+    count of deliveries that the journal knows of, to which a crash takes the records back. `reason`
+    says why records were archived. `lot` is set near the delivery limit: the span that was
+    delivered together when its redelivery began to shrink. `records` is how many there are; nothing
+    else ever changes.
     """
 
     state: State
@@ -54,6 +57,7 @@ class Status:
     stored: int = 0
     reason: str | None = None
     lot: Span | None = None
+    since: WallMs | None = None
     records: int = 0
 
     @property
@@ -61,11 +65,13 @@ class Status:
         """What makes two of them alike."""
         return (
             self.state, self.deliveries, self.holder, self.deadline, self.stored, self.reason,
-            self.lot,
+            self.lot, self.since,
         )  # fmt: skip
 
 
-StatusKey = tuple[State, int, MemberId | None, MonoMs | None, int, str | None, Span | None]
+StatusKey = tuple[
+    State, int, MemberId | None, MonoMs | None, int, str | None, Span | None, WallMs | None
+]
 Piece = tuple[int, int, Status]  # first, last, and what they are: a run without the object
 
 
@@ -91,6 +97,10 @@ class Run:
     @property
     def deadline(self) -> MonoMs | None:
         return self.status.deadline
+
+    @property
+    def since(self) -> WallMs | None:
+        return self.status.since
 
     @property
     def stored(self) -> int:
@@ -127,15 +137,19 @@ class Runs:
     def __len__(self) -> int:
         return self._count
 
-    def pieces(self) -> Iterator[Piece]:
-        """All runs, as pieces."""
-        for index, chunk in enumerate(self._chunks):
-            first, held = chunk.firsts[0], chunk.statuses[0]
-            for following, status in zip(chunk.firsts, chunk.statuses, strict=True):
-                if following != first:
-                    yield first, following - 1, held
-                    first, held = following, status
-            yield first, self._stop(index) - 1, held
+    def pieces(self, offset: int = 0) -> Iterator[Piece]:
+        """All runs, as pieces, from the one that holds or follows `offset`."""
+        begin = max(bisect_right(self._heads, offset) - 1, 0)
+        for index in range(begin, len(self._chunks)):
+            chunk = self._chunks[index]
+            firsts, statuses = chunk.firsts, chunk.statuses
+            low = max(bisect_right(firsts, offset) - 1, 0) if index == begin else 0
+            first, held = firsts[low], statuses[low]
+            for at in range(low + 1, len(firsts)):
+                yield first, firsts[at] - 1, held
+                first, held = firsts[at], statuses[at]
+            if (last := self._stop(index) - 1) >= offset:
+                yield first, last, held
 
     def within(self, span: Span) -> list[Run]:
         """The runs that overlap `span`, clipped to it."""
@@ -184,9 +198,9 @@ class Runs:
         head = next(found, None)
         if offset <= self._available_from:
             self._available_from = self.end if head is None else max(head[0], begin)
-        if head is not None:
-            yield max(head[0], begin), head[1], head[2]
-            yield from found
+        if head is None:
+            return found
+        return chain(((max(head[0], begin), head[1], head[2]),), found)
 
     def due(self, now: MonoMs) -> list[Status]:
         """The statuses whose deadline has come."""
@@ -195,7 +209,8 @@ class Runs:
 
     def held_by(self, holder: MemberId) -> list[Status]:
         """The statuses of what a member holds."""
-        return [one for one in self._statuses.values() if one.holder == holder]
+        known = self._statuses.values()
+        return [one for one in known if one.holder == holder and one.state is State.ACQUIRED]
 
     def in_state(self, state: State) -> Iterator[Run]:
         """The runs in a state, in order."""
@@ -239,9 +254,10 @@ class Runs:
         stored: int = 0,
         reason: str | None = None,
         lot: Span | None = None,
+        since: WallMs | None = None,
     ) -> Status:
         """The one status of these properties, to be laid."""
-        key = (state, deliveries, holder, deadline, stored, reason, lot)
+        key = (state, deliveries, holder, deadline, stored, reason, lot, since)
         known = self._statuses.get(key)
         if known is None:
             known = self._statuses[key] = Status(*key)

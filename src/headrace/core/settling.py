@@ -1,18 +1,26 @@
 """What a verdict makes of records: the seed's state diagram, row by row. KIP-932."""
 
 from headrace.core.runs import State, Status
-from headrace.core.share_words import NO_RECORD, Policy, Settled, ShareKey, Verdict
-from headrace.core.types import Span
+from headrace.core.share_words import NO_RECORD, Ended, Hold, Policy, Settled, ShareKey, Verdict
+from headrace.core.types import MemberId, Span
 
-_Outcome = tuple[State, str | None]
+LIMIT_REACHED = "delivery count limit"  # how the reason begins that is given then
+_Outcome = tuple[State, str | None, Hold]
 
 
 class Settling:
-    """Settles records of one share-partition; those that are alike are decided once."""
+    """Settles records of one share-partition; those that are alike are decided once.
 
-    def __init__(self, key: ShareKey, policy: Policy) -> None:
+    `ended` is why they are settled. `holder` has them where their lock has lapsed.
+    """
+
+    def __init__(
+        self, key: ShareKey, policy: Policy, ended: Ended, holder: MemberId | None = None
+    ) -> None:
         self._key = key
         self._policy = policy
+        self._ended = ended
+        self._holder = holder
         self._decided: dict[tuple[Status, Verdict, str | None], _Outcome] = {}
 
     def __call__(
@@ -22,10 +30,14 @@ class Settling:
         asked = (status, verdict, reason)
         outcome = self._decided.get(asked)
         if outcome is None:
-            outcome = self._decided[asked] = self._outcome(status, verdict, reason)
-        return Settled(self._key, span, outcome[0], status.deliveries, outcome[1])
+            state, why = self._outcome(status, verdict, reason)
+            hold = Hold(status.holder or self._holder, status.since, self._ended)
+            outcome = self._decided[asked] = (state, why, hold)
+        return Settled(self._key, span, outcome[0], status.deliveries, outcome[1], outcome[2])
 
-    def _outcome(self, status: Status, verdict: Verdict, reason: str | None) -> _Outcome:
+    def _outcome(
+        self, status: Status, verdict: Verdict, reason: str | None
+    ) -> tuple[State, str | None]:
         limit = self._policy.delivery_limit
         archive = State.ARCHIVING if self._policy.dead_letters else State.ARCHIVED
         match verdict:
@@ -38,7 +50,7 @@ class Settling:
             case Verdict.RELEASE if status.deliveries < limit:
                 return State.AVAILABLE, None
             case Verdict.RELEASE:
-                reached = f"delivery count limit {limit} reached"
+                reached = f"{LIMIT_REACHED} {limit} reached"
                 return archive, f"{reached}: {reason}" if reason else reached
             case _:
                 raise AssertionError(f"{verdict} settles nothing")

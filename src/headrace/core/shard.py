@@ -10,10 +10,10 @@ from itertools import count
 from typing import assert_never
 from uuid import UUID
 
+from headrace.core.archived import Archive, PageForgotten, PageListed, found_in
 from headrace.core.errors import Refused, Why
-from headrace.core.lease_settling import committed, reclaimed, renewed
+from headrace.core.lease_settling import acquired, committed, reclaimed, renewed
 from headrace.core.leases import (
-    Held,
     Lease,
     LeaseAcquired,
     LeaseCommitted,
@@ -31,6 +31,7 @@ from headrace.core.runs import Runs, State
 from headrace.core.shard_words import (
     AcquireLease,
     AlterShareOffsets,
+    ClearArchived,
     Command,
     CommitLease,
     DeleteShareGroup,
@@ -66,7 +67,6 @@ from headrace.core.share_partition import SharePartition
 from headrace.core.share_starts import started
 from headrace.core.share_words import (
     PORTION_RUNS,
-    Acquire,
     Acquired,
     Advanced,
     Leaving,
@@ -77,7 +77,7 @@ from headrace.core.share_words import (
     Started,
 )
 from headrace.core.share_words import Event as PartitionEvent
-from headrace.core.types import MemberId, MonoMs, Now, Span, after
+from headrace.core.types import MemberId, MonoMs, Now, after
 
 _RUNS = (Settled, Acquired, Replayed)  # the events that lay runs
 
@@ -90,6 +90,7 @@ class ShareShard:
         self.groups: dict[str, ShareGroup] = {}
         self.partitions: dict[ShareKey, SharePartition] = {}
         self.leases: dict[LeaseKey, Lease] = {}
+        self.archive = Archive()
         self.archiving: set[ShareKey] = set()  # where dead letters wait to be written
         self.restarted: dict[str, MonoMs] = {}  # groups whose members are not known since
         self._of_group: dict[str, dict[ShareKey, SharePartition]] = {}
@@ -114,6 +115,12 @@ class ShareShard:
 
     def decide(self, command: Command, now: Now) -> Decided[Event] | Refused:
         """The events that `command` makes true and the caller's reply, or why not."""
+        answer = self._decide(command, now)
+        if isinstance(answer, Refused):
+            return answer
+        return Decided(self._with_lists(answer.events, now), answer.reply)
+
+    def _decide(self, command: Command, now: Now) -> Decided[Event] | Refused:
         match command:
             case Heartbeat():
                 return self._heartbeat(command, now)
@@ -133,9 +140,12 @@ class ShareShard:
                 return decide_admin(command, self.queue(command.group), self._outside, now)
             case ForgetTopic(topic_id):
                 return Decided([Forgotten(k) for k in self.partitions if k.topic_id == topic_id])
-            case Keep(partitions, leases):
-                kept = [PartitionKept(key) for key in partitions if key in self.partitions]
-                return Decided([*kept, *(LeaseKept(one) for one in leases if one in self.leases)])
+            case ClearArchived(key, through):
+                return Decided(self.archive.cleared(key, through))
+            case Keep(partitions, leases, pages):
+                kept: list[Event] = [PartitionKept(o) for o in partitions if o in self.partitions]
+                kept += [LeaseKept(one) for one in leases if one in self.leases]
+                return Decided([*kept, *(e for one in pages for e in self.archive.kept(*one))])
             case Recovered():
                 # Where a lock lapsed two leases may know of a record: the later delivery, applied
                 # last, is the one that holds it.
@@ -157,8 +167,9 @@ class ShareShard:
         for group in self.groups.values():
             due = group.next_deadline()
             if due is not None and due <= now.mono:
-                events += group.expired(now, self._views(group.topics()))
-        return events
+                timing = self._outside.timing(group.name)
+                events += group.expired(now, timing, self._views(group.topics()))
+        return self._with_lists(events, now)
 
     def next_deadline(self) -> MonoMs | None:
         """When the next lock or session ends."""
@@ -209,6 +220,8 @@ class ShareShard:
                 self._apply_to_lease(event)
             case Restarted(at, groups):
                 self.restarted = dict.fromkeys(groups, at)
+            case PageListed() | PageForgotten():
+                self.archive.apply(event)
             case PartitionKept() | LeaseKept():
                 pass  # nothing is new but the record
             case Forgotten() | LeaseForgotten() | GroupForgotten():
@@ -262,6 +275,16 @@ class ShareShard:
 
     # ---- decisions
 
+    def _with_lists(self, events: Sequence[Event], now: Now) -> Sequence[Event]:
+        """Events, and what they change in the lists of what was archived without a dead letter."""
+        more: list[Event] = []
+        for key, runs in found_in(events, self.partitions, now).items():
+            more += self.archive.listed(key, runs)
+        for event in events:
+            if isinstance(event, Forgotten):
+                more += self.archive.forgotten(event.key)
+        return [*events, *more] if more else events
+
     def _member_left(self, group: str, member: MemberId, now: Now) -> list[Event]:
         policy, left = self._outside.policy(group), PORTION_RUNS
         events: list[Event] = []
@@ -287,7 +310,8 @@ class ShareShard:
         # A topic that was subscribed to before it existed is read from its first record: "latest"
         # is where it was when the subscription was added, and it was nowhere.
         appeared = [view for name, view in views.items() if name in waited_for]
-        added = [view for name, view in views.items() if name not in waited_for]
+        found = command.starts
+        added = [v.since(found.get(n, ())) for n, v in views.items() if n not in waited_for]
         earliest = self._outside.starts_earliest(command.group)
         known = self.partitions_of(command.group)
         starts = [
@@ -339,7 +363,10 @@ class ShareShard:
         policy = self._outside.policy(lease.key[0])
         match command:
             case AcquireLease():
-                return self._acquire(lease, command, now)
+                views = {view.id: view for view in self._views(lease.topics).values()}
+                return acquired(
+                    lease, command, self.partitions_of(lease.key[0]), views, now, policy
+                )
             case RenewLease():
                 return renewed(lease, self.partitions, now, policy)
             case StageLease(_, _, seq) if seq <= lease.committed:
@@ -353,43 +380,6 @@ class ShareShard:
                 return committed(lease, seq, self.partitions, policy)
             case _:
                 assert_never(command)
-
-    def _acquire(self, lease: Lease, command: AcquireLease, now: Now) -> Decided[Event] | Refused:
-        known = lease.acquisitions.get(command.seq)
-        if known is not None:
-            return Decided(self._reclaimed(lease, now), known.held)
-        refused = lease.check_new(command.seq)
-        if refused is not None:
-            return refused
-        group = lease.key[0]
-        policy = self._outside.policy(group)
-        views = {view.id: view for view in self._views(lease.topics).values()}
-        mine = [key for key in sorted(self.partitions_of(group)) if key.topic_id in views]
-        turn = command.seq % len(mine) if mine else 0
-        acquired: list[Event] = []
-        left = command.records_max
-        for index, key in enumerate(mine[turn:] + mine[:turn]):
-            partition, end = self.partitions[key], views[key.topic_id].ends[key.partition]
-            first = partition.next_fetch_offset()
-            if first >= end:
-                continue
-            quota = -(-left // (len(mine) - index))
-            wanted = Acquire(
-                lease.holder, [Span(first, end - 1)], quota, policy.lease_window, exact=True
-            )
-            taken = _certain(partition.decide(wanted, now, policy))
-            left -= sum(len(event.span) for event in taken if isinstance(event, Acquired))
-            acquired += taken
-        starts = started(group, self.partitions_of(group), views.values(), earliest=True)
-        held = tuple(
-            sorted(
-                (Held(e.key, e.span, e.deliveries) for e in acquired if isinstance(e, Acquired)),
-                key=lambda one: (one.key, one.span),
-            )
-        )
-        if not held:
-            return Decided(starts, held)
-        return Decided([*starts, *acquired, LeaseAcquired(lease.key, command.seq, held)], held)
 
     def _reclaimed(self, lease: Lease, now: Now) -> list[Acquired]:
         return reclaimed(lease, self.partitions, now, self._outside.policy(lease.key[0]))

@@ -1,9 +1,11 @@
 """The words of a shard: what it may know of the outside, its commands, events and replies."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
+from headrace.core.archived import ArchiveEvent
 from headrace.core.leases import LeaseEvent, LeaseForgotten, LeaseKey, Staged
 from headrace.core.share_group import GroupEvent, GroupForgotten, Heartbeat, Timing, TopicView
 from headrace.core.share_words import Command as PartitionCommand
@@ -18,7 +20,11 @@ class Outside(Protocol):
     def policy(self, group: str) -> Policy: ...
     def timing(self, group: str) -> Timing: ...
     def starts_earliest(self, group: str) -> bool:
-        """Whether share.auto.offset.reset of the group is earliest; latest otherwise."""
+        """Whether share.auto.offset.reset of the group is no end of a log, but earliest.
+
+        By duration too: where that leads comes with the command, and what it does not tell of was
+        created since.
+        """
 
     def topic(self, name: str) -> TopicView | None: ...
 
@@ -101,6 +107,7 @@ class Keep:
 
     partitions: tuple[ShareKey, ...]
     leases: tuple[LeaseKey, ...]
+    pages: tuple[tuple[ShareKey, int], ...] = ()  # of lists of archived records
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +119,14 @@ class Recovered:
 class AlterShareOffsets:
     """Set SPSO of partitions of a group without members, by name of their topics.
 
-    A start of TO_POLICY is where share.auto.offset.reset of the group leads now. The reply has a
-    Refused or None for each, in order.
+    A start of TO_POLICY is where share.auto.offset.reset of the group leads now; `policy` has where
+    that is by duration, as a Heartbeat's `starts`. The reply has a Refused or None for each, in
+    order.
     """
 
     group: str
     starts: tuple[tuple[str, int, int], ...]  # topic, partition, start
+    policy: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +144,18 @@ class DeleteShareGroup:
     group: str
 
 
+@dataclass(frozen=True, slots=True)
+class ClearArchived:
+    """Forget what was archived without a dead letter in a share-partition, up to a number."""
+
+    key: ShareKey
+    through: int
+
+
 LeaseCommand = OpenLease | AcquireLease | RenewLease | StageLease | CommitLease
 AdminCommand = AlterShareOffsets | DeleteShareOffsets | DeleteShareGroup
 GroupCommand = Heartbeat | ReleaseMember | AdminCommand
-Command = GroupCommand | On | LeaseCommand | ForgetTopic | Keep | Recovered
+Command = GroupCommand | On | LeaseCommand | ForgetTopic | Keep | Recovered | ClearArchived
 
 
 # ---- events and replies
@@ -175,7 +192,7 @@ class Restarted:
 
 Kept = PartitionKept | LeaseKept
 GroupsForgotten = Forgotten | LeaseForgotten | GroupForgotten
-Event = PartitionEvent | GroupEvent | LeaseEvent | GroupsForgotten | Kept | Restarted
+Event = PartitionEvent | GroupEvent | LeaseEvent | ArchiveEvent | GroupsForgotten | Kept | Restarted
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,12 @@ def _altered(command: AlterShareOffsets, queue: Queue, topics: Topics) -> Decide
     events: list[Started] = []
     reply: list[Refused | None] = []
     views = {name: topics.topic(name) for name in dict.fromkeys(one[0] for one in command.starts)}
+    aged = {
+        name: view.since(command.policy.get(name, ()))
+        for name, view in views.items()
+        if view is not None
+    }
+    earliest = topics.starts_earliest(queue.name)
     for name, index, wanted in command.starts:
         view = views[name]
         if view is None or not 0 <= index < view.partitions:
@@ -125,7 +131,7 @@ def _altered(command: AlterShareOffsets, queue: Queue, topics: Topics) -> Decide
         first, end = view.starts[index], view.ends[index]
         start = wanted
         if wanted == TO_POLICY:
-            start = first if topics.starts_earliest(queue.name) else end
+            start = aged[name].starts[index] if earliest else end
         if not 0 <= start <= end:
             # A start beyond the end would pass over records that are yet to be produced.
             told = f"Offset {wanted} is not in the log of {name}-{index}, which ends at {end}."
@@ -137,8 +143,7 @@ def _altered(command: AlterShareOffsets, queue: Queue, topics: Topics) -> Decide
         events.append(Started(key, max(start, first), state_epoch))
         reply.append(None)
     reset = frozenset(event.key for event in events)
-    there = (view for view in views.values() if view is not None)
-    events += _beside(queue, reset, there, earliest=topics.starts_earliest(queue.name))
+    events += _beside(queue, reset, aged.values(), earliest=earliest)
     return Decided([*events, *_discarded(queue, reset)], tuple(reply))
 
 

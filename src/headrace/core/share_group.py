@@ -7,13 +7,13 @@ phase, because acquisition locks protect the records (reference: heartbeat rules
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 from uuid import UUID
 
 from headrace.core.assignors import Assignment, share
 from headrace.core.errors import Refused, Why
-from headrace.core.types import MemberId, MonoMs, Now, TopicPartition, after
+from headrace.core.types import MemberId, MonoMs, Now, TopicPartition, after, elapsed_ms
 
 JOIN, LEAVE = 0, -1  # epochs with a meaning of their own in a heartbeat
 _WAITING_MS = 200  # between heartbeats of a member that has nothing to read yet
@@ -21,18 +21,24 @@ _WAITING_MS = 200  # between heartbeats of a member that has nothing to read yet
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Settings of a group's membership, in milliseconds, and how many members it may have."""
+    """Settings of a group's membership, in milliseconds, and how many members it may have.
+
+    Between two assignments lie `assignment_interval_ms` at least; with 0 each change is assigned at
+    once.
+    """
 
     session_ms: int = 45_000
     heartbeat_ms: int = 5_000
     members_max: int = 200
+    assignment_interval_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """ShareGroupHeartbeat: join (epoch 0), stay, or leave (epoch -1).
 
-    `topics` is None when the subscription did not change.
+    `topics` is None when the subscription did not change. `starts` has, by the name of a topic,
+    where share.auto.offset.reset by duration leads in each partition.
     """
 
     group: str
@@ -42,6 +48,7 @@ class Heartbeat:
     client_id: str = ""
     client_host: str = ""
     rack: str | None = None
+    starts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +84,12 @@ class MemberGone:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """A new target assignment, and with it a new group epoch. Volatile."""
+    """A new group epoch, with the target assignment that was made `at` a time. Volatile."""
 
     group: str
     epoch: int
     assignment: Assignment
+    at: MonoMs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,11 @@ class TopicView:
     def partitions(self) -> int:
         return len(self.ends)
 
+    def since(self, found: tuple[int, ...]) -> "TopicView":
+        """The same, beginning where was `found` for the first partitions, the rest as it is."""
+        moved = (max(pair) for pair in zip(self.starts, found, strict=False))
+        return replace(self, starts=(*moved, *self.starts[len(found) :]))
+
 
 class ShareGroup:
     """The state machine of one group's membership."""
@@ -124,6 +137,7 @@ class ShareGroup:
         self.epoch = 0
         self.members: dict[MemberId, Member] = {}
         self.assignment: Assignment = {}
+        self.assigned_at: MonoMs | None = None
 
     def topics(self) -> frozenset[str]:
         """Every topic that some member subscribes to."""
@@ -141,7 +155,7 @@ class ShareGroup:
         if command.epoch == LEAVE:
             if known is None:
                 return _unknown(command.member)
-            return self._gone({known.id}, topics), Seen(LEAVE, 0, None)
+            return self._gone({known.id}, now, timing, topics), Seen(LEAVE, 0, None)
         refused = self._check(command, known, timing)
         if refused is not None:
             return refused
@@ -162,9 +176,13 @@ class ShareGroup:
             command.rack if joined or known is None else known.rack,
         )
         events: list[GroupEvent] = []
-        epoch, target = self._target({**self.members, seen.id: seen}, topics, joined=known is None)
-        if epoch != self.epoch:
-            events.append(Assigned(self.name, epoch, target))
+        members = {**self.members, seen.id: seen}
+        assigned = self._assigned(members, now, timing, topics, changed=known is None)
+        if assigned is not None:
+            events.append(assigned)
+        epoch, target = self.epoch, self.assignment
+        if assigned is not None:
+            epoch, target = assigned.epoch, assigned.assignment
         told = target.get(seen.id, frozenset())
         changed = known is None or told != known.told
         unchanged_epoch = known is not None and known.epoch == epoch
@@ -182,10 +200,12 @@ class ShareGroup:
         interval_ms = timing.heartbeat_ms if told else min(timing.heartbeat_ms, _WAITING_MS)
         return events, Seen(epoch, interval_ms, told if tell else None)
 
-    def expired(self, now: Now, topics: Mapping[str, TopicView]) -> list[GroupEvent]:
+    def expired(
+        self, now: Now, timing: Timing, topics: Mapping[str, TopicView]
+    ) -> list[GroupEvent]:
         """Remove the members whose session ended."""
         late = {member.id for member in self.members.values() if member.expires <= now.mono}
-        return self._gone(late, topics) if late else []
+        return self._gone(late, now, timing, topics) if late else []
 
     def apply(self, event: GroupEvent) -> None:
         """The only place where membership changes."""
@@ -194,8 +214,8 @@ class ShareGroup:
                 self.members[member.id] = member
             case MemberGone(_, member_id):
                 self.members.pop(member_id, None)
-            case Assigned(_, epoch, assignment):
-                self.epoch, self.assignment = epoch, assignment
+            case Assigned(_, epoch, assignment, at):
+                self.epoch, self.assignment, self.assigned_at = epoch, assignment, at
             case _:
                 assert_never(event)
 
@@ -221,28 +241,46 @@ class ShareGroup:
             )
         return None
 
-    def _target(
+    def _assigned(
         self,
         members: Mapping[MemberId, Member],
+        now: Now,
+        timing: Timing,
         topics: Mapping[str, TopicView],
         *,
-        joined: bool = False,
-    ) -> tuple[int, Assignment]:
+        changed: bool,
+    ) -> Assigned | None:
+        """The next epoch, where there is one: `changed` members, or another assignment."""
         wanted = {
             member.id: frozenset(topics[name].id for name in member.topics if name in topics)
             for member in members.values()
         }
         sizes = {view.id: view.partitions for view in topics.values()}
-        target = share(wanted, sizes)
-        if target == self.assignment and not joined:
-            return self.epoch, self.assignment
-        return self.epoch + 1, target
+        target, at = share(wanted, sizes), now.mono
+        if self.assigned_at is not None and target != self.assignment:
+            kept = {
+                member: frozenset(
+                    one for one in self.assignment.get(member, ()) if one.topic_id in topics_of
+                )
+                for member, topics_of in wanted.items()
+            }
+            age_ms = elapsed_ms(self.assigned_at, now.mono)
+            if age_ms < timing.assignment_interval_ms and any(kept.values()):
+                # The next heartbeat after the interval brings the other one (KIP-1263).
+                target, at = kept, self.assigned_at
+        elif self.assigned_at is not None:
+            at = self.assigned_at
+        if target == self.assignment and not changed:
+            return None
+        return Assigned(self.name, self.epoch + 1, target, at)
 
-    def _gone(self, gone: set[MemberId], topics: Mapping[str, TopicView]) -> list[GroupEvent]:
+    def _gone(
+        self, gone: set[MemberId], now: Now, timing: Timing, topics: Mapping[str, TopicView]
+    ) -> list[GroupEvent]:
         left = {key: member for key, member in self.members.items() if key not in gone}
         events: list[GroupEvent] = [MemberGone(self.name, member) for member in sorted(gone)]
-        epoch, target = self._target(left, topics, joined=True)
-        return [*events, Assigned(self.name, epoch, target)]
+        assigned = self._assigned(left, now, timing, topics, changed=True)
+        return [*events, assigned] if assigned is not None else events
 
 
 def _unknown(member: MemberId) -> Refused:

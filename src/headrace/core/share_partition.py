@@ -29,7 +29,9 @@ from headrace.core.share_words import (
     Advanced,
     Command,
     DeadLettered,
+    Ended,
     Event,
+    Hold,
     Leaving,
     LogStartMoved,
     Policy,
@@ -41,7 +43,7 @@ from headrace.core.share_words import (
     Started,
     Verdict,
 )
-from headrace.core.types import MemberId, MonoMs, Now, Span, after
+from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs, after
 
 _NEVER = 1 << 15  # more deliveries than can be counted
 
@@ -89,22 +91,18 @@ class SharePartition:
         """The events that `command` makes true, or why not. Changes nothing."""
         match command:
             case Acquire():
-                return self._acquire(command, after(now.mono, policy.lock_ms), policy)
+                return self._acquire(command, now, policy)
             case Acknowledge():
                 return self._acknowledge(command, after(now.mono, policy.lock_ms), policy)
             case ReleaseHeld(holder, runs_max):
                 held = self.runs.of(self.runs.held_by(holder))
-                events = self._released(islice(held, runs_max), policy)
+                left = Settling(self.key, policy, Ended.MEMBER_LEFT)
+                events = _released(islice(held, runs_max), left)
                 return [*events, Leaving(self.key, holder)] if next(held, None) else events
             case Reclaim():
-                return self._reclaim(command, after(now.mono, policy.lock_ms))
-            case DeadLettered(spans):
-                return [
-                    Settled(self.key, Span(first, last), State.ARCHIVED, old.deliveries, old.reason)
-                    for span in spans
-                    for first, last, old in self.runs.between(span.first, span.last)
-                    if old.state is State.ARCHIVING
-                ]
+                return self._reclaim(command, after(now.mono, policy.lock_ms), now.wall)
+            case DeadLettered():
+                return self._dead_lettered(command)
             case LogStartMoved(start):
                 return [Advanced(self.key, start)] if start > self.start else []
             case _:
@@ -118,10 +116,13 @@ class SharePartition:
         due = self.next_deadline()
         if due is None or due > now.mono:
             return []
-        ended = self.runs.due(now.mono)
-        for holder in self.leaving:
-            ended += self.runs.held_by(holder)
-        return self._released(islice(self.runs.of(ended), runs_max), policy)
+        left = [one for holder in self.leaving for one in self.runs.held_by(holder)]
+        events = _released(
+            islice(self.runs.of(left), runs_max), Settling(self.key, policy, Ended.MEMBER_LEFT)
+        )
+        overdue = [one for one in self.runs.due(now.mono) if one.holder not in self.leaving]
+        expired = Settling(self.key, policy, Ended.LOCK_EXPIRED)
+        return events + _released(islice(self.runs.of(overdue), runs_max - len(events)), expired)
 
     def apply(self, event: Event) -> None:
         """The only place where the state changes."""
@@ -150,12 +151,13 @@ class SharePartition:
 
     # ---- decisions
 
-    def _acquire(self, command: Acquire, deadline: MonoMs, policy: Policy) -> list[Event]:
+    def _acquire(self, command: Acquire, now: Now, policy: Policy) -> list[Event]:
         gap = command.gap
         events = [] if gap is None else self._without_records(gap)
         if not command.batches or command.holder in self.leaving:
             return events
-        key, holder = self.key, command.holder
+        key, holder, since = self.key, command.holder, now.wall
+        deadline = after(now.mono, policy.lock_ms)
         from_offset, to_offset = command.batches[0].first, command.batches[-1].last
         left = command.records_max
         near = shrinks_from(policy.delivery_limit) if command.isolate else _NEVER
@@ -165,7 +167,7 @@ class SharePartition:
             deliveries, lot = status.deliveries + 1, status.lot
             if deliveries > near:
                 if left == command.records_max:
-                    events += self._suspects(command, first, to_offset, deadline, policy)
+                    events += self._suspects(command, first, to_offset, now, policy)
                 return events
             stop = last if last <= to_offset else to_offset
             if stop - first >= left:
@@ -173,7 +175,8 @@ class SharePartition:
             span = Span(first, stop)
             if deliveries == near:
                 lot = span
-            events.append(Acquired(key, span, deliveries, holder, deadline, lot, deliveries - 1))
+            stored = deliveries - 1
+            events.append(Acquired(key, span, deliveries, holder, deadline, lot, stored, since))
             left -= stop - first + 1
         fresh_from = self.end
         if gap is not None and gap.first <= fresh_from <= gap.last:
@@ -182,37 +185,42 @@ class SharePartition:
             allowance = min(left, command.window - self.unfinished)
             if allowance > 0:
                 span = Span(fresh_from, _taken_to(command, fresh_from, to_offset, allowance))
-                events.append(Acquired(key, span, 1, holder, deadline))
+                events.append(Acquired(key, span, 1, holder, deadline, since=since))
         return events
 
     def _suspects(
-        self, command: Acquire, first: int, to_offset: int, deadline: MonoMs, policy: Policy
+        self, command: Acquire, first: int, to_offset: int, now: Now, policy: Policy
     ) -> list[Event]:
         """Acquire what may be given of records that are near the delivery limit."""
         limit, key, holder = policy.delivery_limit, self.key, command.holder
-        available = self.runs.available(first)
+        given = shrunk(self.runs.available(first), to_offset, limit, command.records_max)
+        deadline = after(now.mono, policy.lock_ms)
         return [
-            Acquired(key, Span(one.first, one.last), one.deliveries + 1, holder, deadline, one.lot)
-            for one in shrunk(available, to_offset, limit, command.records_max)
-        ]
+            Acquired(
+                key, Span(one.first, one.last), one.deliveries + 1, holder, deadline, one.lot,
+                since=now.wall,
+            )
+            for one in given
+        ]  # fmt: skip
 
     def _without_records(self, gap: Span) -> list[Event]:
         """Archive what compaction removed: nobody can be given it, and SPSO must pass it."""
+        nobody = Hold(None, None, Ended.NO_RECORD)
         events: list[Event] = [
-            Settled(self.key, Span(first, last), State.ARCHIVED, status.deliveries, NO_RECORD)
-            for first, last, status in self.runs.between(gap.first, gap.last)
-            if status.state is State.AVAILABLE
+            Settled(self.key, Span(first, last), State.ARCHIVED, old.deliveries, NO_RECORD, nobody)
+            for first, last, old in self.runs.between(gap.first, gap.last)
+            if old.state is State.AVAILABLE
         ]
         if gap.first <= self.end <= gap.last:
             beyond = Span(self.end, gap.last)
-            events.append(Settled(self.key, beyond, State.ARCHIVED, 0, NO_RECORD))
+            events.append(Settled(self.key, beyond, State.ARCHIVED, 0, NO_RECORD, nobody))
         return events
 
     def _acknowledge(
         self, command: Acknowledge, deadline: MonoMs, policy: Policy
     ) -> list[Event] | Refused:
         events: list[Event] = []
-        settle = Settling(self.key, policy)
+        settle = Settling(self.key, policy, Ended.ACKNOWLEDGED)
         before = -1
         for batch in command.batches:
             span, verdicts = batch.span, batch.verdicts
@@ -253,20 +261,32 @@ class SharePartition:
                 return Refused(Why.NOT_THE_HOLDER, f"{Span(first, last)} is held by another member")
         return None
 
-    def _released(self, pieces: Iterable[Piece], policy: Policy) -> list[Event]:
-        settle = Settling(self.key, policy)
-        release = Verdict.RELEASE
-        return [settle(Span(first, last), status, release) for first, last, status in pieces]
+    def _dead_lettered(self, command: DeadLettered) -> list[Event]:
+        target = command.copied_to
+        ended = Ended.NOT_COPIED if target is None else Ended.COPIED
+        events: list[Event] = []
+        for span in command.spans:
+            for first, last, old in self.runs.between(span.first, span.last):
+                if old.state is State.ARCHIVING:
+                    hold = Hold(old.holder, None, ended, target)
+                    part, count, reason = Span(first, last), old.deliveries, old.reason
+                    if command.trouble:
+                        reason = f"{reason}; no dead letter: {command.trouble}"
+                    events.append(Settled(self.key, part, State.ARCHIVED, count, reason, hold))
+        return events
 
-    def _reclaim(self, command: Reclaim, deadline: MonoMs) -> list[Event]:
+    def _reclaim(self, command: Reclaim, deadline: MonoMs, now: WallMs) -> list[Event]:
         span, deliveries, holder = command.span, command.deliveries, command.holder
         events: list[Event] = [
-            Acquired(self.key, Span(first, last), deliveries, holder, deadline, status.lot)
-            for first, last, status in self.claimable(span, deliveries, holder)
-        ]
+            Acquired(
+                self.key, Span(first, last), deliveries, holder, deadline, old.lot,
+                since=None if old.state is State.ACQUIRED else now,
+            )
+            for first, last, old in self.claimable(span, deliveries, holder)
+        ]  # fmt: skip
         if deliveries == 1 and span.last >= self.end:
             beyond = Span(max(self.end, span.first), span.last)
-            events.append(Acquired(self.key, beyond, 1, holder, deadline))
+            events.append(Acquired(self.key, beyond, 1, holder, deadline, since=now))
         return events
 
     def claimable(self, span: Span, deliveries: int, holder: MemberId) -> list[Piece]:
@@ -305,6 +325,11 @@ class SharePartition:
                 break
             start = last + 1
         self.runs.drop_below(start)
+
+
+def _released(pieces: Iterable[Piece], settle: Settling) -> list[Event]:
+    release = Verdict.RELEASE
+    return [settle(Span(first, last), status, release) for first, last, status in pieces]
 
 
 def _taken_to(command: Acquire, first: int, last: int, records_max: int) -> int:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.core.runs import State
-from headrace.core.types import MemberId, MonoMs, Span
+from headrace.core.types import MemberId, MonoMs, Span, WallMs
 
 NO_RECORD = "no record at this offset"
 PORTION_RUNS = 500  # that are settled without a pause where nobody asked for more: some 3 ms
@@ -128,9 +128,15 @@ class Reclaim:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettered:
-    """The copies of these ARCHIVING records are durable, or there can be none."""
+    """The copies of these ARCHIVING records are durable, or there can be none.
+
+    `copied_to` is the topic and partition of the copies, as in `letters-0`; None: there are none,
+    for a `trouble` that is told with the reason of the records.
+    """
 
     spans: Sequence[Span]
+    copied_to: str | None = None
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +151,39 @@ Command = Acquire | Acknowledge | ReleaseHeld | Reclaim | DeadLettered | LogStar
 
 # ---- events; those that come by the thousand are tuples, which are made in half the time
 
-Range = tuple[int, int, State, int, str | None]  # first, last, state, deliveries, reason
+
+class Ended(IntEnum):
+    """Why records are what they are now: how their delivery ended, or what else settled them.
+
+    The numbers stand in the journal.
+    """
+
+    ACKNOWLEDGED = 0  # the member's own word
+    LOCK_EXPIRED = 1
+    MEMBER_LEFT = 2  # its share session ended: it closed it, or its connection was lost
+    LEASE_COMMITTED = 3
+    NO_RECORD = 4  # nobody had them: there is no record at these offsets
+    COPIED = 5  # their dead letters are written
+    NOT_COPIED = 6  # there can be no dead letters of them
+
+
+class Hold(NamedTuple):
+    """Who had records until they were settled, and since when; many ranges share one of it.
+
+    `ended` is None in a snapshot, which knows the last holder of archived records only. `detail`
+    is where copies are. `client` is who the holder said it was; the journal adds it. For people,
+    but for the holder of archived records, which is state.
+    """
+
+    holder: MemberId | None
+    since: WallMs | None = None
+    ended: Ended | None = None
+    detail: str | None = None
+    client: str | None = None
+
+
+# first, last, state, deliveries, reason, and who had them
+Range = tuple[int, int, State, int, str | None, Hold | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +199,8 @@ class Acquired(NamedTuple):
     """A holder has the span until `deadline`, for the `deliveries`-th time. Volatile.
 
     `lot` is the span delivered together when redelivery began to shrink (core.redelivery), `stored`
-    the deliveries that the journal knows of; None: what the state has.
+    the deliveries that the journal knows of, `since` when the holder got it; None: what the state
+    has.
     """
 
     key: ShareKey
@@ -171,6 +210,7 @@ class Acquired(NamedTuple):
     deadline: MonoMs
     lot: Span | None = None
     stored: int | None = None
+    since: WallMs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +222,17 @@ class Leaving:
 
 
 class Settled(NamedTuple):
-    """The span left the hands of its holder, or a dead letter was written. Durable."""
+    """The span left the hands of its holder, or a dead letter was written. Durable.
+
+    `hold` tells of the holder; None: nothing is known of it.
+    """
 
     key: ShareKey
     span: Span
     state: State
     deliveries: int
     reason: str | None = None
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,11 @@ def earlier(instant: WallMs, duration_ms: int) -> WallMs:
     return WallMs(max(instant - duration_ms, 0))
 
 
+def later(instant: WallMs, duration_ms: int) -> WallMs:
+    """The calendar time `duration_ms` after."""
+    return WallMs(instant + duration_ms)
+
+
 @dataclass(init=False, frozen=True, slots=True, order=True)
 class Span:
     """Offsets `first` to `last`, both included, as ranges are on the wire; never empty."""

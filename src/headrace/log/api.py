@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from headrace.core.types import MonoMs, Now, WallMs
 from headrace.wire.batches import BatchHeader
+from headrace.wire.primitives import Buffer
 
 
 class Clock(Protocol):
@@ -85,7 +86,7 @@ class SegmentInfo(NamedTuple):
 class Slice:
     """Whole record batches as stored, the first of which holds or follows the asked offset."""
 
-    data: bytes
+    data: Buffer
     headers: Sequence[BatchHeader]
 
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable
 from typing import Protocol
 
-from headrace.log.api import File
+from headrace.log.api import File, Slice
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch, read_header
 from headrace.wire.primitives import Buffer
 
@@ -19,6 +19,7 @@ _LENGTH_AT = 8
 _MAGIC_AT = 16
 _MAGIC = 2
 _OVERHEAD = 12
+_SPARE_BYTES = 16 * 1024  # of a producer's batch, in which what is wanted may begin and end
 
 
 class Source(Protocol):
@@ -28,6 +29,8 @@ class Source(Protocol):
     def file(self) -> File: ...
     @property
     def size(self) -> int: ...
+    @property
+    def base_offset(self) -> int: ...
     @property
     def end_offset(self) -> int: ...
     def boundary(self, position: int) -> int:
@@ -66,6 +69,44 @@ class Stops:
             if found is not None:
                 return found
         return b""
+
+    def read_through(
+        self, segments: Iterable[Source], offset: int, last: int, max_bytes: int, end: int
+    ) -> Slice:
+        """Whole batches of one segment, from the one that holds or follows `offset` to `last`'s.
+
+        At most `max_bytes`, but at least one batch; none that begins at `end` or later. Little
+        beyond is looked at. Raises: OSError; CorruptBatch.
+        """
+        for segment in segments:
+            found = self._read_through(segment, offset, last, max_bytes, end)
+            if found is not None:
+                return found
+        return Slice(b"", ())
+
+    def _read_through(
+        self, segment: Source, offset: int, last: int, max_bytes: int, end: int
+    ) -> Slice | None:
+        offsets = segment.end_offset - segment.base_offset
+        guess = (last - offset + 1) * segment.size // max(offsets, 1)
+        wanted = min(guess + guess // 4 + _SPARE_BYTES, max_bytes)
+        found = self._begin(segment, offset, wanted, segment.size)
+        if found is None:
+            return None
+        data, position = found
+        room = segment.size - position
+        while True:
+            headers, size, is_passed = _up_to(data, last, end)
+            if is_passed or len(data) >= room or (headers and len(data) >= max_bytes):
+                break
+            wanted = min(2 * len(data), max_bytes) if headers else _size_at(data, 0)
+            more = segment.file.pread(min(wanted, room), position)
+            if len(more) <= len(data):
+                break
+            data = more
+        if headers:
+            self._remember(headers[-1].last_offset + 1, segment, position + size)
+        return Slice(data if size == len(data) else memoryview(data)[:size], headers)
 
     def _read(
         self, segment: Source, offset: int, max_bytes: int, stop: int, *, whole: bool
@@ -136,3 +177,23 @@ def _last_whole(data: bytes, position: int) -> tuple[int, int]:
     while len(data) - end >= HEADER_BYTES and end + (size := _size_at(data, end)) <= len(data):
         start, end = end, end + size
     return start, end
+
+
+def _up_to(data: bytes, last: int, end: int) -> tuple[list[BatchHeader], int, bool]:
+    """The whole batches up to the one that holds `last`, their size; whether that is all.
+
+    The first one also where it follows `last`: so it is told that nothing stands before.
+    """
+    found: list[BatchHeader] = []
+    size = 0
+    while len(data) - size >= HEADER_BYTES:
+        header = read_header(data, size)
+        if header.base_offset >= end or (found and header.base_offset > last):
+            return found, size, True
+        if header.size > len(data) - size:
+            break
+        found.append(header)
+        size += header.size
+        if header.last_offset >= last:
+            return found, size, True
+    return found, size, False

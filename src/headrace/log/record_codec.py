@@ -1,9 +1,10 @@
 """The journal of a share shard: events as records of `__share_group_state`, and back.
 
 Layout of Kafka 4.3's ShareSnapshotKey/Value (type 0) and ShareUpdateKey/Value (type 1), so that
-Kafka's tools read it, with two additions they pass over: a tagged field in a state batch that says
-why records were archived, and records of type 20900 that keep leases, which Kafka does not have.
-A key begins with its type, a value with its version, both int16.
+Kafka's tools read it, with additions they pass over: a tagged field in a state batch that says why
+records were archived, one of a record that says who had them (log.share_holds), and records of
+types that Kafka does not have: 20900 keeps leases, 20907 lists what was archived without a dead
+letter. A key begins with its type, a value with its version, both int16.
 
 A command's settled records become one ShareUpdate a share-partition, with SPSO as it is after the
 command (Kafka writes it one write late); a ShareSnapshot follows `updates_per_snapshot` updates, or
@@ -20,9 +21,11 @@ KIP-932 "Share coordinator"; KIP-1226 for DeliveryCompleteCount.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, takewhile
 from typing import NamedTuple
 
+from headrace.core.archived import ArchiveEvent, PageForgotten, PageListed
 from headrace.core.leases import (
     LeaseAcquired,
     LeaseCommitted,
@@ -40,13 +43,16 @@ from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import (
     Acquired,
     Advanced,
+    Hold,
     Range,
     Replayed,
     Settled,
     ShareKey,
     Started,
 )
-from headrace.core.types import Span, WallMs
+from headrace.core.types import MemberId, Span, WallMs
+from headrace.log import archived_records, share_holds
+from headrace.log.archived_records import ARCHIVED, page_record
 from headrace.log.lease_records import LEASE, lease_key, lease_record, restored
 from headrace.log.share_batches import durable, portions, read
 from headrace.wire.primitives import Malformed, Reader, Writer
@@ -57,6 +63,7 @@ _DELIVERY_COMPLETE_COUNT = 0  # a tag of Kafka's
 _UPDATE_KEY = UPDATE.to_bytes(2, "big")
 _UNCHANGED = -1
 _RUNS_PER_UPDATE = 64
+_CLIENT_TOLD_MAX = 100  # characters of the name that a client gives itself
 
 Bytes = bytes | None
 
@@ -69,6 +76,7 @@ class StateBatch:
     state: State
     deliveries: int
     reason: str | None = None
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +125,10 @@ class ShareJournal:
         for event in _without_locks(events):
             match event:
                 case Settled():
-                    key, span, state, deliveries, reason = event
+                    key, span, state, deliveries, reason, hold = event
                     if key is not told_of:  # hashing names costs more than all the rest
                         told, told_of = settled.setdefault(key, []), key
-                    told.append((span.first, span.last, state, deliveries, reason))
+                    told.append((span.first, span.last, state, deliveries, reason, hold))
                 case Replayed(key, ranges):
                     settled.setdefault(key, []).extend(ranges)
                 case Started(key) | PartitionKept(key):
@@ -137,8 +145,8 @@ class ShareJournal:
                     | LeaseKept()
                 ):
                     leases[event.lease] = None
-                case Forgotten() | LeaseForgotten():
-                    out.append(self._tombstone(event))
+                case PageListed() | PageForgotten() | Forgotten() | LeaseForgotten():
+                    out.append(self._entry(event))
                 case _:
                     pass  # members and assignments die with the process
         for key, ranges in settled.items():
@@ -169,15 +177,19 @@ class ShareJournal:
     def cold(self, before: int, count_max: int) -> Keep:
         """Of whom the newest whole state lies below an offset: the oldest so many."""
         partitions, leases = list[ShareKey](), list[LeaseKey]()
+        pages: list[tuple[ShareKey, int]] = []
         for key, offset in islice(self._newest.items(), count_max):
             if offset >= before:
                 break
             source = Reader(key)
-            if source.int16() == LEASE:
+            kind = source.int16()
+            if kind == LEASE:
                 leases.append((_text(source), _text(source)))
+            elif kind == ARCHIVED:
+                pages.append((_named(source), source.int64()))
             else:
                 partitions.append(_named(source))
-        return Keep(tuple(partitions), tuple(leases))
+        return Keep(tuple(partitions), tuple(leases), tuple(pages))
 
     def events(self, key: Bytes, value: Bytes) -> list[Event]:
         """What a record stands for. Raises: Malformed for bytes, types or versions not known."""
@@ -188,13 +200,15 @@ class ShareJournal:
         if kind == LEASE:
             lease = (_text(source), _text(source))
             return [restored(lease, value) if value is not None else LeaseForgotten(lease)]
+        if kind == ARCHIVED:
+            return [archived_records.restored(source, value)]
         if kind not in (SNAPSHOT, UPDATE):
             raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
         share_key = _named(source)
         if value is None:
             self.unfounded.discard(share_key)
             return [Forgotten(share_key)]
-        return self._replayed(_decoded(share_key, kind, value))
+        return self._replayed(_decoded(share_key, kind, value, all_holds=False))
 
     def _replayed(self, record: _Decoded) -> list[Event]:
         key = record.key
@@ -215,9 +229,12 @@ class ShareJournal:
         settled: list[Event] = [Replayed(key, record.ranges)]
         return [*settled, Advanced(key, record.start)] if record.start != _UNCHANGED else settled
 
-    def _tombstone(self, event: Forgotten | LeaseForgotten) -> Entry:
+    def _entry(self, event: ArchiveEvent | Forgotten | LeaseForgotten) -> Entry:
+        """The one record of an event: a page, or a tombstone."""
         if isinstance(event, LeaseForgotten):
             return Entry(lease_key(event.lease), None)
+        if not isinstance(event, Forgotten):
+            return page_record(event)
         self._snapshot_epochs.pop(event.key, None)
         self._updates.pop(event.key, None)
         return Entry(_share_key(SNAPSHOT, event.key), None)
@@ -237,7 +254,7 @@ class ShareJournal:
             self._updates[key] = 0
         epoch, entries = self._snapshot_epochs[key], list[Entry]()
         arrays = list(portions(ranges))
-        for number, array in enumerate(arrays, 1):
+        for number, (array, rows) in enumerate(arrays, 1):
             out = Writer()
             out.int16(_VALUE_VERSION)
             out.int32(epoch)
@@ -253,9 +270,21 @@ class ShareJournal:
                 out.int64(snapshot_at)
                 out.int64(snapshot_at)
             out.raw(array)
-            out.tags({_DELIVERY_COMPLETE_COUNT: partition.finished.to_bytes(4, "big")})
+            tags = {_DELIVERY_COMPLETE_COUNT: partition.finished.to_bytes(4, "big")}
+            holds = share_holds.encoded(rows, partial(self._client, key.group))
+            if holds is not None:
+                tags[share_holds.TAG] = holds
+            out.tags(tags)
             entries.append(Entry(_share_key(kind, key), bytes(out.data)))
         return entries
+
+    def _client(self, group: str, member: MemberId) -> str | None:
+        """Who a member says it is, while it is known."""
+        members = self._shard.groups.get(group)
+        known = None if members is None else members.members.get(member)
+        if known is None:
+            return None
+        return f"{known.client_id[:_CLIENT_TOLD_MAX] or '-'} /{known.client_host}"
 
 
 def read_share_record(key: Bytes, value: Bytes) -> ShareRecord | None:
@@ -269,10 +298,10 @@ def read_share_record(key: Bytes, value: Bytes) -> ShareRecord | None:
     kind = source.int16()
     if kind not in (SNAPSHOT, UPDATE):
         return None
-    decoded = _decoded(_named(source), kind, value)
+    decoded = _decoded(_named(source), kind, value, all_holds=True)
     batches = tuple(
-        StateBatch(Span(first, last), state, deliveries, reason)
-        for first, last, state, deliveries, reason in decoded.ranges
+        StateBatch(Span(first, last), state, deliveries, reason, hold)
+        for first, last, state, deliveries, reason, hold in decoded.ranges
     )
     return ShareRecord(
         decoded.key, decoded.snapshot_epoch, decoded.state_epoch, decoded.start, batches
@@ -304,7 +333,8 @@ def _share_key(kind: int, key: ShareKey) -> bytes:
     return bytes(out.data)
 
 
-def _decoded(key: ShareKey, kind: int, value: bytes) -> _Decoded:
+def _decoded(key: ShareKey, kind: int, value: bytes, *, all_holds: bool) -> _Decoded:
+    """Without `all_holds`, those of archived records are enough: they are state."""
     source = Reader(value)
     version = source.int16()
     if version != _VALUE_VERSION:
@@ -317,5 +347,7 @@ def _decoded(key: ShareKey, kind: int, value: bytes) -> _Decoded:
         source.int64()
         source.int64()
     ranges = read(source)
-    source.tags()
+    holds = source.tags().get(share_holds.TAG)
+    if holds is not None and (all_holds or any(one[4] is not None for one in ranges)):
+        ranges = share_holds.attached(ranges, share_holds.decoded(holds))
     return _Decoded(key, snapshot_epoch, state_epoch, start, ranges)

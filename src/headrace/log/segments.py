@@ -15,7 +15,7 @@ call written the next time.
 import errno
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from headrace.core.types import WallMs
 from headrace.log import snapshots, times
@@ -130,9 +130,7 @@ class SegmentedLog:
     # ---- writing
 
     def append(self, data: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int:
-        """As `Log.append`. Raises: OSError, with the log as it was before; always after a failed
-        `sync`, until the log was mended.
-        """
+        """As `Log.append`. Raises: OSError, with the log as before; after a fault until `mend`."""
         if self._torn or self._fault is not None:
             self._require_whole()
         first = offset = self._segments.active.end_offset
@@ -247,9 +245,7 @@ class SegmentedLog:
 
     def read(self, offset: int, max_bytes: int, *, end: int | None = None) -> Slice:
         """As `Log.read`; stops at the end of a segment. Raises: OffsetOutOfRange, OSError."""
-        if not self._start <= offset <= self.end_offset:
-            raise OffsetOutOfRange(offset, self._start, self.end_offset)
-        for segment in self._segments.from_offset(offset):
+        for segment in self._readable(offset):
             try:
                 found = segment.find(offset)
                 if found is not None:
@@ -262,11 +258,11 @@ class SegmentedLog:
         self, offset: int, max_bytes: int, *, end: int | None = None, whole: bool = True
     ) -> Buffer:
         """As `read`, but bytes; none when the first batch is larger and not `whole`."""
-        if not self._start <= offset <= self.end_offset:
-            raise OffsetOutOfRange(offset, self._start, self.end_offset)
-        return self._stops.read(
-            self._segments.from_offset(offset), offset, max_bytes, end, whole=whole
-        )
+        return self._stops.read(self._readable(offset), offset, max_bytes, end, whole=whole)
+
+    def read_through(self, offset: int, last: int, max_bytes: int, *, end: int) -> Slice:
+        """As `read`, and nothing behind the batch that holds `last`. Raises: also CorruptBatch."""
+        return self._stops.read_through(self._readable(offset), offset, last, max_bytes, end)
 
     def offset_for_time(self, timestamp: WallMs) -> tuple[int, WallMs] | None:
         """As `Log.offset_for_time`. Raises: CorruptBatch, also for what a producer put inside."""
@@ -368,6 +364,11 @@ class SegmentedLog:
         ):
             self.roll()
         return self._segments.active
+
+    def _readable(self, offset: int) -> Iterator[Segment]:
+        if not self._start <= offset <= self.end_offset:
+            raise OffsetOutOfRange(offset, self._start, self.end_offset)
+        return self._segments.from_offset(offset)
 
     def _refuse_after_fault(self) -> None:
         if self._fault is not None:

@@ -8,8 +8,9 @@ packed and unpacked in one go. Sources: ShareSnapshotValue.json, ShareUpdateValu
 import struct
 from collections.abc import Iterable, Iterator
 
-from headrace.core.runs import Runs, State
-from headrace.core.share_words import Range
+from headrace.core.runs import Runs, State, Status
+from headrace.core.share_words import Hold, Range
+from headrace.log.share_holds import Rows
 from headrace.wire.primitives import Malformed, Reader, Writer
 
 RECORD_BYTES_MAX = 1_000_000  # of state batches in one record; the rest goes into updates behind it
@@ -22,34 +23,50 @@ _DURABLE = {state.value: state for state in State if state is not State.ACQUIRED
 def durable(runs: Runs) -> list[Range]:
     """What outlives the process: locks forgotten, never-delivered records not mentioned."""
     ranges: list[Range] = []
+    holds: dict[Status, Hold] = {}
     for first, last, status in runs.pieces():
-        state, deliveries = status.state, status.deliveries
+        state, deliveries, hold = status.state, status.deliveries, None
         if state is State.ACQUIRED:
             state, deliveries = State.AVAILABLE, status.stored
+        elif status.holder is not None:
+            hold = holds.get(status) or holds.setdefault(status, Hold(status.holder))
         if deliveries or state is not State.AVAILABLE:
-            ranges.append((first, last, state, deliveries, status.reason))
+            ranges.append((first, last, state, deliveries, status.reason, hold))
     return ranges
 
 
-def portions(ranges: Iterable[Range]) -> Iterator[bytes]:
-    """The ranges as compact arrays of state batches for one record each; at least one."""
+def portions(ranges: Iterable[Range]) -> Iterator[tuple[bytes, Rows]]:
+    """The ranges as compact arrays of state batches for one record each, and who had them.
+
+    There is at least one.
+    """
     pack, encoded, size = _PLAIN.pack, list[bytes](), 0
     tags: dict[str, bytes] = {}  # of each reason; there are few
-    for first, last, state, deliveries, reason in ranges:
+    rows: Rows = []
+    held: Hold | None = None
+    held_from = 0
+    for first, last, state, deliveries, reason, hold in ranges:
         if size >= RECORD_BYTES_MAX:
-            yield _array(encoded)
-            encoded, size = [], 0
+            rows.append((len(encoded) - held_from, held))
+            yield _array(encoded), rows
+            encoded, size, rows, held_from = [], 0, [], 0
+            held = hold
+        elif hold is not held:
+            if encoded:
+                rows.append((len(encoded) - held_from, held))
+            held, held_from = hold, len(encoded)
         batch = pack(first, last, state, deliveries, _UNTAGGED)
         if reason:
             told = tags.get(reason) or tags.setdefault(reason, _tagged(reason))
             batch = batch[:-1] + told
         encoded.append(batch)
         size += len(batch)
-    yield _array(encoded)
+    rows.append((len(encoded) - held_from, held))
+    yield _array(encoded), rows
 
 
 def read(source: Reader) -> tuple[Range, ...]:
-    """A compact array of state batches. Raises: Malformed."""
+    """A compact array of state batches, without their holds. Raises: Malformed."""
     count = source.count(flexible=True)
     if count < 0:
         raise Malformed("null where state batches must stand")
@@ -69,7 +86,7 @@ def _read_plain(source: Reader, count: int) -> tuple[Range, ...] | None:
     for first, last, state, deliveries, tags in _PLAIN.iter_unpack(packed):
         if tags or state not in states or not 0 <= first <= last:
             return None
-        ranges.append((first, last, states[state], deliveries, None))
+        ranges.append((first, last, states[state], deliveries, None, None))
     return tuple(ranges)
 
 
@@ -81,7 +98,7 @@ def _read_tagged(source: Reader) -> Range:
     if state not in _DURABLE:
         raise Malformed(f"delivery state {state} cannot be durable")
     told = bytes(reason).decode(errors="replace") if reason else None
-    return first, last, _DURABLE[state], deliveries, told
+    return first, last, _DURABLE[state], deliveries, told, None
 
 
 def _tagged(reason: str) -> bytes:

@@ -13,6 +13,7 @@ from uuid import UUID
 from headrace.core.errors import Refused, Why
 from headrace.core.leases import Staged
 from headrace.core.machine import Entry
+from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import (
     AcquireLease,
@@ -352,7 +353,8 @@ class RandomHistory:
         cells = model.cells
         lease = self._shard.leases[_LEASE].holder
         for run in partition.runs:
-            holder = LEASE if run.holder == lease else (run.holder or "")
+            held_by = run.holder if run.state is State.ACQUIRED else None
+            holder = LEASE if held_by == lease else (held_by or "")
             seen = (run.state.name.lower(), run.deliveries, holder)
             for offset in run.span:
                 cell = cells[offset]

@@ -30,6 +30,22 @@ MaybeText = Annotated[
 ]
 
 
+def maybe_array(item: "type[Struct]") -> Kind:
+    """An array of structs, or null: `Annotated[tuple[Item, ...] | None, maybe_array(Item)]`."""
+
+    def read(source: Reader) -> tuple[Struct, ...] | None:
+        count = source.count(flexible=True)
+        return None if count < 0 else tuple(item.read(source) for _ in range(count))
+
+    def write(out: Writer, values: tuple[Struct, ...] | None) -> None:
+        if values is None:
+            out.count(-1, flexible=True)
+        else:
+            out.compact_array(values, lambda target, value: value.write(target))
+
+    return Kind(read, write)
+
+
 class Struct:
     """A dataclass that can write and read itself.
 

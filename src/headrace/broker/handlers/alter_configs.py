@@ -148,6 +148,16 @@ def _check(resource: Resource, name: str, values: Values, services: Services) ->
     if resource is Resource.TOPIC:
         TopicSettings.check(services.config, new)
     elif resource is Resource.GROUP:
-        GroupSettings.check(services.config, given)
+        others = {key: text for key, text in new.items() if key not in given}
+        GroupSettings.check(services.config, given, others)
+        _check_type(name, given.get("group.type", ""), services)
     else:
         overlaid(services.config, given)
+
+
+def _check_type(group: str, wanted: str, services: Services) -> None:
+    """group.type fixes the type of a group that is yet to come. Raises: ConfigError."""
+    is_share, is_consumer = services.shares.exists(group), services.groups.find(group) is not None
+    if (wanted == "consumer" and is_share) or (wanted == "share" and is_consumer):
+        kind = "share" if is_share else "consumer"
+        raise ConfigError(f"group.type: {group} is a {kind} group; delete it, or take another name")

@@ -10,7 +10,8 @@ from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.broker.share_group_names import misnamed
-from headrace.core.errors import Refused
+from headrace.broker.share_resets import starts_by_duration
+from headrace.core.errors import Refused, Why
 from headrace.core.shard_words import AlterShareOffsets
 
 
@@ -23,7 +24,7 @@ async def handle(request: Request, services: Services) -> Answer:
     )
     answers: Sequence[Refused | None] | Refused | None = misnamed(message.group_id, services)
     if answers is None:
-        answers = await services.shares.administer(AlterShareOffsets(message.group_id, starts))
+        answers = await _altered(message.group_id, starts, request.asked_by(), services)
     if isinstance(answers, Refused):
         told = {"error_code": error_code(answers), "error_message": answers.message}
         return told | {"responses": ()}
@@ -46,3 +47,16 @@ async def handle(request: Request, services: Services) -> Answer:
             for name, partitions in told_of.items()
         ],
     }
+
+
+async def _altered(
+    group: str, starts: tuple[tuple[str, int, int], ...], by: str, services: Services
+) -> Sequence[Refused | None] | Refused:
+    try:
+        policy = await starts_by_duration(services, group, (name for name, _, _ in starts))
+    except OSError as error:
+        return Refused(Why.COORDINATOR_GONE, f"The logs cannot be read: {error}")
+    answers: Sequence[Refused | None] | Refused = await services.shares.administer(
+        AlterShareOffsets(group, starts, policy), by
+    )
+    return answers

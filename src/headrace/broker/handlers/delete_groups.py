@@ -26,5 +26,5 @@ async def _delete(name: str, by: str, services: Services) -> Code:
     if isinstance(found, Refused):
         return error_code(found)
     if found.exists:
-        return error_code(await services.shares.administer(DeleteShareGroup(name)))
+        return error_code(await services.shares.administer(DeleteShareGroup(name), by))
     return error_code(await services.groups.ask(name, DeleteGroup(name, by)))

@@ -93,12 +93,13 @@ async def _acquire(call: wire.AcquireRequest, services: Services) -> wire.Acquir
     command = AcquireLease(_lease(call), call.epoch, call.seq, call.max_records)
     deadline = after(services.clock.mono(), call.max_wait_ms)
     while True:
-        held, code, message = await _ask(services, call.group, command)
-        if held is None:
-            return wire.AcquireResponse(code, message)
-        left_ms = elapsed_ms(services.clock.mono(), deadline)
-        if held or not await services.waits.wait(_keys(services, call), left_ms):
-            return wire.AcquireResponse(code, message, _ranges(services, held))
+        with services.waits.watch(_keys(services, call)) as watch:
+            held, code, message = await _ask(services, call.group, command)
+            if held is None:
+                return wire.AcquireResponse(code, message)
+            left_ms = elapsed_ms(services.clock.mono(), deadline)
+            if held or not await watch.wait(left_ms):
+                return wire.AcquireResponse(code, message, _ranges(services, held))
 
 
 def _keys(services: Services, call: wire.Call) -> list[Any]:

@@ -2,154 +2,161 @@
 
 A request moves the share session by one epoch; each partition's batches then hold as a whole or not
 at all, and the answer leaves when their outcome is durable. The final epoch (-1) ends the session
-after its acknowledgements and releases what the member still holds.
+after its acknowledgements and releases what the member still holds. A batch may bring a reason, in
+a tagged field of ours; it is kept with what was rejected.
 """
 
-import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
-from uuid import UUID
+from functools import partial
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.handlers.share_group_heartbeat import MEMBER_ID_CHARS_MAX
-from headrace.broker.request import Answer, Request
+from headrace.broker.request import Answering, Later, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.core.errors import Refused, Why
 from headrace.core.shard_words import On, ReleaseMember
-from headrace.core.share_session import FINAL, Continue
+from headrace.core.share_session import FINAL, Continue, SessionKey
 from headrace.core.share_words import NAME_BYTES_MAX, Acknowledge, Acknowledged, ShareKey, Verdict
-from headrace.core.types import MemberId, Span, TopicPartition
+from headrace.core.types import MemberId, Span
+from headrace.wire import share_requests
+from headrace.wire.share_requests import (
+    AcknowledgedPart,
+    AcknowledgeRequest,
+    Batch,
+    FetchRequest,
+    Part,
+)
+
+REASON_BYTES_MAX = 1_024
+_VERDICTS = {verdict.value: verdict for verdict in Verdict}
+# What one acknowledge type says of a range, by that type; made once, as it comes with every poll.
+_ONE_VERDICT = {bytes([verdict]): (verdict,) for verdict in Verdict}
 
 
-@dataclass(frozen=True, slots=True)
-class Acked:
-    """What became of the acknowledgements of one partition."""
+def handle(request: Request, services: Services) -> Answering:
+    message = share_requests.read_acknowledge(request.body, request.version)
+    who = session_key(message)
+    if isinstance(who, Refused):
+        return _refusal(who, request, services)
+    moved = services.shares.move(
+        Continue(who, message.epoch, request.connection_id, may_open=False)
+    )
+    if isinstance(moved, Refused):
+        return _refusal(moved, request, services)
+    group, _ = who
+    acked = acknowledge(services, who, message.parts, renewing=message.renews)
+    if message.epoch == FINAL:
+        release(services, who)
+    later = Later()
 
-    partition: TopicPartition
-    code: Code
-    message: str | None = None
+    def tell(fault: StorageFault | None) -> None:
+        told = acked if fault is None else [failed(one, fault) for one in acked]
+        later.set(partial(_answer, services, group, told, request.version))
 
-
-async def handle(request: Request, services: Services) -> Answer:
-    message = request.message()
-    refused = malformed(message)
-    if refused is None:
-        member = MemberId(message.member_id)
-        moved = services.shares.move(
-            Continue(
-                (message.group_id, member),
-                message.share_session_epoch,
-                request.connection_id,
-                may_open=False,
-            )
-        )
-        refused = moved if isinstance(moved, Refused) else None
-    if refused is not None:
-        return _answer(services, message, error_code(refused), refused.message, [])
-    acked = await acknowledge(services, message, renewing=getattr(message, "is_renew_ack", False))
-    if message.share_session_epoch == FINAL:
-        await release(services, message.group_id, member)
-    return _answer(services, message, Code.NONE, None, acked)
+    services.shares.shard(group).when_durable(tell)
+    return later
 
 
-def malformed(message: Any) -> Refused | None:
-    """What is wrong with the group or member of a ShareFetch or ShareAcknowledge."""
-    if message.group_id is None or len(message.group_id.encode()) > NAME_BYTES_MAX:
+def session_key(message: AcknowledgeRequest | FetchRequest) -> SessionKey | Refused:
+    """The group and the member that ask, unless one of them can be nobody's name."""
+    group, member = message.group, message.member
+    if group is None or len(group.encode()) > NAME_BYTES_MAX:
         return Refused(Why.INVALID_REQUEST, f"GroupId must be a name of {NAME_BYTES_MAX} bytes.")
-    if not 1 <= len(message.member_id or "") <= MEMBER_ID_CHARS_MAX:
+    if not member or len(member) > MEMBER_ID_CHARS_MAX:
         return Refused(
             Why.INVALID_REQUEST, f"MemberId must have 1 to {MEMBER_ID_CHARS_MAX} characters."
         )
-    return None
+    return group, MemberId(member)
 
 
-async def acknowledge(services: Services, message: Any, *, renewing: bool) -> list[Acked]:
-    """Carry out the acknowledgements of a request; one result for each partition that has any."""
-    member = MemberId(message.member_id)
-    return list(
-        await asyncio.gather(
-            *(
-                _one(services, message.group_id, member, topic.topic_id, part, renewing)
-                for topic in message.topics
-                for part in topic.partitions
-                if part.acknowledgement_batches
-            )
-        )
-    )
+def acknowledge(
+    services: Services, who: SessionKey, parts: Iterable[Part], *, renewing: bool
+) -> list[AcknowledgedPart]:
+    """Carry out the acknowledgements of a request; one result for each partition that has any.
+
+    Nobody may be told of it before the group's shard is durable.
+    """
+    return [_one(services, who, part, renewing) for part in parts if part.batches]
 
 
-async def release(services: Services, group: str, member: MemberId) -> None:
-    """Release all that the member of an ended session holds."""
-    try:
-        await services.shares.ask(group, ReleaseMember(group, member))
-    except StorageFault:
-        return  # rebuilding the shard forgets every lock, which releases them as well
+def release(services: Services, who: SessionKey) -> None:
+    """Release all that the member of an ended session holds.
+
+    A fault needs no care: rebuilding the shard forgets every lock, which releases them as well.
+    """
+    services.shares.shard(who[0]).decide(ReleaseMember(*who))
 
 
-async def _one(
-    services: Services, group: str, member: MemberId, topic_id: UUID, part: Any, renewing: bool
-) -> Acked:
-    where = TopicPartition(topic_id, part.partition_index)
+def failed(one: AcknowledgedPart, fault: StorageFault) -> AcknowledgedPart:
+    """The same when the journal could not be written."""
+    return one._replace(code=Code.STORAGE_ERROR, message=str(fault))
+
+
+def _one(services: Services, who: SessionKey, part: Part, renewing: bool) -> AcknowledgedPart:
+    topic_id, index, (group, member) = part.topic_id, part.partition, who
+    told = partial(AcknowledgedPart, topic_id, index)
     if topic_id not in services.catalog.topics_by_id:
-        return Acked(where, Code.UNKNOWN_TOPIC_ID, "The topic does not exist any more.")
-    batches = _parsed(part.acknowledgement_batches, renewing)
+        return told(Code.UNKNOWN_TOPIC_ID, "The topic does not exist any more.")
+    batches = _parsed(part.batches, renewing)
     if batches is None:
-        return Acked(where, Code.INVALID_REQUEST, "The acknowledgement batches are malformed.")
-    renews = any(Verdict.RENEW in batch.verdicts for batch in batches)
+        return told(Code.INVALID_REQUEST, "The acknowledgement batches are malformed.")
+    renews = renewing and any(Verdict.RENEW in batch.verdicts for batch in batches)
     if renews and not services.shares.settings(group).renew_enable:
-        return Acked(
-            where,
+        return told(
             Code.INVALID_RECORD_STATE,
             "Renewal is off for the group (share.renew.acknowledge.enable).",
         )
-    key = ShareKey(group, topic_id, part.partition_index)
-    try:
-        answer = await services.shares.ask(group, On(key, Acknowledge(member, batches)))
-    except StorageFault as fault:
-        return Acked(where, Code.STORAGE_ERROR, str(fault))
+    key = ShareKey(group, topic_id, index)
+    answer = services.shares.shard(group).decide(On(key, Acknowledge(member, batches)))
+    if isinstance(answer, StorageFault):
+        return told(Code.STORAGE_ERROR, str(answer))
     if isinstance(answer, Refused):
-        return Acked(where, error_code(answer), answer.message)
-    return Acked(where, Code.NONE)
+        return told(error_code(answer), answer.message)
+    return told(Code.NONE, None)
 
 
-def _parsed(batches: Iterable[Any], renewing: bool) -> Sequence[Acknowledged] | None:
+def _parsed(batches: Iterable[Batch], renewing: bool) -> Sequence[Acknowledged] | None:
     """The batches of one partition, or None when their syntax is not right."""
-    known = set(Verdict) if renewing else set(Verdict) - {Verdict.RENEW}
     parsed: list[Acknowledged] = []
     before = -1
-    for batch in batches:
-        first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
-        if not 0 <= first <= last or first < before or not types or not known.issuperset(types):
+    for first, last, types, reason in batches:
+        if not 0 <= first <= last or first < before:
             return None
-        if len(types) not in (1, last - first + 1):
+        verdicts = _ONE_VERDICT.get(types) or _verdicts(types, last - first + 1)
+        if verdicts is None or (Verdict.RENEW in types and not renewing):
             return None
         before = last
-        parsed.append(Acknowledged(Span(first, last), [Verdict(kind) for kind in types]))
+        parsed.append(Acknowledged(Span(first, last), verdicts, _cut(reason)))
     return parsed
 
 
-def _answer(
-    services: Services, message: Any, code: Code, text: str | None, acked: Sequence[Acked]
-) -> dict[str, Any]:
-    by_topic: dict[UUID, list[dict[str, Any]]] = {}
-    for one in acked:
-        by_topic.setdefault(one.partition.topic_id, []).append(
-            {
-                "partition_index": one.partition.partition,
-                "error_code": one.code,
-                "error_message": one.message,
-                "current_leader": {"leader_id": services.config.node_id, "leader_epoch": 0},
-            }
-        )
-    lock_ms = 0 if code else services.shares.policy(message.group_id).lock_ms
-    return {
-        "error_code": code,
-        "error_message": text,
-        "acquisition_lock_timeout": lock_ms,
-        "responses": [
-            {"topic_id": topic_id, "partitions": found} for topic_id, found in by_topic.items()
-        ],
-        "node_endpoints": [],
-    }
+def _verdicts(types: bytes, records: int) -> Sequence[Verdict] | None:
+    """Verdicts of so many records, one for each or one for all; None for what is neither."""
+    if len(types) != records or not types or not _VERDICTS.keys() >= set(types):
+        return None
+    if types.count(types[0]) == records:
+        return (_VERDICTS[types[0]],)
+    return [_VERDICTS[kind] for kind in types]
+
+
+def _cut(reason: str | None) -> str | None:
+    """A reason as long as the journal may get it; clients of ours give one, Kafka's have none."""
+    if reason is None or len(reason.encode()) <= REASON_BYTES_MAX:
+        return reason
+    return reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+
+
+def _refusal(refused: Refused, request: Request, services: Services) -> Raw:
+    code = error_code(refused)
+    services.metrics.failed(request.api_key, code)
+    told = share_requests.written_acknowledge(
+        (), request.version, code=code, message=refused.message
+    )
+    return Raw([told])
+
+
+def _answer(services: Services, group: str, acked: Sequence[AcknowledgedPart], version: int) -> Raw:
+    lock_ms, node_id = services.shares.policy(group).lock_ms, services.config.node_id
+    told = share_requests.written_acknowledge(acked, version, lock_ms=lock_ms, leader_id=node_id)
+    return Raw([told])

@@ -8,6 +8,7 @@ from headrace.broker.request import Answer, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.broker.share_group_names import of_consumers
+from headrace.broker.share_resets import new_starts
 from headrace.core.errors import Refused, Why
 from headrace.core.share_group import LEAVE, Heartbeat, Seen
 from headrace.core.share_words import NAME_BYTES_MAX
@@ -22,18 +23,19 @@ async def handle(request: Request, services: Services) -> Answer:
     if refused is not None:
         return _refusal(error_code(refused), refused.message)
     topics = message.subscribed_topic_names
-    command = Heartbeat(
-        message.group_id,
-        MemberId(message.member_id),
-        message.member_epoch,
-        None if topics is None else frozenset(topics),
-        request.client_id or "",
-        request.host,
-        message.rack_id,
-    )
     try:
+        command = Heartbeat(
+            message.group_id,
+            MemberId(message.member_id),
+            message.member_epoch,
+            None if topics is None else frozenset(topics),
+            request.client_id or "",
+            request.host,
+            message.rack_id,
+            await new_starts(services, message.group_id, topics or ()),
+        )
         answer = await services.shares.ask(command.group, command)
-    except StorageFault as fault:
+    except (StorageFault, OSError) as fault:
         return _refusal(Code.COORDINATOR_NOT_AVAILABLE, str(fault))
     if isinstance(answer, Refused):
         return _refusal(error_code(answer), answer.message)

@@ -1,0 +1,148 @@
+"""Copies of records for a dead-letter topic: what they say, how large they are, which are there.
+
+Headers are those of Kafka 4.4 (KIP-1191), and who had the record last; values are UTF-8 text. The
+record's own key, value, headers and timestamp stay, unless the group wants no payload.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headrace.broker.partitions import Partition
+from headrace.core.runs import Run
+from headrace.core.share_words import ShareKey
+from headrace.core.types import Span
+from headrace.log.api import OffsetOutOfRange, Slice
+from headrace.wire import batches
+from headrace.wire.primitives import Malformed
+
+PREFIX = "__dlq.errors."
+_READ_BYTES = 256 * 1024
+_HEAD_BYTES_MAX = 100  # of a batch, its one record, and the lengths in it
+_HEADER_BYTES_MAX = 10  # beside the name and value of a header
+
+Origin = tuple[str, str, int, int, int]  # group, topic, partition, offset, timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A batch that no reader could decode."""
+
+    span: Span
+    error: str
+
+
+Found = batches.Record | Damaged
+
+
+async def origins(partition: Partition) -> set[Origin]:
+    """What the copies in a partition are copies of."""
+    found: set[Origin] = set()
+    offset, end = partition.log.start_offset, partition.log.end_offset
+    while (piece := _piece(partition, offset, end)) is not None:
+        for one in _decoded(piece):
+            origin = None if isinstance(one, Damaged) else _origin(one)
+            if origin is not None:
+                found.add(origin)
+        offset = piece.headers[-1].last_offset + 1
+        await asyncio.sleep(0)
+    return found
+
+
+def wanted(source: Partition, runs: list[Run]) -> Iterator[list[tuple[Run, Found]]]:
+    """The records of the runs, each with its run, a piece of the log at a time.
+
+    Damaged batches stand for all of their records; what retention removed is missing.
+    """
+    index = 0
+    offset, end = runs[0].span.first, runs[-1].span.last + 1
+    while index < len(runs):
+        piece = _piece(source, max(offset, runs[index].span.first), end)
+        if piece is None:
+            return
+        found: list[tuple[Run, Found]] = []
+        for one in _decoded(piece):
+            first, last = ends(one)
+            while index < len(runs) and runs[index].span.last < first:
+                index += 1
+            if index < len(runs) and last >= runs[index].span.first:
+                found.append((runs[index], one))
+        yield found
+        offset = piece.headers[-1].last_offset + 1
+        while index < len(runs) and runs[index].span.last < offset:
+            index += 1
+
+
+def copy_of(
+    record: batches.Record, key: ShareKey, topic: str, run: Run, *, payload: bool
+) -> batches.Record:
+    """The dead letter of a record of the topic, with its payload or without."""
+    told = {
+        "topic": topic,
+        "partition": str(key.partition),
+        "offset": str(record.offset),
+        "group": key.group,
+        "delivery.count": str(run.deliveries),
+        "message": run.reason or "",
+        "member": run.holder or "",
+    }
+    headers = tuple((PREFIX + name, value.encode()) for name, value in told.items())
+    if not payload:
+        return batches.Record(0, record.timestamp, None, None, headers)
+    return batches.Record(0, record.timestamp, record.key, record.value, record.headers + headers)
+
+
+def came_from(record: batches.Record, topic: str) -> bool:
+    """Whether the record was once read from a topic, and got there as a dead letter of it."""
+    name, wanted_value = f"{PREFIX}topic", topic.encode()
+    return any(header == name and value == wanted_value for header, value in record.headers)
+
+
+def size_max(record: batches.Record) -> int:
+    """Bytes that a record takes at most, with the head of a batch."""
+    payload = len(record.key or b"") + len(record.value or b"")
+    headers = sum(
+        len(name.encode()) + len(value or b"") + _HEADER_BYTES_MAX for name, value in record.headers
+    )
+    return _HEAD_BYTES_MAX + payload + headers
+
+
+def ends(one: Found) -> tuple[int, int]:
+    """The first and the last offset."""
+    return (one.span.first, one.span.last) if isinstance(one, Damaged) else (one.offset, one.offset)
+
+
+def _decoded(piece: Slice) -> Iterator[Found]:
+    """The records of a piece.
+
+    The broker checks the checksum of a batch and not what a producer put inside.
+    """
+    start = 0
+    for header in piece.headers:
+        data = piece.data[start : start + header.size]
+        start += header.size
+        try:
+            yield from list(batches.records(data))
+        except Malformed as error:
+            yield Damaged(Span(header.base_offset, header.last_offset), str(error))
+
+
+def _piece(partition: Partition, offset: int, end: int) -> Slice | None:
+    try:
+        piece = partition.log.read(max(offset, partition.log.start_offset), _READ_BYTES, end=end)
+    except OffsetOutOfRange:
+        return None
+    return piece if piece.headers else None
+
+
+def _origin(record: batches.Record) -> Origin | None:
+    told = {
+        name.removeprefix(PREFIX): (value or b"").decode(errors="replace")
+        for name, value in record.headers
+        if name.startswith(PREFIX)
+    }
+    try:
+        place = told["group"], told["topic"], int(told["partition"]), int(told["offset"])
+    except (KeyError, ValueError):
+        return None  # somebody else's record in the dead-letter topic
+    return (*place, record.timestamp)

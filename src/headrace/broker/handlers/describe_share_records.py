@@ -1,0 +1,190 @@
+"""DescribeShareRecords (20906): what is in flight in a share group; it changes nothing.
+
+Messages are those of `wire/share_records.py`. It asks no more than DESCRIBE of the group, as
+DescribeShareGroupOffsets does. A page is taken at one instant, and leaves once what it rests on is
+durable: nobody is told of an acknowledgement that a crash would take back.
+"""
+
+from collections.abc import Iterable
+
+from headrace.broker.errors import Code, error_code
+from headrace.broker.partitions import Partition
+from headrace.broker.request import Answer, Raw, Request
+from headrace.broker.services import Services
+from headrace.core.browsing import Budget, page
+from headrace.core.catalog import Topic
+from headrace.core.errors import Refused, Why
+from headrace.core.runs import Piece, State, Status
+from headrace.core.share_admin import Queue
+from headrace.core.share_words import ShareKey
+from headrace.core.types import MemberId, Now, elapsed_ms, later
+from headrace.wire import share_records as wire
+from headrace.wire.primitives import Reader, Writer
+
+_FROM_START = 0
+_UNKNOWN = -1
+_NO_PARTITION = "This server does not host this topic-partition."
+Place = tuple[str, int, int]  # topic, partition, first offset of interest
+
+
+async def handle(request: Request, services: Services) -> Answer:
+    asked = wire.DescribeShareRecordsRequest.read(Reader(request.body))
+    answer = await _described(asked, services)
+    if isinstance(answer, Refused):
+        answer = wire.DescribeShareRecordsResponse(error_code(answer), answer.message)
+    out = Writer()
+    answer.write(out)
+    return Raw([out.data])
+
+
+async def _described(
+    asked: wire.DescribeShareRecordsRequest, services: Services
+) -> wire.DescribeShareRecordsResponse | Refused:
+    states = {State(one) for one in asked.states if one in set(State)}
+    if not asked.group:
+        return Refused(Why.INVALID_GROUP, "The group id is empty.")
+    if asked.runs_max < 0 or len(states) != len(set(asked.states)):
+        told = "runs_max begins at 0, states are 0 to 4"
+        return Refused(Why.INVALID_REQUEST, told)
+    queue = services.shares.machine(asked.group).queue(asked.group)
+    if queue.exists:
+        telling = _Telling(queue, services.clock.now())
+        budget = Budget(min(asked.runs_max, wire.RUNS_MAX), wire.BYTES_MAX)
+        partitions = tuple(
+            _partition(place, states or set(State), budget, telling, services)
+            for place in _places(asked, queue, services)
+        )
+        answer: wire.DescribeShareRecordsResponse | Refused = wire.DescribeShareRecordsResponse(
+            Code.NONE,
+            None,
+            tuple(telling.holders.values()),
+            tuple(telling.reasons.values()),
+            partitions,
+        )
+    elif services.groups.find(asked.group) is not None:
+        told = f"Group {asked.group} is not a share group."
+        answer = Refused(Why.WRONG_GROUP_TYPE, told)
+    else:
+        answer = Refused(Why.UNKNOWN_GROUP, f"Group {asked.group} not found.")
+    faulty = await services.shares.durable_of(asked.group)
+    return answer if faulty is None else faulty
+
+
+def _places(
+    asked: wire.DescribeShareRecordsRequest, queue: Queue, services: Services
+) -> Iterable[Place]:
+    """What is asked for, once each: a short request could ask for one partition very often."""
+    known: dict[str, list[int]] = {}
+    for key in sorted(queue.partitions):
+        topic = services.catalog.topics_by_id.get(key.topic_id)
+        if topic is not None:
+            known.setdefault(topic.name, []).append(key.partition)
+    if asked.topics is None:
+        return [(name, index, _FROM_START) for name in sorted(known) for index in known[name]]
+    places: dict[tuple[str, int], Place] = {}
+    for cursor in asked.topics:
+        cursors = cursor.partitions
+        if cursors is None:
+            indexes = known.get(cursor.topic) or _partitions(cursor.topic, services)
+            cursors = tuple(wire.PartitionCursor(index, _FROM_START) for index in indexes)
+        for one in cursors:
+            place = (cursor.topic, one.partition, one.offset)
+            places.setdefault(place[:2], place)
+    return places.values()
+
+
+def _partitions(topic: str, services: Services) -> Iterable[int]:
+    """All partitions of a topic; one of a topic that is not there, to be told so."""
+    known = services.catalog.topics.get(topic)
+    return range(1 if known is None else known.partitions)
+
+
+def _partition(
+    place: Place, states: set[State], budget: Budget, telling: "_Telling", services: Services
+) -> wire.Partition:
+    name, index, offset = place
+    topic = services.catalog.topics.get(name)
+    if topic is None or not 0 <= index < topic.partitions:
+        return wire.Partition(name, index, Code.UNKNOWN_TOPIC_OR_PARTITION, _NO_PARTITION)
+    share = telling.queue.partitions.get(ShareKey(telling.queue.name, topic.id, index))
+    if share is None:
+        return wire.Partition(name, index, Code.NONE, None)
+    code, message, log_start, high_watermark = _log_ends(topic, index, services)
+    found = page(share, offset, states, budget, telling.size)
+    return wire.Partition(
+        name,
+        index,
+        code,
+        message,
+        share.start,
+        share.end,
+        log_start,
+        high_watermark,
+        tuple(share.runs.records[state] for state in State),
+        found.next,
+        tuple(map(telling.run, found.runs)),
+    )
+
+
+def _log_ends(topic: Topic, index: int, services: Services) -> tuple[Code, str | None, int, int]:
+    partition: Partition | None = services.partitions.get(topic.id, index)
+    if partition is None:  # it was added a moment ago, and is served once it is open
+        return Code.UNKNOWN_TOPIC_OR_PARTITION, _NO_PARTITION, _UNKNOWN, _UNKNOWN
+    try:
+        return Code.NONE, None, partition.start_offset, partition.high_watermark
+    except OSError as error:
+        return Code.STORAGE_ERROR, str(error), _UNKNOWN, _UNKNOWN
+
+
+class _Telling:
+    """Runs as the answer has them; holders and reasons, which many runs share, once each."""
+
+    def __init__(self, queue: Queue, now: Now) -> None:
+        self.queue = queue
+        self.holders: dict[MemberId, wire.Holder] = {}
+        self.reasons: dict[str, str] = {}  # as they are, and cut to what is told
+        self._now = now
+        self._holder_at: dict[MemberId, int] = {}
+        self._reason_at: dict[str, int] = {}
+        self._sessions = {lease.holder: lease.key[1] for lease in queue.leases}
+
+    def size(self, status: Status) -> int:
+        """How many bytes a run takes, with what it is the first to name."""
+        found = wire.Run.BYTES
+        if status.holder is not None and status.holder not in self.holders:
+            self._holder_at[status.holder] = len(self.holders)
+            self.holders[status.holder] = holder = self._holder(status.holder)
+            texts = (holder.member, holder.client_id, holder.client_host, holder.session)
+            found += sum(len(text.encode()) for text in texts if text)
+        if status.reason is not None and status.reason not in self.reasons:
+            self._reason_at[status.reason] = len(self.reasons)
+            self.reasons[status.reason] = _cut(status.reason)
+            found += len(self.reasons[status.reason].encode())
+        return found
+
+    def run(self, piece: Piece) -> wire.Run:
+        """A run that `size` was asked about."""
+        first, last, status = piece
+        left_ms = until = _UNKNOWN
+        if status.deadline is not None:
+            # One that has just ended is released with the next tick.
+            left_ms = max(elapsed_ms(self._now.mono, status.deadline), 0)
+            until = later(self._now.wall, left_ms)
+        holder = _UNKNOWN if status.holder is None else self._holder_at[status.holder]
+        reason = _UNKNOWN if status.reason is None else self._reason_at[status.reason]
+        state, deliveries = status.state, status.deliveries
+        return wire.Run(first, last, state, deliveries, holder, left_ms, until, reason)
+
+    def _holder(self, name: MemberId) -> wire.Holder:
+        session = self._sessions.get(name)
+        if session is not None:
+            return wire.Holder(_cut(name), session=_cut(session))
+        members = {} if self.queue.group is None else self.queue.group.members
+        member = members.get(name)
+        if member is None:
+            return wire.Holder(_cut(name))
+        return wire.Holder(_cut(name), _cut(member.client_id), f"/{member.client_host}")
+
+
+def _cut(text: str) -> str:
+    return text[: wire.TEXT_CHARS_MAX]

@@ -1,0 +1,232 @@
+"""One look for records of a share group: what is acquired, and read, of each partition. KIP-932.
+
+What is acquired is always part of what is sent, because clients acknowledge acquired offsets
+without a record as gaps, which would lose them. So the log is read first, no further than records
+can be acquired (`core.reach`), and what was read is then asked for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.broker.errors import Code, error_code
+from headrace.broker.partitions import Partition
+from headrace.broker.runtime import StorageFault
+from headrace.broker.services import Services
+from headrace.core.errors import Refused
+from headrace.core.reach import reach
+from headrace.core.shard_words import On
+from headrace.core.share_session import SessionKey
+from headrace.core.share_words import Acquire, Acquired, LogStartMoved, ShareKey
+from headrace.core.types import Span, TopicPartition
+from headrace.log.api import OffsetOutOfRange, Slice
+from headrace.wire.batches import CorruptBatch
+from headrace.wire.primitives import Buffer
+from headrace.wire.share_requests import AcknowledgedPart, Acquisition, FetchedPart, FetchRequest
+
+_RECORD_LIMIT = 1
+_READ_BYTES_MAX = 1 << 20
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one partition answers."""
+
+    code: Code = Code.NONE
+    message: str | None = None
+    acked: AcknowledgedPart | None = None
+    records: Buffer = b""
+    acquired: list[Acquisition] = field(default_factory=list)
+    count: int = 0  # of the records acquired
+
+
+class SharePoll:
+    """One request for records, and what was found for it so far.
+
+    Args:
+        order: the partitions to look at, the first of them first.
+        told: those of which something is told even when there is nothing.
+        acked: what became of the acknowledgements that came with it.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        who: SessionKey,
+        asking: FetchRequest,
+        order: Sequence[TopicPartition],
+        told: Sequence[TopicPartition],
+        acked: Sequence[AcknowledgedPart],
+    ) -> None:
+        self.order = order
+        self._services = services
+        self._group, self._member = who
+        self._asking = asking
+        self._shard = services.shares.shard(self._group)
+        self._policy = services.shares.policy(self._group)
+        self._found: dict[TopicPartition, _Found] = {
+            TopicPartition(one.topic_id, one.partition): _Found(acked=one) for one in acked
+        }
+        for partition in told:
+            if partition not in self._found:
+                self._found[partition] = _Found()
+
+    def acknowledged(self, fault: StorageFault | None) -> None:
+        """Told when the acknowledgements are durable, where the records are looked for later."""
+        if fault is None:
+            return
+        for found in self._found.values():
+            if found.acked is not None:
+                found.acked = found.acked._replace(code=Code.STORAGE_ERROR, message=str(fault))
+
+    def look(self) -> bool:
+        """Look at every partition, in order, while the request's limits last.
+
+        Whether there are records, or an error to tell. Nobody may be told of either before the
+        group's shard is durable.
+        """
+        bytes_left = min(self._asking.bytes_max, self._services.config.fetch_max_bytes)
+        records_left = self._asking.records_max
+        something = False
+        for where in self.order:
+            if bytes_left <= 0 or records_left <= 0:
+                break
+            found = self._found.get(where) or _Found()
+            self._look_at(where, found, min(bytes_left, _READ_BYTES_MAX), records_left)
+            if found.acquired or found.code:
+                self._found[where] = found
+                something = True
+            bytes_left -= len(found.records)
+            records_left -= found.count
+        return something
+
+    def outcome(self, fault: StorageFault | None) -> list[FetchedPart]:
+        """What is told once the shard is durable, or of the fault that kept it from that.
+
+        After a fault nobody holds what was acquired, and it must not be sent.
+        """
+        self.acknowledged(fault)
+        parts = []
+        for where, found in self._found.items():
+            if fault is not None and found.acquired:
+                found.code, found.message = Code.STORAGE_ERROR, str(fault)
+                found.records, found.acquired = b"", []
+            acked = found.acked
+            parts.append(
+                FetchedPart(
+                    where.topic_id, where.partition, found.code, found.message,
+                    Code.NONE if acked is None else acked.code,
+                    None if acked is None else acked.message,
+                    found.records, found.acquired,
+                )
+            )  # fmt: skip
+        return parts
+
+    def _look_at(
+        self, where: TopicPartition, found: _Found, bytes_max: int, records_max: int
+    ) -> None:
+        """Acquire what one partition has, and read it."""
+        if where.topic_id not in self._services.catalog.topics_by_id:
+            found.code, found.message = Code.UNKNOWN_TOPIC_ID, "The topic does not exist any more."
+            return
+        key = ShareKey(self._group, where.topic_id, where.partition)
+        partition = self._services.partitions.get(where.topic_id, where.partition)
+        share = self._services.shares.machine_of(self._shard).partitions.get(key)
+        if partition is None or share is None:
+            found.code = Code.UNKNOWN_TOPIC_OR_PARTITION
+            found.message = "The group has no such share-partition; subscribe to its topic first."
+            return
+        while True:
+            wanted = reach(share, records_max, self._policy.window)
+            if wanted is None or wanted.first >= partition.high_watermark:
+                return
+            try:
+                self._acquire(wanted, key, partition, found, bytes_max, records_max)
+            except (OSError, CorruptBatch) as fault:
+                found.code, found.message = Code.STORAGE_ERROR, str(fault)
+            # Where compaction or retention removed what was looked for, there is more behind it.
+            if found.acquired or found.code or share.next_fetch_offset() <= wanted.first:
+                return
+
+    def _acquire(
+        self,
+        wanted: Span,
+        key: ShareKey,
+        partition: Partition,
+        found: _Found,
+        bytes_max: int,
+        records_max: int,
+    ) -> None:
+        """Acquire what one read finds. Raises: OSError; CorruptBatch."""
+        exact = self._asking.acquire_mode == _RECORD_LIMIT
+        try:
+            piece = partition.read_through(wanted.first, wanted.last, bytes_max)
+        except OffsetOutOfRange:
+            self._decide(On(key, LogStartMoved(partition.start_offset)), found)
+            return
+        if not piece.headers:
+            return
+        spans = [
+            Span(one.base_offset, one.last_offset) for one in piece.headers if one.record_count
+        ]
+        command = Acquire(
+            self._member,
+            spans,
+            records_max,
+            self._policy.window,
+            exact,
+            looked_from=wanted.first,
+            looked_to=piece.headers[-1].last_offset,
+            isolate=True,
+        )
+        events = self._decide(On(key, command), found)
+        acquired = [event for event in events if isinstance(event, Acquired)]
+        if not acquired:
+            return
+        found.records = _trimmed(piece, acquired[0].span.first, acquired[-1].span.last)
+        partition.traffic.fetched_bytes += len(found.records)
+        found.acquired = [(one.span.first, one.span.last, one.deliveries) for one in acquired]
+        found.count = sum([last - first + 1 for first, last, _ in found.acquired])
+        if not exact:
+            found.acquired = _cut(found.acquired, spans, self._asking.batch_size)
+
+    def _decide(self, command: On, found: _Found) -> Sequence[Any]:
+        """The events of a command, none when it is refused."""
+        answer = self._shard.decide(command)
+        if isinstance(answer, StorageFault):
+            found.code, found.message = Code.STORAGE_ERROR, str(answer)
+        elif isinstance(answer, Refused):
+            found.code, found.message = error_code(answer), answer.message
+        else:
+            events: Sequence[Any] = answer
+            return events
+        return ()
+
+
+def _trimmed(piece: Slice, first: int, last: int) -> Buffer:
+    """The whole batches that hold `first` to `last`."""
+    start = end = 0
+    for header in piece.headers:
+        if header.last_offset < first:
+            start += header.size
+        if header.base_offset <= last:
+            end += header.size
+    whole = start == 0 and end == len(piece.data)
+    return piece.data if whole else memoryview(piece.data)[start:end]
+
+
+def _cut(
+    acquired: Sequence[Acquisition], batches: Sequence[Span], batch_size: int
+) -> list[Acquisition]:
+    """The acquired ranges cut at batch ends wherever `batch_size` records are together."""
+    records = max(batch_size, 1)
+    pieces: list[Acquisition] = []
+    for begin, last, deliveries in acquired:
+        first = begin
+        if last - first >= records:
+            for batch in batches:
+                if first + records - 1 <= batch.last < last:
+                    pieces.append((first, batch.last, deliveries))
+                    first = batch.last + 1
+        pieces.append((first, last, deliveries))
+    return pieces

@@ -1,0 +1,159 @@
+"""Rows of `headrace share browse`: a record or a run as cells, and as a JSON object."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from headrace.cli.consume_format import Format
+from headrace.cli.decoders import Undecodable, as_json
+from headrace.cli.ending import Trouble
+from headrace.cli.table import MISSING, Cell
+from headrace.cli.times import in_words
+from headrace.cli.topic_partitions import spelled
+from headrace.client.share_browse import BrowsedRecord
+from headrace.client.share_records import BrowsedRun, RecordHolder, RecordState
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+_CREATE_TIME = 1
+_PLACE = (("TOPIC", 8), ("PARTITION", 9))
+_STATE = (("STATE", 12), ("DELIVERIES", 10), ("LOCK-LEFT", 9), ("HOLDER", 6))
+RECORD_COLUMNS = (*_PLACE, ("OFFSET", 8), *_STATE)
+RUN_COLUMNS = (
+    *_PLACE, ("FIRST", 8), ("LAST", 8), ("RECORDS", 8), *_STATE, ("CLIENT-ID", 9), ("HOST", 6),
+)  # fmt: skip
+_PARTS = ("timestamp", "partition", "offset", "delivery", "epoch", "headers", "key", "value")
+
+Line = tuple[Sequence[Cell], bytes]  # cells, and what stands behind them
+
+
+class _Told(Protocol):
+    """What records and runs have in common."""
+
+    @property
+    def state(self) -> RecordState: ...
+    @property
+    def delivery_count(self) -> int: ...
+    @property
+    def holder(self) -> RecordHolder | None: ...
+    @property
+    def lock_left_ms(self) -> int | None: ...
+    @property
+    def lock_until(self) -> int | None: ...
+    @property
+    def reason(self) -> str | None: ...
+
+
+def record_line(record: BrowsedRecord, text: Format) -> Line:
+    holder = record.holder
+    who = None if holder is None else holder.session or holder.client_id or holder.member
+    cells = (record.topic, record.partition, record.offset, *_state_cells(record), who)
+    try:
+        return cells, text(cast("Message", _AsMessage(record)))
+    except Undecodable as error:
+        place = spelled((record.topic, record.partition))
+        raise Trouble(f"{place} offset {record.offset}: {error}") from error
+
+
+def _state_cells(one: _Told) -> tuple[Cell, Cell, Cell]:
+    left = None if one.lock_left_ms is None else in_words(one.lock_left_ms)
+    return one.state, one.delivery_count, left
+
+
+def head_of_parts(shown: Mapping[str, str]) -> bytes:
+    """The names of what the formatter prints of a record, between its own separators."""
+    on = {"print.value": "true", **shown}
+    names = [
+        part.upper() for part in _PARTS if on.get(f"print.{part}", "").strip().lower() == "true"
+    ]
+    return shown.get("key.separator", "\t").join(names).encode()
+
+
+def record_object(record: BrowsedRecord) -> Mapping[str, Any]:
+    return {
+        "type": "record",
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        **_state_object(record),
+        "headers": [[name, as_json(value)] for name, value in record.headers],
+        "key": as_json(record.key),
+        "value": as_json(record.value),
+    }
+
+
+def _state_object(one: _Told) -> Mapping[str, Any]:
+    holder = one.holder
+    return {
+        "state": one.state,
+        "delivery_count": one.delivery_count,
+        "holder": holder
+        and {
+            "member": holder.member,
+            "client_id": holder.client_id,
+            "host": holder.host,
+            "session": holder.session,
+        },
+        "lock_left_ms": one.lock_left_ms,
+        "lock_until": one.lock_until,
+        "reason": one.reason,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _AsMessage:
+    """A record as the formatter of `consume` takes it."""
+
+    record: BrowsedRecord
+
+    def topic(self) -> str:
+        return self.record.topic
+
+    def partition(self) -> int:
+        return self.record.partition
+
+    def offset(self) -> int:
+        return self.record.offset
+
+    def timestamp(self) -> tuple[int, int]:
+        found = self.record.timestamp
+        return (0, 0) if found is None else (_CREATE_TIME, found)
+
+    def leader_epoch(self) -> None:
+        return None
+
+    def delivery_count(self) -> int:
+        return self.record.delivery_count
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return list(self.record.headers)
+
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    def value(self) -> bytes | None:
+        return self.record.value
+
+
+def run_line(run: BrowsedRun) -> Line:
+    holder = run.holder or RecordHolder("")
+    cells = (
+        run.topic,
+        run.partition,
+        run.first,
+        run.last,
+        run.records,
+        *_state_cells(run),
+        holder.session or holder.member or None,
+        holder.client_id,
+        holder.host,
+    )
+    return cells, (run.reason or MISSING).encode(errors="replace") + b"\n"
+
+
+def run_object(run: BrowsedRun) -> Mapping[str, Any]:
+    place = {"type": "run", "topic": run.topic, "partition": run.partition}
+    span = {"first": run.first, "last": run.last, "records": run.records}
+    return place | span | dict(_state_object(run))

@@ -1,0 +1,221 @@
+"""What share groups archived without a dead letter: listed, until somebody clears it (design §8).
+
+A rejected or exhausted record is in a dead-letter topic or in this list, and so is a record that
+retention removed before it was finished. The list of a share-partition outlives SPSO, resets and
+the pruning of the journal; it goes with the share-partition.
+
+Theory of operation. A list is pages of runs, and a page is a record of the journal: what is listed
+rewrites the newest page, never all. Neighbours that are alike in all but their time are one run.
+Each run has a number that rises with all that is listed, also when a run grows: who clears a list
+"through" a number clears what was seen, and nothing that came since. The number outlives the runs,
+because a page stays when all are cleared. The oldest pages go when there are too many; how many
+records went with them is kept.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from headrace.core.runs import State
+from headrace.core.share_partition import SharePartition
+from headrace.core.share_words import NO_RECORD, Advanced, Ended, Hold, Settled, ShareKey
+from headrace.core.types import MemberId, Now, Span, WallMs
+
+RUNS_PER_PAGE = 100
+PAGES_MAX = 100
+REASON_CHARS_MAX = 1000
+_REMOVED = "removed from the log, by retention or an administrator, before it was finished"
+
+_UNKNOWN = Hold(None)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedRun:
+    """Records that were archived for a `reason`, after so many deliveries, the last to `member`.
+
+    `member` is "" where nobody had them; `at` is when the last of them was archived.
+    """
+
+    number: int
+    span: Span
+    deliveries: int
+    reason: str
+    member: MemberId
+    at: WallMs
+
+    def goes_on_in(self, other: "ArchivedRun") -> bool:
+        """Whether the other follows it, and is alike."""
+        return (self.span.last + 1, self.deliveries, self.reason, self.member) == (
+            other.span.first, other.deliveries, other.reason, other.member,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PageListed:
+    """A page of a list as it is now, and what the list has beside its runs. Durable.
+
+    `upcoming` is the number of the next run, `dropped` the records that there was no room for.
+    """
+
+    key: ShareKey
+    page: int
+    runs: tuple[ArchivedRun, ...]
+    upcoming: int
+    dropped: int
+    fresh: int = 0  # runs with this number or a higher one are news; for those who are told
+
+
+@dataclass(frozen=True, slots=True)
+class PageForgotten:
+    """A page of a list is no more. Durable."""
+
+    key: ShareKey
+    page: int
+
+
+ArchiveEvent = PageListed | PageForgotten
+
+
+@dataclass(slots=True)
+class ArchivedList:
+    """The list of one share-partition, oldest page first."""
+
+    pages: dict[int, tuple[ArchivedRun, ...]] = field(default_factory=dict)
+    upcoming: int = 1
+    dropped: int = 0
+
+    @property
+    def runs(self) -> list[ArchivedRun]:
+        return [run for page in sorted(self.pages) for run in self.pages[page]]
+
+
+_EMPTY = ArchivedList()
+
+
+class Archive:
+    """The lists of all share-partitions of a shard."""
+
+    def __init__(self) -> None:
+        self._lists: dict[ShareKey, ArchivedList] = {}
+
+    @property
+    def lists(self) -> Mapping[ShareKey, ArchivedList]:
+        return MappingProxyType(self._lists)
+
+    def apply(self, event: ArchiveEvent) -> None:
+        """The only place where a list changes."""
+        match event:
+            case PageListed(key, page, runs, upcoming, dropped):
+                known = self._lists.setdefault(key, ArchivedList())
+                known.pages[page], known.upcoming, known.dropped = runs, upcoming, dropped
+            case PageForgotten(key, page):
+                there = self._lists.get(key)
+                if there is not None:
+                    there.pages.pop(page, None)
+                    if not there.pages:
+                        del self._lists[key]
+
+    def listed(self, key: ShareKey, found: Iterable[ArchivedRun]) -> list[ArchiveEvent]:
+        """The events that list what was found, numbered anew."""
+        known = self._lists.get(key, _EMPTY)
+        page = max(known.pages, default=0)
+        runs = list(known.pages.get(page, ()))
+        touched, number = {page: runs}, known.upcoming
+        for one in found:
+            new = replace(one, number=number)
+            if runs and runs[-1].goes_on_in(new):
+                runs[-1] = replace(new, span=Span(runs[-1].span.first, new.span.last))
+            else:
+                if len(runs) >= RUNS_PER_PAGE:
+                    page, runs = page + 1, list[ArchivedRun]()
+                    touched[page] = runs
+                runs.append(new)
+            number += 1
+        gone = sorted({*known.pages, *touched})[:-PAGES_MAX]
+        dropped = known.dropped
+        for one_gone in gone:
+            lost = touched.pop(one_gone, known.pages.get(one_gone, ()))
+            dropped += sum(len(run.span) for run in lost)
+        return [
+            *(PageForgotten(key, one) for one in gone if one in known.pages),
+            *(
+                PageListed(key, one, tuple(rows), number, dropped, known.upcoming)
+                for one, rows in touched.items()
+                if tuple(rows) != known.pages.get(one)
+            ),
+        ]
+
+    def kept(self, key: ShareKey, page: int) -> list[ArchiveEvent]:
+        """A page to be journaled as it is."""
+        known = self._lists.get(key, _EMPTY)
+        if page not in known.pages:
+            return []
+        runs, upcoming = known.pages[page], known.upcoming
+        return [PageListed(key, page, runs, upcoming, known.dropped, upcoming)]
+
+    def cleared(self, key: ShareKey, through: int) -> list[ArchiveEvent]:
+        """The events that clear the runs up to a number, and what there was no room for."""
+        known = self._lists.get(key, _EMPTY)
+        newest = max(known.pages, default=0)
+        events: list[ArchiveEvent] = []
+        for page, runs in known.pages.items():
+            left = tuple(run for run in runs if run.number > through)
+            if left or page == newest:
+                if left != runs or (page == newest and known.dropped):
+                    upcoming = known.upcoming
+                    events.append(PageListed(key, page, left, upcoming, 0, upcoming))
+            else:
+                events.append(PageForgotten(key, page))
+        return events
+
+    def forgotten(self, key: ShareKey) -> list[ArchiveEvent]:
+        """The events that forget the list of a share-partition."""
+        return [PageForgotten(key, page) for page in self._lists.get(key, _EMPTY).pages]
+
+
+def found_in(
+    events: Sequence[object], partitions: Mapping[ShareKey, SharePartition], now: Now
+) -> dict[ShareKey, list[ArchivedRun]]:
+    """What is archived by events that are decided and not applied yet, without a dead letter."""
+    found: dict[ShareKey, list[ArchivedRun]] = {}
+    for event in events:
+        kind = type(event)  # they come by the thousand: `isinstance` of two takes longer
+        if kind is Settled:
+            assert isinstance(event, Settled)
+            hold = event.hold or _UNKNOWN
+            lost = event.state is State.ARCHIVED and hold.ended is not Ended.COPIED
+            if lost and event.reason and event.reason != NO_RECORD:
+                member = hold.holder
+                run = _run(event.span, event.deliveries, event.reason, member, now)
+                found.setdefault(event.key, []).append(run)
+        elif kind is Advanced:
+            assert isinstance(event, Advanced)
+            overtaken = _overtaken(partitions[event.key], event.start, now)
+            if overtaken:
+                found.setdefault(event.key, []).extend(overtaken)
+    return found
+
+
+def _overtaken(partition: SharePartition, start: int, now: Now) -> list[ArchivedRun]:
+    """What was not finished below the new start of a log."""
+    runs = [
+        _run(
+            Span(first, last),
+            status.deliveries,
+            f"{status.reason}; {_REMOVED}" if status.reason else _REMOVED,
+            status.holder,
+            now,
+        )
+        for first, last, status in partition.runs.between(partition.start, start - 1)
+        if not status.state.finished
+    ]
+    if partition.end < start:
+        runs.append(_run(Span(partition.end, start - 1), 0, _REMOVED, None, now))
+    return runs
+
+
+def _run(
+    span: Span, deliveries: int, reason: str, member: MemberId | None, now: Now
+) -> ArchivedRun:
+    told = reason[:REASON_CHARS_MAX]
+    return ArchivedRun(0, span, deliveries, told, member or MemberId(""), now.wall)

@@ -1,0 +1,326 @@
+"""Dead letters where something stands against them: each record is copied, or listed with why."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from headrace.broker.config import Config
+from headrace.broker.services import Services, open_services
+from headrace.core.catalog import CreateTopic, DeleteTopic, Resource, SetConfigs
+from headrace.core.shard_words import On
+from headrace.core.share_group import Heartbeat
+from headrace.core.share_words import Acknowledge, Acknowledged, Acquire, ShareKey, Verdict
+from headrace.core.types import MemberId, Span
+from headrace.wire import batches
+
+from .test_dead_letters import settled
+
+GROUP, MEMBER = "work", MemberId("member")
+NAME = "errors.deadletterqueue.topic.name"
+
+
+class Queue:
+    """A broker's inside with a group that has acquired what is produced to jobs."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.config = Config.parse({name.replace("_", "."): v for name, v in settings.items()})
+        self.services: Services = open_services(self.config, folder, new_id=uuid4)
+        self.topics: dict[str, list[batches.Record]] = {}
+        self.batch_bytes: dict[str, list[int]] = {}
+        self.listed: list[tuple[int, int, str]] = []
+
+    async def begin(self, letters: str, **configs: str) -> None:
+        await self.services.start()
+        await self.create("jobs", **configs)
+        await self.group(**{NAME: letters, "share.auto.offset.reset": "earliest"})
+
+    async def create(self, name: str, **configs: str) -> None:
+        dotted = {key.replace("_", "."): value for key, value in configs.items()}
+        made = await self.services.topics.create(CreateTopic(name, uuid4(), 1, dotted))
+        assert made, made
+
+    async def group(self, **values: str | None) -> None:
+        refused = await self.services.topics.set_configs(SetConfigs(Resource.GROUP, GROUP, values))
+        assert refused is None
+
+    @property
+    def key(self) -> ShareKey:
+        return ShareKey(GROUP, self.services.catalog.topics["jobs"].id, 0)
+
+    async def produce(self, *records: batches.Record) -> None:
+        jobs = self.services.partition("jobs", 0)
+        assert jobs is not None
+        for record in records:
+            jobs.append_records([record])
+        beat = Heartbeat(GROUP, MEMBER, 0, frozenset({"jobs"}))
+        await self.services.shares.ask(GROUP, beat)
+        span = Span(0, jobs.log.end_offset - 1)
+        await self.services.shares.ask(GROUP, On(self.key, Acquire(MEMBER, [span], 999, 999)))
+
+    async def reject(self, first: int, last: int) -> None:
+        said = [Acknowledged(Span(first, last), [Verdict.REJECT], "bad")]
+        answer = await self.services.shares.ask(GROUP, On(self.key, Acknowledge(MEMBER, said)))
+        assert isinstance(answer, list), answer
+
+    def keep(self) -> None:
+        """What the assertions look at, before the broker is closed."""
+        for partition in self.services.partitions:
+            if not partition.topic.internal:
+                piece = partition.log.read(0, 1 << 24)
+                self.topics[partition.topic.name] = list(batches.records(piece.data))
+                self.batch_bytes[partition.topic.name] = [one.size for one in piece.headers]
+        found = self.services.shares.machine(GROUP).archive.lists.get(self.key)
+        runs = [] if found is None else found.runs
+        self.listed = [(one.span.first, one.span.last, one.reason) for one in runs]
+
+    def offsets(self, topic: str) -> list[int]:
+        return [int(told(letter)["offset"]) for letter in self.topics[topic]]
+
+
+def told(letter: batches.Record) -> dict[str, str]:
+    return {
+        name.removeprefix("__dlq.errors."): (value or b"").decode()
+        for name, value in letter.headers
+        if name.startswith("__dlq.errors.")
+    }
+
+
+def record(n: int, value: bytes = b"v", key: bytes | None = b"k") -> batches.Record:
+    return batches.Record(0, 1000 + n, key, value, (("own", b"%d" % n), ("empty", None)))
+
+
+def run(queue: Queue, work: Any) -> None:
+    async def whole() -> None:
+        try:
+            await work()
+            queue.keep()
+        finally:
+            await queue.services.close()
+
+    asyncio.run(whole())
+
+
+def test_a_copy_is_the_record_with_what_became_of_it(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        await queue.produce(record(0), record(1, key=None))
+        await queue.reject(0, 1)
+        await settled(queue.services)
+
+    run(queue, work)
+    first, second = queue.topics["dlq.jobs"]
+    assert (first.key, first.value, first.timestamp) == (b"k", b"v", 1000)
+    assert (second.key, second.timestamp) == (None, 1001)
+    assert first.headers[:2] == (("own", b"0"), ("empty", None))
+    assert told(second) == {
+        "topic": "jobs", "partition": "0", "offset": "1", "group": GROUP, "delivery.count": "1",
+        "message": "bad", "member": "member",
+    }  # fmt: skip
+    assert queue.listed == []
+
+
+def test_the_topic_that_is_made_keeps_what_the_source_could_hold(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, log_cleanup_policy="compact")
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs", max_message_bytes="3000000")
+        await queue.produce(record(0, b"x" * 2_900_000))
+        await queue.reject(0, 0)
+        await settled(queue.services)
+
+    run(queue, work)
+    assert [len(letter.value or b"") for letter in queue.topics["dlq.jobs"]] == [2_900_000]
+    assert dict(queue.services.catalog.configs_of(Resource.TOPIC, "dlq.jobs")) == {
+        "errors.deadletterqueue.group.enable": "true",
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "max.message.bytes": str(3_000_000 + 65_536),
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "remedy"),
+    [
+        ({}, "letters", "does not begin with dlq. (errors.deadletterqueue.topic.name.prefix)"),
+        (
+            {"errors_deadletterqueue_auto_create_topics_enable": "false"}, "dlq.jobs",
+            "create it, or set errors.deadletterqueue.auto.create.topics.enable=true",
+        ),
+    ],
+)  # fmt: skip
+def test_a_topic_that_is_not_to_be_made_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: Any, name: str, remedy: str
+) -> None:
+    queue = Queue(tmp_path, **settings)
+
+    async def work() -> None:
+        await queue.begin(name)
+        await queue.produce(record(0), record(1))
+        for at in (0, 1):
+            await queue.reject(at, at)
+            await settled(queue.services)
+        assert name not in queue.services.catalog.topics
+        await queue.create(name)
+        await queue.produce(record(2))
+        await queue.reject(2, 2)
+        await settled(queue.services)
+
+    run(queue, work)
+    told_lines = [line.message for line in caplog.records if line.levelno == logging.ERROR]
+    assert len(told_lines) == 1
+    assert remedy in told_lines[0]
+    assert [(first, last) for first, last, _ in queue.listed] == [(0, 1)]
+    assert f"bad; no dead letter: {name} does not exist" in queue.listed[0][2]
+    assert queue.offsets(name) == [2]
+
+
+def test_a_compacted_topic_takes_none(tmp_path: Path) -> None:
+    """It would lose all but the last letter of a key, and have none without a key."""
+    queue = Queue(tmp_path)
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        await queue.create("dlq.jobs", cleanup_policy="compact,delete")
+        await queue.produce(record(0, key=None))
+        await queue.reject(0, 0)
+        await settled(queue.services)
+
+    run(queue, work)
+    assert queue.topics["dlq.jobs"] == []
+    assert "is compacted" in queue.listed[0][2]
+
+
+def test_a_record_too_large_for_the_topic_is_listed_and_its_neighbours_are_copied(
+    tmp_path: Path,
+) -> None:
+    queue = Queue(tmp_path)
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        await queue.create("dlq.jobs", max_message_bytes="1000")
+        sizes = [10, 2000, 300, 300, 300, 5000]
+        await queue.produce(*(record(n, b"x" * size) for n, size in enumerate(sizes)))
+        await queue.reject(0, 5)
+        await settled(queue.services)
+
+    run(queue, work)
+    assert queue.offsets("dlq.jobs") == [0, 2, 3, 4]
+    too_large = "bad; no dead letter: the copy is larger than max.message.bytes=1000 of dlq.jobs"
+    assert queue.listed == [(1, 1, too_large), (5, 5, too_large)]
+    assert max(queue.batch_bytes["dlq.jobs"]) <= 1000
+
+
+def test_without_payload_a_copy_is_small(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        await queue.group(**{"errors.deadletterqueue.copy.record.enable": "false"})
+        await queue.create("dlq.jobs", max_message_bytes="1000")
+        await queue.produce(record(0, b"x" * 2000))
+        await queue.reject(0, 0)
+        await settled(queue.services)
+
+    run(queue, work)
+    (letter,) = queue.topics["dlq.jobs"]
+    assert (letter.key, letter.value, told(letter)["offset"]) == (None, None, "0")
+    assert "own" not in dict(letter.headers)
+
+
+def test_a_dead_letter_does_not_come_back_to_its_topic(tmp_path: Path) -> None:
+    """Over however many groups: the headers tell where it was."""
+    queue = Queue(tmp_path)
+    been = batches.Record(0, 1, b"k", b"v", (("__dlq.errors.topic", b"dlq.jobs"),))
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        await queue.produce(been, record(1))
+        await queue.reject(0, 1)
+        await settled(queue.services)
+
+    run(queue, work)
+    assert queue.offsets("dlq.jobs") == [1]
+    again = "bad; no dead letter: the record was a dead letter in dlq.jobs before"
+    assert queue.listed == [(0, 0, again)]
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_made_again(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        await queue.create("dlq.jobs")
+        letters, deleted = queue.services.dead_letters, iter([True])
+        real = letters._append
+
+        async def append(target: Any, copies: Any) -> None:
+            if next(deleted, False):
+                await queue.services.topics.delete(DeleteTopic(target.topic.id))
+            await real(target, copies)
+
+        letters._append = append  # type: ignore[method-assign]  # somebody deletes it right then
+        await queue.produce(record(0), record(1))
+        await queue.reject(0, 1)
+        await settled(queue.services)
+
+    run(queue, work)
+    assert queue.offsets("dlq.jobs") == [0, 1]
+    assert queue.listed == []
+
+
+def test_letters_wait_while_the_disk_is_full(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Queue(tmp_path)
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        await queue.create("dlq.jobs")
+        target = queue.services.partition("dlq.jobs", 0)
+        assert target is not None
+        real, full = target.log.append, iter([True])
+
+        def append(*arguments: Any) -> int:
+            if next(full, False):
+                raise OSError(28, "No space left on device")
+            return real(*arguments)
+
+        target.log.append = append  # type: ignore[assignment,method-assign]  # a disk that is full for a while
+        await queue.produce(record(0))
+        await queue.reject(0, 0)
+        await settled(queue.services)
+
+    run(queue, work)
+    assert queue.offsets("dlq.jobs") == [0]
+    assert queue.listed == []
+    assert "No space left on device; trying again" in caplog.text
+
+
+def test_letters_that_nobody_wants_any_more_are_listed(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        letters = queue.services.dead_letters
+        real = letters._target
+
+        async def target(*arguments: Any) -> Any:
+            await queue.group(**{NAME: None})
+            return await real(*arguments)
+
+        letters._target = target  # type: ignore[assignment,method-assign]  # an administrator comes between
+        await queue.produce(record(0))
+        await queue.reject(0, 0)
+        await settled(queue.services)
+
+    run(queue, work)
+    assert [reason for _, _, reason in queue.listed] == [
+        "bad; no dead letter: the group has no dead-letter topic any more"
+    ]

@@ -1,0 +1,190 @@
+"""Polls of share groups inside a broker: whose turn it is, shared writes, faults."""
+
+import asyncio
+import struct
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from headrace.broker.config import Config
+from headrace.broker.dispatch import Dispatcher, Peer, Pending
+from headrace.broker.errors import Code
+from headrace.broker.services import Services
+from headrace.core.catalog import CreateTopic, Topic
+from headrace.core.errors import Refused
+from headrace.core.shard_words import AlterShareOffsets
+from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.wire import codec
+from headrace.wire.batches import Record
+
+FETCH = 78
+WINDOW = 100
+BATCH = 10
+TURNS_MAX = 1_000
+ACCEPT = (1,)
+ALL = range(WINDOW)
+
+
+class Broker:
+    """The inside of a broker, a topic with three windows of records, and its members' requests."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        settings = {"group.share.partition.max.record.locks": str(WINDOW)}
+        self.services = Services(Config.parse(settings), self.disk, VirtualClock(), uuid4)
+        self.services.topics.load()
+        self.dispatcher = Dispatcher(self.services)
+        self.topic_id = uuid4()
+        self.epochs = {"a": 0, "b": 0, "c": 0}
+
+    async def start(self) -> None:
+        await self.services.start()
+        made = await self.services.topics.create(CreateTopic("orders", self.topic_id, 1, {}))
+        assert isinstance(made, Topic)
+        reset = AlterShareOffsets("g", (("orders", 0, 0),))
+        assert not isinstance(await self.services.shares.ask("g", reset), Refused)
+        partition: Any = self.services.partition("orders", 0)
+        for _ in range(3 * WINDOW // BATCH):
+            partition.append_records([Record(0, 5, b"k", b"v")] * BATCH)
+
+    def fetch(
+        self, member: str, *acked: range, wait_ms: int = 0, records: int = WINDOW
+    ) -> "asyncio.Future[Any]":
+        """The only partition of what a ShareFetch that accepts these ranges is answered."""
+        said = [
+            {"first_offset": one[0], "last_offset": one[-1], "acknowledge_types": ACCEPT}
+            for one in acked
+        ]
+        part = {"partition_index": 0, "acknowledgement_batches": said}
+        body = codec.encode_request(
+            FETCH,
+            2,
+            {
+                "group_id": "g",
+                "member_id": member,
+                "share_session_epoch": self.epochs[member],
+                "max_wait": wait_ms,
+                "min_bytes": 1,
+                "max_bytes": 1 << 20,
+                "max_records": records,
+                "batch_size": records,
+                "topics": [{"topic_id": self.topic_id, "partitions": [part]}],
+                "forgotten_topics_data": [],
+            },
+        )
+        self.epochs[member] += 1
+        frame = bytearray(struct.pack(">hhih", FETCH, 2, 1, -1) + b"\0" + body)
+        response = self.dispatcher.respond(frame, Peer(ord(member), "there", 1))
+        return asyncio.ensure_future(self._partition(response))
+
+    async def until_waiting(self, count: int) -> None:
+        """Let the loop turn until so many polls wait."""
+        for _ in range(TURNS_MAX):
+            if self.services.waits.waiting == count:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError(f"{self.services.waits.waiting} polls wait, not {count}")
+
+    async def _partition(self, response: Any) -> Any:
+        if isinstance(response, Pending):
+            ready = asyncio.get_running_loop().create_future()
+            response.later.when_ready(lambda: ready.set_result(None))
+            await ready
+            response = self.dispatcher.finish(response)
+        elif not isinstance(response, list):
+            response = await response
+        answer = codec.decode_response(FETCH, 2, b"".join(response)[9:])
+        assert answer.error_code == 0, answer.error_message
+        (topic,) = answer.responses
+        (partition,) = topic.partitions
+        return partition
+
+
+def acquired(partition: Any) -> list[int]:
+    return [
+        offset
+        for one in partition.acquired_records
+        for offset in range(one.first_offset, one.last_offset + 1)
+    ]
+
+
+def run(work: Callable[[Broker], Coroutine[Any, Any, None]]) -> None:
+    async def go() -> None:
+        broker = Broker()
+        await broker.start()
+        try:
+            await work(broker)
+        finally:
+            await broker.services.close()
+
+    asyncio.run(asyncio.wait_for(go(), 20))
+
+
+def test_who_waits_comes_before_who_comes_back() -> None:
+    async def work(broker: Broker) -> None:
+        assert acquired(await broker.fetch("a")) == list(ALL)
+        waiting = [broker.fetch(name, wait_ms=1_000, records=WINDOW // 2) for name in "bc"]
+        await broker.until_waiting(2)
+        back = await broker.fetch("a", ALL)
+        assert back.acknowledge_error_code == 0
+        assert acquired(back) == [], "the window has room for the two that waited"
+        found = [acquired(one) for one in await asyncio.gather(*waiting)]
+        assert found == [list(range(100, 150)), list(range(150, 200))]
+
+    run(work)
+
+
+def test_what_others_leave_is_for_who_comes_back() -> None:
+    async def work(broker: Broker) -> None:
+        assert acquired(await broker.fetch("a")) == list(ALL)
+        waiting = broker.fetch("b", wait_ms=1_000, records=30)
+        await broker.until_waiting(1)
+        back = await broker.fetch("a", ALL)
+        assert acquired(await waiting) == list(range(100, 130))
+        assert acquired(back) == list(range(130, 200))
+
+    run(work)
+
+
+def test_what_is_decided_in_one_turn_shares_a_write() -> None:
+    async def work(broker: Broker) -> None:
+        held = [acquired(await broker.fetch(name, records=20)) for name in "abc"]
+        shard = broker.services.shares.shard("g")
+        appends, records = shard.appends, shard.records
+        answers = await asyncio.gather(
+            *(
+                broker.fetch(name, range(one[0], one[-1] + 1), records=20)
+                for name, one in zip("abc", held, strict=True)
+            )
+        )
+        assert [one.acknowledge_error_code for one in answers] == [0, 0, 0]
+        assert [len(acquired(one)) for one in answers] == [20, 20, 20]
+        assert (shard.appends - appends, shard.records - records) == (1, 3)
+
+    run(work)
+
+
+@pytest.mark.parametrize("waiting", [(), ("b",)], ids=["alone", "beside one that waits"])
+def test_a_fault_is_told_and_takes_what_was_acquired(waiting: Sequence[str]) -> None:
+    """Nobody may keep what a journal that cannot be written would have told them they have."""
+
+    async def work(broker: Broker) -> None:
+        assert acquired(await broker.fetch("a")) == list(ALL)
+        others = [broker.fetch(name, wait_ms=1_000) for name in waiting]
+        await broker.until_waiting(len(waiting))
+        broker.disk.fail_after(0)
+        for told in [await broker.fetch("a", ALL), *await asyncio.gather(*others)]:
+            assert Code.STORAGE_ERROR in (told.acknowledge_error_code, told.error_code)
+            assert not told.acquired_records
+            assert not told.records
+        broker.disk.fail_after(None)
+        for _ in range(TURNS_MAX):
+            again = await broker.fetch("c")
+            if acquired(again):
+                break
+            await asyncio.sleep(0.01)
+        assert acquired(again) == list(ALL), "they were not accepted"
+
+    run(work)
