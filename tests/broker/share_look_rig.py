@@ -92,11 +92,13 @@ class Member:
         return ({"topic_id": self.topic_id, "partitions": (one,)},)
 
 
-def produce(wire: Any, count: int) -> None:
+def produce(wire: Any, count: int, *, times: int = 1) -> None:
+    """Append a batch of `count` records, so many `times`."""
     data = batches.build([batches.Record(0, 5, b"k", b"v") for _ in range(count)])
     one = {"name": TOPIC, "partition_data": ({"index": 0, "records": data},)}
     fields = {"transactional_id": None, "acks": 1, "timeout": 1000, "topic_data": (one,)}
-    wire.call(PRODUCE, 9, **fields)
+    for _ in range(times):
+        wire.call(PRODUCE, 9, **fields)
 
 
 def cursor(offset: int = 0, partition: int = 0, topic: str = TOPIC) -> TopicCursor:

@@ -141,6 +141,42 @@ def test_failed_write_is_repeated_and_copies_nothing_twice(
     assert "no space left" in caplog.text
 
 
+def test_spso_waits_for_a_topic_that_cannot_be_written_and_nobody_else_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        services = await prepared(tmp_path)
+        real, failed, mended = services.dead_letters._append, asyncio.Event(), asyncio.Event()
+
+        async def broken(*arguments: Any) -> None:
+            if not mended.is_set():
+                failed.set()
+                raise OSError(5, "input/output error")
+            await real(*arguments)
+
+        monkeypatch.setattr(services.dead_letters, "_append", broken)
+        await reject(services, [0])
+        await asyncio.wait_for(failed.wait(), 10)
+        jobs, queue = services.partition("jobs", 0), key(services)
+        assert jobs is not None
+        accepted = [Acknowledged(Span(1, 9), [Verdict.ACCEPT])]
+        await services.shares.ask(GROUP, On(queue, Acknowledge(MEMBER, accepted)))
+        jobs.append_records([batches.Record(0, 5, b"k", b"%d" % n) for n in range(10, 20)])
+        taken = await services.shares.ask(
+            GROUP, On(queue, Acquire(MEMBER, [Span(10, 19)], 10, 10, exact=True))
+        )
+        assert [event.span for event in taken] == [Span(10, 18)]  # one of the window waits
+        partition = services.shares.machine(GROUP).partitions[queue]
+        assert (partition.start, letters(services)) == (0, [])
+        mended.set()
+        await settled(services)
+        assert letters(services) == [(b"0", "0", "reason 0")]
+        assert partition.start == 10
+        await services.close()
+
+    asyncio.run(work())
+
+
 def test_topic_of_origin_gets_no_copies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Copies there would be delivered, rejected and copied again, for ever."""
 

@@ -150,6 +150,20 @@ def test_a_group_with_a_member_is_described(admin: Admin) -> None:
     assert (group.error_code, group.group_state, group.members) == (0, "Empty", ())
 
 
+def test_operations_are_told_to_who_asks(admin: Admin) -> None:
+    admin.beat(0, TOPIC)
+    fields = {"group_ids": (GROUP,), "include_authorized_operations": True}
+    (group,) = admin.wire.call(DESCRIBE, 1, **fields).groups
+    assert group.authorized_operations > 0
+
+
+def test_a_reset_makes_the_group(admin: Admin) -> None:
+    assert admin.describe()[0].error_code == 69
+    assert admin.altered((TOPIC, 0, 3)) == [(TOPIC, 0, 0)]
+    (group,) = admin.describe()
+    assert (group.error_code, group.group_state, group.members) == (0, "Empty", ())
+
+
 def test_groups_that_cannot_be_described(admin: Admin, client: Any) -> None:
     client.wire = admin.wire
     client.commit((TOPIC, 0, 1))

@@ -116,10 +116,7 @@ def notice(first: int, last: int) -> Notice:
         (Ended.LOCK_EXPIRED, State.ARCHIVED,
          "locks of 3 records of orders-3 (5 to 7) ended while member m had them; the delivery "
          "limit is reached, they are archived without a dead letter"),
-        (Ended.ACKNOWLEDGED, State.ARCHIVED,
-         "3 records of orders-3 (5 to 7) were given back by member m; the delivery limit is "
-         "reached, they are archived without a dead letter"),
-        (Ended.MEMBER_LEFT, State.ARCHIVING,
+        (Ended.ACKNOWLEDGED, State.ARCHIVING,
          "3 records of orders-3 (5 to 7) were given back by member m; the delivery limit is "
          "reached, they go to the dead-letter topic"),
     ],

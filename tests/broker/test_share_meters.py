@@ -271,6 +271,24 @@ def test_a_machine_that_was_rebuilt_goes_on_counting_and_what_is_gone_does_not()
     assert meters.taken()[0] == set()
 
 
+def test_locks_that_ended_and_records_on_their_way_to_dead_letters_are_to_be_told() -> None:
+    meters, limit = ShareMeters(), f"{LIMIT_REACHED} 5 reached"
+    meters.count([settled(State.AVAILABLE, Ended.LOCK_EXPIRED)])
+    meters.count([settled(State.AVAILABLE, Ended.LOCK_EXPIRED, last=1)])
+    meters.count([settled(State.ARCHIVING, Ended.ACKNOWLEDGED, limit)])
+    meters.count([settled(State.ARCHIVED, Ended.ACKNOWLEDGED, limit)])  # told with their list
+    meters.count([settled(State.AVAILABLE, Ended.MEMBER_LEFT)])
+    meters.count([settled(State.ACKNOWLEDGED, Ended.ACKNOWLEDGED)])
+    meters.count([settled(State.ARCHIVED, Ended.ACKNOWLEDGED, "rejected by the consumer")])
+    told = {
+        about[2:]: (one.first, one.last, one.records) for about, one in meters.taken()[1].items()
+    }
+    assert told == {
+        (Ended.LOCK_EXPIRED, State.AVAILABLE): (0, 2, 5),
+        (Ended.ACKNOWLEDGED, State.ARCHIVING): (0, 2, 3),
+    }
+
+
 def test_what_is_to_be_told_has_a_bound() -> None:
     meters = ShareMeters()
     for number in range(NOTICES_MAX + 5):

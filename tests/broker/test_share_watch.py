@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.broker import metrics_shares
 from headrace.broker.config import Config
+from headrace.broker.metrics_shapes import pieces
 from headrace.broker.metrics_shares import of_share_groups
 from headrace.broker.services import Services
 from headrace.broker.share_watch import STUCK_MS
@@ -230,6 +233,34 @@ def test_the_log_is_read_once_for_each_spso(monkeypatch: pytest.MonkeyPatch) -> 
         for _ in range(3):
             broker.gauges()
         assert reads == [0, 5]
+
+    run(work)
+
+
+def test_no_piece_of_the_page_reads_the_log_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(broker: Broker) -> None:
+        services, count = broker.services, 50
+        made = await services.topics.create(CreateTopic("wide", uuid4(), count, {}))
+        assert isinstance(made, Topic)
+        for index in range(count):
+            log = services.partition("wide", index)
+            assert log is not None
+            log.append_records([Record(0, 1, b"k", b"v")])
+        await broker.ask(AlterShareOffsets("g", tuple(("wide", n, 0) for n in range(count))))
+        reads: Counter[int] = Counter()
+        turn = 0
+        look = metrics_shares._time_of
+
+        def counting(partition: Any, offset: int) -> int:
+            reads[turn] += 1
+            return look(partition, offset)
+
+        monkeypatch.setattr(metrics_shares, "_time_of", counting)
+        for _, samples in of_share_groups(services, "partition"):
+            for _ in pieces(samples):
+                turn += 1
+        assert sum(reads.values()) == count + 1
+        assert 1 < max(reads.values()) <= 11
 
     run(work)
 

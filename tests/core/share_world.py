@@ -50,6 +50,12 @@ class Cell:
     def finished(self) -> bool:
         return self.state in ("acknowledged", "archived")
 
+    @property
+    def seen(self) -> tuple[str, int, str | None, int | None]:
+        """State, deliveries, holder and since when, as a run of the machine has them."""
+        since = self.since if self.state == "acquired" else None
+        return self.state, self.deliveries, self.holder, since
+
     def settle(self, verdict: Verdict, holder: str | None = None) -> None:
         """End a delivery, of `holder` where its lock has lapsed."""
         last, self.holder, self.stored = self.holder or holder, None, self.deliveries

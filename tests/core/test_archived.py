@@ -1,21 +1,12 @@
 """What was archived without a dead letter is listed: when, how long, and against a second model."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
-from uuid import UUID
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headrace.core import archived
 from headrace.core.archived import Archive, ArchivedRun, PageForgotten
 from headrace.core.leases import Staged
-from headrace.core.runs import State
-from headrace.core.shard import ShareShard
 from headrace.core.shard_words import (
     AcquireLease,
     AlterShareOffsets,
@@ -26,72 +17,20 @@ from headrace.core.shard_words import (
     ForgetTopic,
     On,
     OpenLease,
-    Recovered,
     ReleaseMember,
     StageLease,
 )
-from headrace.core.share_group import Heartbeat, TopicView
+from headrace.core.share_group import Heartbeat
 from headrace.core.share_words import (
-    Acknowledge,
-    Acknowledged,
     Acquire,
     DeadLettered,
     LogStartMoved,
-    Policy,
     ShareKey,
     Verdict,
 )
 from headrace.core.types import MemberId, Span, WallMs
-from headrace.log.archived_records import ARCHIVED
-from headrace.log.record_codec import ShareJournal
 
-from .share_shard_rig import ShardRig
-
-TOPIC, LOG_END, LIMIT = UUID(int=7), 1000, 2
-KEY, ME = ShareKey("work", TOPIC, 0), MemberId("me")
-LEASE = ("work", "checkpoint")
-PAGE = ARCHIVED.to_bytes(2, "big")
-REMOVED = "removed from the log, by retention or an administrator, before it was finished"
-EXHAUSTED = f"delivery count limit {LIMIT} reached"
-
-
-class Work(ShardRig):
-    """A group that reads one topic from its start."""
-
-    def __init__(self) -> None:
-        self.dead_letters = False
-        super().__init__()
-        self.earliest = True
-
-    def policy(self, group: str) -> Policy:
-        return Policy(LIMIT, 1000, 500, 500, dead_letters=self.dead_letters)
-
-    def topic(self, name: str) -> TopicView | None:
-        return TopicView(TOPIC, (0,), (LOG_END,)) if name == "jobs" else None
-
-    def join(self) -> None:
-        self.ask(Heartbeat("work", ME, 0, frozenset({"jobs"})))
-
-    def fetch(self, first: int, last: int, member: MemberId = ME) -> None:
-        wanted = Acquire(member, [Span(first, last)], 1000, 500, exact=True, looked_from=first)
-        self.ask(On(KEY, wanted))
-
-    def say(self, verdict: Verdict, first: int, last: int, reason: str | None = None) -> Any:
-        said = Acknowledged(Span(first, last), [verdict], reason)
-        return self.ask(On(KEY, Acknowledge(ME, [said])))
-
-    def runs(self) -> list[ArchivedRun]:
-        found = self.shard.archive.lists.get(KEY)
-        return [] if found is None else found.runs
-
-    def listed(self) -> list[tuple[int, int, int, str, str, int]]:
-        return [
-            (one.span.first, one.span.last, one.deliveries, one.reason, one.member, one.at)
-            for one in self.runs()
-        ]
-
-    def lost(self) -> int:
-        return self.shard.archive.lists[KEY].dropped
+from .archived_rig import EXHAUSTED, KEY, LEASE, LIMIT, ME, PAGE, REMOVED, TOPIC, Work
 
 
 @pytest.fixture
@@ -278,173 +217,3 @@ def test_more_at_once_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) ->
     assert [one.span.first for one in found.runs] == [108, 110, 112, 114, 116, 118]
     assert found.dropped == 14
     assert [type(one) for one in archive.forgotten(KEY)] == [PageForgotten] * 3
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A record in the second model's list."""
-
-    offset: int
-    deliveries: int
-    reason: str
-
-
-class Lists(RuleBasedStateMachine):
-    """Records, one by one, beside the runs and pages of the machine; the journal is pruned."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(archived, "RUNS_PER_PAGE", 2)
-        self.patch.setattr(archived, "PAGES_MAX", 3)
-        self.work = Pruned()
-        self.work.join()
-        self.expected: list[Seen] = []
-
-    def teardown(self) -> None:
-        self.patch.undo()
-
-    @initialize()
-    def begin(self) -> None:
-        self.work.fetch(0, 59)
-
-    def held(self) -> list[int]:
-        runs = self.work.shard.partitions[KEY].runs
-        return [at for run in runs if run.state is State.ACQUIRED for at in run.span]
-
-    @rule(dead_letters=st.booleans())
-    def setting_changes(self, dead_letters: bool) -> None:
-        self.work.dead_letters = dead_letters
-
-    @rule(data=st.data(), reason=st.sampled_from(["a", "b"]))
-    def some_are_rejected(self, data: st.DataObject, reason: str) -> None:
-        held = self.held()
-        if not held:
-            return
-        first = data.draw(st.sampled_from(held))
-        wanted = range(first, first + data.draw(st.integers(1, 4)))
-        span = list(takewhile(held.__contains__, wanted))
-        counts = {at: self.work.shard.partitions[KEY].runs.at(at) for at in span}
-        self.work.say(Verdict.REJECT, span[0], span[-1], reason)
-        if not self.work.dead_letters:
-            self.expected += [Seen(at, one.deliveries, reason) for at, one in counts.items() if one]
-
-    @rule(first=st.integers(0, 90))
-    def some_are_acquired(self, first: int) -> None:
-        self.work.fetch(first, first + 20)
-
-    @rule(trouble=st.sampled_from([None, "no room"]))
-    def letters_are_written(self, trouble: str | None) -> None:
-        runs = list(self.work.shard.partitions[KEY].runs)
-        waiting = [run for run in runs if run.state is State.ARCHIVING]
-        if trouble is not None:
-            self.expected += [
-                Seen(at, run.deliveries, f"{run.reason}; no dead letter: {trouble}")
-                for run in waiting
-                for at in run.span
-            ]
-        copied_to = "dlq.jobs-0" if trouble is None else None
-        spans = [run.span for run in waiting]
-        self.work.ask(On(KEY, DeadLettered(spans, copied_to, trouble or "")))
-
-    @rule(ahead=st.integers(0, 15))
-    def retention_overtakes(self, ahead: int) -> None:
-        partition = self.work.shard.partitions[KEY]
-        start = partition.start + ahead
-        for at in range(partition.start, start):
-            status = partition.runs.at(at)
-            if status is None or not status.state.finished:
-                why = f"{status.reason}; {REMOVED}" if status and status.reason else REMOVED
-                self.expected.append(Seen(at, status.deliveries if status else 0, why))
-        self.work.ask(On(KEY, LogStartMoved(start)))
-
-    @rule(data=st.data())
-    def somebody_clears(self, data: st.DataObject) -> None:
-        runs = self.work.runs()
-        if not runs:
-            return
-        last = data.draw(st.integers(0, len(runs) - 1))
-        shown = sum(len(run.span) for run in runs)
-        cleared = sum(len(run.span) for run in runs[: last + 1])
-        self.expected = self.expected[len(self.expected) - shown + cleared :]
-        self.work.ask(ClearArchived(KEY, runs[last].number))
-
-    @rule(renew=st.booleans())
-    def journal_is_pruned(self, renew: bool) -> None:
-        self.work.prune(renew=renew)
-
-    @rule()
-    def process_dies(self) -> None:
-        self.work.restart()
-
-    @invariant()
-    def list_is_what_the_model_has(self) -> None:
-        shown = [
-            Seen(at, run.deliveries, run.reason) for run in self.work.runs() for at in run.span
-        ]
-        lost = len(self.expected) - len(shown)
-        assert shown == self.expected[lost:]
-        if KEY in self.work.shard.archive.lists:
-            assert self.work.lost() == lost
-        else:
-            assert lost == 0
-
-    @invariant()
-    def list_is_bounded_and_numbers_rise(self) -> None:
-        numbers = [run.number for run in self.work.runs()]
-        assert numbers == sorted(set(numbers))
-        assert len(numbers) <= 6
-
-    @invariant()
-    def journal_rebuilds_the_lists(self) -> None:
-        assert self.work.replayed().archive.lists == self.work.shard.archive.lists
-
-
-class Pruned(Work):
-    """With a journal that is cut at its front."""
-
-    def __init__(self) -> None:
-        self.start = self.known = 0
-        super().__init__()
-
-    def placed(self) -> Iterator[tuple[int, Any]]:
-        return enumerate(self.records, self.start)
-
-    def prune(self, *, renew: bool) -> None:
-        self._place()
-        if renew:
-            self.ask(self.journal.cold(self.start + len(self.records), 10))
-            self._place()
-        needed = self.journal.needed_from(self.start + len(self.records))
-        del self.records[: needed - self.start]
-        self.start = max(self.start, needed)
-
-    def replayed(self) -> ShareShard:
-        shard = ShareShard(self)
-        journal = ShareJournal(shard, pruned=self.start > 0)
-        for entry in self.records:
-            shard.apply_all(journal.events(entry.key, entry.value))
-        return shard
-
-    def restart(self) -> None:
-        self.known = self.start
-        self._new_process()
-        for offset, entry in self.placed():
-            self.shard.apply_all(self.journal.events(entry.key, entry.value))
-            self.journal.placed(offset, entry.key, entry.value)
-            self.known = offset + 1
-        self.ask(Recovered())
-
-    def _place(self) -> None:
-        for offset, entry in self.placed():
-            if offset >= self.known:
-                self.journal.placed(offset, entry.key, entry.value)
-                self.known = offset + 1
-
-    def _new_process(self) -> None:
-        self.shard = ShareShard(self)
-        self.journal = ShareJournal(self.shard, 3, pruned=self.start > 0)
-
-
-Lists.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
-TestLists = Lists.TestCase

@@ -128,6 +128,31 @@ def test_renewal_and_release_keep_the_size_of_the_lot(drive: Callable[..., Any])
     assert consumer.poll(16) == [(8, 15, 6)]  # half of 16, not of the 8 that are left
 
 
+@pytest.mark.parametrize(
+    ("accepted", "asked_to", "expected"),
+    [
+        ((1, 6), 7, [(0, 0, 4), (7, 7, 4)]),  # to the very last of the lot
+        ((2, 3), 7, [(0, 1, 4), (4, 5, 4)]),  # half of it
+        ((2, 3), 2, [(0, 1, 4)]),  # no further than was asked for
+        ((0, 5), 15, [(6, 7, 4)]),  # not into what was never delivered with it
+    ],
+)
+def test_what_is_left_of_a_lot_is_given_together(
+    drive: Callable[..., Any], accepted: tuple[int, int], asked_to: int, expected: list[Seen]
+) -> None:
+    consumer = Consumer(drive, 5)
+    for _ in range(2):
+        consumer.poll(8)
+        consumer.share.say(Verdict.RELEASE, 0, 7)
+    consumer.poll(8)
+    consumer.share.say(Verdict.ACCEPT, *accepted)
+    for offset in set(range(8)) - set(range(accepted[0], accepted[1] + 1)):
+        consumer.share.say(Verdict.RELEASE, offset, offset)
+    consumer.share.fetch(8, 15)
+    consumer.share.say(Verdict.RELEASE, 8, 15)
+    assert consumer.poll(asked_to + 1) == expected
+
+
 def test_leases_and_whoever_does_not_ask_get_all(drive: Callable[..., Any]) -> None:
     share = drive(policy=Policy(delivery_limit=3))
     for _ in range(3):

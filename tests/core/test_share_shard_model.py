@@ -365,13 +365,8 @@ class Deliveries(RuleBasedStateMachine):
             for offset in run.span
         }
         expected = {
-            offset: (
-                cell.state, cell.deliveries, cell.holder,
-                cell.since if cell.state == "acquired" else None,
-            )
-            for offset, cell in self.cells.items()
-            if offset >= self.start()
-        }  # fmt: skip
+            offset: cell.seen for offset, cell in self.cells.items() if offset >= self.start()
+        }
         # After a crash the tail that nobody settled is not in flight any more.
         for offset in range(self.partition.end, self.end):
             assert expected.pop(offset)[:2] == ("available", 0)

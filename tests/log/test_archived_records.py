@@ -34,7 +34,7 @@ def read(key: bytes | None, value: bytes | None) -> PageListed | PageForgotten:
 
 @given(st.lists(RUNS, max_size=5), st.integers(0, 2**40), st.integers(0, 2**40))
 def test_a_page_comes_back(runs: list[ArchivedRun], upcoming: int, dropped: int) -> None:
-    event = PageListed(KEY, 7, tuple(runs), upcoming, dropped, upcoming)
+    event = PageListed(KEY, 7, tuple(runs), upcoming, dropped)
     entry = page_record(event)
     assert read(entry.key, entry.value) == event
 

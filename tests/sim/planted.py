@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from headrace.broker.runtime import ShardRuntime
+from headrace.core.archived import PageListed
 from headrace.core.errors import Refused
 from headrace.core.leases import LeaseCommitted, LeaseDiscarded
 from headrace.core.runs import State
-from headrace.core.shard_words import Forgotten
+from headrace.core.shard_words import Forgotten, On
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import Event, Range, Settled, Started
-from headrace.log import share_batches
+from headrace.core.share_words import Acknowledge, Event, Range, Settled, Started, Verdict
+from headrace.log import share_batches, share_holds
 from headrace.log.record_codec import ShareJournal
 
 
@@ -24,6 +25,46 @@ def answers_before_the_sync(patch: pytest.MonkeyPatch) -> None:
         sound(self, *args, **settings | {"fsync": False})
 
     patch.setattr(ShardRuntime, "__init__", hasty)
+
+
+def acceptance_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    """Who accepts is told so at once, for speed: nothing comes of it that others would see."""
+    sound_decide, sound_wait = ShardRuntime.decide, ShardRuntime.when_durable
+
+    def decide(self: Any, command: Any) -> Any:
+        self.accepted = _accepts(command)
+        return sound_decide(self, command)
+
+    def hasty(self: Any, told: Any, reply: Any = None) -> None:
+        if self._fsync and getattr(self, "accepted", False):
+            told(reply)
+        else:
+            sound_wait(self, told, reply)
+
+    patch.setattr(ShardRuntime, "decide", decide)
+    patch.setattr(ShardRuntime, "when_durable", hasty)
+
+
+def _accepts(command: Any) -> bool:
+    if not isinstance(command, On) or not isinstance(command.command, Acknowledge):
+        return False
+    return all(Verdict.ACCEPT in batch.verdicts for batch in command.command.batches)
+
+
+def lock_expiry_forgets_the_delivery(patch: pytest.MonkeyPatch) -> None:
+    """A delivery whose lock ended counts as none, as if the record had never been taken."""
+    sound = SharePartition.expired
+
+    def forgetful(self: SharePartition, *args: Any) -> list[Event]:
+        return [_not_counted(event) for event in sound(self, *args)]
+
+    patch.setattr(SharePartition, "expired", forgetful)
+
+
+def _not_counted(event: Event) -> Event:
+    if isinstance(event, Settled) and event.state is State.AVAILABLE:
+        return event._replace(deliveries=event.deliveries - 1)
+    return event
 
 
 def deliveries_lost_in_recovery(patch: pytest.MonkeyPatch) -> None:
@@ -90,6 +131,21 @@ def deletions_not_written(patch: pytest.MonkeyPatch) -> None:
     _not_written(patch, lambda event: isinstance(event, Forgotten))
 
 
+def lists_not_written(patch: pytest.MonkeyPatch) -> None:
+    """What was archived without a dead letter is listed until the process ends."""
+    _not_written(patch, lambda event: isinstance(event, PageListed))
+
+
+def holders_not_written(patch: pytest.MonkeyPatch) -> None:
+    """The journal says of archived records alone who had them."""
+    patch.setattr(
+        "headrace.log.share_holds.encoded",
+        lambda rows, client, sound=share_holds.encoded: sound(
+            [(n, hold if hold and hold.ended is None else None) for n, hold in rows], client
+        ),
+    )
+
+
 def leases_keep_what_was_reset(patch: pytest.MonkeyPatch) -> None:
     """A lease that is read from the journal still has records of before a reset."""
     _not_written(patch, lambda event: isinstance(event, LeaseDiscarded))
@@ -131,6 +187,8 @@ def _archived(event: Event) -> Event:
 
 PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
     answers_before_the_sync,
+    acceptance_before_the_sync,
+    lock_expiry_forgets_the_delivery,
     deliveries_lost_in_recovery,
     start_beyond_an_unfinished_record,
     anybody_may_acknowledge,
@@ -138,11 +196,13 @@ PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
     commits_not_written,
     resets_not_written,
     deletions_not_written,
+    lists_not_written,
     leases_keep_what_was_reset,
     pruned_too_far,
     rejected_records_vanish,
 ]
 IN_THE_CORE: list[Callable[[pytest.MonkeyPatch], None]] = [
+    lock_expiry_forgets_the_delivery,
     deliveries_lost_in_recovery,
     start_beyond_an_unfinished_record,
     anybody_may_acknowledge,
@@ -150,6 +210,8 @@ IN_THE_CORE: list[Callable[[pytest.MonkeyPatch], None]] = [
     commits_not_written,
     resets_not_written,
     deletions_not_written,
+    lists_not_written,
+    holders_not_written,
     leases_keep_what_was_reset,
     pruned_too_far,
 ]

@@ -41,8 +41,17 @@ class Book:
     def sees(self, start: int, *runs: tuple[int, int, str]) -> None:
         self.auditor.described(self.asks(), QUEUE, start, runs)
 
-    def ends(self, start: int, end: int, copies: list[int] | None = None) -> None:
-        self.auditor.ended(QUEUE, start, 0, end, copies)
+    def counts(self, *runs: tuple[int, int, int]) -> None:
+        self.auditor.counted(self.asks(), QUEUE, runs)
+
+    def ends(
+        self,
+        start: int,
+        end: int,
+        copies: list[int] | None = None,
+        listed: list[int] | None = None,
+    ) -> None:
+        self.auditor.ended(QUEUE, start, 0, end, copies, listed)
 
 
 def joined_and_produced(book: Book) -> None:
@@ -105,6 +114,10 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.gets(0, 0), lambda b: b.auditor.locks_lost(), lambda b: b.gets(0, 0, 2),
         lambda b: b.auditor.locks_lost(), lambda b: b.gets(0, 0, 1),
     ],
+    "and delivery 1 is over": [
+        lambda b: b.gets(0, 0), lambda b: b.auditor.let_go("blue", "ann"),
+        lambda b: b.gets(0, 0, 1, "bob"),
+    ],
     "3 are allowed": [
         a_lost_fetch, a_lost_fetch, a_lost_fetch, lambda b: b.gets(0, 0, 4),
     ],
@@ -152,6 +165,23 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
     "has 2 dead letters": [
         joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("reject", 0),
         lambda b: b.says("accept", 1), lambda b: b.ends(2, 2, [0, 0]),
+    ],
+    "has 0 deliveries, and 1 had failed": [
+        lambda b: b.gets(0, 0), lambda b: b.says("release", 0), lambda b: b.counts((0, 0, 1)),
+        lambda b: b.counts((0, 0, 0)),
+    ],
+    "was not accepted and is not listed": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("reject", 0),
+        lambda b: b.says("accept", 1), lambda b: b.ends(2, 2, None, [0]),
+        lambda b: b.ends(2, 2, None, []),
+    ],
+    "is listed 2 times": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("reject", 0),
+        lambda b: b.says("accept", 1), lambda b: b.ends(2, 2, None, [0, 0]),
+    ],
+    "is listed, and nobody rejected it": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
+        lambda b: b.says("accept", 1), lambda b: b.ends(2, 2, None, [1]),
     ],
     "nobody rejected it": [
         joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),

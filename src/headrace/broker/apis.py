@@ -94,4 +94,6 @@ SERVED_FOR_SHARE_GROUPS = (
     _lease(20904, "LeaseCommit"),
     _lease(20905, "LeaseDescribe"),
     Api(20906, "DescribeShareRecords", range(1), "describe_share_records", flexible=True),
+    Api(20907, "ListArchivedRecords", range(1), "archived_records", flexible=True),
+    Api(20908, "ClearArchivedRecords", range(1), "archived_records", flexible=True),
 )

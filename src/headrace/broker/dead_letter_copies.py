@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.broker.partitions import Partition
+from headrace.core.leases import told_holder
 from headrace.core.runs import Run
 from headrace.core.share_words import ShareKey
 from headrace.core.types import Span
@@ -84,7 +85,7 @@ def copy_of(
         "group": key.group,
         "delivery.count": str(run.deliveries),
         "message": run.reason or "",
-        "member": run.holder or "",
+        "member": told_holder(run.holder) if run.holder else "",
     }
     headers = tuple((PREFIX + name, value.encode()) for name, value in told.items())
     if not payload:

@@ -34,7 +34,7 @@ Named = Callable[[ShareKey], str]  # a share-partition as people call it, as in 
 
 
 class ShareLog:
-    """A listener of the shards of share groups, which knows their members by their last heartbeat.
+    """A listener of one shard of share groups, which knows members by their last heartbeat.
 
     Args:
         now: both clocks.
@@ -52,10 +52,11 @@ class ShareLog:
                 self._seen(event.group, event.member)
             elif isinstance(event, MemberGone):
                 self._gone(event.group, event.member)
-            elif isinstance(event, Restarted):
-                self._forget(event.groups)
+            elif isinstance(event, Restarted):  # nobody of before is known any more
+                self._members.clear()
+                self._counts.clear()
             elif isinstance(event, GroupForgotten):
-                self._forget({event.group})
+                self._forget(event.group)
 
     def _seen(self, group: str, member: Member) -> None:
         key = (group, member.id)
@@ -88,12 +89,10 @@ class ShareLog:
                 group,
             )
 
-    def _forget(self, groups: "frozenset[str] | set[str]") -> None:
-        """The members are not known any more: the shard was read anew, or the group is gone."""
-        for key in [key for key in self._members if key[0] in groups]:
+    def _forget(self, group: str) -> None:
+        for key in [key for key in self._members if key[0] == group]:
             del self._members[key]
-        for group in groups:
-            self._counts.pop(group, None)
+        self._counts.pop(group, None)
 
 
 def tell_notices(notices: Mapping[About, Notice], rest: Notice, named: Named) -> None:

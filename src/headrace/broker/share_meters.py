@@ -169,9 +169,13 @@ class ShareMeters:
     def _outcome(
         self, key: ShareKey, state: State, reason: str | None, hold: Hold | None
     ) -> tuple[tuple[int, ...], Notice | None]:
-        """What is counted, and where it is kept what of it somebody should be told."""
+        """What is counted, and where it is kept what of it somebody should be told.
+
+        That is locks that ended, and records given up of which there will be a dead letter; of
+        those without one others tell, with the list that they are in.
+        """
         marks = _marks(state, reason, hold)
-        if _EXPIRED not in marks and _GIVEN_UP not in marks:
+        if _EXPIRED not in marks and (_GIVEN_UP not in marks or state is _ARCHIVED):
             return marks, None
         about = (key, hold and hold.holder, hold and hold.ended, state)
         known = self.notices.get(about)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.broker import share_log
+from headrace.broker.archived_log import ArchivedLog
 from headrace.broker.config import Config
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.partitions import Partition
@@ -78,7 +79,7 @@ class Shares:
         self._clock = clock
         self._topics = topics
         self._waits = waits
-        self._log = ShareLog(clock.now)
+        self._archived_log = ArchivedLog(clock, topics)
         self._resolved: dict[str, _Resolved] = {}
         self._resolved_with = config
         self._defaults = self._resolved_from({})
@@ -98,7 +99,8 @@ class Shares:
             shard = self._shard(partition)
             shard.load()
             _require_founded(shard)
-            shard.listeners += self._wake, self.meters.count, self._log.tell
+            members = ShareLog(self._clock.now)
+            shard.listeners += self._wake, self.meters.count, members.tell, self._archived_log.tell
             self.shards.append(shard)
         topics.listeners.append(self._topics_changed)
         topics.on_deleted.append(self._forget)

@@ -1,12 +1,13 @@
-"""The journal of consumer groups, over the wire or from a broker's files: what it has of a group.
+"""The journals of groups, over the wire or from a broker's files: what they have of one group.
 
-A group's records are in one partition of `__consumer_offsets`, which its name and the number of
-partitions decide. Source: Kafka's GroupCoordinator.partitionFor.
+A group's records are in one partition of `__consumer_offsets`, or of `__share_group_state`, which
+its name and the number of partitions decide. Source: Kafka's GroupCoordinator.partitionFor.
 """
 
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -22,9 +23,21 @@ from headrace.wire.batches import Record
 from headrace.wire.primitives import Malformed
 
 TOPIC = "__consumer_offsets"
+SHARE_TOPIC = "__share_group_state"
 _BYTES_MAX = 4 << 20
 _SEGMENT_BYTES_MAX = 1 << 40
 _PROGRESS_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The topic of a journal, and the command that reads it, which is named on stderr."""
+
+    topic: str
+    command: str
+
+
+_OFFSETS = Journal(TOPIC, "offsets history")
 
 
 class Source(Protocol):
@@ -40,26 +53,28 @@ class Source(Protocol):
 class GroupInFiles:
     """The journal of one group in the data folder of a broker, which need not run."""
 
-    def __init__(self, data_dir: Path, group: str) -> None:
+    def __init__(self, data_dir: Path, group: str, journal: Journal = _OFFSETS) -> None:
         """Raises: Trouble when there is no such journal."""
-        names = {one.name for one in data_dir.glob(f"{TOPIC}-*") if one.is_dir()}
+        topic = journal.topic
+        names = {one.name for one in data_dir.glob(f"{topic}-*") if one.is_dir()}
         for partition in range(max(1, len(names))):  # how many there are decides where a group is
-            if f"{TOPIC}-{partition}" not in names:
-                told = f"{data_dir} has no folder {TOPIC}-{partition}"
+            if f"{topic}-{partition}" not in names:
+                told = f"{data_dir} has no folder {topic}-{partition}"
                 raise Trouble(f"{told}; give the data folder of a broker that has all of them")
         self.partition = shard_index(group, len(names))
         self.records = GroupRecords(group)
-        self._folder = data_dir / f"{TOPIC}-{self.partition}"
+        self._folder = data_dir / f"{topic}-{self.partition}"
+        self._command = journal.command
 
     def read(self) -> Iterator[Record]:
         """What is damaged is told and passed over; it counts as missing. Raises: OSError."""
         for path in sorted(self._folder.glob("*.log")):
             for found in segment(path, _SEGMENT_BYTES_MAX):
                 if isinstance(found, Damage):
-                    tell("offsets history", f"{path}: {found.message}")
+                    tell(self._command, f"{path}: {found.message}")
                 elif found.damage is not None:
                     place = f"{path}: at byte {found.position}"
-                    tell("offsets history", f"{place}: {found.damage}; passed over")
+                    tell(self._command, f"{place}: {found.damage}; passed over")
                 else:
                     yield from self.records.read(memoryview(found.data))
 
@@ -67,12 +82,13 @@ class GroupInFiles:
 class GroupOnWire:
     """The journal of one group, wherever in the cluster it is."""
 
-    def __init__(self, cluster: Cluster, group: str) -> None:
+    def __init__(self, cluster: Cluster, group: str, journal: Journal = _OFFSETS) -> None:
         """Raises: Trouble when the cluster has no such journal; as `Cluster`."""
         self.records = GroupRecords(group)
+        self._topic = journal.topic
         self._cluster = cluster
         try:
-            partitions = cluster.partitions(TOPIC)
+            partitions = cluster.partitions(self._topic)
         except BrokerError as error:
             if error.name != "UNKNOWN_TOPIC_OR_PARTITION":
                 raise
@@ -84,16 +100,19 @@ class GroupOnWire:
 
         Raises: Trouble when the journal is damaged; as `Cluster`.
         """
-        position = log_end(self._cluster, TOPIC, self.partition, LogEnd.EARLIEST)
-        start, end = position, log_end(self._cluster, TOPIC, self.partition)
+        position = log_end(self._cluster, self._topic, self.partition, LogEnd.EARLIEST)
+        start, end = position, log_end(self._cluster, self._topic, self.partition)
         progress = Progress(end - start)
         while position < end:
-            fetched = fetch(self._cluster, TOPIC, self.partition, position, bytes_max=_BYTES_MAX)
+            fetched = fetch(
+                self._cluster, self._topic, self.partition, position, bytes_max=_BYTES_MAX
+            )
             try:
                 yield from self.records.read(fetched.records)
             except Malformed as error:
                 raise Trouble(
-                    f"{TOPIC}-{self.partition}: {error}; headrace log dump tells what is damaged"
+                    f"{self._topic}-{self.partition}: {error};"
+                    " headrace log dump tells what is damaged"
                 ) from error
             if self.records.position <= position:
                 break  # compaction took the rest meanwhile

@@ -21,6 +21,7 @@ from headrace.client import (
     groups,
     nodes,
     offsets,
+    share_archived,
     share_browse,
     share_groups,
     share_records,
@@ -220,6 +221,8 @@ class SyncAdmin(_Face):
     delete_share_group_offsets = _called(share_groups.delete_share_group_offsets)
     delete_share_groups = _called(share_groups.delete_share_groups)
     describe_share_partitions = _called(share_records.describe_share_partitions)
+    list_archived_share_records = _called(share_archived.list_archived_share_records)
+    clear_archived_share_records = _called(share_archived.clear_archived_share_records)
     browse_share_group = _iterated(share_browse.browse_share_group)
     browse_share_group_runs = _iterated(share_browse.browse_share_group_runs)
 
@@ -300,6 +303,8 @@ class Admin(_Face):
     delete_share_group_offsets = _awaited(share_groups.delete_share_group_offsets)
     delete_share_groups = _awaited(share_groups.delete_share_groups)
     describe_share_partitions = _awaited(share_records.describe_share_partitions)
+    list_archived_share_records = _awaited(share_archived.list_archived_share_records)
+    clear_archived_share_records = _awaited(share_archived.clear_archived_share_records)
     browse_share_group = _iterated_async(share_browse.browse_share_group)
     browse_share_group_runs = _iterated_async(share_browse.browse_share_group_runs)
 

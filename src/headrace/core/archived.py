@@ -62,7 +62,7 @@ class PageListed:
     runs: tuple[ArchivedRun, ...]
     upcoming: int
     dropped: int
-    fresh: int = 0  # runs with this number or a higher one are news; for those who are told
+    news: int = 0  # records that were not listed before; for those who tell people
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,9 @@ class Archive:
         known = self._lists.get(key, _EMPTY)
         page = max(known.pages, default=0)
         runs = list(known.pages.get(page, ()))
-        touched, number = {page: runs}, known.upcoming
+        touched, number, news = {page: runs}, known.upcoming, 0
         for one in found:
+            news += len(one.span)
             new = replace(one, number=number)
             if runs and runs[-1].goes_on_in(new):
                 runs[-1] = replace(new, span=Span(runs[-1].span.first, new.span.last))
@@ -139,7 +140,7 @@ class Archive:
         return [
             *(PageForgotten(key, one) for one in gone if one in known.pages),
             *(
-                PageListed(key, one, tuple(rows), number, dropped, known.upcoming)
+                PageListed(key, one, tuple(rows), number, dropped, news if one == page else 0)
                 for one, rows in touched.items()
                 if tuple(rows) != known.pages.get(one)
             ),
@@ -150,8 +151,7 @@ class Archive:
         known = self._lists.get(key, _EMPTY)
         if page not in known.pages:
             return []
-        runs, upcoming = known.pages[page], known.upcoming
-        return [PageListed(key, page, runs, upcoming, known.dropped, upcoming)]
+        return [PageListed(key, page, known.pages[page], known.upcoming, known.dropped)]
 
     def cleared(self, key: ShareKey, through: int) -> list[ArchiveEvent]:
         """The events that clear the runs up to a number, and what there was no room for."""
@@ -162,8 +162,7 @@ class Archive:
             left = tuple(run for run in runs if run.number > through)
             if left or page == newest:
                 if left != runs or (page == newest and known.dropped):
-                    upcoming = known.upcoming
-                    events.append(PageListed(key, page, left, upcoming, 0, upcoming))
+                    events.append(PageListed(key, page, left, known.upcoming, 0))
             else:
                 events.append(PageForgotten(key, page))
         return events

@@ -19,6 +19,8 @@ from headrace.core.types import MemberId, MonoMs, Now, Span
 
 LeaseKey = tuple[str, str]  # group and session
 
+_LEASE = "lease/"  # what its name among the holders of records begins with
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -148,7 +150,7 @@ class Lease:
     @property
     def holder(self) -> MemberId:
         """Its name among the holders of records; too long for a member's id on the wire."""
-        return MemberId(f"lease/{self.key[1]:>32}")
+        return MemberId(f"{_LEASE}{self.key[1]:>32}")
 
     @property
     def last_seq(self) -> int:
@@ -283,3 +285,14 @@ def _overlaps(ranges: Sequence[RangeT], span: Span) -> Iterator[tuple[RangeT, Sp
             one,
             one.span if inside else Span(max(one.span.first, first), min(one.span.last, last)),
         )
+
+
+def told_holder(holder: MemberId) -> str:
+    """A holder of records as people are told it: without what makes a lease's name long.
+
+    >>> told_holder(Lease(("work", "checkpoint")).holder)
+    'lease/checkpoint'
+    """
+    if holder.startswith(_LEASE):
+        return f"{_LEASE}{holder.removeprefix(_LEASE).lstrip()}"
+    return holder

@@ -156,14 +156,14 @@ class ShareShard:
             case _:
                 assert_never(command)
 
-    def tick(self, now: Now) -> Sequence[Event]:
+    def tick(self, now: Now, runs_max: int = PORTION_RUNS) -> Sequence[Event]:
         """Locks that ended, a portion of them at a time, and members that fell silent."""
         events: list[Event] = []
         for key, partition in self.partitions.items():
             due = partition.next_deadline()
-            if due is not None and due <= now.mono and len(events) < PORTION_RUNS:
+            if due is not None and due <= now.mono and len(events) < runs_max:
                 policy = self._outside.policy(key.group)
-                events += partition.expired(now, policy, PORTION_RUNS - len(events))
+                events += partition.expired(now, policy, runs_max - len(events))
         for group in self.groups.values():
             due = group.next_deadline()
             if due is not None and due <= now.mono:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
@@ -161,11 +162,19 @@ Command = GroupCommand | On | LeaseCommand | ForgetTopic | Keep | Recovered | Cl
 # ---- events and replies
 
 
+class Removal(StrEnum):
+    """What an administrator removed; the words stand in the journal, for people."""
+
+    GROUP = "group deletion"
+    OFFSETS = "offset deletion"
+
+
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """A share-partition is no more. Durable."""
+    """A share-partition is no more: its topic was deleted, or as `removal` says. Durable."""
 
     key: ShareKey
+    removal: Removal | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from headrace.core.shard_words import (
     DeleteShareOffsets,
     Event,
     Forgotten,
+    Removal,
 )
 from headrace.core.share_group import GroupForgotten, ShareGroup, Timing, TopicView
 from headrace.core.share_partition import SharePartition
@@ -98,7 +99,7 @@ def decide_admin(
         case DeleteShareOffsets():
             return _without_topics(command, queue, topics)
         case DeleteShareGroup(group):
-            events: list[Event] = [Forgotten(key) for key in queue.partitions]
+            events: list[Event] = [Forgotten(key, Removal.GROUP) for key in queue.partitions]
             events += [LeaseForgotten(lease.key) for lease in queue.leases]
             return Decided([*events, GroupForgotten(group)])
         case _:
@@ -176,7 +177,7 @@ def _without_topics(command: DeleteShareOffsets, queue: Queue, topics: Topics) -
         else:
             told = _NO_TOPIC if view is None else "There is no offset information to delete."
             reply.append(Refused(Why.UNKNOWN_TOPIC, told))
-    events = [Forgotten(key) for key in gone]
+    events = [Forgotten(key, Removal.OFFSETS) for key in gone]
     return Decided([*events, *_discarded(queue, frozenset(gone))], tuple(reply))
 
 

@@ -88,4 +88,4 @@ def restored(source: Reader, value: bytes | None) -> PageListed | PageForgotten:
 
     runs = tuple(body.compact_array(read_run))
     body.tags()
-    return PageListed(key, page, runs, upcoming, dropped, upcoming)
+    return PageListed(key, page, runs, upcoming, dropped)

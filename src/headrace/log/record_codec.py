@@ -39,6 +39,7 @@ from headrace.core.machine import Entry
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Event, Forgotten, Keep, LeaseKept, PartitionKept
+from headrace.core.share_group import MemberSeen
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import (
     Acquired,
@@ -53,6 +54,7 @@ from headrace.core.share_words import (
 from headrace.core.types import MemberId, Span, WallMs
 from headrace.log import archived_records, share_holds
 from headrace.log.archived_records import ARCHIVED, page_record
+from headrace.log.group_records import CAUSE_HEADER
 from headrace.log.lease_records import LEASE, lease_key, lease_record, restored
 from headrace.log.share_batches import durable, portions, read
 from headrace.wire.primitives import Malformed, Reader, Writer
@@ -63,6 +65,7 @@ _DELIVERY_COMPLETE_COUNT = 0  # a tag of Kafka's
 _UPDATE_KEY = UPDATE.to_bytes(2, "big")
 _UNCHANGED = -1
 _RUNS_PER_UPDATE = 64
+_CLIENTS_MAX = 10_000  # that are remembered
 _CLIENT_TOLD_MAX = 100  # characters of the name that a client gives itself
 
 Bytes = bytes | None
@@ -111,6 +114,7 @@ class ShareJournal:
         self._pruned = pruned
         self._snapshot_epochs: dict[ShareKey, int] = {}
         self._updates: dict[ShareKey, int] = {}
+        self._clients: dict[tuple[str, MemberId], str] = {}  # by group and member, oldest first
         self.unfounded: set[ShareKey] = set()  # of whom an update came, and no snapshot yet
         self._newest: dict[bytes, int] = {}  # offset of the newest whole state by key, ascending
 
@@ -148,7 +152,7 @@ class ShareJournal:
                 case PageListed() | PageForgotten() | Forgotten() | LeaseForgotten():
                     out.append(self._entry(event))
                 case _:
-                    pass  # members and assignments die with the process
+                    self._remember(event)  # what members are dies with the process
         for key, ranges in settled.items():
             partition = self._shard.partitions[key]
             if key not in snapshots:
@@ -237,7 +241,8 @@ class ShareJournal:
             return page_record(event)
         self._snapshot_epochs.pop(event.key, None)
         self._updates.pop(event.key, None)
-        return Entry(_share_key(SNAPSHOT, event.key), None)
+        told = ((CAUSE_HEADER, event.removal.encode()),) if event.removal is not None else ()
+        return Entry(share_key(SNAPSHOT, event.key), None, told)
 
     def _snapshot_is_due(self, partition: SharePartition) -> bool:
         updates = self._updates[partition.key]
@@ -275,16 +280,24 @@ class ShareJournal:
             if holds is not None:
                 tags[share_holds.TAG] = holds
             out.tags(tags)
-            entries.append(Entry(_share_key(kind, key), bytes(out.data)))
+            entries.append(Entry(share_key(kind, key), bytes(out.data)))
         return entries
 
     def _client(self, group: str, member: MemberId) -> str | None:
-        """Who a member says it is, while it is known."""
-        members = self._shard.groups.get(group)
-        known = None if members is None else members.members.get(member)
-        if known is None:
-            return None
-        return f"{known.client_id[:_CLIENT_TOLD_MAX] or '-'} /{known.client_host}"
+        """Who a member says it is, if it was heard of."""
+        return self._clients.get((group, member))
+
+    def _remember(self, event: Event) -> None:
+        """Who a member says it is: it may be gone when its records are released."""
+        if not isinstance(event, MemberSeen):
+            return
+        member = event.member
+        key = event.group, member.id
+        if key in self._clients:
+            return
+        if len(self._clients) >= _CLIENTS_MAX:
+            del self._clients[next(iter(self._clients))]
+        self._clients[key] = f"{member.client_id[:_CLIENT_TOLD_MAX] or '-'} /{member.client_host}"
 
 
 def read_share_record(key: Bytes, value: Bytes) -> ShareRecord | None:
@@ -324,7 +337,8 @@ def _text(source: Reader) -> str:
     return text
 
 
-def _share_key(kind: int, key: ShareKey) -> bytes:
+def share_key(kind: int, key: ShareKey) -> bytes:
+    """The key of a share-partition's records of a kind, SNAPSHOT or UPDATE."""
     out = Writer()
     out.int16(kind)
     out.nullable_string(key.group)

@@ -168,6 +168,12 @@ class Auditor:
             self.broken(f"{told} after delivery {one.count}")
         if one.failed_at_us <= asked.at_us and count <= one.failed:
             self.broken(f"{told} although delivery {one.failed} had failed")
+        if (
+            one.locked_in == asked.incarnation == self.incarnation
+            and one.locked_at_us <= asked.at_us
+            and count <= one.count
+        ):
+            self.broken(f"{told}, and delivery {one.count} is over")
         if count > one.told + self._open.get(asked.group, 0) + 1:
             self.broken(f"{told} after {one.told} deliveries")
         if (
@@ -276,13 +282,30 @@ class Auditor:
                 if one and one.finished_at_us is not None and one.finished_at_us <= asked.at_us:
                     self.broken(f"{_at(place, offset)} was finished and is {state} for {group}")
 
+    def counted(self, asked: Asked, queue: Queue, runs: Iterable[Range]) -> None:
+        """Somebody was told how often the records in flight were delivered."""
+        known = self._facts.get(queue, {})
+        for first, last, count in runs:
+            for offset in range(first, last + 1):
+                one = known.get(offset)
+                if one and count < one.failed and one.failed_at_us <= asked.at_us:
+                    where = _at(queue[1], offset)
+                    self.broken(f"{where} has {count} deliveries, and {one.failed} had failed")
+
     def ended(
-        self, queue: Queue, start: int, log_start: int, log_end: int, copies: Sequence[int] | None
+        self,
+        queue: Queue,
+        start: int,
+        log_start: int,
+        log_end: int,
+        copies: Sequence[int] | None,
+        listed: Sequence[int] | None = None,
     ) -> None:
         """All is done, and it is quiet: nothing may be missing.
 
         Args:
             copies: offsets of the dead letters of the queue; None when there are to be none.
+            listed: offsets that were archived without one; None when that was not looked at.
         """
         group, place = queue
         missing = [o for o in self._promised.get(place, {}) if o >= log_end]
@@ -296,8 +319,11 @@ class Auditor:
                 self.broken(
                     f"{_at(place, offset)} was skipped: {group} neither had nor finished it"
                 )
-            elif copies is not None and offset >= max(log_start, self._cut.get(place, 0)):
-                self._copied(queue, offset, copies.count(offset))
+            elif offset >= max(log_start, self._cut.get(place, 0)):
+                if copies is not None:
+                    self._copied(queue, offset, copies.count(offset))
+                elif listed is not None:
+                    self._listed(queue, offset, listed.count(offset))
 
     def _copied(self, queue: Queue, offset: int, copies: int) -> None:
         one = self.facts(queue, offset)
@@ -308,6 +334,18 @@ class Auditor:
             self.broken(f"{where} was not accepted and has no dead letter")
         if copies and "reject" not in one.verdicts() and not self._exhausted(queue, one):
             self.broken(f"{where} has a dead letter, and nobody rejected it")
+
+    def _listed(self, queue: Queue, offset: int, times: int) -> None:
+        one = self.facts(queue, offset)
+        where = _at(queue[1], offset)
+        if not times and not one.verdicts() & {"accept", "gap"}:
+            self.broken(f"{where} was not accepted and is not listed")
+        if queue in self._set_to:
+            return  # what was listed before stays
+        if times > 1:
+            self.broken(f"{where} is listed {times} times")
+        if times and "reject" not in one.verdicts() and not self._exhausted(queue, one):
+            self.broken(f"{where} is listed, and nobody rejected it")
 
     def _exhausted(self, queue: Queue, one: Facts) -> bool:
         return one.told + self._open.get(queue[0], 0) >= self.limit

@@ -213,7 +213,7 @@ class LeaseDriver:
     async def _call(
         self, connection: Connection, call: wire.Call, answer: Any, let_out: Any
     ) -> Any:
-        found = await connection.lease(call, answer, let_out)
+        found = await connection.own(call, answer, let_out)
         if found.error_code:
             self._step(f"{call.KEY.name.lower()}: code {found.error_code}")
             raise Gone

@@ -39,6 +39,7 @@ class Ending:
         self._rng = Random(f"{world.seed}/ending")
         self._were_set_back: set[Queue] = set()  # groups that were set back, and where
         self._copies: dict[Queue, list[int]] = {}  # dead letters that were there before
+        self._listed: dict[Queue, list[int]] = {}  # and what was listed
 
     def run(self) -> None:
         """Consume what is left, then look whether anything is missing."""
@@ -148,19 +149,24 @@ class Ending:
                     world.auditor.broken(f"{group} still has a queue of {gone}, which was deleted")
                     continue
                 place = (world.topic_names[key.topic_id], key.partition)
-                mine = None if copies is None else self._new(copies, (group, place))
-                log = partition.log
-                world.auditor.ended(
-                    (group, place), share.start, log.start_offset, partition.high_watermark, mine
-                )
+                queue = (group, place)
+                mine = None if copies is None else self._new(self._copies, queue, copies)
+                archived = services.shares.machine(group).archive.lists.get(key)
+                runs = archived.runs if archived is not None else []
+                rows = {queue: [offset for run in runs for offset in run.span]}
+                listed = self._new(self._listed, queue, rows)
+                start, end = partition.log.start_offset, partition.high_watermark
+                world.auditor.ended(queue, share.start, start, end, mine, listed)
 
-    def _new(self, copies: dict[Queue, list[int]], queue: Queue) -> list[int]:
-        """Dead letters of a queue since it was set back, if it was."""
-        there = copies.get(queue, [])
+    def _new(
+        self, before: dict[Queue, list[int]], queue: Queue, now: dict[Queue, list[int]]
+    ) -> list[int]:
+        """Dead letters of a queue, or what is listed of it, since it was set back, if it was."""
+        there = now.get(queue, [])
         if queue not in self._were_set_back:
-            self._copies[queue] = there
+            before[queue] = there
             return there
-        return list((Counter(there) - Counter(self._copies.get(queue, []))).elements())
+        return list((Counter(there) - Counter(before.get(queue, []))).elements())
 
 
 def _copies(partition: Partition) -> dict[Queue, list[int]]:

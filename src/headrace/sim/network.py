@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.wire import codec
 from headrace.wire.leases import Call
 from headrace.wire.primitives import Reader, Writer
+from headrace.wire.share_records import DescribeShareRecordsRequest
 from headrace.wire.structs import Struct
 
 if TYPE_CHECKING:
@@ -62,8 +63,10 @@ class Connection:
             key, version, body, lambda data: codec.decode_response(key, version, data), let_out
         )
 
-    async def lease(self, call: Call, answer: type[Struct], let_out: LetOut) -> Any:
-        """A request of the lease API and its answer."""
+    async def own(
+        self, call: Call | DescribeShareRecordsRequest, answer: type[Struct], let_out: LetOut
+    ) -> Any:
+        """A request of Headrace's own APIs, leases and browsing, and its answer."""
         out = Writer()
         call.write(out)
         return await self._exchange(

@@ -1,58 +1,45 @@
 """Random histories of the core and its journal alone, against the reference model: many, and quick.
 
-No log, no broker, no network: commands go to the machine of a shard, its events through the codec
-of its journal, and a crash replays what was encoded. After each step machine and model agree on
-every record. `World` is what finds faults between the parts; this finds those inside.
+After each step machine and model agree on every record. `World` is what finds faults between the
+parts; this finds those inside.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from random import Random
-from typing import Any
-from uuid import UUID
 
+from headrace.core.browsing import Budget, page
 from headrace.core.errors import Refused, Why
-from headrace.core.leases import Staged
-from headrace.core.machine import Entry
-from headrace.core.runs import State
-from headrace.core.shard import ShareShard
+from headrace.core.runs import Piece, State
 from headrace.core.shard_words import (
-    AcquireLease,
     AdminCommand,
     AlterShareOffsets,
-    Command,
-    CommitLease,
+    ClearArchived,
     DeleteShareGroup,
     DeleteShareOffsets,
+    Event,
     On,
-    OpenLease,
     Recovered,
     ReleaseMember,
-    RenewLease,
-    StageLease,
 )
-from headrace.core.share_group import Heartbeat, Timing, TopicView
+from headrace.core.share_admin import TO_POLICY
+from headrace.core.share_group import Heartbeat
 from headrace.core.share_words import (
     Acknowledge,
     Acknowledged,
     Acquire,
-    Acquired,
     DeadLettered,
     LogStartMoved,
-    Policy,
-    ShareKey,
+    ReleaseHeld,
+    Settled,
     Verdict,
 )
-from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
-from headrace.log.record_codec import ShareJournal
-from headrace.sim.model import ACQUIRED, ARCHIVING, LEASE, Model, Taken
+from headrace.core.types import MemberId, Span
+from headrace.sim.core_rig import KEY, LOCK_MS, MEMBERS, CoreRig, given
+from headrace.sim.model import ACQUIRED, ARCHIVING, LEASE, Ask
+from headrace.sim.random_leases import LeaseSteps
 
 STEPS_MAX = 16
-_TOPIC = UUID(int=9)
-_KEY = ShareKey("group", _TOPIC, 0)
-_LEASE = ("group", "checkpoint")
-_LOCK_MS = 1000
-_LOG_END = 60
-_MEMBERS = ("ann", "bob")
 _VERDICTS = {
     "accept": Verdict.ACCEPT,
     "release": Verdict.RELEASE,
@@ -60,306 +47,304 @@ _VERDICTS = {
     "renew": Verdict.RENEW,
     "gap": Verdict.GAP,
 }
-
-
-class _Outside:
-    """What decisions may read; as drawn."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self._timing = Timing(session_ms=1 << 40)
-
-    def policy(self, group: str) -> Policy:  # noqa: ARG002  # there is one group
-        return self._policy
-
-    def timing(self, group: str) -> Timing:  # noqa: ARG002  # there is one group
-        return self._timing
-
-    def starts_earliest(self, group: str) -> bool:  # noqa: ARG002  # there is one group
-        return True
-
-    def topic(self, name: str) -> TopicView | None:  # noqa: ARG002  # there is one topic
-        return TopicView(_TOPIC, (0,), (_LOG_END,))
+_SAYINGS = ("accept", "accept", "release", "release", "release", "reject", "renew", "gap")
 
 
 class RandomHistory:
     """One history; `run` returns how many steps it had. Raises: AssertionError where they part."""
 
     def __init__(self, seed: int) -> None:
-        self._rng = rng = Random(seed)
-        limit, window, dead = rng.randint(2, 4), rng.choice((6, 30)), rng.random() < 0.5
-        self._policy = Policy(limit, _LOCK_MS, window, window, dead_letters=dead)
-        self._window = window
-        self._outside = _Outside(self._policy)
-        self._updates_per_snapshot = rng.choice((0, 1, 3, 500))
-        self._model = Model(limit=limit, lock_ms=_LOCK_MS, window=window, dead_letters=dead)
-        self._entries: list[Entry] = []
-        self._begin = 0  # what is before it was pruned
-        self._mono = 0
-        self._epoch = 0
-        self._number = 0
-        self._shard, self._codec = self._machine()
+        self._rng = Random(seed)
+        self._rig = CoreRig(self._rng)
+        self._model = self._rig.model
+        self._leases = LeaseSteps(self._rig)
         self.steps: list[str] = []
 
     def run(self) -> int:
         """Draw and take the steps, comparing after each."""
-        self._join()
+        self._rig.join()
+        leases = self._leases
         choices: list[Callable[[], str]] = [
-            *[self._acquire] * 5, *[self._acknowledge] * 6, *[self._elapse] * 2,
-            *[self._lease_acquires] * 2, *[self._crash] * 2, self._session_ends, self._copy,
-            self._cut, self._lease_asks_again, self._lease_renews, self._lease_stages,
-            self._lease_commits, self._driver_restarts, self._reset, self._delete, self._prune,
+            *[self._acquire] * 6, *[self._acknowledge] * 6, *[self._elapse] * 2,
+            *[leases.acquires] * 2, *[self._crash] * 2, self._session_ends, self._leaves,
+            self._portion, *[self._copy] * 2, self._cut, self._clear, self._look, self._produce,
+            self._set, leases.asks_again, leases.renews, leases.stages, leases.commits,
+            leases.is_replaced, leases.strays, self._reset, self._delete, self._prune, self._wear,
         ]  # fmt: skip
         for _ in range(self._rng.randint(4, STEPS_MAX)):
             self.steps.append(self._rng.choice(choices)())
-            self._agree()
+            self._rig.agree()
+        if self._rng.random() < 0.2:
+            for offset in self._rng.sample(range(30), 3):
+                self._rig.explain(offset)
         return len(self.steps)
 
-    def _join(self) -> None:
-        """A member that never falls silent joins, and the lease is opened."""
-        self._send(Heartbeat("group", MemberId("ann"), 0, frozenset({"topic"})))
-        self._epoch = self._send(OpenLease(_LEASE, ("topic",), True)).epoch
-        self._model.reclaim(self._mono)
-
-    # ---- steps
+    # ---- members
 
     def _acquire(self) -> str:
-        partition, rng = self._shard.partitions[_KEY], self._rng
-        holder = rng.choice(_MEMBERS)
-        first = max(partition.start, partition.next_fetch_offset() - rng.randrange(4))
-        batches: list[Span] = []
-        at = first
-        for _ in range(rng.randint(1, 4)):
-            size = rng.randint(1, 6)
-            if at + size > _LOG_END:
-                break
-            batches.append(Span(at, at + size - 1))
-            at += size
-        if not batches:
+        rig, rng, model = self._rig, self._rng, self._model
+        holder = rng.choice(MEMBERS)
+        looked_from = max(model.start, rig.partition.next_fetch_offset() - rng.randrange(4))
+        first = looked_from + (rng.randint(1, 6) if rng.random() < 0.2 else 0)
+        sizes = [rng.randint(1, 6) for _ in range(rng.randint(1, 4))]
+        ends = [end - 1 for end in accumulate(sizes, initial=first) if end <= rig.log_end]
+        batches = [Span(a + 1, b) for a, b in pairwise(ends)]
+        if first > rig.log_end:
             return "the log is at its end"
-        budget, exact = rng.randint(1, 12), rng.random() < 0.5
-        may = self._model.may_give(first, at - 1)
-        events = self._send(
-            On(_KEY, Acquire(MemberId(holder), batches, budget, self._window, exact))
+        budget, exact, isolate = rng.randint(1, 12), rng.random() < 0.5, rng.random() < 0.5
+        return self._ask(holder, looked_from, batches, first - 1, budget, exact, isolate)
+
+    def _ask(
+        self,
+        holder: str,
+        looked_from: int,
+        batches: list[Span],
+        looked_to: int,
+        budget: int,
+        exact: bool,
+        isolate: bool,
+    ) -> str:
+        rig, model = self._rig, self._model
+        window = rig.outside_policy.window
+        command = Acquire(
+            MemberId(holder), batches, budget, window, exact, looked_from, looked_to, isolate
         )
-        taken: Taken = [
-            (offset, event.deliveries)
-            for event in events
-            if isinstance(event, Acquired)
-            for offset in event.span
-        ]
-        assert bool(taken) == may, f"{taken} of {first}-{at - 1}, may give: {may}"
-        self._model.give(holder, taken, self._mono, budget if exact else None)
-        return f"{holder} acquires {budget} of {first}-{at - 1}, exact {exact}: {taken}"
+        room = window - model.unfinished
+        events = rig.send(On(KEY, command))
+        if looked_to >= looked_from:
+            model.gap(looked_from, looked_to)
+        last = batches[-1].last if batches else looked_to
+        batch_ends = () if exact else tuple(batch.last for batch in batches)
+        ask = Ask(holder, looked_to + 1, last, budget, room, batch_ends, isolate)
+        model.give(ask, given(events), rig.mono)
+        return f"{looked_from} is looked from; {ask}: {given(events)}"
+
+    def _wear(self) -> str:
+        """Records come back again and again, up to where redelivery shrinks, but for some."""
+        rig, model = self._rig, self._model
+        told = []
+        for _ in range(self._rng.randint(2, 5)):
+            first = rig.partition.next_fetch_offset()
+            if first >= rig.log_end:
+                break
+            last = min(first + 11, rig.log_end - 1)
+            told.append(self._ask("ann", first, [Span(first, last)], first - 1, 12, True, True))
+            flight = range(model.start, model.end)
+            mine = [o for o in flight if model.may_say("ann", o, o)]
+            said = {o: "accept" if self._rng.random() < 0.1 else "release" for o in mine}
+            batches = [Acknowledged(Span(o, o), [_VERDICTS[one]]) for o, one in said.items()]
+            rig.send(On(KEY, Acknowledge(MemberId("ann"), batches)))
+            model.say(said, "", rig.mono)
+            rig.agree()
+        return "; ".join(told)
 
     def _acknowledge(self) -> str:
+        """A holder says something of one range or of some, or somebody else does."""
         rng, model = self._rng, self._model
         held = [o for o in range(model.start, model.end) if model.cells[o].state == ACQUIRED]
+        said: dict[int, str] = {}
+        batches: list[Acknowledged] = []
+        holder, reason = rng.choice(MEMBERS), rng.choice(("", "bad"))
         if held and rng.random() < 0.8:
             first = rng.choice(held)
-            holder = model.cells[first].holder
-            last = min(first + rng.randrange(4), held[-1])
-            if holder == LEASE:
-                holder = _MEMBERS[0]
+            if (owner := model.cells[first].holder) != LEASE:
+                holder = owner
         else:
-            first, holder = rng.randrange(model.end + 2), rng.choice(_MEMBERS)
-            last = first + rng.randrange(3)
-        verdict = rng.choice(("accept", "accept", "release", "release", "reject", "renew", "gap"))
-        may = model.may_say(holder, first, last)
-        batch = Acknowledged(Span(first, last), [_VERDICTS[verdict]])
-        answer = self._send(On(_KEY, Acknowledge(MemberId(holder), [batch])))
-        assert isinstance(answer, Refused) != may, f"{holder} {verdict} {first}-{last}: {answer}"
+            first = rng.randrange(model.end + 2)
+        may = True
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            last = first + rng.randrange(4)
+            span, whole = Span(first, last), rng.random() < 0.5
+            told = [rng.choice(_SAYINGS) for _ in range(1 if whole else len(span))]
+            if rng.random() < 0.02:
+                told, may = ["accept"] * (len(span) + 1), False
+            batches.append(Acknowledged(span, [_VERDICTS[one] for one in told], reason or None))
+            may = may and model.may_say(holder, first, last)
+            parts = told * len(span) if whole else told
+            said |= {o: v for o, v in zip(span, parts, strict=False) if o >= model.start}
+            first = last + rng.choice((1, 1, 2))
+        if len(batches) > 1 and rng.random() < 0.05:
+            batches.reverse()
+            may = False
+        answer = self._rig.send(On(KEY, Acknowledge(MemberId(holder), batches)))
+        assert isinstance(answer, Refused) != may, f"{holder} says {batches}: {answer}"
         if may:
-            model.say(first, last, verdict, self._mono)
-        return f"{holder} says {verdict} of {first}-{last}: {may}"
-
-    def _elapse(self) -> str:
-        self._mono += self._rng.choice((1, 400, 999, 1000, 5000))
-        self._take(self._shard.tick(self._now()))
-        self._model.expire(self._mono)
-        return f"it is {self._mono}"
+            model.say(said, reason, self._rig.mono)
+        return f"{holder} says {said}: {may}"
 
     def _session_ends(self) -> str:
-        holder = self._rng.choice(_MEMBERS)
-        self._send(ReleaseMember("group", MemberId(holder)))
+        holder = self._rng.choice(MEMBERS)
+        self._rig.send(ReleaseMember("group", MemberId(holder)))
         self._model.release(holder)
         return f"{holder} is gone"
 
+    def _leaves(self) -> str:
+        """A session ends whose records are released in portions."""
+        holder, runs_max = self._rng.choice(MEMBERS), self._rng.randint(0, 2)
+        events = self._rig.send(On(KEY, ReleaseHeld(MemberId(holder), runs_max)))
+        released = _released(events)
+        assert len(released) <= runs_max
+        self._model.leave(holder, [offset for span in released for offset in span])
+        return f"{holder} goes, and leaves {released}"
+
+    # ---- what happens to them
+
+    def _elapse(self) -> str:
+        self._rig.mono += self._rng.choice((1, 400, 999, 1000, 5000))
+        if self._rng.random() < 0.3:
+            return f"it is {self._rig.mono}, and the alarm is late"
+        self._rig.tick()
+        return f"it is {self._rig.mono}"
+
+    def _portion(self) -> str:
+        """Of what has ended, some is released."""
+        rig, model, runs_max = self._rig, self._model, self._rng.randint(1, 3)
+        events = rig.shard.tick(rig.now, runs_max)
+        rig.take(events)
+        released = _released(events)
+        model.portion([offset for span in released for offset in span], rig.mono)
+        left = [o for o in range(model.start, model.end) if model.is_ended(o, rig.mono)]
+        assert len(released) <= runs_max
+        assert not left or len(released) == runs_max, f"{left} have ended, {released} released"
+        return f"of what has ended {released} is released"
+
     def _copy(self) -> str:
-        partition = self._shard.partitions[_KEY]
-        self._send(On(_KEY, DeadLettered([run.span for run in partition.runs])))
-        self._model.copied()
-        return "dead letters are written"
+        """Dead letters are written: all of them, or those of a range."""
+        partition = self._rig.partition
+        spans = [run.span for run in partition.runs]
+        if spans and self._rng.random() < 0.5:
+            first = self._rng.randrange(partition.start, partition.end)
+            spans = [Span(first, first + self._rng.randrange(6))]
+        trouble = self._rng.choice((None, None, "", "it is internal"))
+        copied_to = "letters-0" if trouble is None else None
+        self._rig.send(On(KEY, DeadLettered(spans, copied_to, trouble or "")))
+        for span in spans:
+            self._model.copied(span.first, span.last, trouble)
+        return f"dead letters of {spans} are written, but for {trouble}"
+
+    def _clear(self) -> str:
+        """Somebody has seen what was archived, up to a number."""
+        known = self._rig.shard.archive.lists.get(KEY)
+        through = self._rng.randrange(known.upcoming + 1) if known else 0
+        seen = [
+            (offset, run.deliveries, run.reason)
+            for run in (known.runs if known else ())
+            for offset in run.span
+            if run.number <= through
+        ]
+        left = self._model.listed
+        for one in seen:
+            left.remove(next(listed for listed in left if listed[:3] == one))
+        self._rig.send(ClearArchived(KEY, through))
+        return f"the list is cleared through {through}"
+
+    def _look(self) -> str:
+        """Somebody browses, a page at a time: all in flight is told, and nothing changes."""
+        rig, runs_max = self._rig, self._rng.randint(1, 4)
+        state, at, found = self._rng.choice([*State]), 0, list[Piece]()
+        before = [*rig.partition.runs.pieces()]
+        while at < rig.partition.end:
+            budget = Budget(runs_max, 1000, self._rng.randint(1, 5))
+            one = page(rig.partition, at, {state, State.AVAILABLE}, budget, lambda _: 10)
+            assert one.next > at, "a walk goes on"
+            assert len(one.runs) <= runs_max
+            found, at = found + one.runs, one.next
+        assert before == [*rig.partition.runs.pieces()]
+        assert found == [run for run in before if run[2].state in (state, State.AVAILABLE)]
+        return f"somebody looks for {state.name}"
 
     def _cut(self) -> str:
-        start = self._rng.randrange(min(self._model.end + 3, _LOG_END))
-        self._send(On(_KEY, LogStartMoved(start)))
+        rig = self._rig
+        start = self._rng.randrange(min(self._model.end + 3, rig.log_end))
+        rig.log_start = max(rig.log_start, start)
+        rig.send(On(KEY, LogStartMoved(start)))
         self._model.cut(start)
         return f"the log starts at {start}"
 
-    def _lease_acquires(self) -> str:
-        number, budget = self._number + 1, self._rng.randint(1, 12)
-        first = self._shard.partitions[_KEY].next_fetch_offset()
-        may = self._model.may_give(first, _LOG_END - 1)
-        held = self._send(AcquireLease(_LEASE, self._epoch, number, budget))
-        taken: Taken = [(offset, one.deliveries) for one in held for offset in one.span]
-        assert bool(taken) == may, f"{taken} from {first}, may give: {may}"
-        self._model.lease(number, taken, self._mono, budget)
-        self._number += bool(taken)
-        return f"the lease acquires {budget} as {number}: {taken}"
+    def _produce(self) -> str:
+        self._rig.log_end += self._rng.randint(1, 20)
+        return f"the log ends at {self._rig.log_end}"
 
-    def _lease_asks_again(self) -> str:
-        if not self._model.numbers:
-            return "the lease has nothing"
-        number = self._rng.choice(sorted(self._model.numbers))
-        before = self._shard.leases[_LEASE].acquisitions[number].held
-        assert self._send(AcquireLease(_LEASE, self._epoch, number, 5)) == before
-        self._model.reclaim(self._mono)
-        return f"the lease asks again for {number}"
+    def _set(self) -> str:
+        """The settings of the group change."""
+        rng = self._rng
+        changes: list[dict[str, int]] = [
+            {"delivery_limit": rng.randint(2, 6)},
+            {"dead_letters": rng.random() < 0.6},
+            {"window": rng.choice((6, 30)), "lease_window": rng.choice((6, 30))},
+        ]
+        chosen = rng.choice(changes)
+        self._rig.set_policy(**chosen)
+        return f"the group gets {chosen}"
 
-    def _lease_renews(self) -> str:
-        told = self._send(RenewLease(_LEASE, self._epoch))
-        assert told.held == self._model.reclaim(self._mono)[0]
-        return f"the lease renews: {told}"
-
-    def _lease_stages(self) -> str:
-        if not self._model.numbers:
-            return "the lease has nothing"
-        number = self._rng.choice(sorted(self._model.numbers))
-        said = {
-            offset: self._rng.choice(("release", "reject"))
-            for offset in self._model.numbers[number]
-            if self._rng.random() < 0.5
-        }
-        staged = tuple(Staged(_KEY, Span(o, o), _VERDICTS[v], "why") for o, v in said.items())
-        answer = self._send(StageLease(_LEASE, self._epoch, number, staged))
-        assert not isinstance(answer, Refused), answer
-        self._model.staged[number] = said
-        return f"the lease stages {said} under {number}"
-
-    def _lease_commits(self) -> str:
-        if not self._model.numbers:
-            return "the lease has nothing"
-        number = self._rng.choice(sorted(self._model.numbers))
-        self._send(CommitLease(_LEASE, self._epoch, number))
-        self._model.commit(number)
-        return f"the lease commits {number}"
-
-    def _driver_restarts(self) -> str:
-        stale = self._epoch
-        self._epoch = self._send(OpenLease(_LEASE, ("topic",), True)).epoch
-        assert isinstance(self._send(RenewLease(_LEASE, stale)), Refused)
-        self._model.reclaim(self._mono)
-        return f"a new driver, epoch {self._epoch}"
+    # ---- administration
 
     def _reset(self) -> str:
-        start = self._rng.randrange(_LOG_END + 1)
-        if not self._administered(AlterShareOffsets("group", (("topic", 0, start),))):
+        rig = self._rig
+        wanted = self._rng.choice((TO_POLICY, self._rng.randrange(rig.log_end + 1)))
+        start = rig.first_start if wanted == TO_POLICY else max(wanted, rig.log_start)
+        beyond = AlterShareOffsets("group", (("topic", 0, rig.log_end + 1), ("topic", 7, 0)))
+        told = self._administered(AlterShareOffsets("group", (("topic", 0, wanted),)), beyond)
+        if not told:
             return "a reset waits for dead letters"
         self._model.reset(start)
-        self._join()
+        rig.join()
         return f"the group is set to {start}"
 
     def _delete(self) -> str:
-        whole = self._rng.random() < 0.5
+        rig, whole = self._rig, self._rng.random() < 0.5
         topics = DeleteShareOffsets("group", ("topic",))
-        if not self._administered(DeleteShareGroup("group") if whole else topics):
+        unknown = DeleteShareOffsets("group", ("nothing",))
+        if not self._administered(DeleteShareGroup("group") if whole else topics, unknown):
             return "a deletion waits for dead letters"
-        self._model.reset(0)
         if whole:
-            assert not self._shard.leases
-            self._model.numbers, self._number = {}, 0
-        self._crash_now()  # also with nothing left
-        assert not self._shard.partitions
-        self._join()
+            assert not rig.shard.leases
+            self._leases.forgotten()
+        rig.crash()  # also with nothing left
+        assert not rig.shard.partitions
+        rig.earliest = self._rng.random() < 0.8
+        self._model.reset(rig.first_start)
+        self._model.listed.clear()
+        rig.join()
         return "the group is deleted" if whole else "the topic is forgotten"
 
-    def _administered(self, command: AdminCommand) -> bool:
+    def _administered(self, command: AdminCommand, vain: AdminCommand) -> bool:
         """Whether it is done, with nobody at work; members and drivers at work are in its way."""
-        self._join()
-        refused = self._send(command)
+        rig, model = self._rig, self._model
+        rig.join()
+        refused = rig.send(command)
         assert isinstance(refused, Refused), "the group is not empty"
         assert refused.why is Why.NON_EMPTY_GROUP
-        self._send(Heartbeat("group", MemberId("ann"), -1))
-        self._mono += _LOCK_MS
-        self._take(self._shard.tick(self._now()))
-        self._model.expire(self._mono)
-        answer = self._send(command)
-        model = self._model
+        rig.send(Heartbeat("group", MemberId("ann"), -1))
+        rig.mono += LOCK_MS
+        rig.tick()
         waits = any(model.cells[o].state == ARCHIVING for o in range(model.start, model.end))
+        if not waits:
+            assert all(isinstance(one, Refused) for one in rig.send(vain))
+            rig.agree()
+        answer = rig.send(command)
         assert isinstance(answer, Refused) == waits, answer
         if waits:
             assert answer.why is Why.COORDINATOR_GONE
-            self._join()
+            rig.join()
         return not waits
 
+    # ---- the process
+
     def _prune(self) -> str:
-        if self._rng.random() < 0.5:
-            self._send(self._codec.cold(self._end, 10))
-        needed = max(self._codec.needed_from(self._end), self._begin)
-        del self._entries[: needed - self._begin]
-        self._begin = needed
-        return f"the journal begins at {needed}"
+        return f"the journal begins at {self._rig.prune(renew=self._rng.random() < 0.5)}"
 
     def _crash(self) -> str:
-        self._crash_now()
+        self._rig.crash()
         self._model.crash()
-        self._agree()
-        self._send(Recovered())
-        self._model.reclaim(self._mono)
+        self._rig.agree()
+        self._rig.send(Recovered())
+        self._model.reclaim(self._rig.mono)
         return "crash and recovery"
 
-    # ---- the machine
 
-    def _machine(self) -> tuple[ShareShard, ShareJournal]:
-        shard = ShareShard(self._outside)
-        return shard, ShareJournal(shard, self._updates_per_snapshot, pruned=self._begin > 0)
-
-    def _crash_now(self) -> None:
-        """The journal alone is left of the machine."""
-        self._shard, self._codec = self._machine()
-        for offset, (key, value, _) in enumerate(self._entries, self._begin):
-            self._shard.apply_all(self._codec.events(key, value))
-            self._codec.placed(offset, key, value)
-        assert not self._codec.unfounded
-
-    @property
-    def _end(self) -> int:
-        return self._begin + len(self._entries)
-
-    def _send(self, command: Command) -> Any:
-        answer = self._shard.decide(command, self._now())
-        if isinstance(answer, Refused):
-            return answer
-        self._take(answer.events)
-        return answer.reply
-
-    def _take(self, events: Any) -> None:
-        self._shard.apply_all(events)
-        for entry in self._codec.records(events, WallMs(self._mono)):
-            self._codec.placed(self._end, entry.key, entry.value)
-            self._entries.append(entry)
-
-    def _now(self) -> Now:
-        return Now(MonoMs(self._mono), WallMs(self._mono))
-
-    def _agree(self) -> None:
-        """Machine and model say the same of every record."""
-        assert _KEY in self._shard.partitions, "the queue is gone"
-        assert _LEASE in self._shard.leases, "the lease is gone"
-        partition, model = self._shard.partitions[_KEY], self._model
-        ends = (partition.start, partition.end)
-        assert ends == (model.start, model.end), f"{ends}, not {model.start}, {model.end}"
-        cells = model.cells
-        lease = self._shard.leases[_LEASE].holder
-        for run in partition.runs:
-            held_by = run.holder if run.state is State.ACQUIRED else None
-            holder = LEASE if held_by == lease else (held_by or "")
-            seen = (run.state.name.lower(), run.deliveries, holder)
-            for offset in run.span:
-                cell = cells[offset]
-                known = (cell.state, cell.deliveries, cell.holder)
-                assert seen == known, f"{offset} is {seen}, not {known}"
+def _released(events: Sequence[Event]) -> list[Span]:
+    return [event.span for event in events if isinstance(event, Settled)]
 
 
 def first_difference(seed: int) -> str | None:

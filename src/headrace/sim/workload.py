@@ -4,10 +4,16 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from headrace.sim.facts import Place
+from headrace.sim.facts import Asked, Place, Queue
 from headrace.sim.network import Connection, Lost
 from headrace.wire import batches
 from headrace.wire import leases as wire
+from headrace.wire.share_records import (
+    DescribeShareRecordsRequest,
+    DescribeShareRecordsResponse,
+    PartitionCursor,
+    TopicCursor,
+)
 
 if TYPE_CHECKING:
     from headrace.sim.world import World
@@ -15,6 +21,7 @@ if TYPE_CHECKING:
 _PRODUCE, _DELETE_TOPICS, _DELETE_RECORDS, _CREATE_PARTITIONS = 0, 20, 21, 37
 _STATES = {0: "available", 1: "acquired", 2: "acknowledged", 3: "archiving", 4: "archived"}
 _ACKS_ALL = -1
+_PAGES_MAX = 50
 
 
 class Producer:
@@ -91,8 +98,10 @@ class Administrator:
                 await self._add_partition(connection)
             else:
                 await self._delete_topic(connection)
-        else:
+        elif self._rng.random() < 0.5:
             await self.look(connection, self._rng.choice(self._world.groups))
+        else:
+            await self._browse(connection, self._rng.choice(self._world.groups))
 
     async def look(
         self, connection: Connection, group: str
@@ -107,9 +116,11 @@ class Administrator:
                 if one.topic not in gone:
                     queue = (group, (one.topic, one.partition))
                     self._world.auditor.described(asked, queue, one.start, runs)
+                    counts = [(run.first, run.last, run.delivery_count) for run in one.in_flight]
+                    self._world.auditor.counted(asked, queue, counts)
 
         call = wire.DescribeRequest(group, "", -1)
-        answer = await connection.lease(call, wire.DescribeResponse, let_out)
+        answer = await connection.own(call, wire.DescribeResponse, let_out)
         if answer.error_code:
             return None
         found = {
@@ -119,6 +130,47 @@ class Administrator:
         told = [f"{p[0]}-{p[1]} {s}..{e} of {le}" for p, (s, e, le) in sorted(found.items())]
         self._world.history.step(self.name, f"sees {group}: {', '.join(told)}")
         return found
+
+    async def _browse(self, connection: Connection, group: str) -> None:
+        """Walk through what is in flight, a few runs at a time; of nothing is anything taken."""
+        at: dict[Place, int] = {}
+        for _ in range(_PAGES_MAX):
+            asked = self._world.auditor.asked()
+            gone = set(self._world.deleted_topics)
+
+            def let_out(answer: Any, asked: Asked = asked, gone: set[str] = gone) -> None:
+                for one in answer.partitions if answer.error_code == 0 else ():
+                    if one.error_code == 0 and one.topic not in gone:
+                        self._browsed(asked, (group, (one.topic, one.partition)), one)
+
+            topics = tuple(
+                TopicCursor(topic, (PartitionCursor(index, offset),))
+                for (topic, index), offset in at.items()
+            )
+            runs_max = self._rng.choice((1, 3, 100))
+            call = DescribeShareRecordsRequest(group, topics or None, (), runs_max)
+            answer = await connection.own(call, DescribeShareRecordsResponse, let_out)
+            parts = answer.partitions if answer.error_code == 0 else ()
+            at = {
+                (one.topic, one.partition): one.next_offset
+                for one in parts
+                if one.error_code == 0 and one.next_offset < one.end
+            }
+            if not at:
+                break
+        self._world.history.step(self.name, f"browses {group}: {answer.error_code}, {len(at)} left")
+
+    def _browsed(self, asked: Asked, queue: Queue, one: Any) -> None:
+        """One page: of records that are known to be finished it tells nothing else."""
+        auditor = self._world.auditor
+        runs = [(run.first, run.last, _STATES[run.state]) for run in one.runs]
+        auditor.described(asked, queue, one.start, runs)
+        auditor.counted(
+            asked, queue, [(run.first, run.last, run.delivery_count) for run in one.runs]
+        )
+        for first, last, _ in runs:
+            if not one.start <= first <= last < one.end:
+                auditor.broken(f"{first}-{last} of {queue} is told, from {one.start} to {one.end}")
 
     async def _delete_records(self, connection: Connection) -> None:
         place = self._rng.choice(self._world.places())

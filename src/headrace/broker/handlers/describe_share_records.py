@@ -74,13 +74,11 @@ def _places(
     asked: wire.DescribeShareRecordsRequest, queue: Queue, services: Services
 ) -> Iterable[Place]:
     """What is asked for, once each: a short request could ask for one partition very often."""
-    known: dict[str, list[int]] = {}
-    for key in sorted(queue.partitions):
-        topic = services.catalog.topics_by_id.get(key.topic_id)
-        if topic is not None:
-            known.setdefault(topic.name, []).append(key.partition)
     if asked.topics is None:
+        known = _known(queue, services)
         return [(name, index, _FROM_START) for name in sorted(known) for index in known[name]]
+    whole = any(cursor.partitions is None for cursor in asked.topics)
+    known = _known(queue, services) if whole else {}
     places: dict[tuple[str, int], Place] = {}
     for cursor in asked.topics:
         cursors = cursor.partitions
@@ -91,6 +89,16 @@ def _places(
             place = (cursor.topic, one.partition, one.offset)
             places.setdefault(place[:2], place)
     return places.values()
+
+
+def _known(queue: Queue, services: Services) -> dict[str, list[int]]:
+    """The partitions that the group reads, by topic."""
+    found: dict[str, list[int]] = {}
+    for key in sorted(queue.partitions):
+        topic = services.catalog.topics_by_id.get(key.topic_id)
+        if topic is not None:
+            found.setdefault(topic.name, []).append(key.partition)
+    return found
 
 
 def _partitions(topic: str, services: Services) -> Iterable[int]:

@@ -11,9 +11,10 @@ from headrace.broker.authorized_operations import NOT_ASKED
 from headrace.broker.errors import Code
 from headrace.broker.request import Answer, Raw, Request
 from headrace.broker.services import Services
-from headrace.wire import leases
+from headrace.wire import leases, share_archived, share_records
 from headrace.wire.leases import LeaseApi
 from headrace.wire.primitives import Writer
+from headrace.wire.share_archived import ArchivedApi
 from headrace.wire.structs import Struct
 
 _TOLD = "This broker serves no share groups: share.group.enable is false."
@@ -35,6 +36,9 @@ _OURS: dict[int, Callable[[int, str], Struct]] = {
     LeaseApi.STAGE: leases.StageResponse,
     LeaseApi.COMMIT: leases.CommitResponse,
     LeaseApi.DESCRIBE: leases.DescribeResponse,
+    share_records.KEY: share_records.DescribeShareRecordsResponse,
+    ArchivedApi.LIST: share_archived.ListArchivedResponse,
+    ArchivedApi.CLEAR: share_archived.ClearArchivedResponse,
 }
 
 

@@ -1,0 +1,83 @@
+"""Log lines about records that were archived without a dead letter: few, however many there are.
+
+Each group has one line in `PAUSE_MS` at most; what was not told since is counted in the next. The
+list itself is durable (`core/archived.py`), so a line is a hint where to look.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.broker.topics import Topics
+from headrace.core.archived import PageListed
+from headrace.core.shard_words import Event
+from headrace.core.types import MonoMs, elapsed_ms
+from headrace.log.api import Clock
+
+log = logging.getLogger("headrace.broker")
+
+PAUSE_MS = 10_000
+_GROUPS_MAX = 1_000
+
+
+@dataclass(slots=True)
+class _Told:
+    """When a group was told of last, and how many records it archived since."""
+
+    at: MonoMs
+    untold: int = 0
+
+
+class ArchivedLog:
+    """A listener of the shards of share groups."""
+
+    def __init__(self, clock: Clock, topics: Topics) -> None:
+        self._clock = clock
+        self._topics = topics
+        self._groups: OrderedDict[str, _Told] = OrderedDict()  # who was told of last is last
+
+    def tell(self, events: Sequence[Event]) -> None:
+        """Events were decided and applied."""
+        for event in events:
+            if type(event) is PageListed:
+                self._page(event)
+
+    def _page(self, event: PageListed) -> None:
+        if not event.news:
+            return
+        group, now = event.key.group, self._clock.mono()
+        known = self._groups.get(group)
+        if known is not None and elapsed_ms(known.at, now) < PAUSE_MS:
+            known.untold += event.news
+            return
+        count = event.news + (known.untold if known is not None else 0)
+        topic = self._topics.catalog.topics_by_id.get(event.key.topic_id)
+        newest = event.runs[-1]
+        log.warning(
+            "group %s: %s archived without a dead letter; the last is %d of %s-%d, after %d "
+            "deliveries: %s; see: headrace share archived %s",
+            group,
+            "1 record was" if count == 1 else f"{count} records were",
+            newest.span.last,
+            topic.name if topic is not None else event.key.topic_id,
+            event.key.partition,
+            newest.deliveries,
+            newest.reason,
+            group,
+            extra={"group": group},
+        )
+        if event.dropped:
+            log.warning(
+                "group %s: its list of archived records is full in partition %d of that topic; %d "
+                "older ones were dropped from it; clear it: headrace share archived %s --clear",
+                group,
+                event.key.partition,
+                event.dropped,
+                group,
+                extra={"group": group},
+            )
+        self._groups[group] = _Told(now)
+        self._groups.move_to_end(group)
+        if len(self._groups) > _GROUPS_MAX:
+            self._groups.popitem(last=False)

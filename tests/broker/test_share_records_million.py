@@ -1,0 +1,108 @@
+"""A million records in flight, every second one released: what DescribeShareRecords makes of it."""
+
+import struct
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.client.connection import Cluster
+from headrace.client.share_browse import browse_share_group_runs
+from headrace.client.share_records import RecordState, describe_share_partitions
+from headrace.core.browsing import LOOK_RUNS
+from headrace.wire.share_records import BYTES_MAX, KEY, RUNS_MAX
+
+from .share_look_rig import (
+    ACKNOWLEDGE,
+    ACQUIRED,
+    AVAILABLE,
+    GROUP,
+    MEMBER,
+    RELEASE,
+    Member,
+    cursor,
+    joined,
+    look,
+    only,
+    produce,
+    request,
+)
+
+MILLION = 1_000_000
+RENEW = 4
+_WAIT_S = 120
+BROKER_SETTINGS = {
+    "group.share.partition.max.record.locks": str(MILLION),
+    "socket.request.max.bytes": str(1 << 21),
+}
+
+
+@pytest.fixture
+def million(connect: Callable[[], Any]) -> Member:
+    """A member who released every second one of a million records, and goes on with the others."""
+    member = joined(connect)
+    member.wire.socket.settimeout(_WAIT_S)
+    produce(member.wire, 10_000, times=MILLION // 10_000)
+    held = 0
+    while held < MILLION:
+        taken = member.fetch(MILLION - held, 1000)
+        assert taken, f"only {held} came"
+        held += sum(last - first + 1 for first, last, _ in taken)
+    ack = {
+        "first_offset": 0,
+        "last_offset": MILLION - 1,
+        "acknowledge_types": (RELEASE, RENEW) * (MILLION // 2),
+    }
+    one = {"partition_index": 0, "acknowledgement_batches": (ack,)}
+    answer = member.wire.call(
+        ACKNOWLEDGE, 2, group_id=GROUP, member_id=MEMBER, share_session_epoch=member.epoch,
+        is_renew_ack=True, topics=({"topic_id": member.topic_id, "partitions": (one,)},),
+    )  # fmt: skip
+    assert answer.responses[0].partitions[0].error_code == 0
+    member.epoch += 1
+    return member
+
+
+def none_is_archived(cluster: Cluster) -> None:
+    """A state that no record is in is looked for in portions."""
+    walk = browse_share_group_runs(GROUP, states=[RecordState.ARCHIVED])
+    steps = 0
+    while (rows := walk.step(cluster)) is not None:
+        assert not rows
+        steps += 1
+    assert steps >= MILLION // LOOK_RUNS
+    one = describe_share_partitions(cluster, GROUP)["orders", 0]
+    assert one is not None
+    assert one.records[RecordState.WAITING] == 20
+
+
+def test_pages_are_bounded_and_the_first_is_the_first(
+    broker: headrace.Broker, million: Member, wire: Any
+) -> None:
+    wire.send_frame(
+        struct.pack(">hhih", KEY, 0, 1, -1) + b"\0" + request(GROUP, cursor(), runs_max=MILLION)
+    )
+    _, answer = wire.receive()
+    assert len(answer) < BYTES_MAX
+    for offset in (0, 333_333, MILLION - 2):
+        page = only(look(wire, request(GROUP, cursor(offset))))
+        assert page.records == (MILLION // 2, MILLION // 2, 0, 0, 0)
+        assert len(page.runs) == min(RUNS_MAX, MILLION - offset)
+        for at, run in enumerate(page.runs, offset):
+            assert (run.first, run.last, run.state) == (at, at, (AVAILABLE, ACQUIRED)[at % 2])
+    with Cluster(broker.bootstrap_servers) as cluster:
+        asked: list[int] = []
+        exchange = cluster.exchange
+
+        def counting(address: Any, key: int, *rest: Any, **other: Any) -> Any:
+            asked.append(key)
+            return exchange(address, key, *rest, **other)
+
+        cluster.exchange = counting  # type: ignore[method-assign]  # to see what is asked
+        runs = browse_share_group_runs(GROUP, topics=[("orders", 0)]).over(cluster)
+        assert [run.first for run in islice(runs, 10)] == list(range(10))
+        assert asked.count(KEY) == 2, "how it is, and one page"
+        none_is_archived(cluster)
+    assert million.fetch(5) == [(0, 0, 2), (2, 2, 2), (4, 4, 2), (6, 6, 2), (8, 8, 2)]

@@ -1,0 +1,402 @@
+"""Those who consume shares while their broker is killed; the simulator's auditor hears all of it.
+
+The auditor knows what was asked and what was answered, from the clients' side: an answer that did
+not arrive before the broker died leaves what it was about in doubt. What members held dies with
+the process, and so does every delivery that nobody heard of.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+import confluent_kafka
+from confluent_kafka import AcknowledgeType, ShareConsumer
+from kio.schema.errors import ErrorCode
+
+from headrace.client.connection import Cluster
+from headrace.client.leases import describe
+from headrace.core.runs import State
+from headrace.sim.auditor import Auditor
+from headrace.sim.facts import Asked, Place
+from headrace.wire import batches
+
+from .group_crew import WAIT_S, Stage, Worker
+
+TOPIC, PARTITIONS = "jobs", 2
+COPIED, PLAIN, STOCK = "copied", "plain", "stock"  # with dead letters, without, of stock clients
+LIMIT, LOCK_MS = 4, 1_500
+_HEARTBEAT, _FETCH, _ACKNOWLEDGE = 76, 78, 79
+_CODES = {"accept": 1, "release": 2, "reject": 3, "renew": 4}
+_STOCK_TYPES = {
+    "accept": AcknowledgeType.ACCEPT,
+    "release": AcknowledgeType.RELEASE,
+    "reject": AcknowledgeType.REJECT,
+}
+_BEAT_S = 2.0
+_COMMIT_S = 20.0
+
+Said = dict[Place, list[tuple[int, int, str]]]
+
+
+def now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+class Court(Stage):
+    """The stage, and the auditor of what is said on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        groups = frozenset((COPIED, PLAIN, STOCK))
+        self.auditor = Auditor(now_us, limit=LIMIT, lock_ms=LOCK_MS, earliest=groups)
+        self.lives_us = [0, 0]  # when the broker's lives began
+        self.is_honest = False  # members accept all they get
+
+    def asked(self, group: str, holder: str, *, acquires: bool = False) -> Asked:
+        with self.condition:
+            return self.auditor.asked(group, holder, acquires=acquires)
+
+    def answered(self, asked: Asked) -> None:
+        with self.condition:
+            self.auditor.answered(asked)
+
+    def died(self) -> None:
+        """The broker was killed."""
+        with self.condition:
+            self.auditor.locks_lost()
+            self.lives_us.append(now_us())
+
+    def did(self, worker: str, times: int = 1) -> None:
+        with self.condition:
+            self.changes[worker] = self.changes.get(worker, 0) + times
+            self.condition.notify_all()
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Look again and again until something is so; also when nobody tells."""
+        until = time.monotonic() + 2 * WAIT_S
+        while not condition():
+            if self.failure is not None:
+                raise self.failure
+            assert time.monotonic() < until, f"waited in vain for {what}"
+            time.sleep(0.05)
+
+    def look(self, cluster: Cluster, group: str) -> bool:
+        """Hold what a restarted broker says of a group to what was said; whether all is done."""
+        asked = self.asked(group, "")
+        seen = [one for one in describe(cluster, group) if one.topic == TOPIC]
+        with self.condition:
+            for one in seen:
+                queue = (group, (TOPIC, one.partition))
+                runs = [
+                    (run.first, run.last, State(run.state).name.lower()) for run in one.in_flight
+                ]
+                self.auditor.described(asked, queue, one.start, runs)
+                counts = [(run.first, run.last, run.delivery_count) for run in one.in_flight]
+                self.auditor.counted(asked, queue, counts)
+        return len(seen) == PARTITIONS and all(one.start == one.log_end for one in seen)
+
+
+class ShareMember(Worker):
+    """A member by the wire: it fetches, and says of most records something, of some nothing."""
+
+    def __init__(self, court: Court, name: str, group: str) -> None:
+        self.court = court
+        self.auditor = court.auditor
+        self.group = group
+        self.forget()
+        super().__init__(court, name)
+
+    def forget(self) -> None:
+        """A new life of the broker: it knows the member no more."""
+        self.epoch = self.session = 0
+        self.beaten_at = 0.0
+        self.places: dict[Place, UUID] = {}
+        self.in_session: set[Place] = set()
+
+    def step(self) -> None:
+        try:
+            if not self.places or time.monotonic() - self.beaten_at > _BEAT_S:
+                self.beat()
+            held = self.fetch()
+            if held:
+                self.stage.pass_gate("acquired")
+                self.settle(held)
+            if self.random.random() < 0.03 and not self.court.is_honest:
+                self.leave()
+        except OSError:
+            self.forget()
+            raise
+
+    def beat(self, epoch: int | None = None) -> None:
+        answer = self.cluster.ask(
+            _HEARTBEAT,
+            1,
+            {
+                "group_id": self.group,
+                "member_id": self.name,
+                "member_epoch": self.epoch if epoch is None else epoch,
+                "rack_id": None,
+                "subscribed_topic_names": None if self.epoch else [TOPIC],
+            },
+        )
+        assert answer.error_code == 0, answer
+        self.epoch, self.beaten_at = answer.member_epoch, time.monotonic()
+        if answer.assignment is not None:
+            self.places = {
+                (TOPIC, index): topic.topic_id
+                for topic in answer.assignment.topic_partitions
+                for index in topic.partitions
+            }
+
+    def fetch(self) -> Said:
+        """What it was given, as ranges of nothing said yet."""
+        asked = self.court.asked(self.group, self.name, acquires=True)
+        try:
+            answer = self.cluster.ask(_FETCH, 2, self._wanted())
+        finally:
+            self.court.answered(asked)  # without an answer it dies with the broker
+        assert answer.error_code == 0, answer
+        self.session += 1
+        self.in_session |= set(self.places)
+        held: Said = {}
+        for place, part in self._parts(answer):
+            assert part.error_code == 0, part
+            sent = batches.records(part.records or b"")
+            records = {one.offset: one.value or b"" for one in sent}
+            ranges = [
+                (one.first_offset, one.last_offset, one.delivery_count)
+                for one in part.acquired_records
+            ]
+            with self.court.condition:
+                self.auditor.read(place, records)
+                self.auditor.delivered(asked, place, ranges, records)
+            if ranges:
+                held[place] = [(first, last, "") for first, last, _ in ranges]
+        return held
+
+    def settle(self, held: Said) -> None:
+        """Renew first, perhaps; then say something of each part, or nothing until its lock ends."""
+        if self.random.random() < 0.1:
+            said = {place: [(a, b, "renew") for a, b, _ in parts] for place, parts in held.items()}
+            self.acknowledge(said)
+        verdicts: Said = {}
+        for place, parts in held.items():
+            for first, last, _ in parts:
+                middle = self.random.randint(first, last)
+                for part in ((first, middle), (middle + 1, last)):
+                    verdict = self.verdict()
+                    if part[0] <= part[1] and verdict:
+                        verdicts.setdefault(place, []).append((*part, verdict))
+        if verdicts:
+            self.acknowledge(verdicts)
+
+    def verdict(self) -> str:
+        if self.court.is_honest:
+            return "accept"
+        return self.random.choices(("accept", "release", "reject", ""), (5, 3, 1, 0.3))[0]
+
+    def acknowledge(self, said: Said) -> None:
+        court, group, name = self.court, self.group, self.name
+        asked = court.asked(group, name)
+        renews = any(verdict == "renew" for parts in said.values() for *_, verdict in parts)
+        with court.condition:
+            for place, parts in said.items():
+                self.auditor.acknowledging(group, place, name, parts)
+        asking = {
+            "group_id": group,
+            "member_id": name,
+            "share_session_epoch": self.session,
+            "is_renew_ack": renews,
+            "topics": self._topics(said, said),
+        }
+        answer = self.cluster.ask(_ACKNOWLEDGE, 2, asking)
+        assert answer.error_code == 0, answer
+        self.session += 1
+        done: set[str] = set()
+        with court.condition:
+            for place, part in self._parts(answer):
+                if part.error_code == 0:
+                    self.auditor.acknowledged(asked, place, name, said[place])
+                    done |= {verdict for *_, verdict in said[place]}
+                else:  # a lock has ended
+                    assert part.error_code == ErrorCode.invalid_record_state, part
+                    self.auditor.refused(group, place, name, said[place])
+        for verdict in done:
+            court.did(f"{group}: {verdict}")
+        court.did(name)
+        for verdict in sorted(done):
+            self.stage.pass_gate(verdict)
+
+    def leave(self) -> None:
+        """What it held and said nothing of is released."""
+        asking = {
+            "group_id": self.group,
+            "member_id": self.name,
+            "share_session_epoch": -1,
+            "is_renew_ack": False,
+            "topics": (),
+        }
+        with self.court.condition:
+            self.auditor.let_go(self.group, self.name)
+        assert self.cluster.ask(_ACKNOWLEDGE, 2, asking).error_code == 0
+        self.beat(epoch=-1)
+        self.forget()
+
+    def _wanted(self) -> dict[str, Any]:
+        new = [place for place in self.places if place not in self.in_session]
+        return {
+            "group_id": self.group,
+            "member_id": self.name,
+            "share_session_epoch": self.session,
+            "max_wait": 100,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "max_records": self.random.randint(1, 8),
+            "batch_size": 4,
+            "share_acquire_mode": self.random.randrange(2),
+            "is_renew_ack": False,
+            "topics": self._topics(new, {}),
+            "forgotten_topics_data": (),
+        }
+
+    def _topics(self, places: Iterable[Place], said: Said) -> list[dict[str, Any]]:
+        return [
+            {
+                "topic_id": self.places[place],
+                "partitions": [
+                    {
+                        "partition_index": place[1],
+                        "acknowledgement_batches": [
+                            {
+                                "first_offset": first,
+                                "last_offset": last,
+                                "acknowledge_types": [_CODES[verdict]],
+                            }
+                            for first, last, verdict in said.get(place, ())
+                        ],
+                    }
+                ],
+            }
+            for place in places
+        ]
+
+    def _parts(self, answer: Any) -> list[tuple[Place, Any]]:
+        return [
+            ((TOPIC, part.partition_index), part)
+            for topic in answer.responses
+            for part in topic.partitions
+        ]
+
+
+class StockConsumer(threading.Thread):
+    """confluent-kafka's consumer, which sees nothing of a kill but commits that fail.
+
+    It holds records that it fetched in the broker's last life, and tells nobody of what it
+    fetched and does not hand out: the auditor must allow for both.
+    """
+
+    def __init__(self, court: Court, name: str) -> None:
+        super().__init__(name=name)
+        self.court = court
+        self._made = 0
+        for _ in range(LIMIT):
+            court.asked(STOCK, name, acquires=True)  # and never answered
+        self._consumer = ShareConsumer(
+            {
+                "bootstrap.servers": court.bootstrap, "group.id": STOCK, "log_level": 2,
+                "share.acknowledgement.mode": "explicit", "reconnect.backoff.max.ms": 200,
+            }
+        )  # fmt: skip
+        self._consumer.subscribe([TOPIC])
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while not self.court.ended:
+                self._work_off(self._consumer.poll(0.1))
+        except BaseException as error:
+            self.court.tell(failure=error)
+        finally:
+            self._consumer.close()
+
+    def _work_off(self, messages: Iterable[confluent_kafka.Message]) -> None:
+        said: Said = {}
+        for message in messages:
+            offset, partition, value = message.offset(), message.partition(), message.value()
+            if message.error() is not None or offset is None or partition is None:
+                continue
+            place = (TOPIC, partition)
+            verdict = self._verdict()
+            with self.court.condition:
+                asked = Asked(self.court.lives_us[-2], -1, STOCK, self.name, acquires=True)
+                count = message.delivery_count() or 1
+                self.court.auditor.read(place, {offset: value or b""})
+                self.court.auditor.delivered(asked, place, [(offset, offset, count)])
+                self.court.auditor.acknowledging(
+                    STOCK, place, self.name, [(offset, offset, verdict)]
+                )
+            self._consumer.acknowledge(message, _STOCK_TYPES[verdict])
+            said.setdefault(place, []).append((offset, offset, verdict))
+        if said:
+            self._commit(said)
+
+    def _verdict(self) -> str:
+        self._made += 1
+        if self.court.is_honest or self._made % 5:
+            return "accept"
+        return "reject" if self._made % 2 else "release"
+
+    def _commit(self, said: Said) -> None:
+        asked = self.court.asked(STOCK, self.name)
+        outcome = self._consumer.commit_sync(timeout=_COMMIT_S) or {}
+        done = {(one.topic, one.partition) for one, error in outcome.items() if error is None}
+        with self.court.condition:
+            for place, parts in said.items():
+                if place in done:
+                    self.court.auditor.acknowledged(asked, place, self.name, parts)
+        if done:
+            self.court.did(self.name)
+
+
+class Feeder(threading.Thread):
+    """An idempotent producer of a steady stream of records, until members are to finish."""
+
+    def __init__(self, court: Court) -> None:
+        super().__init__(name="feeder")
+        self._court = court
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": court.bootstrap, "enable.idempotence": True, "log_level": 2,
+                "linger.ms": 20, "reconnect.backoff.max.ms": 200,
+            }
+        )  # fmt: skip
+        self.start()
+
+    def run(self) -> None:
+        number = 0
+        while not self._court.ended and not self._court.is_honest:
+            for _ in range(4 if self._court.up else 0):
+                partition = number % PARTITIONS
+                self._producer.produce(
+                    TOPIC, b"%d" % number, partition=partition, on_delivery=self._produced
+                )
+                number += 1
+            self._producer.poll(0.05)
+
+    def finish(self) -> None:
+        """Wait until everything is on the broker."""
+        self.join()
+        assert self._producer.flush(WAIT_S) == 0
+
+    def _produced(
+        self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
+    ) -> None:
+        offset, partition, value = message.offset(), message.partition(), message.value()
+        assert error is None, error
+        assert offset is not None
+        assert partition is not None
+        asked = self._court.asked("", "")
+        with self._court.condition:
+            self._court.auditor.produced(asked, (TOPIC, partition), offset, [value or b""])
