@@ -297,10 +297,8 @@ def test_limits_of_nothing_are_answered_at_once(one: Sharer, limits: dict[str, i
 
 
 def test_acknowledgements_do_not_wait_for_records(one: Sharer) -> None:
-    """Kafka: as long as the poll lasts. On purpose."""
+    """Kafka: as long as the poll lasts, which here is longer than the test's connection waits."""
     produce(one.wire, 1)
     one.fetch()
-    began = time.monotonic()
     answer = one.fetch((0, 0, ACCEPT), max_wait=60_000)
     assert partition_of(answer).acknowledge_error_code == 0
-    assert time.monotonic() - began < 30
