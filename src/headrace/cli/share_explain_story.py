@@ -142,7 +142,7 @@ def _state(history: RecordHistory) -> str:
             return "forgotten"
         case What.RESET | What.STARTED:
             return "passed over"
-    return "finished before the journal begins"
+    return "finished, or removed, before the journal begins"
 
 
 def _told(one: Delivery | Happening) -> Told:

@@ -61,6 +61,7 @@ class BrowsedRecord:
     holder: RecordHolder | None = None
     lock_left_ms: int | None = None
     lock_until: int | None = None
+    acquired_at: int | None = None
     reason: str | None = None
 
 
@@ -280,5 +281,6 @@ def _row(run: BrowsedRun, record: Record) -> BrowsedRecord:
         run.holder,
         run.lock_left_ms,
         run.lock_until,
+        run.acquired_at,
         run.reason,
     )
