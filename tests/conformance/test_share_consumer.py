@@ -78,6 +78,7 @@ def test_rejected_and_exhausted_records_become_dead_letters(client: Client) -> N
         consumer.acknowledge(unlucky, AcknowledgeType.RELEASE)
         consumer.commit_sync()
     letters = {message.value(): dict(message.headers()) for message in client.read("dlq.jobs", 2)}
+    assert letters[b"poison"].pop("__dlq.errors.member")  # the client made it up
     assert letters[b"poison"] == {
         "__dlq.errors.group": b"work",
         "__dlq.errors.topic": b"jobs",
