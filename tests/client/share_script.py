@@ -1,4 +1,4 @@
-"""A scripted broker of a share group: one topic of one partition; it answers what a test wants."""
+"""Scripted brokers of a share group, a partition each; they answer what a test wants."""
 
 import itertools
 from collections import deque
@@ -27,9 +27,11 @@ class ShareScript:
     def __init__(self, broker: ScriptedBroker, *, version: int = 2) -> None:
         self.broker = broker
         self.version = version
+        self.leaders: list[ShareScript] = [self]  # of the partitions, in the order of their numbers
         self.codes: dict[int, deque[int]] = {
             key: deque() for key in (HEARTBEAT, FETCH, ACKNOWLEDGE)
         }
+        self.number = 0  # the partition that its answers are about
         self.ack_codes: deque[int] = deque()
         self.fetch_codes: deque[int] = deque()
         self.records: deque[int] = deque()
@@ -53,7 +55,7 @@ class ShareScript:
         asked = decode_request(HEARTBEAT, 1, source.take(source.remaining))
         self.member_epochs.append(asked.member_epoch)
         code = self.codes[HEARTBEAT].popleft() if self.codes[HEARTBEAT] else 0
-        parts = [{"topic_id": TOPIC_ID, "partitions": [0]}]
+        parts = [{"topic_id": TOPIC_ID, "partitions": list(range(len(self.leaders)))}]
         return _response(
             HEARTBEAT, 1, error_code=code, error_message="scripted", member_id=asked.member_id,
             member_epoch=max(asked.member_epoch, 1), heartbeat_interval=20,
@@ -67,7 +69,7 @@ class ShareScript:
         )
         self.fetches.append((asked.max_wait, asked.max_records, has_acks))
         part: dict[str, Any] = {
-            "partition_index": 0, "error_code": 0, "error_message": None,
+            "partition_index": self.number, "error_code": 0, "error_message": None,
             "acknowledge_error_code": 0, "acknowledge_error_message": None,
             "current_leader": {"leader_id": 0, "leader_epoch": 0},
             "records": b"", "acquired_records": [],
@@ -90,7 +92,7 @@ class ShareScript:
     def _acknowledge(self, source: Reader) -> bytes:
         asked, code = self._asked(ACKNOWLEDGE, source)
         part = {
-            "partition_index": 0, "error_code": 0 if code else self._hear(asked),
+            "partition_index": self.number, "error_code": 0 if code else self._hear(asked),
             "error_message": None, "current_leader": {"leader_id": 0, "leader_epoch": 0},
         }  # fmt: skip
         is_silent = code or not asked.topics
@@ -123,12 +125,16 @@ class ShareScript:
 
     def _metadata(self, source: Reader) -> bytes:
         asked = decode_request(METADATA, 12, source.take(source.remaining))
-        partition = {"error_code": 0, "partition_index": 0, "leader_id": 1}
+        partitions = [
+            {"error_code": 0, "partition_index": number, "leader_id": leader.broker.port}
+            for number, leader in enumerate(self.leaders)
+        ]
         topics = [
-            {"error_code": 0, "name": one.name, "topic_id": TOPIC_ID, "partitions": [partition]}
+            {"error_code": 0, "name": one.name, "topic_id": TOPIC_ID, "partitions": partitions}
             for one in asked.topics
         ]
-        nodes = [{"node_id": 1, "host": "127.0.0.1", "port": self.broker.port}]
+        ports = {leader.broker.port for leader in self.leaders}
+        nodes = [{"node_id": port, "host": "127.0.0.1", "port": port} for port in ports]
         return _response(METADATA, 12, brokers=nodes, topics=topics)
 
     def _coordinator(self, source: Reader) -> bytes:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -93,6 +93,49 @@ def test_a_refusal_that_stays_ends_the_consumer(share: ShareScript, code: int) -
             with pytest.raises(headrace.BrokerError) as raised:
                 await opened.poll()
             assert raised.value.code == code
+
+    asyncio.run(story())
+
+
+def test_a_refusal_in_the_middle_leaves_nobody_waiting(share: ShareScript) -> None:
+    share.records.append(0)
+
+    async def story() -> None:
+        async with consumer(share) as opened:
+            (record,) = await opened.poll()
+            share.codes[ACKNOWLEDGE].append(30)
+            with pytest.raises(headrace.LockLost, match="GROUP_AUTHORIZATION_FAILED"):
+                await record.accept()
+            with pytest.raises(headrace.BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+                await opened.commit()
+
+    asyncio.run(story())
+
+
+def test_a_consumer_that_closes_opens_a_session_for_its_verdicts(share: ShareScript) -> None:
+    share.records.extend([0, 1])
+
+    async def story() -> None:
+        async with consumer(share) as opened:
+            first, _ = await opened.poll(1), await opened.poll(1)
+            share.codes[ACKNOWLEDGE].append(122)
+            first[0].accept()
+
+    asyncio.run(story())
+    assert share.said == [(0, 0, ACCEPT, None), (1, 1, RELEASE, None)]
+
+
+def test_a_consumer_is_started_once(share: ShareScript) -> None:
+    unused = headrace.ShareConsumer(share.broker.address, group="g", topics=["t"])
+    assert "group 'g'" in repr(unused)
+
+    async def story() -> None:
+        with pytest.raises(headrace.Closed, match="not started"):
+            await unused.poll()
+        await unused.close()
+        async with unused:
+            with pytest.raises(headrace.Closed, match="started before"):
+                await unused.start()
 
     asyncio.run(story())
 
@@ -233,7 +276,7 @@ def test_a_member_that_may_not_stay_is_told_by_the_next_poll(share: ShareScript)
     asyncio.run(story())
 
 
-def test_a_broker_without_renewal(broker: ScriptedBroker) -> None:
+def test_a_broker_without_renewal(broker: ScriptedBroker, caplog: pytest.LogCaptureFixture) -> None:
     share = ShareScript(broker, version=1)
     share.records.append(0)
 
@@ -246,6 +289,7 @@ def test_a_broker_without_renewal(broker: ScriptedBroker) -> None:
 
     asyncio.run(story())
     assert share.said == [(0, 0, ACCEPT, None)]
+    assert "older than Kafka 4.2" in caplog.text
 
 
 def test_refused_renewals_are_looked_into(
@@ -283,6 +327,79 @@ def test_a_fetch_that_brings_verdicts_waits_for_nothing(share: ShareScript) -> N
     asking = [(wait, limit) for wait, limit, has_acks in share.fetches if not has_acks and limit]
     assert saying == [(0, 1)]
     assert {limit for _, limit in asking} == {1}
+
+
+@pytest.fixture
+def other(share: ShareScript) -> Iterator[ShareScript]:
+    """A second broker, which leads partition 1."""
+    broker = ScriptedBroker()
+    broker.start()
+    script = ShareScript(broker)
+    script.number = 1
+    share.leaders.append(script)
+    yield script
+    broker.stop()
+
+
+def test_leaders_are_fetched_from_in_turn_and_never_for_more_than_was_asked(
+    share: ShareScript, other: ShareScript
+) -> None:
+    share.records.extend(range(5))
+    other.records.extend(range(5))
+
+    async def story() -> None:
+        async with consumer(share) as opened:
+            seen: set[tuple[int, int]] = set()
+            while len(seen) < 10:
+                for record in await opened.poll(1):
+                    seen.add((record.partition, record.offset))
+                    await record.accept()
+            assert opened.stats.in_hand == 0
+            assert opened.assignment == {("t", 0), ("t", 1)}
+
+    asyncio.run(story())
+    for script in (share, other):
+        assert [first for first, *_ in script.said] == list(range(5))
+        assert {limit for _, limit, _ in script.fetches} <= {0, 1}
+        assert script.epochs[-1] == (ACKNOWLEDGE, -1)
+
+
+def test_a_partition_that_moves_is_read_at_its_new_leader(
+    share: ShareScript, other: ShareScript
+) -> None:
+    share.records.append(0)
+
+    async def story() -> None:
+        async with consumer(share) as opened:
+            (record,) = await opened.poll()
+            share.leaders[:] = [other, other]
+            other.number = 0
+            other.records.append(0)
+            share.ack_codes.append(6)
+            with pytest.raises(headrace.LockLost):
+                await record.accept()
+            share.fetch_codes.extend([6] * 3)
+            (again,) = await opened.poll()
+            await again.accept()
+
+    asyncio.run(story())
+    assert (share.said, other.said) == ([], [(0, 0, ACCEPT, None)])
+
+
+def test_a_leader_that_is_away_does_not_keep_the_other_waiting(
+    share: ShareScript, other: ShareScript
+) -> None:
+    async def story() -> None:
+        async with consumer(share) as opened:
+            await until(lambda: bool(share.epochs and other.epochs))
+            other.broker.stop()
+            share.records.extend(range(3))
+            for _ in range(3):
+                (record,) = await opened.poll(1)
+                await record.accept()
+
+    asyncio.run(story())
+    assert [first for first, *_ in share.said] == [0, 1, 2]
 
 
 def test_a_callback_that_raises_ends_the_consumer(share: ShareScript) -> None:

@@ -75,7 +75,7 @@ def test_nothing_is_lost_and_what_was_confirmed_is_done_once(broker: Broker) -> 
                 await asyncio.to_thread(broker.kill)
                 await asyncio.to_thread(broker.launch)
             # What was finished and not confirmed, as the answer was lost, does not come again.
-            while await asyncio.to_thread(lag, broker.servers):  # noqa: ASYNC110 -- as above
+            while await asyncio.to_thread(lag, broker.servers):  # noqa: ASYNC110 -- so has a lag
                 await asyncio.sleep(0.1)
             consumer.stop()
             await working

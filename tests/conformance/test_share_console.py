@@ -45,8 +45,8 @@ def test_the_same_text(
     producer.produce(TOPIC, b"three", timestamp=3_000)
     assert producer.flush(_SECONDS_MAX) == 0
 
-    common = ("--bootstrap-server", broker.bootstrap_servers, "--topic", TOPIC)
-    common += ("--max-messages", "3", *options)
+    where = ("--bootstrap-server", broker.bootstrap_servers, "--topic", TOPIC)
+    common = (*where, "--max-messages", "3", *options)
     theirs = run_java(_TOOL, *common, "--group", "theirs")
     command = (sys.executable, "-m", "headrace", "consume", *common, "--share-group", "ours")
     ours = subprocess.run(

@@ -152,27 +152,30 @@ def consume(
             rejects = reject_message_on_error
             _share(bootstrap_server, given, about, limits, rejects, None if as_json else shown)
             return
-        if isolation_level not in _LEVELS:
-            raise Trouble(f"--isolation-level: {' or '.join(_LEVELS)}")
         settings = {
             "bootstrap.servers": bootstrap_server,
-            "isolation.level": isolation_level,
+            "isolation.level": _level(isolation_level),
             "auto.offset.reset": "earliest" if from_beginning else "latest",
             **_identity(group, given),
+            **({} if include is None else {"topic.blacklist": _INTERNAL}),
+            **{name: one for name, one in given.items() if name != "group.id"},
         }
-        if include is not None:
-            settings["topic.blacklist"] = _INTERNAL
-        settings |= {name: one for name, one in given.items() if name != "group.id"}
 
         from headrace.cli.consume_loop import Wanted
 
         pattern = _pattern(topic, include)
+        first = _first(partition, offset, from_beginning, settings["auto.offset.reset"])
         wanted = Wanted(
-            topic or pattern.pattern, topic is None, pattern, partition,
-            _first(partition, offset, from_beginning, settings["auto.offset.reset"]),
-            *limits, skip_message_on_error, not (group or given.get("group.id")),
+            topic or pattern.pattern, topic is None, pattern, partition, first, *limits,
+            skip_message_on_error, not (group or given.get("group.id")),
         )  # fmt: skip
         _run(bootstrap_server, settings, wanted, None if as_json else shown)
+
+
+def _level(isolation_level: str) -> str:
+    if isolation_level not in _LEVELS:
+        raise Trouble(f"--isolation-level: {' or '.join(_LEVELS)}")
+    return isolation_level
 
 
 def _shown(

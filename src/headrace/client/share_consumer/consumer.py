@@ -4,11 +4,13 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from headrace.client.connection import addresses
+from headrace.client.errors import Closed
 from headrace.client.names import several
 from headrace.client.share_consumer.engine import Engine
 from headrace.client.share_consumer.records import BaseRecord, ShareRecord, conclude
@@ -92,8 +94,13 @@ class Face:
 
     @property
     def _started(self) -> Engine:
-        assert self._engine is not None, f"start the consumer first: with ... as consumer: {self!r}"
+        if self._engine is None:
+            raise Closed("the consumer is not started: enter it, or call start()")
         return self._engine
+
+    def _must_be_new(self) -> None:
+        if self._engine is not None:
+            raise Closed("the consumer was started before; make a new one")
 
 
 class ShareConsumer(Face):
@@ -125,7 +132,7 @@ class ShareConsumer(Face):
 
     async def start(self) -> Self:
         """Join the group. Raises: `Unreachable`; `BrokerError`; `Unsupported`."""
-        assert self._engine is None, "the consumer was started before; make a new one"
+        self._must_be_new()
         engine = Engine(self._settings, ShareRecord)
         await engine.start()
         self._engine = engine
@@ -186,15 +193,21 @@ class ShareConsumer(Face):
         records.
         """
 
-        async def call(record: ShareRecord) -> None:
-            if inspect.iscoroutinefunction(handler):
-                await handler(record)
-            else:
-                result = await asyncio.to_thread(handler, record)
-                if inspect.isawaitable(result):
-                    await result
+        if inspect.iscoroutinefunction(handler):
+            await work(self._started, handler, concurrency=concurrency, prefetch=prefetch)
+            return
+        loop = asyncio.get_running_loop()
+        threads = ThreadPoolExecutor(max(concurrency, 1), thread_name_prefix="headrace-handler")
 
-        await work(self._started, call, concurrency=concurrency, prefetch=prefetch)
+        async def call(record: ShareRecord) -> None:
+            result = await loop.run_in_executor(threads, handler, record)
+            if inspect.isawaitable(result):
+                await result
+
+        try:
+            await work(self._started, call, concurrency=concurrency, prefetch=prefetch)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)  # waiting would stop the event loop
 
     def stop(self) -> None:
         """Take no more records: iterating and `run` end, polls return nothing."""

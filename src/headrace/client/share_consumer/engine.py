@@ -139,10 +139,12 @@ class Engine:
         self._must_be_open()
         while True:
             self._must_go_on()
+            if self.is_stopping:
+                return []
             found = self._pop(count)
             if found and self.prefetch:
                 self._wake_all()
-            if found or self.is_stopping or (until is not None and loop.time() >= until):
+            if found or (until is not None and loop.time() >= until):
                 return found
             self._must_have_room()
             waiting = loop.create_future()
@@ -232,9 +234,13 @@ class Engine:
 
     # ---- what sessions ask for
 
+    @property
+    def fetching(self) -> int:
+        return sum(1 for one in self._sessions.values() if one.can_fetch)
+
     def demand(self, session: Session) -> int:
-        """How many records a session is to fetch now. Source: `session.Owner`, as what follows."""
-        ready = [one for one in self._sessions.values() if one.is_ready]
+        """How many records a session is to fetch now. See `owner.Owner`, also for what follows."""
+        ready = [one for one in self._sessions.values() if one.can_fetch]
         if self.is_stopping or not ready or ready[self._turn % len(ready)] is not session:
             return 0
         asked = sum(most for waiting, (_, most) in self._waiting.items() if not waiting.done())
@@ -290,7 +296,9 @@ class Engine:
         if self.settings.on_acknowledged is not None:
             try:
                 for one in known:
-                    self.settings.on_acknowledged(_result(one, error))
+                    # Renewals that nobody asked for are told when they fail.
+                    if one.answer is not None or one.verdict is not Verdict.RENEW or error:
+                        self.settings.on_acknowledged(_result(one, error))
             except Exception as raised:
                 self.failed(ClientError(f"on_acknowledged raised {raised!r}"))
 
@@ -365,6 +373,7 @@ class Engine:
             self._open(address)
         for address, session in self._sessions.items():
             session.assign(frozenset(parts.get(address, ())))
+        self._wake_all()  # it may be another's turn now
         return found == len(self._assignment)
 
     def _open(self, address: Address) -> None:
@@ -374,7 +383,6 @@ class Engine:
             address,
             self._member.id,
             clock=self._clock,
-            sessions=lambda: len(self._sessions),
         )
         self._sessions[address] = session
         self._run(session.run(), session)

@@ -10,14 +10,14 @@ import logging
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.client.connection import Address
 from headrace.client.errors import BrokerError, ClientError
 from headrace.client.share_consumer import wire
-from headrace.client.share_consumer.hand import Hand, Listener
+from headrace.client.share_consumer.hand import Hand
+from headrace.client.share_consumer.owner import Owner
 from headrace.client.share_consumer.parcels import Parcel
-from headrace.client.share_consumer.records import BaseRecord
 from headrace.client.share_consumer.stream import Stream
 from headrace.client.share_consumer.words import Place, Settings, Verdict
 from headrace.wire.primitives import Malformed
@@ -37,34 +37,6 @@ _WARN_AFTER = 5  # attempts to connect
 _RENEWALS_REFUSED_MAX = 3  # before the group is asked whether locks are renewed at all
 
 
-class Owner(Listener, Protocol):
-    """What a session needs of the consumer around it."""
-
-    def demand(self, session: "Session") -> int:
-        """How many records this session is to fetch now; 0 for none."""
-
-    def turn_over(self) -> None:
-        """A session has fetched, or cannot; another's turn may come."""
-
-    def make(self, hand: Hand, place: Place, found: Any) -> BaseRecord | None:
-        """A record for users; None when its topic is not known any more."""
-
-    def arrived(self, records: Sequence[BaseRecord]) -> None:
-        """These were acquired."""
-
-    def stale(self) -> None:
-        """Leaders are to be looked up again."""
-
-    def lost(self) -> None:
-        """The connection ended, and with it every lock."""
-
-    def failed(self, error: ClientError) -> None:
-        """The consumer cannot go on."""
-
-    async def renewal_is_off(self) -> bool:
-        """Whether the group's settings say so."""
-
-
 class Session:
     """What one consumer has with one broker. `run` is its only task."""
 
@@ -76,15 +48,13 @@ class Session:
         member_id: str,
         *,
         clock: Callable[[], float],
-        sessions: Callable[[], int],
     ) -> None:
         self.address = address
         self.hand = Hand(owner, clock=clock, renew_s_max=settings.renew_s_max)
-        self.is_ready = False
+        self._is_connected = False
         self._owner = owner
         self._settings = settings
         self._member_id = member_id
-        self._sessions = sessions
         self._clock = clock
         self._stream: Stream | None = None
         self._epoch = wire.OPEN
@@ -95,6 +65,11 @@ class Session:
         self._is_ending = False
         self._lock_s = math.inf
         self._renewals_refused = 0
+
+    @property
+    def can_fetch(self) -> bool:
+        """Whether it would use its turn."""
+        return self._is_connected and bool(self._wanted)
 
     def assign(self, places: frozenset[Place]) -> None:
         """Fetch from these partitions from now on."""
@@ -112,8 +87,9 @@ class Session:
         self._wake.set()
 
     async def run(self) -> None:
-        """Speak with the broker until the end, through its restarts. Raises: `ClientError`."""
+        """Speak with the broker until the end, through its restarts, or a refusal that stays."""
         failures = 0
+        why = "the consumer is closed"
         try:
             while not self._is_ending:
                 try:
@@ -128,8 +104,11 @@ class Session:
                     failures += 1
                     await self._recover(error, failures)
             await self._finish()
+        except ClientError as error:
+            why = str(error)
+            self._owner.failed(error)
         finally:
-            self.hand.lose("the consumer is closed", self._sent.values())
+            self.hand.lose(why, self._sent.values())
             if self._stream is not None:
                 await self._stream.closed()
 
@@ -141,12 +120,11 @@ class Session:
         self._stream = stream
         stream.newest(wire.SHARE_ACKNOWLEDGE, wire.FETCH_VERSIONS)
         if stream.newest(wire.SHARE_FETCH, wire.FETCH_VERSIONS) < wire.RENEW_VERSION:
-            self.hand.cannot_renew()
-        self.is_ready = True
+            self._cannot_renew(f"{self.address} is older than Kafka 4.2")
+        self._is_connected = True
 
     async def _recover(self, error: OSError | Malformed, failures: int) -> None:
-        was_connected = self.is_ready
-        self.is_ready = False
+        was_connected, self._is_connected = self._is_connected, False
         why = f"the connection to {self.address} was lost ({error or type(error).__name__})"
         if self._stream is not None:
             self._stream.close()
@@ -249,7 +227,7 @@ class Session:
             await asyncio.sleep(_FIRST_PAUSE_S)
 
     def _wait_ms(self) -> int:
-        wait_ms = self._settings.fetch_max_wait_ms // max(self._sessions(), 1)
+        wait_ms = self._settings.fetch_max_wait_ms // max(self._owner.fetching, 1)
         if len(self.hand):
             wait_ms = min(wait_ms, _HELD_WAIT_MS_MAX, int(self._lock_s * 1000 / 6))
         return wait_ms
@@ -260,7 +238,7 @@ class Session:
             what = f"share group {self._settings.group!r}: fetching from {self.address}"
             error = BrokerError(one.code, what, one.message)
             if one.code == _TOPIC_REFUSED:
-                self._owner.failed(error)
+                raise error
             LOG.debug("%s", error)
             if one.code in _NEW_LEADER or one.code < 0:
                 self._owner.stale()
@@ -328,11 +306,15 @@ class Session:
             self.hand.renewed(parcel, code, text, asked_at=asked_at, lock_s=lock_s)
             self._renewals_refused = self._renewals_refused + 1 if code else 0
         if self._renewals_refused == _RENEWALS_REFUSED_MAX and await self._owner.renewal_is_off():
+            self._cannot_renew("share.renew.acknowledge.enable is false")
+
+    def _cannot_renew(self, why: str) -> None:
+        if self.hand.renews:
             LOG.warning(
-                "share group %s: locks are not renewed (share.renew.acknowledge.enable is false); "
-                "what takes longer than the lock is delivered again", self._settings.group,
+                "share group %s: locks are not renewed (%s); what takes longer is delivered again",
+                self._settings.group, why,
             )  # fmt: skip
-            self.hand.cannot_renew()
+        self.hand.cannot_renew()
 
     # ---- requests
 
@@ -371,7 +353,7 @@ class Session:
         what = f"share group {self._settings.group!r} at {self.address}"
         error = BrokerError(code, what, answer.error_message)
         if code in _REFUSED:
-            self._owner.failed(error)
+            raise error
         if code not in _NO_SESSION:
             LOG.debug("%s", error)
             self._owner.stale()
@@ -381,17 +363,18 @@ class Session:
     async def _finish(self) -> None:
         """Send every verdict, release the rest and end the session."""
         try:
-            if self._stream is None or self._epoch == wire.OPEN:
+            if self._stream is None:
                 return
             self.hand.release_rest()
             while self.hand.has_said:
-                await self._acknowledge()
                 if self._epoch == wire.OPEN:
-                    return
-            self._epoch = wire.FINAL
-            await self._ask(
-                wire.SHARE_ACKNOWLEDGE, {}, fields={"is_renew_ack": False, "topics": []}
-            )
+                    await self._fetch(0)
+                else:
+                    await self._acknowledge()
+            if self._epoch != wire.OPEN:
+                self._epoch = wire.FINAL
+                fields = {"is_renew_ack": False, "topics": []}
+                await self._ask(wire.SHARE_ACKNOWLEDGE, {}, fields=fields)
         except (OSError, Malformed) as error:
             LOG.info("share group %s: %s did not hear the end of the session (%s)",
                      self._settings.group, self.address, error)  # fmt: skip

@@ -135,7 +135,7 @@ class SyncShareConsumer(Face):
 
     def start(self) -> Self:
         """Join the group. Raises: `Unreachable`; `BrokerError`; `Unsupported`."""
-        assert self._engine is None, "the consumer was started before; make a new one"
+        self._must_be_new()
         ready: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(
             target=_serve, args=(ready,), name="headrace-share-consumer", daemon=True

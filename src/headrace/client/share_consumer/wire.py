@@ -7,7 +7,8 @@ from uuid import UUID
 
 from headrace.client.share_consumer.parcels import Parcel
 from headrace.client.share_consumer.words import Place
-from headrace.wire.batches import CorruptBatch, Record, headers, records
+from headrace.wire.batches import CorruptBatch, Record, headers
+from headrace.wire.excerpts import excerpt
 from headrace.wire.primitives import Buffer
 
 HEARTBEAT, SHARE_FETCH, SHARE_ACKNOWLEDGE = 76, 78, 79
@@ -111,17 +112,18 @@ def unpacked(answered: Answered) -> Unpacked:
         batches = headers(answered.data)
     except CorruptBatch as error:
         batches, result.damage = [], str(error)
+    first, last = int(answered.acquired[0].first_offset), int(answered.acquired[-1].last_offset)
     position = 0
-    view = memoryview(answered.data)
     for header in batches:
-        end = position + header.size
         try:
-            kind = header.timestamp_type
-            readable += ((record, kind) for record in records(view[position:end]))
+            if header.base_offset <= last and header.last_offset >= first:
+                kind = header.timestamp_type
+                found = excerpt(answered.data, position, header, first=first, last=last)
+                readable += ((record, kind) for record in found)
         except CorruptBatch as error:
             result.damage = str(error)
             bad.append((header.base_offset, header.last_offset))
-        position = end
+        position += header.size
     known = (batches[0].base_offset, batches[-1].last_offset) if batches else (0, -1)
     _sort_out(result, answered.acquired, readable, known, bad)
     return result

@@ -62,7 +62,11 @@ class AcknowledgeResult:
 
 @dataclass(slots=True)
 class ShareStats:
-    """Counts of records since the consumer was opened; `in_hand` is a count of now."""
+    """Counts of records since the consumer was opened.
+
+    `accepted`, `released`, `rejected` and `renewed` count what the broker has confirmed, `lost` the
+    verdicts that came too late; `in_hand` is a count of now, unconfirmed verdicts included.
+    """
 
     acquired: int = 0
     accepted: int = 0
