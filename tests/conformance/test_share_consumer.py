@@ -11,7 +11,7 @@ from confluent_kafka.admin import NewPartitions
 
 import headrace
 
-from .share_client import SECONDS_MAX, TOPIC, Client, accepted, polled, values
+from .confluent_client import SECONDS_MAX, TOPIC, Client, accepted, polled, values
 
 _SETTINGS = {
     "group.share.heartbeat.interval.ms": "200",
