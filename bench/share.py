@@ -191,17 +191,19 @@ def _rates(
         reader = stack.enter_context(client())
         for number in range(-work.warm_up_rounds, work.rounds):
             for name in sorted(brokers, reverse=bool(number % 2)):
-                figures = reader.read(brokers[name], consumers, work.records)
+                told = reader.read(brokers[name], consumers, work.records)
                 if number >= 0:
-                    _show(part, name, figures)
-                    found[name].append(figures)
-    told = {}
-    for figure in found["headrace"][0] if consumers > 1 else ("rate", "cpu", "client_cpu"):
+                    _show(part, name, told)
+                    found[name].append(told)
+    ratios = {}
+    # With fewer members than partitions, who came first has more of them until it is told again.
+    figures = ("rate", "cpu", "client_cpu", "fairness")[: 4 if consumers > partitions else 3]
+    for figure in figures:
         ours, theirs = (
             statistics.median(one[figure] for one in found[name]) for name in ("headrace", "kafka")
         )
-        told[f"{part}_{figure}"] = ours / theirs
-    return told
+        ratios[f"{part}_{figure}"] = ours / theirs
+    return ratios
 
 
 # ---- the first record

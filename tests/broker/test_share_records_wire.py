@@ -98,7 +98,7 @@ def test_the_bytes_of_a_request_and_of_an_answer(member: Member, wire: Any) -> N
         "02" "01" "00000064" "00"
     )  # fmt: skip
     assert asked == request(GROUP, cursor(7), states=(1,), runs_max=100)
-    assert request() == bytes.fromhex("026700010000138800")
+    assert request() == bytes.fromhex("02670001000007d000")
     member.fetch(9)
     wire.send_frame(struct.pack(">hhih", KEY, 0, 77, -1) + b"\0" + asked)
     number, answer = wire.receive()

@@ -113,6 +113,7 @@ def test_each_word_of_real_members_is_told(rig: Rig) -> None:
         (record, now, *_) = rig.told(3)
         assert now["state"] == "acquired"
         assert now["client"].startswith("first /127.0.0.1")
+        assert begun <= now["from_timestamp"]
         assert 0 < now["lock_left_ms"] <= 30_000
         assert (record["in_log"], record["complete"]) == (True, True)
         assert (record["key"], record["value"], record["timestamp"]) == (

@@ -203,7 +203,17 @@ def test_a_lock_is_not_renewed_for_ever() -> None:
             renewals += 1
             rig.renewed(parcel)
     assert renewals == 5  # at 10, 20, ... 50 s
-    assert Rig(renew_s_max=0).hand.next_renewal() == math.inf
+
+
+def test_locks_are_renewed_when_asked_only() -> None:
+    rig = Rig(renew_s_max=0)
+    (record,) = rig.take(0)
+    rig.now += 15
+    assert rig.hand.renewals() == {}
+    assert rig.hand.next_renewal() == math.inf
+    record.renew()
+    rig.renewed(rig.renewal())
+    assert record.lock_end == rig.now + LOCK_S
 
 
 def test_a_refused_renewal_is_given_up_alone_and_leaves_the_verdict() -> None:

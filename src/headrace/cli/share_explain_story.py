@@ -121,6 +121,8 @@ def _now(history: RecordHistory, held: BrowsedRun | None, *, is_live: bool) -> T
         "holder": None if holder is None else (holder.session or holder.member),
         "client": None if holder is None or not holder.client_id
         else f"{holder.client_id} {holder.host}",
+        "from": None if held.acquired_at is None else local(held.acquired_at),
+        "from_timestamp": held.acquired_at,
         "lock_until": None if held.lock_until is None else local(held.lock_until),
         "lock_left_ms": held.lock_left_ms,
     }  # fmt: skip
@@ -220,7 +222,8 @@ def _sentence(now: Told) -> str:
         by = f"acquired by {now['holder']}" + (f" ({now['client']})" if now["client"] else "")
         left = now["lock_left_ms"]
         until = "" if left is None else f", until {now['lock_until']} (in {in_words(left)})"
-        return f"{by}, delivery {count}{until}"
+        since = f" since {now['from']}" if now["from"] else ""
+        return f"{by}{since}, delivery {count}{until}"
     if state == "available":
         known = "" if now["by"] == "broker" else "; who may have it now, a running broker knows"
         return f"available, {times}{known}"

@@ -37,7 +37,7 @@ from headrace.wire.batches import records as records_in
 
 R = TypeVar("R")
 
-_RUNS_MAX = 5_000  # of a step that tells runs
+_RUNS_MAX = 2_000  # of a step that tells runs
 _RUNS_READ_MAX = 1_000  # of a step that reads their records
 _BYTES_MAX = 256 * 1024  # to read in one step; more where one batch is larger
 

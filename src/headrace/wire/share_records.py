@@ -24,7 +24,7 @@ from headrace.wire.structs import (
 )
 
 KEY, VERSION = 20906, 0
-RUNS_MAX = 5_000  # in one answer, which the broker makes in some 15 ms
+RUNS_MAX = 2_000  # in one answer, which the broker makes in some 5 ms
 BYTES_MAX = 1 << 20  # of runs, holders and reasons; the last of them may exceed it
 TEXT_CHARS_MAX = 1_000  # of a reason or a name; the rest is not told
 _RUN = struct.Struct(">qqbhiqqqi")

@@ -121,7 +121,7 @@ class ShareConsumer(Face):
         max_poll_records: how many records iterating takes at once.
         max_in_hand: records without a verdict; a poll beyond it raises `HandFull`.
         fetch_max_wait_ms, fetch_min_bytes, fetch_max_bytes: as Kafka's settings of these names.
-        renew_s_max: how long the lock of one record is renewed; 0 for never.
+        renew_s_max: how long the lock of one record is renewed by itself; 0 for never.
         timeout_s: for the first contact, and for each request.
         on_acknowledged: called with an `AcknowledgeResult` for every verdict that was answered.
 

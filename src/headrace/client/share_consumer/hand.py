@@ -27,7 +27,7 @@ from headrace.client.share_consumer.words import LockLost, Place, Verdict
 PARCEL_SAYINGS_MAX = 10_000  # of one partition in one request
 _RENEW_PART = 3  # a lock is renewed when a third of its time has passed
 _RENEW_AGAIN_S = 1.0
-_OFF = "locks are not renewed: this consumer, the group or the broker has it off"
+_OFF = "locks are not renewed: the group has it off, or the broker is too old"
 
 
 class Listener(Protocol):
@@ -47,7 +47,7 @@ class Hand:
         self, listener: Listener, *, clock: Callable[[], float], renew_s_max: float
     ) -> None:
         self.clock = clock
-        self.renews = renew_s_max > 0
+        self.renews = True
         self._listener = listener
         self._renew_s_max = renew_s_max
         self._held: dict[Place, dict[int, BaseRecord]] = {}

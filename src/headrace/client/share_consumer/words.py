@@ -80,7 +80,7 @@ class ShareStats:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a consumer was opened. `renew_s_max` is 0 where locks are not to be renewed."""
+    """How a consumer was opened. `renew_s_max` is 0 where locks are renewed when asked only."""
 
     bootstrap: tuple[Address, ...]
     group: str
