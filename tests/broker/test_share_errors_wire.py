@@ -97,9 +97,10 @@ def test_a_renewal_must_not_fetch(one: Sharer, limit: str) -> None:
 
 @ONLY_2
 def test_an_acquire_mode_of_no_kind_fails_the_request_and_consumes_the_epoch(one: Sharer) -> None:
+    """Kafka: -1. On purpose: the request is at fault, not the server."""
     produce(one.wire, 3)
     one.fetch(max_records=0)
-    refused(one.fetch(epoch=1, share_acquire_mode=2), -1)
+    refused(one.fetch(epoch=1, share_acquire_mode=2), 42)
     assert acquired(one.fetch(epoch=2)) == [(0, 2, 1)]
 
 
