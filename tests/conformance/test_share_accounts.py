@@ -88,6 +88,7 @@ def test_members_that_die_are_slow_or_fenced(
         ((JAVA, PYTHON), "explicit"),
         ((JAVA, PYTHON), "implicit"),
     ],
+    ids=["java", "python", "both-explicit", "both-implicit"],
 )
 def test_a_broker_that_is_killed_and_one_that_is_stopped(
     kinds: tuple[str, ...], mode: str, tmp_path: Path, classes: Path

@@ -1,4 +1,4 @@
-"""Confluent-kafka's clients of one broker, as tests of its share consumer use them."""
+"""confluent-kafka's clients of one broker, as tests of its share consumer use them."""
 
 import contextlib
 import time
