@@ -160,7 +160,11 @@ def _limits(asking: Asking) -> Told:
 
 
 def test_how_much_is_acquired(sides: Sides) -> None:
-    agreed(sides, _limits)
+    agreed(
+        sides,
+        _limits,
+        {"a mode that is none": Intended("the request is at fault, not the server", 42)},
+    )
 
 
 def _verdicts(asking: Asking) -> Told:
