@@ -46,11 +46,17 @@ def sides(has_java: None) -> Iterator[Sides]:
 
 
 @pytest.fixture(scope="session")
-def run_java(has_java: None, tmp_path_factory: pytest.TempPathFactory) -> RunJava:
-    """Runs a class of Kafka's or of this folder: `run_java(class, *arguments, stdin="")`."""
-    classes = tmp_path_factory.mktemp("classes")
+def classes(has_java: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the Java programs of this folder are, compiled."""
+    folder = tmp_path_factory.mktemp("classes")
     sources = [str(one) for one in Path(__file__).parent.glob("*.java")]
-    subprocess.run(["javac", "-cp", class_path(), "-d", str(classes), *sources], check=True)
+    subprocess.run(["javac", "-cp", class_path(), "-d", str(folder), *sources], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run_java(classes: Path) -> RunJava:
+    """Runs a class of Kafka's or of this folder: `run_java(class, *arguments, stdin="")`."""
     options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
     def run(name: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -36,6 +36,7 @@ _SETTINGS = {
     "group.consumer.heartbeat.interval.ms": "100",
     "group.share.min.heartbeat.interval.ms": "100",
     "group.share.heartbeat.interval.ms": "100",
+    "share.coordinator.state.topic.num.partitions": "1",
 }
 _ANSWER_SECONDS_MAX = 60
 _JOIN, _JOIN_VERSION = 11, 3  # the newest that a member enters without a second request
@@ -53,11 +54,19 @@ class Outcome:
     error: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Intended:
+    """Why Headrace answers a command otherwise than Apache Kafka, and what the tool prints then."""
+
+    why: str
+    out: tuple[str, ...]
+
+
 class Side:
     """One broker with the JVM that looks at it."""
 
     def __init__(self, broker: Broker) -> None:
-        self._port = broker.port
+        self.port = broker.port
         command = java(str(_PROGRAM), broker.servers, options=_QUICK_JVM)
         self._log = (broker.folder / "tools.txt").open("w+")
         self._process = subprocess.Popen(
@@ -165,7 +174,7 @@ class Side:
         """Without what differs between two runs of one broker: ids, the port."""
         text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<uuid>", text)
         text = re.sub(r"(?<= )[\w-]{22}(?= )", "<member>", text)
-        return [line.rstrip() for line in text.replace(f":{self._port}", ":<port>").splitlines()]
+        return [line.rstrip() for line in text.replace(f":{self.port}", ":<port>").splitlines()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The Java clients of Apache Kafka 4.3.1: producer, consumers, share consumer, admin, groups.
+"""The Java clients of Apache Kafka 4.3.1: producer, consumers, share consumers, admin, groups.
 
 Each program makes all its checks in one JVM; each check is a test here.
 """
@@ -12,7 +12,14 @@ import headrace
 
 from .conftest import RunJava
 
-_PROGRAMS = [Path(__file__).with_name(name) for name in ("JavaClients.java", "JavaGroups.java")]
+_NAMES = ("JavaClients", "JavaGroups", "JavaShareConsumer", "JavaShareGroups")
+_PROGRAMS = [Path(__file__).with_name(f"{name}.java") for name in _NAMES]
+_SETTINGS = {
+    "group.share.heartbeat.interval.ms": "200",
+    "group.share.min.heartbeat.interval.ms": "100",
+    "group.share.min.session.timeout.ms": "1000",
+    "log.cleaner.backoff.ms": "100",
+}
 _CHECKS = {
     name: program
     for program in _PROGRAMS
@@ -25,7 +32,7 @@ def outcomes(run_java: RunJava) -> dict[str, str]:
     """Outcome of each check: `ok`, or what went wrong."""
     outcomes: dict[str, str] = {}
     for program in _PROGRAMS:
-        with headrace.Broker() as broker:
+        with headrace.Broker(settings=_SETTINGS) as broker:
             done = run_java(program.stem, broker.bootstrap_servers)
         told = re.findall(r"^(ok|failed) (\w+)(.*)$", done.stdout, re.MULTILINE)
         assert len(told) == list(_CHECKS.values()).count(program), done.stdout + done.stderr[-4000:]

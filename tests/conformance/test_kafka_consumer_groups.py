@@ -4,7 +4,6 @@ One story, told to both brokers at the same time: after each command the tool mu
 same. What is meant to differ is listed here, one by one, with the reason.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from headrace.client.errors import BrokerError
 
 from .groups_story import CHAPTERS, SUBSCRIPTION, Story
-from .side_by_side import Outcome, Side, Sides
+from .side_by_side import Intended, Outcome, Side, Sides
 
 PARTITION_LEVEL = (
     "",
@@ -25,14 +24,6 @@ SUBSCRIBED = (
     " topic is forbidden while the consumer group is actively subscribed to it."
 )
 GONE = "org.apache.kafka.common.errors.GroupIdNotFoundException: "
-
-
-@dataclass(frozen=True, slots=True)
-class Intended:
-    """Why Headrace answers a command otherwise than Apache Kafka, and what the tool prints then."""
-
-    why: str
-    out: tuple[str, ...]
 
 
 OWN_WORDS = "What is wrong is said in words of our own."

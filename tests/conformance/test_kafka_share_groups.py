@@ -17,18 +17,10 @@ from headrace.client.share_groups import alter_share_group_offsets, delete_share
 
 from .groups_story import SUBSCRIPTION
 from .share_groups_story import CHAPTERS, FIRST_MS, RECORDS, TOOL, ShareStory
-from .side_by_side import Outcome, Side, Sides
+from .side_by_side import Intended, Outcome, Side, Sides
 
 KNOWN_SECONDS_MAX = 30
 OFFSETS = ("", "GROUP           TOPIC           PARTITION  START-OFFSET  LAG")
-
-
-@dataclass(frozen=True, slots=True)
-class Intended:
-    """Why Headrace answers a command otherwise than Apache Kafka, and what the tool prints then."""
-
-    why: str
-    out: tuple[str, ...]
 
 
 def offsets(group: str, *rows: tuple[str, int, int, int]) -> tuple[str, ...]:

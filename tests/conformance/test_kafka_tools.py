@@ -2,10 +2,12 @@
 
 import json
 import re
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import headrace
@@ -160,3 +162,40 @@ def test_kafka_dump_log_reads_every_file_of_a_partition(run_java: RunJava, tmp_p
         assert checked.count("passed sanity check") == len(indexes)
         verified = tool(*dump, ",".join(indexes), "--verify-index-only")
         assert not re.search(r"[Mm]ismatch|Found|invalid", verified)
+
+
+def test_kafka_dump_log_reads_the_journal_of_share_groups(
+    run_java: RunJava, tmp_path: Path
+) -> None:
+    with headrace.Broker(tmp_path) as broker:
+        servers: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers}
+        admin = AdminClient(servers)
+        admin.create_topics([NewTopic("jobs", 1)])["jobs"].result()
+        explicit = {"group.id": "work", "share.acknowledgement.mode": "explicit"}
+        consumer = ShareConsumer({**servers, **explicit})
+        consumer.subscribe(["jobs"])
+        consumer.poll(0.5)  # it joins, at the end of the topic
+        producer = Producer(servers)
+        for number in range(3):
+            producer.produce("jobs", str(number), partition=0)
+        assert producer.flush(10) == 0
+        verdicts = [AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT]
+        until = time.monotonic() + 10
+        while verdicts:
+            assert time.monotonic() < until
+            for message in consumer.poll(0.1):
+                consumer.acknowledge(message, verdicts.pop(0))
+        consumer.commit_sync()
+        consumer.close()
+    segment = tmp_path / "__share_group_state-0" / f"{0:020}.log"
+    dump = (run_java, f"{TOOLS}.DumpLogSegments", "--files", str(segment))
+    printed = tool(*dump, "--share-group-state-decoder")
+    assert "isvalid: false" not in printed
+    records = re.findall(r"key: (\{.*\}) payload: (\{.*\})", printed)
+    assert {json.loads(key)["data"]["groupId"] for key, _ in records} == {"work"}
+    state: dict[int, tuple[int, int]] = {}
+    for _, value in records:
+        for batch in json.loads(value)["data"]["stateBatches"]:
+            for offset in range(batch["firstOffset"], batch["lastOffset"] + 1):
+                state[offset] = batch["deliveryState"], batch["deliveryCount"]
+    assert {offset: state[offset] for offset in (1, 2)} == {1: (0, 1), 2: (4, 1)}

@@ -105,6 +105,7 @@ class ShareMember(Worker):
         self.court = court
         self.auditor = court.auditor
         self.group = group
+        self.topic_ids: dict[str, UUID] = {}
         self.forget()
         super().__init__(court, name)
 
@@ -112,7 +113,7 @@ class ShareMember(Worker):
         """A new life of the broker: it knows the member no more."""
         self.epoch = self.session = 0
         self.beaten_at = 0.0
-        self.places: dict[Place, UUID] = {}
+        self.places: set[Place] = set()
         self.in_session: set[Place] = set()
 
     def step(self) -> None:
@@ -144,11 +145,10 @@ class ShareMember(Worker):
         assert answer.error_code == 0, answer
         self.epoch, self.beaten_at = answer.member_epoch, time.monotonic()
         if answer.assignment is not None:
-            self.places = {
-                (TOPIC, index): topic.topic_id
-                for topic in answer.assignment.topic_partitions
-                for index in topic.partitions
-            }
+            given = answer.assignment.topic_partitions
+            self.places = {(TOPIC, index) for topic in given for index in topic.partitions}
+            for topic in given:
+                self.topic_ids[TOPIC] = topic.topic_id
 
     def fetch(self) -> Said:
         """What it was given, as ranges of nothing said yet."""
@@ -159,7 +159,7 @@ class ShareMember(Worker):
             self.court.answered(asked)  # without an answer it dies with the broker
         assert answer.error_code == 0, answer
         self.session += 1
-        self.in_session |= set(self.places)
+        self.in_session = set(self.places)
         held: Said = {}
         for place, part in self._parts(answer):
             assert part.error_code == 0, part
@@ -245,7 +245,7 @@ class ShareMember(Worker):
         self.forget()
 
     def _wanted(self) -> dict[str, Any]:
-        new = [place for place in self.places if place not in self.in_session]
+        new, old = self.places - self.in_session, self.in_session - self.places
         return {
             "group_id": self.group,
             "member_id": self.name,
@@ -258,13 +258,15 @@ class ShareMember(Worker):
             "share_acquire_mode": self.random.randrange(2),
             "is_renew_ack": False,
             "topics": self._topics(new, {}),
-            "forgotten_topics_data": (),
+            "forgotten_topics_data": [
+                {"topic_id": self.topic_ids[topic], "partitions": [index]} for topic, index in old
+            ],
         }
 
     def _topics(self, places: Iterable[Place], said: Said) -> list[dict[str, Any]]:
         return [
             {
-                "topic_id": self.places[place],
+                "topic_id": self.topic_ids[place[0]],
                 "partitions": [
                     {
                         "partition_index": place[1],

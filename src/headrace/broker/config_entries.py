@@ -63,7 +63,8 @@ class Entries:
         resolved = GroupSettings.resolve(self._effective, overrides)
         entries = []
         for field, setting in GroupSettings.settings().items():
-            found = self._sources(field) if field in INHERITED else []
+            default = Source(setting.name, spelled(setting.default), OF_DEFAULT)
+            found = self._sources(field) if field in INHERITED else [default]
             if setting.name in overrides:
                 found = [Source(setting.name, overrides[setting.name], OF_GROUP), *found]
             entries.append(_entry(setting, getattr(resolved, field), found))

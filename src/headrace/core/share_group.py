@@ -177,7 +177,7 @@ class ShareGroup:
         )
         events: list[GroupEvent] = []
         members = {**self.members, seen.id: seen}
-        assigned = self._assigned(members, now, timing, topics, changed=joined)
+        assigned = self._assigned(members, now, timing, topics, changed=known is None)
         if assigned is not None:
             events.append(assigned)
         epoch, target = self.epoch, self.assignment
