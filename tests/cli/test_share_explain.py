@@ -146,7 +146,7 @@ def test_the_limit_the_locks_end_and_the_dead_letter(broker: headrace.Broker, ri
     limits = {
         "share.record.lock.duration.ms": "1000",
         "share.delivery.count.limit": "2",
-        "errors.deadletterqueue.topic.name": "letters",
+        "errors.deadletterqueue.topic.name": "dlq.letters",
     }
     set_group_configs(rig.cluster, GROUP, limits)
     rig.produce(1)
@@ -160,13 +160,28 @@ def test_the_limit_the_locks_end_and_the_dead_letter(broker: headrace.Broker, ri
         time.sleep(0.05)
     assert rig.deliveries(0) == [(1, "slow", "lock expired"), (2, "quick", "released")]
     told = rig.told(0)
-    assert happened(told)[1:] == [("dead letter written", "letters-0")]
+    assert happened(told)[1:] == [("dead letter written", "dlq.letters-0")]
     assert told[4]["reason"] == "delivery count limit 2 reached"
     assert told[3]["until_timestamp"] - told[3]["from_timestamp"] >= 900
     text = rig.run(f"{TOPIC}:0:0").text
     assert "Now: archived, delivered 2 times." in text
     assert "archived: delivery count limit 2 reached" in text
-    assert "letters-0" in text
+    assert "dlq.letters-0" in text
+
+
+def test_why_there_is_no_dead_letter(rig: Rig) -> None:
+    set_group_configs(rig.cluster, GROUP, {"errors.deadletterqueue.topic.name": "letters"})
+    rig.produce(1)
+    with rig.member() as consumer:
+        (message,) = polled(consumer, 1)
+        say(consumer, message, REJECT)
+    until = time.monotonic() + _WAIT_S_MAX
+    while rig.told(0)[1]["state"] != "archived":
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    (_, (what, why)) = happened(rig.told(0))
+    assert what == "no dead letter"
+    assert (why or "").startswith("rejected by the consumer; no dead letter: letters ")
 
 
 def test_a_lease_is_told_by_its_name_and_number(rig: Rig) -> None:
