@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.broker.partition import Partition
 from headrace.broker.waits import Waits
 
 from .share_look_rig import (
@@ -96,3 +97,22 @@ def test_a_restart_forgets_locks_and_nothing_else(
         (0, 4, AVAILABLE), (5, 5, ACKNOWLEDGED), (6, 9, AVAILABLE)
     ]  # fmt: skip
     assert answer.holders == ()
+
+
+def test_logs_that_are_not_asked_for_stay_closed(
+    tmp_path: Path, connecting: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with headrace.Broker(data_dir=tmp_path) as broker, connecting(broker) as connect:
+        joined(connect).fetch(10)
+    opened: list[str] = []
+    open_log = Partition.open
+
+    def noting(self: Partition) -> None:
+        opened.append(self.name)
+        open_log(self)
+
+    monkeypatch.setattr(Partition, "open", noting)
+    with headrace.Broker(data_dir=tmp_path) as broker, connecting(broker) as connect:
+        opened.clear()
+        assert look(connect(), request(GROUP, cursor())).error_code == 0
+        assert opened == ["orders-0"]

@@ -35,6 +35,8 @@ RENEW = 4
 _WAIT_S = 120
 BROKER_SETTINGS = {
     "group.share.partition.max.record.locks": str(MILLION),
+    "group.share.max.record.lock.duration.ms": "3600000",
+    "group.share.record.lock.duration.ms": "3600000",
     "socket.request.max.bytes": str(1 << 21),
 }
 

@@ -90,3 +90,42 @@ def test_what_is_refused_is_one_line_and_1(
     assert ended.code == 1
     assert told in ended.err
     assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value", "outside", "bound"),
+    [
+        ("record.lock.duration.ms", "share.record.lock.duration.ms", "2000", "999", "1000"),
+        ("share.delivery.attempt.limit", "share.delivery.count.limit", "7", "11", "2 to 10"),
+        (
+            "share.assignment.interval.ms",
+            "share.assignment.interval.ms",
+            "9",
+            "15001",
+            "0 to 15000",
+        ),
+    ],
+)
+def test_settings_of_a_group_by_the_names_of_the_proposal_too(
+    configs: Command, name: str, setting: str, value: str, outside: str, bound: str
+) -> None:
+    work = ("--entity-type", "groups", "--entity-name", "work")
+    assert configs("--alter", *work, "--add-config", f"{name}={value}").code == 0
+    assert f"  {setting}={value} " in configs("--describe", *work).text
+    refused = configs("--alter", *work, "--add-config", f"{name}={outside}")
+    assert refused.code == 1
+    assert setting in refused.err
+    assert bound in refused.err
+    assert configs("--alter", *work, "--delete-config", name).code == 0
+    assert setting not in configs("--describe", *work).text
+
+
+def test_a_start_by_duration_is_iso_8601(configs: Command) -> None:
+    def alter(value: str) -> Any:
+        added = f"share.auto.offset.reset={value}"
+        return configs("--alter", "--group", "work", "--add-config", added)
+
+    assert alter("by_duration:P1DT12H").code == 0
+    refused = alter("by_duration:1h")
+    assert refused.code == 1
+    assert "write the duration as ISO 8601 does, e.g. by_duration:P7D" in refused.err

@@ -113,6 +113,7 @@ def test_each_word_of_real_members_is_told(rig: Rig) -> None:
         (record, now, *_) = rig.told(3)
         assert now["state"] == "acquired"
         assert now["client"].startswith("first /127.0.0.1")
+        assert begun <= now["from_timestamp"]
         assert 0 < now["lock_left_ms"] <= 30_000
         assert (record["in_log"], record["complete"]) == (True, True)
         assert (record["key"], record["value"], record["timestamp"]) == (
@@ -234,6 +235,33 @@ def test_files_of_a_broker_tell_the_same_after_restarts(tmp_path: Path, offline:
     assert files[1] == online[1] | {"by": "journal"}
     ended = offline("share", "explain", GROUP, f"{TOPIC}:0:1", "--data-dir", str(tmp_path))
     assert "Now: available, delivered 2 times; who may have it now" in ended.text
+
+
+def test_a_pruned_journal_says_since_when_it_is_whole(offline: Command) -> None:
+    settings = {
+        "headrace.share.history.ms": 0,
+        "share.coordinator.state.topic.prune.interval.ms": 50,
+        "share.coordinator.snapshot.update.records.per.snapshot": 3,
+    }
+    with headrace.Broker(settings=settings) as broker:
+        rig = Rig(broker, offline)
+        rig.produce(4)
+        with rig.member() as consumer:
+            first, *others = polled(consumer, 4)
+            for message in (*others, first):
+                say(consumer, message, RELEASE if message is first else ACCEPT)
+        until = time.monotonic() + _WAIT_S_MAX
+        while rig.told(0)[0]["complete"]:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        record, now, found, *_ = rig.told(1)
+        assert record["complete_since"] is not None
+        assert (now["state"], found["what"]) == ("accepted", "state found")
+        assert found["state"] == "acknowledged"
+        text = rig.run(f"{TOPIC}:0:1").text
+        assert f"complete since {record['complete_since']}; what is older was removed" in text
+        assert "acknowledged, delivered 1 time before" in text
+        rig.cluster.close()
 
 
 @pytest.mark.parametrize(

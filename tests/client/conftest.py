@@ -12,6 +12,7 @@ from confluent_kafka import Consumer
 
 import headrace
 from headrace.client.connection import Cluster, Patience
+from headrace.wire import share_records
 from headrace.wire.batches import Record, build
 from headrace.wire.codec import decode_request, encode_response, is_flexible
 from headrace.wire.leases import LeaseApi
@@ -20,6 +21,7 @@ from headrace.wire.primitives import Reader, Writer
 METADATA, LIST_OFFSETS, FETCH, FIND_COORDINATOR, API_VERSIONS = 3, 2, 1, 10, 18
 _JOIN_S_MAX = 30
 Answer = Callable[[Reader], bytes | None]
+OWN_APIS = frozenset({*LeaseApi, share_records.KEY})
 
 
 class ScriptedBroker:
@@ -94,7 +96,7 @@ class ScriptedBroker:
                 correlation = source.int32()
                 source.nullable_string()
                 self.asked.append(key)
-                flexible = key in set(LeaseApi) or is_flexible(key, version)
+                flexible = key in OWN_APIS or is_flexible(key, version)
                 if flexible:
                     source.tags()
                 body = self._versions() if key == API_VERSIONS else self.answers[key](source)

@@ -18,6 +18,14 @@ from headrace.client.share_browse import Walk, browse_share_group, browse_share_
 from headrace.client.share_groups import alter_share_group_offsets
 from headrace.client.topics import create_topic, delete_records, delete_topic
 from headrace.wire.leases import Disposition, Verdict
+from headrace.wire.primitives import Reader, Writer
+from headrace.wire.share_records import (
+    KEY,
+    DescribeShareRecordsRequest,
+    DescribeShareRecordsResponse,
+    Partition,
+    Run,
+)
 
 RECORD_MS = 1_700_000_000_000
 COUNT = 30
@@ -83,7 +91,12 @@ def test_every_record_comes_with_its_state(settled: Cluster) -> None:
     assert first.holder.session == "nightly"
     assert first.lock_left_ms is not None
     assert 0 < first.lock_left_ms <= 30_000
-    assert (third.reason, third.holder, third.lock_left_ms) == ("no such order", None, None)
+    assert first.acquired_at is not None
+    assert first.lock_until is not None
+    assert 0 <= first.lock_until - first.lock_left_ms - first.acquired_at < 30_000
+    assert third.holder is not None
+    assert third.holder.session == "nightly", "who had it last"
+    assert (third.reason, third.acquired_at, third.lock_left_ms) == ("no such order", None, None)
     assert (last.value, last.lock_until, last.reason) == (b"29", None, None)
 
 
@@ -287,3 +300,34 @@ def test_another_broker_cannot_be_browsed(script: Any) -> None:
         pytest.raises(headrace.Unsupported, match=r"lacks DescribeShareRecords.*browsing needs"),
     ):
         next(admin.browse_share_group("g"))
+
+
+@pytest.fixture
+def compacted(script: Any) -> Any:
+    """A broker with records at 0, 1, 5 and 6 of a log that ends at 10; 0 to 7 are available."""
+    for base, values in ((0, (b"a", b"b")), (5, (b"c", b"d"))):
+        script.log_end = base
+        script.append(*values)
+    script.log_end = 10
+
+    def describe(source: Reader) -> bytes:
+        asked = DescribeShareRecordsRequest.read(source)
+        first = 0 if asked.topics is None else (asked.topics[0].partitions or ())[0].offset
+        runs = (Run(first, 7, 0, 1),) if first < 8 and asked.runs_max else ()
+        counts = (8, 0, 0, 0, 0)
+        one = Partition("t", 0, 0, None, 0, 8, 0, 10, counts, max(first, 8), runs)
+        out = Writer()
+        DescribeShareRecordsResponse(0, None, (), (), (one,)).write(out)
+        return bytes(out.data)
+
+    script.answers[KEY] = describe
+    return script
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_offsets_without_a_record_are_passed_over(compacted: Any, cluster: Cluster) -> None:
+    rows = list(browse_share_group("g").over(cluster))
+    assert states(rows) == [(offset, "Available", 1) for offset in (0, 1, 5, 6)]
+    assert compacted.asked.count(1) == 3, "nothing is behind 6, which the third fetch tells"
+    runs = list(browse_share_group_runs("g").over(cluster))
+    assert [(run.first, run.last) for run in runs] == [(0, 7), (8, 9)]

@@ -12,7 +12,7 @@ from headrace.core import run_chunks
 from headrace.core.browsing import LOOK_RUNS, Budget, page
 from headrace.core.runs import State
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import Acquired, Range, Replayed, ShareKey
+from headrace.core.share_words import Acquired, Replayed, ShareKey
 from headrace.core.types import MemberId, MonoMs, Span
 
 KEY = ShareKey("group", UUID(int=7), 0)
@@ -31,9 +31,10 @@ def told(share: SharePartition, offset: int, budget: Budget, states: Any = ALL) 
     return runs, found.next
 
 
-def replayed(*ranges: Range) -> SharePartition:
-    share = SharePartition(KEY, ranges[0][0])
-    share.apply(Replayed(KEY, ranges))
+def replayed(*told: tuple[int, int, State, int, str | None]) -> SharePartition:
+    """A share-partition of runs: first, last, state, deliveries, reason."""
+    share = SharePartition(KEY, told[0][0])
+    share.apply(Replayed(KEY, [(*one, None) for one in told]))
     return share
 
 
@@ -109,11 +110,9 @@ def short_chunks() -> Iterator[None]:
 def test_pages_one_after_the_other_are_the_whole(
     cells: list[State], start: int, offset: int, states: frozenset[State], runs: int, looks: int
 ) -> None:
-    share = SharePartition(KEY, start)
     # One that is not finished at the front: SPSO would follow the others.
     cells = [State.AVAILABLE, *cells]
-    share.apply(Replayed(KEY, [(start + at, start + at, one, 1, None) for at, one in
-                               enumerate(cells)]))  # fmt: skip
+    share = replayed(*((at, at, one, 1, None) for at, one in enumerate(cells, start)))
     got: dict[int, State] = {}
     position = offset
     while position < share.end:

@@ -153,6 +153,16 @@ def test_what_is_left_of_a_lot_is_given_together(
     assert consumer.poll(asked_to + 1) == expected
 
 
+def test_what_is_finished_is_of_no_lot(drive: Callable[..., Any]) -> None:
+    consumer = Consumer(drive, 4, records_max=4)
+    for _ in range(2):
+        assert len(consumer.poll(8) + consumer.poll(8)) == 2
+        consumer.share.say(Verdict.RELEASE, 0, 7)
+    consumer.share.fetch(0, 7)
+    consumer.share.say(Verdict.ACCEPT, 1, 7)
+    assert consumer.share.describe() == "SPSO=0, SPEO=8, 0 acquired 3, 1-7 acknowledged"
+
+
 def test_leases_and_whoever_does_not_ask_get_all(drive: Callable[..., Any]) -> None:
     share = drive(policy=Policy(delivery_limit=3))
     for _ in range(3):

@@ -7,8 +7,8 @@ import pytest
 
 from headrace.core.errors import Refused, Why
 from headrace.core.runs import Run, State
-from headrace.core.share_words import LogStartMoved, Policy, Verdict
-from headrace.core.types import Span
+from headrace.core.share_words import LogStartMoved, Policy, Reclaim, Verdict
+from headrace.core.types import MemberId, Span
 
 LOCK_MS = 30_000
 
@@ -187,7 +187,7 @@ def test_a_million_records_are_few_runs(drive: Callable[..., Any]) -> None:
         (10, 14, "member", Why.NOT_THE_HOLDER),  # 13 was released
         (13, 13, "member", Why.NOT_THE_HOLDER),
         (10, 20, "member", Why.INVALID_REQUEST),  # past the last in-flight record
-        (20, 21, "member", Why.INVALID_REQUEST),  # nor was anything acquired there
+        (20, 21, "member", Why.INVALID_REQUEST),  # begins past it
     ],
 )
 def test_acknowledgements_that_are_refused(
@@ -226,3 +226,17 @@ def _at(share: Any, offset: int) -> Run:
     (run,) = share.partition.runs.within(Span(offset, offset))
     assert isinstance(run, Run)
     return run
+
+
+def test_what_is_archived_no_lease_takes_back(drive: Callable[..., Any]) -> None:
+    """Its lock lapsed with the last delivery that there may be."""
+    share = drive(policy=Policy(delivery_limit=2))
+    share.fetch(0, 0)
+    share.fetch(1, 9, "lease")
+    share.say(Verdict.RELEASE, 1, 9, "lease")
+    share.fetch(1, 9, "lease")
+    share.elapse(LOCK_MS - 1)
+    share.say(Verdict.RENEW, 0, 0)
+    share.elapse(1)
+    assert share.describe() == "SPSO=0, SPEO=10, 0 acquired 1, 1-9 archived"
+    assert share.run(Reclaim(MemberId("lease"), Span(1, 9), 2)) == []

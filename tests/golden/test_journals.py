@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headrace.core.catalog import Catalog
 from headrace.core.machine import Entry
 from headrace.core.runs import State
@@ -16,6 +18,7 @@ from headrace.log.checkpointed_log import encoded
 from headrace.log.lease_records import LEASE
 from headrace.log.metadata_records import MetadataRecords
 from headrace.log.record_codec import ShareJournal, read_share_record
+from headrace.log.share_history import Delivery, Happening, RecordHistory, What
 from headrace.wire import batches
 from headrace.wire.primitives import Reader
 
@@ -34,15 +37,18 @@ def uuid_text(value: Any) -> str:
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 
-def test_share_state_reads_as_kafka_read_it() -> None:
-    found = zip(records("share_group_state"), printed("share_group_state"), strict=True)
+@pytest.mark.parametrize("name", ["share_group_state", "share_group_holds"])
+def test_share_state_reads_as_kafka_read_it(name: str) -> None:
+    found = zip(records(name), printed(name), strict=True)
     for record, line in found:
         assert record.key is not None
         if Reader(record.key).int16() == LEASE:
             assert "Unknown record type 20900" in line
             continue
         decoded = read_share_record(record.key, record.value)
-        assert decoded is not None
+        if decoded is None:
+            assert line.endswith("payload: <DELETE>")
+            continue
         match = re.fullmatch(r"key: (\{.*\}) payload: (\{.*\})", line)
         assert match is not None
         key, value = (json.loads(part)["data"] for part in match.groups())
@@ -72,6 +78,46 @@ def test_reasons_stand_where_kafka_passes_over_them() -> None:
         57: "rejected by the consumer",
         101: "not JSON",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "offset", "expected"),
+    [
+        ("share_group_state", 0, [(1, None, "accepted")]),
+        ("share_group_state", 101, [(1, None, "rejected")]),
+        ("share_group_holds", 0, [(1, "slow", "lock expired"), (2, "quick", "accepted")]),
+        ("share_group_holds", 1, [(1, "slow", "lock expired"), (2, "quick", "released")]),
+        ("share_group_holds", 5, [(1, "slow", "lock expired"), (2, "quick", "member left")]),
+        ("share_group_holds", 8, [(1, None, "rejected")]),
+    ],
+)
+def test_who_had_records_stands_where_kafka_passes_over_it(
+    name: str, offset: int, expected: list[Any]
+) -> None:
+    """The older journal does not say it, and is read."""
+    (first, *_) = (read_share_record(one.key, one.value) for one in records(name))
+    assert first is not None
+    history = RecordHistory(first.key, offset)
+    for record in records(name):
+        history.take(record, is_whole=True)
+    deliveries = [one for one in history.biography() if isinstance(one, Delivery)]
+    assert not history.unreadable
+    assert [(d.number, d.client and d.client.split()[0], d.outcome) for d in deliveries] == expected
+
+
+def test_what_else_happened_stands_there_too() -> None:
+    (first, *_) = (read_share_record(one.key, one.value) for one in records("share_group_holds"))
+    assert first is not None
+    history = RecordHistory(first.key, 8)
+    for record in records("share_group_holds"):
+        history.take(record, is_whole=True)
+    started, delivery, copied, deleted = history.biography()
+    assert isinstance(delivery, Delivery)
+    assert (delivery.session, delivery.seq, delivery.reason) == ("checkpoint", 1, "not JSON")
+    told = [one for one in (started, copied, deleted) if isinstance(one, Happening)]
+    assert [(one.what, one.detail) for one in told] == [
+        (What.STARTED, None), (What.DEAD_LETTER, "letters-0"), (What.DELETED, "group deletion"),
+    ]  # fmt: skip
 
 
 def test_share_state_is_written_as_kafka_read_it(nowhere: Outside) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from headrace.broker.config import INHERITED, RANGED, Config
 from headrace.broker.settings import INT_MAX, ConfigError, Table, setting
+from headrace.core.catalog import is_topic_name
 from headrace.core.durations import length_ms
 
 _BY_DURATION = "by_duration"
@@ -28,6 +29,10 @@ def _reset_fault(text: str) -> str | None:
     except ValueError:
         return f"{text!r}: write the duration as ISO 8601 does, e.g. by_duration:P7D"
     return None
+
+
+def _topic_fault(text: str) -> str | None:
+    return None if not text or is_topic_name(text) else f"{text!r} is no name of a topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class GroupSettings(Table):
     dead_letter_topic: str = setting(
         "errors.deadletterqueue.topic.name", "",
         "Topic that rejected and exhausted records are written to; empty: none.",
+        fault=_topic_fault,
     )  # fmt: skip
     dead_letter_copy: bool = setting(
         "errors.deadletterqueue.copy.record.enable", True,

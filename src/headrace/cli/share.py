@@ -13,8 +13,8 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Look into share groups: what is in flight, what became of a record.")
     group.callback()(_share)
     share_browse.register(group)
-    share_explain.register(group)
     share_archived.register(group)
+    share_explain.register(group)
     app.add_typer(group, name="share", no_args_is_help=True)
 
 

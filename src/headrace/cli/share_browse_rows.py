@@ -21,7 +21,8 @@ _PLACE = (("TOPIC", 8), ("PARTITION", 9))
 _STATE = (("STATE", 12), ("DELIVERIES", 10), ("LOCK-LEFT", 9), ("HOLDER", 6))
 RECORD_COLUMNS = (*_PLACE, ("OFFSET", 8), *_STATE)
 RUN_COLUMNS = (
-    *_PLACE, ("FIRST", 8), ("LAST", 8), ("RECORDS", 8), *_STATE, ("CLIENT-ID", 9), ("HOST", 6),
+    *_PLACE, ("FIRST", 8), ("LAST", 8), ("RECORDS", 8), *_STATE,
+    ("HELD", 6), ("CLIENT-ID", 9), ("HOST", 6),
 )  # fmt: skip
 _PARTS = ("timestamp", "partition", "offset", "delivery", "epoch", "headers", "key", "value")
 
@@ -41,6 +42,8 @@ class _Told(Protocol):
     def lock_left_ms(self) -> int | None: ...
     @property
     def lock_until(self) -> int | None: ...
+    @property
+    def acquired_at(self) -> int | None: ...
     @property
     def reason(self) -> str | None: ...
 
@@ -98,6 +101,7 @@ def _state_object(one: _Told) -> Mapping[str, Any]:
         },
         "lock_left_ms": one.lock_left_ms,
         "lock_until": one.lock_until,
+        "acquired_at": one.acquired_at,
         "reason": one.reason,
     }
 
@@ -124,9 +128,6 @@ class _AsMessage:
     def leader_epoch(self) -> None:
         return None
 
-    def delivery_count(self) -> int:
-        return self.record.delivery_count
-
     def headers(self) -> list[tuple[str, bytes | None]]:
         return list(self.record.headers)
 
@@ -147,10 +148,18 @@ def run_line(run: BrowsedRun) -> Line:
         run.records,
         *_state_cells(run),
         holder.session or holder.member or None,
+        _held(run),
         holder.client_id,
         holder.host,
     )
     return cells, (run.reason or MISSING).encode(errors="replace") + b"\n"
+
+
+def _held(run: BrowsedRun) -> Cell:
+    """How long the holder has had it, by the broker's clock."""
+    if run.lock_until is None or run.lock_left_ms is None or run.acquired_at is None:
+        return None
+    return in_words(max(run.lock_until - run.lock_left_ms - run.acquired_at, 0))
 
 
 def run_object(run: BrowsedRun) -> Mapping[str, Any]:

@@ -121,6 +121,8 @@ def _now(history: RecordHistory, held: BrowsedRun | None, *, is_live: bool) -> T
         "holder": None if holder is None else (holder.session or holder.member),
         "client": None if holder is None or not holder.client_id
         else f"{holder.client_id} {holder.host}",
+        "from": None if held.acquired_at is None else local(held.acquired_at),
+        "from_timestamp": held.acquired_at,
         "lock_until": None if held.lock_until is None else local(held.lock_until),
         "lock_left_ms": held.lock_left_ms,
     }  # fmt: skip
@@ -142,7 +144,7 @@ def _state(history: RecordHistory) -> str:
             return "forgotten"
         case What.RESET | What.STARTED:
             return "passed over"
-    return "finished before the journal begins"
+    return "finished, or removed, before the journal begins"
 
 
 def _told(one: Delivery | Happening) -> Told:
@@ -212,15 +214,20 @@ def _contents(record: Told) -> str:
     return ", ".join(told)
 
 
+def _times(count: int) -> str:
+    return f"delivered {count} time{'s' * (count != 1)}" if count else "never delivered"
+
+
 def _sentence(now: Told) -> str:
     count = now["deliveries"]
-    times = "never delivered" if count == 0 else f"delivered {count} time{'s' * (count != 1)}"
+    times = _times(count)
     state = now["state"]
     if state == "acquired":
         by = f"acquired by {now['holder']}" + (f" ({now['client']})" if now["client"] else "")
         left = now["lock_left_ms"]
         until = "" if left is None else f", until {now['lock_until']} (in {in_words(left)})"
-        return f"{by}, delivery {count}{until}"
+        since = f" since {now['from']}" if now["from"] else ""
+        return f"{by}{since}, delivery {count}{until}"
     if state == "available":
         known = "" if now["by"] == "broker" else "; who may have it now, a running broker knows"
         return f"available, {times}{known}"
@@ -240,7 +247,7 @@ def _found(one: Told) -> str:
     state, count = one["state"], one["deliveries"]
     if state is None:
         return "finished before"
-    return f"{state}, delivered {count} times before" if count else state
+    return f"{state}, {_times(count)} before"
 
 
 def _delivery(one: Told) -> Sequence[Cell]:

@@ -37,7 +37,7 @@ from headrace.wire.batches import records as records_in
 
 R = TypeVar("R")
 
-_RUNS_MAX = 5_000  # of a step that tells runs
+_RUNS_MAX = 2_000  # of a step that tells runs
 _RUNS_READ_MAX = 1_000  # of a step that reads their records
 _BYTES_MAX = 256 * 1024  # to read in one step; more where one batch is larger
 
@@ -61,6 +61,7 @@ class BrowsedRecord:
     holder: RecordHolder | None = None
     lock_left_ms: int | None = None
     lock_until: int | None = None
+    acquired_at: int | None = None
     reason: str | None = None
 
 
@@ -280,5 +281,6 @@ def _row(run: BrowsedRun, record: Record) -> BrowsedRecord:
         run.holder,
         run.lock_left_ms,
         run.lock_until,
+        run.acquired_at,
         run.reason,
     )

@@ -47,7 +47,7 @@ IN_FLIGHT = tuple(RecordState)[:-1]  # by the numbers that they have in messages
 
 @dataclass(frozen=True, slots=True)
 class RecordHolder:
-    """Who has acquired records.
+    """Who has acquired records, or had those that are archived last.
 
     `session` is that of a lease (a Spark query); else it is a member, whose client's id and host
     are None when the broker has not heard of it since it started, or it is no member any more.
@@ -63,8 +63,9 @@ class RecordHolder:
 class BrowsedRun:
     """Records `first` to `last`, both included, that share their whole state.
 
-    The acquisition lock of what is acquired ends in `lock_left_ms`, at `lock_until` (ms since 1970,
-    by the broker's clock). `reason` says why records were archived.
+    The acquisition lock of what is acquired ends in `lock_left_ms`, at `lock_until`; the holder has
+    it since `acquired_at`, renewals included (ms since 1970, by the broker's clock). `reason` says
+    why records were archived.
     """
 
     topic: str
@@ -76,6 +77,7 @@ class BrowsedRun:
     holder: RecordHolder | None = None
     lock_left_ms: int | None = None
     lock_until: int | None = None
+    acquired_at: int | None = None
     reason: str | None = None
 
     @property
@@ -204,5 +206,6 @@ def _run(
         None if one.holder < 0 else holders[one.holder],
         None if one.lock_left_ms < 0 else one.lock_left_ms,
         None if one.lock_until < 0 else one.lock_until,
+        None if one.acquired_at < 0 else one.acquired_at,
         None if one.reason < 0 else reasons[one.reason],
     )

@@ -13,20 +13,18 @@ records went with them is kept.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from headrace.core.runs import State
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import NO_RECORD, Advanced, Ended, Hold, Settled, ShareKey
+from headrace.core.share_words import NO_RECORD, Advanced, Ended, Settled, ShareKey
 from headrace.core.types import MemberId, Now, Span, WallMs
 
-RUNS_PER_PAGE = 100
-PAGES_MAX = 100
+RUNS_PER_PAGE = 50
+PAGES_MAX = 200
 REASON_CHARS_MAX = 1000
 _REMOVED = "removed from the log, by retention or an administrator, before it was finished"
-
-_UNKNOWN = Hold(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +121,14 @@ class Archive:
         touched, number, news = {page: runs}, known.upcoming, 0
         for one in found:
             news += len(one.span)
-            new = replace(one, number=number)
-            if runs and runs[-1].goes_on_in(new):
-                runs[-1] = replace(new, span=Span(runs[-1].span.first, new.span.last))
+            last = runs[-1] if runs else None
+            if last is not None and last.goes_on_in(one):
+                runs[-1] = _numbered(one, number, Span(last.span.first, one.span.last))
             else:
                 if len(runs) >= RUNS_PER_PAGE:
                     page, runs = page + 1, list[ArchivedRun]()
                     touched[page] = runs
-                runs.append(new)
+                runs.append(_numbered(one, number, one.span))
             number += 1
         gone = sorted({*known.pages, *touched})[:-PAGES_MAX]
         dropped = known.dropped
@@ -177,18 +175,19 @@ def found_in(
 ) -> dict[ShareKey, list[ArchivedRun]]:
     """What is archived by events that are decided and not applied yet, without a dead letter."""
     found: dict[ShareKey, list[ArchivedRun]] = {}
+    archived = State.ARCHIVED
     for event in events:
-        kind = type(event)  # they come by the thousand: `isinstance` of two takes longer
-        if kind is Settled:
-            assert isinstance(event, Settled)
-            hold = event.hold or _UNKNOWN
-            lost = event.state is State.ARCHIVED and hold.ended is not Ended.COPIED
-            if lost and event.reason and event.reason != NO_RECORD:
-                member = hold.holder
-                run = _run(event.span, event.deliveries, event.reason, member, now)
+        if type(event) is Settled:  # they come by the thousand: `isinstance` takes longer
+            if event[2] is not archived:
+                continue
+            _, span, _, deliveries, reason, hold = event
+            if not reason or reason == NO_RECORD:
+                continue
+            member, ended = (None, None) if hold is None else (hold.holder, hold.ended)
+            if ended is not Ended.COPIED:
+                run = _run(span, deliveries, reason, member, now)
                 found.setdefault(event.key, []).append(run)
-        elif kind is Advanced:
-            assert isinstance(event, Advanced)
+        elif type(event) is Advanced:
             overtaken = _overtaken(partitions[event.key], event.start, now)
             if overtaken:
                 found.setdefault(event.key, []).extend(overtaken)
@@ -218,3 +217,7 @@ def _run(
 ) -> ArchivedRun:
     told = reason[:REASON_CHARS_MAX]
     return ArchivedRun(0, span, deliveries, told, member or MemberId(""), now.wall)
+
+
+def _numbered(run: ArchivedRun, number: int, span: Span) -> ArchivedRun:
+    return ArchivedRun(number, span, run.deliveries, run.reason, run.member, run.at)

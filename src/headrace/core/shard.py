@@ -80,6 +80,7 @@ from headrace.core.share_words import Event as PartitionEvent
 from headrace.core.types import MemberId, MonoMs, Now, after
 
 _RUNS = (Settled, Acquired, Replayed)  # the events that lay runs
+_LISTED = frozenset({Settled, Advanced, Forgotten})  # those that may change a list
 
 
 class ShareShard:
@@ -277,6 +278,8 @@ class ShareShard:
 
     def _with_lists(self, events: Sequence[Event], now: Now) -> Sequence[Event]:
         """Events, and what they change in the lists of what was archived without a dead letter."""
+        if _LISTED.isdisjoint(map(type, events)):
+            return events
         more: list[Event] = []
         for key, runs in found_in(events, self.partitions, now).items():
             more += self.archive.listed(key, runs)

@@ -130,13 +130,13 @@ class RecordHistory:
         assert key is not None
         try:
             if Reader(key).int16() == LEASE:
-                self._take_lease(record)
+                self._take_lease(record, is_whole)
             elif key not in (self._snapshot, self._update):
                 return
             elif value is None:
                 self._deleted(record)
             else:
-                found = read_share_record(key, value)
+                found = read_share_record(key, value, at=self._offset)
                 assert found is not None
                 self._take(found, WallMs(record.timestamp), len(value), is_whole)
         except Malformed:
@@ -152,26 +152,28 @@ class RecordHistory:
         is_snapshot = found.state_epoch is not None or self._goes_on
         self._was_there = True
         for batch in found.batches:
-            if batch.span.first <= self._offset <= batch.span.last:
-                self._take_batch(batch, at, is_snapshot)
+            self._take_batch(batch, at, is_snapshot)
         if found.start == _UNCHANGED or found.state_epoch is not None:
             return
-        if not found.batches and self._is_unfinished(before, found.start):
-            self._add(at, What.REMOVED, None, start=found.start)
+        if not found.count and self._is_unfinished(before, found.start):
+            self._add(at, What.REMOVED, None, self.deliveries, found.start)
         self.start, self._goes_on = found.start, False
 
     def _is_unfinished(self, before: int | None, start: int) -> bool:
-        """Whether SPSO passes a record that nobody finished."""
+        """Whether SPSO passes a record that nobody finished, as far as is known."""
+        if before is None and self.state is None:
+            return False  # it may have been passed long ago
         is_finished = self.state is not None and self.state.finished
         return (before or 0) <= self._offset < start and not is_finished
 
     def _begun(self, found: ShareRecord, at: WallMs, is_whole: bool) -> None:
         """A snapshot: SPSO was set, or all is as it was."""
-        was, self._epoch, self.start = self._epoch, found.state_epoch, found.start
+        was, self._epoch = self._epoch, found.state_epoch
+        start, self.start = self.start, found.start
         if was == found.state_epoch:
             return
         untouched = None if self._offset < found.start else State.AVAILABLE
-        if was is not None:
+        if was is not None or self._was_reset(found, start):
             self._leased.clear()
             self._add(at, What.RESET, untouched, start=found.start)
         elif is_whole or self._newest() is What.DELETED:
@@ -179,6 +181,14 @@ class RecordHistory:
             self._add(at, what, untouched, start=found.start)
         elif not self._told:
             self._add(at, What.FOUND, untouched, start=found.start)
+
+    def _was_reset(self, found: ShareRecord, start: int | None) -> bool:
+        """Whether the first snapshot of a pruned journal parts from the updates before it."""
+        if start is None or found.count:
+            return False
+        is_finished = self.state is not None and self.state.finished
+        is_left = self.state is not None and (is_finished or self.deliveries > 0)
+        return found.start != start or (self._offset >= found.start and is_left)
 
     def _newest(self) -> What | None:
         """What happened last, if it was not a delivery."""
@@ -209,7 +219,7 @@ class RecordHistory:
     def _ended(self, batch: StateBatch, hold: Hold, at: WallMs) -> Delivery:
         number, since = batch.deliveries, hold.since
         leased = self._lease_of(number, hold)
-        if leased is not None and not self._was_told(number):
+        if leased is not None and leased.since is not None and not self._was_told(number):
             since = leased.since  # which survives the broker's process, unlike a lock
         session = self._sessions.get(hold.holder or "")
         if leased is not None:
@@ -252,28 +262,36 @@ class RecordHistory:
 
     # ---- leases
 
-    def _take_lease(self, record: Record) -> None:
+    def _take_lease(self, record: Record, is_whole: bool) -> None:
         """What a lease holds, all of it in each record."""
         assert record.key is not None
         source = Reader(record.key, 2)
         group, session = source.nullable_string() or "", source.nullable_string() or ""
+        # What the first record of a pruned journal says may be older than it.
+        since = WallMs(record.timestamp) if is_whole or session in self._sessions.values() else None
         self._sessions[Lease((group, session)).holder] = session
         known = {place: one for place, one in self._leased.items() if place[0] != session}
         if record.value is not None:
             for seq, acquisition in restored((group, session), record.value).acquisitions:
                 for held in filter(self._is_of_mine, acquisition.held):
                     made = self._leased.get((session, seq))
-                    known[session, seq] = made or self._delivered(record, session, seq, held)
+                    known[session, seq] = made or self._delivered(session, seq, held, since)
         self._leased = known
 
     def _is_of_mine(self, held: Held) -> bool:
         return held.key == self._key and held.span.first <= self._offset <= held.span.last
 
-    def _delivered(self, record: Record, session: str, seq: int, held: Held) -> Delivery:
-        holder = Lease((self._key.group, session)).holder
-        since, state = WallMs(record.timestamp), State.ACQUIRED
+    def _delivered(self, session: str, seq: int, held: Held, since: WallMs | None) -> Delivery:
         return Delivery(
-            held.deliveries, holder, None, since, None, None, state, session=session, seq=seq
+            held.deliveries,
+            Lease((self._key.group, session)).holder,
+            None,
+            since,
+            None,
+            None,
+            State.ACQUIRED,
+            session=session,
+            seq=seq,
         )
 
     def _lease_of(self, number: int, hold: Hold) -> Delivery | None:
@@ -284,7 +302,7 @@ class RecordHistory:
 
     def _lasting(self) -> Iterator[Delivery]:
         """What leases still have, as far as no lock that lapsed ended it."""
-        if self.state in (None, State.AVAILABLE):
+        if self.state is State.AVAILABLE or not self._told:
             yield from (one for one in self._leased.values() if one.number > self.deliveries)
 
 

@@ -24,10 +24,10 @@ from headrace.wire.structs import (
 )
 
 KEY, VERSION = 20906, 0
-RUNS_MAX = 5_000  # in one answer, which the broker makes in some 15 ms
+RUNS_MAX = 2_000  # in one answer, which the broker makes in some 5 ms
 BYTES_MAX = 1 << 20  # of runs, holders and reasons; the last of them may exceed it
 TEXT_CHARS_MAX = 1_000  # of a reason or a name; the rest is not told
-_RUN = struct.Struct(">qqbhiqqi")
+_RUN = struct.Struct(">qqbhiqqqi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class DescribeShareRecordsRequest(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Holder(Struct):
-    """Who has acquired records.
+    """Who has acquired records, or had those that are archived last.
 
     `session` is that of a lease, `client_id` and `client_host` are those of a member as its last
     heartbeat told; all are null of a holder that is neither.
@@ -80,9 +80,10 @@ class Holder(Struct):
 class Run(Struct):
     """Records `first` to `last`, both included, that share their whole state.
 
-    `holder` and `reason` (why records were archived) are indexes into the answer's, -1 for none.
-    The acquisition lock ends in `lock_left_ms`, at `lock_until` on the broker's wall clock; both
-    are -1 without one.
+    `holder` (of archived records: who had them last) and `reason` (why they were archived) are
+    indexes into the answer's, -1 for none. The acquisition lock ends in `lock_left_ms`, at
+    `lock_until` on the broker's wall clock, on which the holder has the records since
+    `acquired_at`; all three are -1 without a lock.
     """
 
     BYTES: ClassVar[int] = _RUN.size + 1
@@ -94,6 +95,7 @@ class Run(Struct):
     holder: Int32 = -1
     lock_left_ms: Int64 = -1
     lock_until: Int64 = -1
+    acquired_at: Int64 = -1
     reason: Int32 = -1
 
     def write(self, out: Writer) -> None:
@@ -101,7 +103,7 @@ class Run(Struct):
         out.raw(
             _RUN.pack(
                 self.first, self.last, self.state, self.delivery_count,
-                self.holder, self.lock_left_ms, self.lock_until, self.reason,
+                self.holder, self.lock_left_ms, self.lock_until, self.acquired_at, self.reason,
             )
         )  # fmt: skip
         out.tags()

@@ -180,8 +180,9 @@ class _Telling:
             until = later(self._now.wall, left_ms)
         holder = _UNKNOWN if status.holder is None else self._holder_at[status.holder]
         reason = _UNKNOWN if status.reason is None else self._reason_at[status.reason]
+        since = _UNKNOWN if status.since is None else status.since
         state, deliveries = status.state, status.deliveries
-        return wire.Run(first, last, state, deliveries, holder, left_ms, until, reason)
+        return wire.Run(first, last, state, deliveries, holder, left_ms, until, since, reason)
 
     def _holder(self, name: MemberId) -> wire.Holder:
         session = self._sessions.get(name)
