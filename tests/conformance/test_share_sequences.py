@@ -160,7 +160,8 @@ def _limits(asking: Asking) -> Told:
 
 
 def test_how_much_is_acquired(sides: Sides) -> None:
-    agreed(sides, _limits)
+    intended = {"a mode that is none": Intended("the request is at fault, not the server", 42)}
+    agreed(sides, _limits, intended)
 
 
 def _verdicts(asking: Asking) -> Told:
