@@ -103,7 +103,8 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         ),
         lambda b: staged(b, {(PLACE, 0): "reject"}), lambda b: b.lease.committing(1),
         lambda b: staged(b, {}), lambda b: b.lease.committing(2),
-        lambda b: b.lease.committed(b.asks("lease/checkpoint"), 2, 0), lambda b: b.ends(2, 2, None, []),
+        lambda b: b.lease.committed(b.asks("lease/checkpoint"), 2, 0),
+        lambda b: b.ends(2, 2, None, []),
     ],
     "deleted": [
         joined_and_produced, lambda b: b.auditor.deleting(PLACE, 2), lambda b: b.ends(2, 2),
