@@ -35,12 +35,12 @@ class Queue:
 
     async def begin(self, letters: str, **configs: str) -> None:
         await self.services.start()
-        await self.create("jobs", **configs)
+        await self.create("jobs", 1, **configs)
         await self.group(**{NAME: letters, "share.auto.offset.reset": "earliest"})
 
-    async def create(self, name: str, **configs: str) -> None:
+    async def create(self, name: str, partitions: int = 1, **configs: str) -> None:
         dotted = {key.replace("_", "."): value for key, value in configs.items()}
-        made = await self.services.topics.create(CreateTopic(name, uuid4(), 1, dotted))
+        made = await self.services.topics.create(CreateTopic(name, uuid4(), partitions, dotted))
         assert made, made
 
     async def group(self, **values: str | None) -> None:
@@ -251,7 +251,9 @@ def test_a_dead_letter_does_not_come_back_to_its_topic(tmp_path: Path) -> None:
     assert queue.listed == [(0, 0, again)]
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_made_again(tmp_path: Path) -> None:
+def test_a_topic_that_is_deleted_meanwhile_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = Queue(tmp_path)
 
     async def work() -> None:
@@ -265,7 +267,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_made_again(tmp_path: Path) -> None
                 await queue.services.topics.delete(DeleteTopic(target.topic.id))
             await real(target, copies)
 
-        letters._append = append  # type: ignore[method-assign]  # somebody deletes it right then
+        monkeypatch.setattr(letters, "_append", append)
         await queue.produce(record(0), record(1))
         await queue.reject(0, 1)
         await settled(queue.services)
@@ -276,7 +278,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_made_again(tmp_path: Path) -> None
 
 
 def test_letters_wait_while_the_disk_is_full(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = Queue(tmp_path)
 
@@ -292,7 +294,7 @@ def test_letters_wait_while_the_disk_is_full(
                 raise OSError(28, "No space left on device")
             return real(*arguments)
 
-        target.log.append = append  # type: ignore[assignment,method-assign]  # a disk that is full for a while
+        monkeypatch.setattr(target.log, "append", append)
         await queue.produce(record(0))
         await queue.reject(0, 0)
         await settled(queue.services)
@@ -303,7 +305,9 @@ def test_letters_wait_while_the_disk_is_full(
     assert "No space left on device; trying again" in caplog.text
 
 
-def test_letters_that_nobody_wants_any_more_are_listed(tmp_path: Path) -> None:
+def test_letters_that_nobody_wants_any_more_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = Queue(tmp_path)
 
     async def work() -> None:
@@ -315,7 +319,7 @@ def test_letters_that_nobody_wants_any_more_are_listed(tmp_path: Path) -> None:
             await queue.group(**{NAME: None})
             return await real(*arguments)
 
-        letters._target = target  # type: ignore[assignment,method-assign]  # an administrator comes between
+        monkeypatch.setattr(letters, "_target", target)
         await queue.produce(record(0))
         await queue.reject(0, 0)
         await settled(queue.services)
@@ -324,3 +328,48 @@ def test_letters_that_nobody_wants_any_more_are_listed(tmp_path: Path) -> None:
     assert [reason for _, _, reason in queue.listed] == [
         "bad; no dead letter: the group has no dead-letter topic any more"
     ]
+
+
+def test_what_cannot_be_written_does_not_hold_up_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(tmp_path)
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        await queue.create("zebras")
+        letters = queue.services.dead_letters
+        real = letters._write_all
+
+        async def writing(key: ShareKey) -> None:
+            if key == queue.key:
+                raise OSError(5, "Input/output error")
+            await real(key)
+
+        monkeypatch.setattr(letters, "_write_all", writing)
+        await queue.produce(record(0))
+        await queue.reject(0, 0)
+        zebras = queue.services.partition("zebras", 0)
+        assert zebras is not None
+        zebras.append_records([record(0)])
+        beat = Heartbeat(GROUP, MEMBER, 0, frozenset({"jobs", "zebras"}))
+        await queue.services.shares.ask(GROUP, beat)
+        other = ShareKey(GROUP, zebras.topic.id, 0)
+        ask = queue.services.shares.ask
+        await ask(GROUP, On(other, Acquire(MEMBER, [Span(0, 0)], 9, 99)))
+        said = [Acknowledged(Span(0, 0), [Verdict.REJECT])]
+        await ask(GROUP, On(other, Acknowledge(MEMBER, said)))
+        machine = queue.services.shares.machine(GROUP)
+        written = asyncio.Event()
+
+        def look(_: Any) -> None:
+            if other not in machine.archiving:
+                written.set()
+
+        queue.services.shares.shard(GROUP).listeners.append(look)
+        look(None)
+        await asyncio.wait_for(written.wait(), 10)
+        assert queue.key in machine.archiving
+
+    run(queue, work)
+    assert [told(letter)["topic"] for letter in queue.topics["dlq.jobs"]] == ["zebras"]

@@ -146,7 +146,7 @@ def test_the_limit_the_locks_end_and_the_dead_letter(broker: headrace.Broker, ri
     limits = {
         "share.record.lock.duration.ms": "1000",
         "share.delivery.count.limit": "2",
-        "errors.deadletterqueue.topic.name": "letters",
+        "errors.deadletterqueue.topic.name": "dlq.letters",
     }
     set_group_configs(rig.cluster, GROUP, limits)
     rig.produce(1)
@@ -160,13 +160,28 @@ def test_the_limit_the_locks_end_and_the_dead_letter(broker: headrace.Broker, ri
         time.sleep(0.05)
     assert rig.deliveries(0) == [(1, "slow", "lock expired"), (2, "quick", "released")]
     told = rig.told(0)
-    assert happened(told)[1:] == [("dead letter written", "letters-0")]
+    assert happened(told)[1:] == [("dead letter written", "dlq.letters-0")]
     assert told[4]["reason"] == "delivery count limit 2 reached"
     assert told[3]["until_timestamp"] - told[3]["from_timestamp"] >= 900
     text = rig.run(f"{TOPIC}:0:0").text
     assert "Now: archived, delivered 2 times." in text
     assert "archived: delivery count limit 2 reached" in text
-    assert "letters-0" in text
+    assert "dlq.letters-0" in text
+
+
+def test_why_there_is_no_dead_letter(rig: Rig) -> None:
+    set_group_configs(rig.cluster, GROUP, {"errors.deadletterqueue.topic.name": "letters"})
+    rig.produce(1)
+    with rig.member() as consumer:
+        (message,) = polled(consumer, 1)
+        say(consumer, message, REJECT)
+    until = time.monotonic() + _WAIT_S_MAX
+    while rig.told(0)[1]["state"] != "archived":
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    (_, (what, why)) = happened(rig.told(0))
+    assert what == "no dead letter"
+    assert (why or "").startswith("rejected by the consumer; no dead letter: letters ")
 
 
 def test_a_lease_is_told_by_its_name_and_number(rig: Rig) -> None:
@@ -235,6 +250,33 @@ def test_files_of_a_broker_tell_the_same_after_restarts(tmp_path: Path, offline:
     assert files[1] == online[1] | {"by": "journal"}
     ended = offline("share", "explain", GROUP, f"{TOPIC}:0:1", "--data-dir", str(tmp_path))
     assert "Now: available, delivered 2 times; who may have it now" in ended.text
+
+
+def test_a_pruned_journal_says_since_when_it_is_whole(offline: Command) -> None:
+    settings = {
+        "headrace.share.history.ms": 0,
+        "share.coordinator.state.topic.prune.interval.ms": 50,
+        "share.coordinator.snapshot.update.records.per.snapshot": 3,
+    }
+    with headrace.Broker(settings=settings) as broker:
+        rig = Rig(broker, offline)
+        rig.produce(4)
+        with rig.member() as consumer:
+            first, *others = polled(consumer, 4)
+            for message in (*others, first):
+                say(consumer, message, RELEASE if message is first else ACCEPT)
+        until = time.monotonic() + _WAIT_S_MAX
+        while rig.told(0)[0]["complete"]:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        record, now, found, *_ = rig.told(1)
+        assert record["complete_since"] is not None
+        assert (now["state"], found["what"]) == ("accepted", "state found")
+        assert found["state"] == "acknowledged"
+        text = rig.run(f"{TOPIC}:0:1").text
+        assert f"complete since {record['complete_since']}; what is older was removed" in text
+        assert "acknowledged, delivered 1 time before" in text
+        rig.cluster.close()
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ class Cell:
     since: int | None = None
     until: int = 0
     leased: tuple[int, int, int] | None = None  # seq, delivery and time of an acquisition
+    ended: set[int] = field(default_factory=set)  # numbers of deliveries, since the last reset
     story: list[Seen] = field(default_factory=list)
 
     @property
@@ -176,9 +177,9 @@ class Life:
         since, seq = cell.since, None
         if cell.leased is not None and cell.leased[1] == cell.number and cell.holder == self.lease:
             seq = cell.leased[0]
-            told = [one.number for one in cell.story if isinstance(one.what, Outcome)]
-            since = since if cell.number in told else cell.leased[2]
+            since = since if cell.number in cell.ended else cell.leased[2]
         self.see(cell, what, number=cell.number, holder=cell.holder, since=since, seq=seq)
+        cell.ended.add(cell.number)
         cell.holder, cell.since, cell.stored = None, None, cell.number
         if verdict is Verdict.ACCEPT:
             cell.state = "acknowledged"
@@ -374,6 +375,7 @@ class Life:
             cell.state = "gone" if offset < start else "available"
             cell.number = cell.stored = 0
             cell.holder = cell.since = cell.leased = None
+            cell.ended.clear()
         self.start = start
 
 

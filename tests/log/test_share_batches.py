@@ -65,6 +65,34 @@ def test_portions_are_bounded_and_say_the_same(ranges: list[Range], size: int) -
     assert again == ranges
 
 
+@pytest.mark.parametrize(("holders", "bytes_max"), [(1, 120), (2, 120 + 40 + 2 * 1_000)])
+def test_who_had_records_is_written_once_for_all(holders: int, bytes_max: int) -> None:
+    """Of runs that two members had in turn, it costs two bytes a run."""
+    holds = [Hold(MemberId("m" * 22 + str(at)), WallMs(1 << 40), Ended(0)) for at in range(holders)]
+    ranges: list[Range] = [
+        (at, at, State.AVAILABLE, 1, None, holds[at % holders]) for at in range(1_000)
+    ]
+    ((_, rows),) = portions(ranges)
+    field = share_holds.encoded(rows, lambda _: "client /127.0.0.1")
+    assert field is not None
+    assert len(field) <= bytes_max
+    told = [hold for count, hold in share_holds.decoded(field) for _ in range(count)]
+    assert [(one.holder, one.client) for one in told if one is not None] == [
+        (one[5].holder, "client /127.0.0.1") for one in ranges if one[5] is not None
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [("0104", "varint|bytes"), ("010101", "hold 1 of 0"), ("010500", "not as many")],
+)
+def test_holds_that_make_no_sense(field: str, told: str) -> None:
+    with pytest.raises(Malformed, match=told):
+        attached(
+            ((0, 0, State.AVAILABLE, 1, None, None),), share_holds.decoded(bytes.fromhex(field))
+        )
+
+
 def _nobody(member: MemberId) -> None:
     """Nobody knows who a member is."""
 

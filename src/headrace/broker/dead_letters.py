@@ -39,7 +39,7 @@ log = logging.getLogger("headrace.broker")
 
 _BATCH_RECORDS_MAX = 500
 _BATCH_BYTES_MAX = 512 * 1024
-_RETRY_SECONDS_MAX = 30.0
+_RETRY_SECONDS_MIN, _RETRY_SECONDS_MAX = 0.5, 30.0
 _COMPLAINTS_MAX = 1000
 
 
@@ -92,34 +92,28 @@ class DeadLetters:
         self._wanted.set()
 
     async def _run(self) -> None:
-        pause = 0.5
+        pause = _RETRY_SECONDS_MIN
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             shards, self._waiting = self._waiting, {}
             self._found.clear()
-            group = ""
-            try:
-                for shard in shards:
-                    for key in sorted(self._shares.machine_of(shard).archiving):
-                        group = key.group
+            failures: dict[str, Exception] = {}
+            for shard in shards:
+                for key in sorted(self._shares.machine_of(shard).archiving):
+                    try:
                         await self._write_all(key)
-                self._in_doubt = self._in_doubt and bool(self._waiting)
-                pause = 0.5
-            except (OSError, StorageFault) as error:
-                log.error(
-                    "dead letters of group %s cannot be written: %s; trying again in %.1f s, "
-                    "the records wait",
-                    group,
-                    error,
-                    pause,
-                    extra={"group": group},
-                )
-                self._waiting |= shards
-                self._in_doubt = True
-                self._wanted.set()
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _RETRY_SECONDS_MAX)
+                    except (OSError, StorageFault) as error:  # that of others may be written
+                        failures.setdefault(key.group, error)
+                        self._waiting[shard] = None
+            self._in_doubt = bool(failures) or (self._in_doubt and bool(self._waiting))
+            if not failures:
+                pause = _RETRY_SECONDS_MIN
+                continue
+            _tell(failures, pause)
+            self._wanted.set()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _RETRY_SECONDS_MAX)
 
     async def _write_all(self, key: ShareKey) -> None:
         """Copy every ARCHIVING record of a share-partition, piece by piece."""
@@ -263,6 +257,20 @@ def _letter(
     if size > limit:
         return f"the copy is larger than max.message.bytes={limit} of {topic}"
     return copy
+
+
+def _tell(failures: dict[str, Exception], pause: float) -> None:
+    """One line, of the first group: most often all fail for the same reason."""
+    group, error = next(iter(failures.items()))
+    log.error(
+        "dead letters of group %s%s cannot be written: %s; trying again in %.1f s, "
+        "the records wait",
+        group,
+        f" and of {len(failures) - 1} others" if len(failures) > 1 else "",
+        error,
+        pause,
+        extra={"group": group},
+    )
 
 
 def _tell_bug(task: asyncio.Task[None]) -> None:

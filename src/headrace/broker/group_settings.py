@@ -18,10 +18,10 @@ _BY_DURATION = "by_duration"
 
 def _reset_fault(text: str) -> str | None:
     """What is wrong with a value of share.auto.offset.reset, as Kafka judges it."""
-    kind, colon, length = text.partition(":")
-    if kind != _BY_DURATION or (not colon and text != kind):
-        if text in {"latest", "earliest"}:
-            return None
+    if text in {"latest", "earliest"}:
+        return None
+    kind, _, length = text.partition(":")
+    if kind != _BY_DURATION:
         return f"{text!r} is none of latest, earliest, by_duration:PnDTnHnMn.nS"
     try:
         if length_ms(length) < 0:
@@ -133,12 +133,12 @@ class GroupSettings(Table):
             low, high = getattr(config, f"{field}_min"), getattr(config, f"{field}_max")
             if not low <= value <= high:
                 raise ConfigError(f"{setting.name}: {value} is outside {low} to {high}")
+        changed = {cls.find(name)[0] for name in changes}
         new = cls.resolve(config, {**(others or {}), **changes})
-        for kind, heartbeat_ms, session_ms in (
-            ("share", new.share_heartbeat_ms, new.share_session_timeout_ms),
-            ("consumer", new.consumer_heartbeat_ms, new.consumer_session_timeout_ms),
-        ):
-            if heartbeat_ms >= session_ms:
+        for kind in ("share", "consumer"):
+            fields = f"{kind}_heartbeat_ms", f"{kind}_session_timeout_ms"
+            heartbeat_ms, session_ms = (getattr(new, field) for field in fields)
+            if heartbeat_ms >= session_ms and not changed.isdisjoint(fields):
                 raise ConfigError(
                     f"{kind}.heartbeat.interval.ms: {heartbeat_ms} is not below"
                     f" {kind}.session.timeout.ms, which is {session_ms}"

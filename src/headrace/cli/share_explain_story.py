@@ -214,9 +214,13 @@ def _contents(record: Told) -> str:
     return ", ".join(told)
 
 
+def _times(count: int) -> str:
+    return f"delivered {count} time{'s' * (count != 1)}" if count else "never delivered"
+
+
 def _sentence(now: Told) -> str:
     count = now["deliveries"]
-    times = "never delivered" if count == 0 else f"delivered {count} time{'s' * (count != 1)}"
+    times = _times(count)
     state = now["state"]
     if state == "acquired":
         by = f"acquired by {now['holder']}" + (f" ({now['client']})" if now["client"] else "")
@@ -243,7 +247,7 @@ def _found(one: Told) -> str:
     state, count = one["state"], one["deliveries"]
     if state is None:
         return "finished before"
-    return f"{state}, delivered {count} times before" if count else state
+    return f"{state}, {_times(count)} before"
 
 
 def _delivery(one: Told) -> Sequence[Cell]:

@@ -103,7 +103,7 @@ class Laying:
 
 
 def _holder(hold: Hold | None) -> MemberId | None:
-    """Who archived records were with, which stays known of them."""
+    """Who had them last: it stays known of archived records, which alone have a reason."""
     return None if hold is None else hold.holder
 
 

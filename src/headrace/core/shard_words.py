@@ -21,10 +21,10 @@ class Outside(Protocol):
     def policy(self, group: str) -> Policy: ...
     def timing(self, group: str) -> Timing: ...
     def starts_earliest(self, group: str) -> bool:
-        """Whether share.auto.offset.reset of the group is no end of a log, but earliest.
+        """Whether share.auto.offset.reset of the group leads to the start of a log, or to its end.
 
-        By duration too: where that leads comes with the command, and what it does not tell of was
-        created since.
+        By duration it is the start: where it leads really comes with the command, and what the
+        command does not tell of was created since.
         """
 
     def topic(self, name: str) -> TopicView | None: ...

@@ -84,13 +84,17 @@ class StateBatch:
 
 @dataclass(frozen=True, slots=True)
 class ShareRecord:
-    """A decoded ShareSnapshot (`state_epoch` set) or ShareUpdate (`state_epoch` None)."""
+    """A decoded ShareSnapshot (`state_epoch` set) or ShareUpdate (`state_epoch` None).
+
+    `count` is how many state batches it has, also where not all were asked for.
+    """
 
     key: ShareKey
     snapshot_epoch: int
     state_epoch: int | None
     start: int
     batches: tuple[StateBatch, ...]
+    count: int = 0
 
 
 class _Decoded(NamedTuple):
@@ -300,9 +304,10 @@ class ShareJournal:
         self._clients[key] = f"{member.client_id[:_CLIENT_TOLD_MAX] or '-'} /{member.client_host}"
 
 
-def read_share_record(key: Bytes, value: Bytes) -> ShareRecord | None:
+def read_share_record(key: Bytes, value: Bytes, *, at: int | None = None) -> ShareRecord | None:
     """A record of `__share_group_state` as it stands; None for tombstones and leases.
 
+    Given an offset, only the state batches that have it are told.
     Raises: Malformed as `ShareJournal.events` does.
     """
     if key is None or value is None:
@@ -315,9 +320,15 @@ def read_share_record(key: Bytes, value: Bytes) -> ShareRecord | None:
     batches = tuple(
         StateBatch(Span(first, last), state, deliveries, reason, hold)
         for first, last, state, deliveries, reason, hold in decoded.ranges
+        if at is None or first <= at <= last
     )
     return ShareRecord(
-        decoded.key, decoded.snapshot_epoch, decoded.state_epoch, decoded.start, batches
+        decoded.key,
+        decoded.snapshot_epoch,
+        decoded.state_epoch,
+        decoded.start,
+        batches,
+        len(decoded.ranges),
     )
 
 

@@ -113,6 +113,7 @@ class RecordHistory:
         self._was_there = False
         self._goes_on = False  # whether the updates that come next belong to a snapshot
         self._leased: dict[tuple[str, int], Delivery] = {}  # by session and number
+        self._numbers: set[int] = set()  # of deliveries that ended
         self._sessions: dict[str, str] = {}  # of holders
 
     @property
@@ -136,7 +137,7 @@ class RecordHistory:
             elif value is None:
                 self._deleted(record)
             else:
-                found = read_share_record(key, value)
+                found = read_share_record(key, value, at=self._offset)
                 assert found is not None
                 self._take(found, WallMs(record.timestamp), len(value), is_whole)
         except Malformed:
@@ -152,11 +153,10 @@ class RecordHistory:
         is_snapshot = found.state_epoch is not None or self._goes_on
         self._was_there = True
         for batch in found.batches:
-            if batch.span.first <= self._offset <= batch.span.last:
-                self._take_batch(batch, at, is_snapshot)
+            self._take_batch(batch, at, is_snapshot)
         if found.start == _UNCHANGED or found.state_epoch is not None:
             return
-        if not found.batches and self._is_unfinished(before, found.start):
+        if not found.count and self._is_unfinished(before, found.start):
             self._add(at, What.REMOVED, None, self.deliveries, found.start)
         self.start, self._goes_on = found.start, False
 
@@ -175,7 +175,7 @@ class RecordHistory:
             return
         untouched = None if self._offset < found.start else State.AVAILABLE
         if was is not None or self._was_reset(found, start):
-            self._leased.clear()
+            self._forget()
             self._add(at, What.RESET, untouched, start=found.start)
         elif is_whole or self._newest() is What.DELETED:
             what = What.RESET if found.state_epoch else What.STARTED
@@ -185,7 +185,7 @@ class RecordHistory:
 
     def _was_reset(self, found: ShareRecord, start: int | None) -> bool:
         """Whether the first snapshot of a pruned journal parts from the updates before it."""
-        if start is None or found.batches:
+        if start is None or found.count:
             return False
         is_finished = self.state is not None and self.state.finished
         is_left = self.state is not None and (is_finished or self.deliveries > 0)
@@ -210,7 +210,7 @@ class RecordHistory:
         if ended is Ended.NO_RECORD or (hold is None and batch.reason == NO_RECORD):
             self._add(at, What.NO_RECORD, batch.state, batch.deliveries)
         elif ended is Ended.NOT_COPIED:
-            self._add(at, What.NO_DEAD_LETTER, batch.state, batch.deliveries)
+            self._add(at, What.NO_DEAD_LETTER, batch.state, batch.deliveries, detail=batch.reason)
         elif ended is Ended.COPIED or (before is State.ARCHIVING and ended is None):
             where = None if hold is None else hold.detail
             self._add(at, What.DEAD_LETTER, batch.state, batch.deliveries, detail=where)
@@ -220,8 +220,9 @@ class RecordHistory:
     def _ended(self, batch: StateBatch, hold: Hold, at: WallMs) -> Delivery:
         number, since = batch.deliveries, hold.since
         leased = self._lease_of(number, hold)
-        if leased is not None and leased.since is not None and not self._was_told(number):
+        if leased is not None and leased.since is not None and number not in self._numbers:
             since = leased.since  # which survives the broker's process, unlike a lock
+        self._numbers.add(number)
         session = self._sessions.get(hold.holder or "")
         if leased is not None:
             session = leased.session
@@ -237,10 +238,6 @@ class RecordHistory:
             session,
             None if leased is None else leased.seq,
         )
-
-    def _was_told(self, number: int) -> bool:
-        told = (one for one in self._told if isinstance(one, Delivery))
-        return any(one.number == number for one in told)
 
     def _add(
         self,
@@ -258,8 +255,13 @@ class RecordHistory:
         told = next((value for name, value in record.headers if name == CAUSE_HEADER), None)
         cause = None if told is None else told.decode(errors="replace")
         self._add(WallMs(record.timestamp), What.DELETED, None, detail=cause)
-        self._leased.clear()
+        self._forget()
         self.start = self._epoch = None
+
+    def _forget(self) -> None:
+        """Deliveries count from one again, and nobody has anything."""
+        self._leased.clear()
+        self._numbers.clear()
 
     # ---- leases
 
