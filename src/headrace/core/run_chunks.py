@@ -93,6 +93,33 @@ def rewritten(
     return Chunk(new_firsts, new_statuses, seen)
 
 
+def exchanged(chunk: Chunk[T], pieces: Sequence[tuple[int, int, T]], move: Move[T]) -> int:
+    """Put pieces in the place of runs that they cover exactly, amid runs of the chunk unlike them.
+
+    As many as come first of that kind, which is their number: nothing moves but a reference, and
+    most acquisitions of what was released are such. `move` is told as by `rewritten`.
+    """
+    firsts, statuses, top = chunk.firsts, chunk.statuses, len(chunk.firsts) - 1
+    at = done = 0
+    moves: dict[tuple[T, T], int] = {}
+    for first, last, status in pieces:
+        at = bisect_left(firsts, first, at)
+        if not 0 < at < top or firsts[at] != first or firsts[at + 1] != last + 1:
+            break
+        if statuses[at - 1] is status or statuses[at + 1] is status:
+            break
+        moved = (statuses[at], status)
+        moves[moved] = moves.get(moved, 0) + last - first + 1
+        statuses[at] = status
+        done += 1
+    for (old, new), records in moves.items():
+        move(old, new, records)
+        chunk.seen.add(new)
+    if len(chunk.seen) > CHUNK_RUNS:
+        chunk.see_again()  # what is in it no more would be kept alive
+    return done
+
+
 def _resume(firsts: "array[int]", statuses: list[T], rest: Sequence[tuple[int, T]]) -> T | None:
     """A run goes on that was cut; what it is."""
     for first, status in rest:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
 
-from headrace.core.run_chunks import Chunk, rewritten, split
+from headrace.core.run_chunks import Chunk, exchanged, rewritten, split
 from headrace.core.types import MemberId, MonoMs, Span, WallMs
 
 
@@ -227,13 +227,14 @@ class Runs:
             chunk = self._chunks[index]
             if wanted.isdisjoint(chunk.seen):
                 continue
-            firsts, found_any = chunk.firsts, False
-            low = max(bisect_right(firsts, offset) - 1, 0)
-            for at in range(low, len(firsts)):
-                if chunk.statuses[at] in wanted:
-                    stop = firsts[at + 1] if at + 1 < len(firsts) else self._stop(index)
+            firsts, held, found_any = chunk.firsts, chunk.statuses, False
+            count = len(firsts)
+            for at in range(max(bisect_right(firsts, offset) - 1, 0), count):
+                status = held[at]
+                if status in wanted:
+                    stop = firsts[at + 1] if at + 1 < count else self._stop(index)
                     found_any = True
-                    yield firsts[at], stop - 1, chunk.statuses[at]
+                    yield firsts[at], stop - 1, status
             if not found_any:
                 chunk.see_again()
 
@@ -292,7 +293,10 @@ class Runs:
             index = bisect_right(self._heads, first) - 1
             until = bisect_left(pieces, self._stop(index), lo=at, key=_last)
             if until > at:
-                self._rewrite(index, pieces[at:until])
+                here = pieces[at:until]
+                done = exchanged(self._chunks[index], here, self._move)
+                if done < len(here):
+                    self._rewrite(index, here[done:])
                 at = until
             else:  # it goes beyond the chunk
                 self.lay(first, last, status)
