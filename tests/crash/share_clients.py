@@ -1,4 +1,4 @@
-"""Stock clients whose broker is killed: a producer that notices nothing, consumers that do not say."""
+"""Stock clients whose broker is killed: a producer that sees nothing of it, and consumers."""
 
 import threading
 from collections.abc import Iterable
