@@ -11,10 +11,14 @@ import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 
 import headrace
+from headrace.cli import offsets_journal
 from headrace.cli.ending import Trouble
 from headrace.cli.share_explain import parsed
+from headrace.client.admin import LogEnd, log_end
 from headrace.client.configs import set_group_configs
 from headrace.client.connection import Cluster
+from headrace.client.errors import BrokerError
+from headrace.client.fetch import fetch
 from headrace.client.leases import Lease
 from headrace.client.share_groups import alter_share_group_offsets, delete_share_groups
 from headrace.client.topics import create_topic, delete_records
@@ -277,6 +281,33 @@ def test_a_pruned_journal_says_since_when_it_is_whole(offline: Command) -> None:
         assert f"complete since {record['complete_since']}; what is older was removed" in text
         assert "acknowledged, delivered 1 time before" in text
         rig.cluster.close()
+
+
+def test_a_journal_that_is_pruned_while_it_is_read(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.produce(1)
+    with rig.member() as consumer:
+        (message,) = polled(consumer, 1)
+        say(consumer, message, ACCEPT)
+    asked: list[int] = []
+
+    def once_out_of_range(*arguments: Any, **more: Any) -> Any:
+        asked.append(arguments[3])
+        if len(asked) == 1:
+            raise BrokerError(1, "fetching")
+        return fetch(*arguments, **more)
+
+    starts = iter((0, 1))
+    monkeypatch.setattr(offsets_journal, "fetch", once_out_of_range)
+
+    def end(cluster: Cluster, topic: str, partition: int, which: LogEnd = LogEnd.LATEST) -> int:
+        return next(starts) if which is LogEnd.EARLIEST else log_end(cluster, topic, partition)
+
+    monkeypatch.setattr(offsets_journal, "log_end", end)
+    record, now, *_ = rig.told(0)
+    assert (record["complete"], now["state"]) == (False, "accepted")
+    assert asked[:2] == [0, 1]
 
 
 @pytest.mark.parametrize(
