@@ -1,7 +1,8 @@
 """Headrace: the consumption side of a log, in one Python process.
 
 `headrace.Broker` is a broker inside this process; `headrace serve` is one of its own.
-`headrace.Admin` (to be awaited) and `headrace.SyncAdmin` administer a cluster.
+`headrace.Admin` (to be awaited) and `headrace.SyncAdmin` administer a cluster;
+`headrace.ShareConsumer` and `headrace.SyncShareConsumer` work off the records of a share group.
 """
 
 from importlib import import_module
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
     from headrace.client.nodes import ClusterDescription
     from headrace.client.offsets import ListedOffset, OffsetSpec
     from headrace.client.share_browse import BrowsedRecord
+    from headrace.client.share_consumer.consumer import ShareConsumer
+    from headrace.client.share_consumer.records import ShareRecord
+    from headrace.client.share_consumer.sync import SyncShareConsumer, SyncShareRecord
+    from headrace.client.share_consumer.words import (
+        AcknowledgeResult,
+        AlreadyAcknowledged,
+        HandFull,
+        LockLost,
+        Reject,
+        ShareStats,
+    )
     from headrace.client.share_records import (
         BrowsedRun,
         RecordHolder,
@@ -27,7 +39,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "AcknowledgeResult",
     "Admin",
+    "AlreadyAcknowledged",
     "Broker",
     "BrokerError",
     "BrowsedRecord",
@@ -39,15 +53,23 @@ __all__ = [
     "ConfigEntry",
     "GroupDescription",
     "GroupListing",
+    "HandFull",
     "ListedOffset",
+    "LockLost",
     "MemberDescription",
     "OffsetSpec",
     "PartitionResults",
     "RecordHolder",
     "RecordState",
+    "Reject",
     "ResourceType",
+    "ShareConsumer",
     "SharePartitionDescription",
+    "ShareRecord",
+    "ShareStats",
     "SyncAdmin",
+    "SyncShareConsumer",
+    "SyncShareRecord",
     "TopicDescription",
     "Unreachable",
     "Unsupported",
@@ -56,7 +78,9 @@ __all__ = [
 
 # Late, so that a client or a Spark executor does not pay for the broker, nor the other way round.
 _MODULES = {
+    "AcknowledgeResult": "headrace.client.share_consumer.words",
     "Admin": "headrace.client.admin_client",
+    "AlreadyAcknowledged": "headrace.client.share_consumer.words",
     "Broker": "headrace.broker.embedded",
     "BrokerError": "headrace.client.errors",
     "BrowsedRecord": "headrace.client.share_browse",
@@ -68,15 +92,23 @@ _MODULES = {
     "ConfigEntry": "headrace.client.configs",
     "GroupDescription": "headrace.client.groups",
     "GroupListing": "headrace.client.groups",
+    "HandFull": "headrace.client.share_consumer.words",
     "ListedOffset": "headrace.client.offsets",
+    "LockLost": "headrace.client.share_consumer.words",
     "MemberDescription": "headrace.client.groups",
     "OffsetSpec": "headrace.client.offsets",
     "PartitionResults": "headrace.client.group_offsets",
     "RecordHolder": "headrace.client.share_records",
     "RecordState": "headrace.client.share_records",
+    "Reject": "headrace.client.share_consumer.words",
     "ResourceType": "headrace.client.configs",
+    "ShareConsumer": "headrace.client.share_consumer.consumer",
     "SharePartitionDescription": "headrace.client.share_records",
+    "ShareRecord": "headrace.client.share_consumer.records",
+    "ShareStats": "headrace.client.share_consumer.words",
     "SyncAdmin": "headrace.client.admin_client",
+    "SyncShareConsumer": "headrace.client.share_consumer.sync",
+    "SyncShareRecord": "headrace.client.share_consumer.sync",
     "TopicDescription": "headrace.client.topics",
     "Unreachable": "headrace.client.errors",
     "Unsupported": "headrace.client.errors",

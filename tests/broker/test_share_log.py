@@ -137,7 +137,7 @@ def test_a_storm_of_them_is_summed_up(lines: Callable[[], list[str]]) -> None:
     tell_notices(about, notice(0, 99), lambda _: "orders-3")
     told = lines()
     assert len(told) == LINES_MAX + 1
-    assert told[-1] == "locks of 105 further records ended, or they were given back and up"
+    assert told[-1] == "locks of 105 further records ended, or their deliveries are used up"
 
 
 # ---- administrators, and a live broker

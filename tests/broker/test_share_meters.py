@@ -1,6 +1,5 @@
 """Counters of share groups: each is marked once for what happened, and never by a restart."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -297,17 +296,3 @@ def test_what_is_to_be_told_has_a_bound() -> None:
     _, notices, rest = meters.taken()
     assert (len(notices), rest.records) == (NOTICES_MAX, 5)
     assert meters.taken()[1] == {}
-
-
-def test_counting_costs_next_to_nothing() -> None:
-    """What 1,000 commands cost, at their quickest of many: some 0.5 us each on a quiet machine."""
-    meters = ShareMeters()
-    batches: list[list[Event]] = [[lock(n, n + 9)] for n in range(500)]
-    batches += [[settled(State.ACKNOWLEDGED, Ended.ACKNOWLEDGED)] for _ in range(500)]
-    quickest = float("inf")
-    for _ in range(30):
-        began = time.perf_counter()
-        for batch in batches:
-            meters.count(batch)
-        quickest = min(quickest, time.perf_counter() - began)
-    assert quickest / 1000 < 10e-6, "ten times what it takes"

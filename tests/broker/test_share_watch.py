@@ -18,7 +18,7 @@ from headrace.broker.services import Services
 from headrace.broker.share_watch import STUCK_MS
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
-from headrace.core.shard_words import AlterShareOffsets, On
+from headrace.core.shard_words import AcquireLease, AlterShareOffsets, On, OpenLease
 from headrace.core.share_group import Heartbeat
 from headrace.core.share_session import Continue
 from headrace.core.share_words import (
@@ -164,6 +164,23 @@ def test_a_full_window_that_moves_on_is_no_news(lines: Callable[[], list[str]]) 
             await broker.acquire()
         assert broker.gauges()["group_windows_full"] == {("g",): 1}
         assert lines() == []
+
+    run(work)
+
+
+def test_a_lease_has_a_window_of_its_own(lines: Callable[[], list[str]]) -> None:
+    async def work(broker: Broker) -> None:
+        broker.append(2 * WINDOW)
+        lease = ("g", "checkpoint")
+        opened = await broker.ask(OpenLease(lease, ("orders",), earliest=True))
+        await broker.ask(AcquireLease(lease, opened.epoch, 1, WINDOW + 1))
+        await broker.look()
+        await broker.look(STUCK_MS)
+        assert broker.gauges()["window_full"] == {(): 0}
+        assert lines() == []
+        await broker.ask(Heartbeat("g", M, 0, frozenset({"orders"})))
+        lines()
+        assert broker.gauges()["window_full"] == {(): 1}, "nothing is left for members"
 
     run(work)
 

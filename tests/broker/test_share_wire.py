@@ -1,5 +1,6 @@
 """Share groups by raw requests: the error tables, acquire modes and sessions of the reference."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -8,6 +9,9 @@ from uuid import UUID
 import pytest
 
 import headrace
+from headrace.client.connection import Cluster
+from headrace.client.errors import BrokerError
+from headrace.client.records import read_records
 from headrace.wire import batches
 
 HEARTBEAT, FETCH, ACKNOWLEDGE, CREATE_TOPICS, PRODUCE, METADATA = 76, 78, 79, 19, 0, 3
@@ -312,3 +316,42 @@ def test_partition_without_subscription_is_unknown(
     answer = Member(connect(), member.topic_id, "m").fetch(group_id="nobody")
     (topic,) = answer.responses
     assert topic.partitions[0].error_code == 3
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [
+        ("no such customer", "no such customer"),
+        ("ä" * 600, "ä" * 512),
+        (None, "rejected by the consumer"),
+    ],
+)
+def test_a_reason_is_kept_with_what_is_rejected(
+    member: Member, broker: headrace.Broker, reason: str | None, kept: str
+) -> None:
+    with headrace.SyncAdmin(broker.bootstrap_servers) as admin:
+        letters = {"errors.deadletterqueue.topic.name": "dlq.work"}
+        admin.incremental_alter_configs(headrace.ResourceType.GROUP, GROUP, values=letters)
+    produce(member.wire, 1)
+    member.fetch()
+    batch = {"first_offset": 0, "last_offset": 0, "acknowledge_types": (REJECT,), "reason": reason}
+    partition = {"partition_index": 0, "acknowledgement_batches": (batch,)}
+    topic = {"topic_id": member.topic_id, "partitions": (partition,)}
+    answer = member.wire.call(
+        ACKNOWLEDGE, 1, group_id=GROUP, member_id=MEMBER, share_session_epoch=1, topics=(topic,)
+    )
+    assert answer.responses[0].partitions[0].error_code == 0
+    with Cluster(broker.bootstrap_servers) as cluster:
+        until = time.monotonic() + 10
+        while not (letter := _first(cluster, "dlq.work")):
+            assert time.monotonic() < until, "no dead letter came"
+            time.sleep(0.01)
+    assert dict(letter.headers)["__dlq.errors.message"] == kept.encode()
+
+
+def _first(cluster: Cluster, topic: str) -> batches.Record | None:
+    """The first record of a topic, None while there is none, nor a topic."""
+    try:
+        return next(read_records(cluster, topic, 0), None)
+    except BrokerError:
+        return None

@@ -57,7 +57,7 @@ class Side:
     """One broker with the JVM that looks at it."""
 
     def __init__(self, broker: Broker) -> None:
-        self._port = broker.port
+        self.port = broker.port
         command = java(str(_PROGRAM), broker.servers, options=_QUICK_JVM)
         self._log = (broker.folder / "tools.txt").open("w+")
         self._process = subprocess.Popen(
@@ -165,7 +165,7 @@ class Side:
         """Without what differs between two runs of one broker: ids, the port."""
         text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<uuid>", text)
         text = re.sub(r"(?<= )[\w-]{22}(?= )", "<member>", text)
-        return [line.rstrip() for line in text.replace(f":{self._port}", ":<port>").splitlines()]
+        return [line.rstrip() for line in text.replace(f":{self.port}", ":<port>").splitlines()]
 
 
 @dataclass(frozen=True, slots=True)

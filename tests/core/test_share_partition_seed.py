@@ -187,7 +187,7 @@ def test_a_million_records_are_few_runs(drive: Callable[..., Any]) -> None:
         (10, 14, "member", Why.NOT_THE_HOLDER),  # 13 was released
         (13, 13, "member", Why.NOT_THE_HOLDER),
         (10, 20, "member", Why.INVALID_REQUEST),  # past the last in-flight record
-        (20, 21, "member", Why.INVALID_REQUEST),  # nor was anything acquired there
+        (20, 21, "member", Why.INVALID_REQUEST),  # begins past it
     ],
 )
 def test_acknowledgements_that_are_refused(

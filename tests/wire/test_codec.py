@@ -61,10 +61,15 @@ def _value(field: Any, *, null: bool) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A kio object as nested dictionaries, its durations and codes as integers."""
+    """A kio object as nested dictionaries, its durations and codes as integers.
+
+    The reason of an acknowledgement, which Kafka's message has not, is left out when there is none.
+    """
     if dataclasses.is_dataclass(value):
         return {
-            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+            field.name: plain(found)
+            for field in dataclasses.fields(value)
+            if (found := getattr(value, field.name)) is not None or field.name != "reason"
         }
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
@@ -105,6 +110,16 @@ def test_kio_and_we_agree_on_header_versions(key: int, version: int) -> None:
     assert codec.knows(key, version)
     header = load_request_schema(key, version).__header_schema__
     assert codec.is_flexible(key, version) == (header.__version__ == 2)
+
+
+@pytest.mark.parametrize(("key", "version"), [(78, 1), (78, 2), (79, 1), (79, 2)])
+def test_an_acknowledgement_may_bring_a_reason(key: int, version: int) -> None:
+    values = sample(load_request_schema(key, version), null=False)
+    said = values["topics"][0]["partitions"][0]["acknowledgement_batches"]
+    said[0] = said[0] | {"reason": "schäbig"}
+    read = codec.decode_request(key, version, codec.encode_request(key, version, values))
+    batches = read.topics[0].partitions[0].acknowledgement_batches
+    assert [one.reason for one in batches] == ["schäbig", None]
 
 
 def test_fields_of_other_versions_are_dropped_and_defaults_left_out() -> None:

@@ -27,8 +27,7 @@ log = logging.getLogger("headrace.broker")
 
 LINES_MAX = 10  # of one kind at a time; what is left is summed up in one more
 _NAME_TOLD_MAX = 100  # characters of a name that strangers choose
-
-_NAMES_TOLD_MAX = 10
+_NAMES_TOLD_MAX = 10  # in one line
 
 Named = Callable[[ShareKey], str]  # a share-partition as people call it, as in `orders-3`
 
@@ -109,7 +108,7 @@ def tell_notices(notices: Mapping[About, Notice], rest: Notice, named: Named) ->
             key.group, notice.records, named(key), notice.first, notice.last, holder, _FATES[state],
         )  # fmt: skip
     if left:
-        log.warning("locks of %d further records ended, or they were given back and up", left)
+        log.warning("locks of %d further records ended, or their deliveries are used up", left)
 
 
 _EXPIRED = "share group %s: locks of %d records of %s (%d to %d) ended while member %s had them; %s"

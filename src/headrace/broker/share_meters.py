@@ -15,7 +15,7 @@ from headrace.core.runs import State
 from headrace.core.settling import LIMIT_REACHED
 from headrace.core.shard_words import Event, Forgotten, Restarted
 from headrace.core.share_words import NO_RECORD, Acquired, Ended, Hold, Settled, ShareKey
-from headrace.core.types import MemberId, WallMs
+from headrace.core.types import MemberId, MonoMs, WallMs
 
 NOTICES_MAX = 1_000  # kinds of what happened that are told apart until somebody tells of them
 
@@ -50,7 +50,7 @@ class ShareTraffic:
         self.key = key
         self.counts = [0] * len(Meter)
         self.full_since: WallMs | None = None
-        self.stuck_since: WallMs | None = None
+        self.stuck_since: MonoMs | None = None
         self.stuck_at = -1
         self.told = False
         self.dated: tuple[int, int] | None = None
@@ -82,9 +82,8 @@ class ShareMeters:
         self.notices: dict[About, Notice] = {}  # locks that ended, records given up; likewise
         self.rest = Notice()  # what is one too many for `notices`
         self._by_key: dict[ShareKey, ShareTraffic] = {}
-        self._by_id: dict[
-            int, ShareTraffic
-        ] = {}  # of the key: hashing one costs more than counting
+        # By the id of the key: hashing it costs more than counting.
+        self._by_id: dict[int, ShareTraffic] = {}
 
     def of(self, key: ShareKey) -> ShareTraffic:
         """The counters of a share-partition."""
@@ -156,9 +155,8 @@ class ShareMeters:
                     self._forget(event.key)
         if Restarted in kinds:
             return None
-        return (
-            Meter.RENEWED if LeaseSeen in kinds and LeaseAcquired not in kinds else Meter.ACQUIRED
-        )
+        renewed = LeaseSeen in kinds and LeaseAcquired not in kinds
+        return _RENEWED if renewed else _ACQUIRED
 
     def _forget(self, key: ShareKey) -> None:
         gone = self._by_key.pop(key, None)

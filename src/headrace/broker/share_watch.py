@@ -14,7 +14,7 @@ from headrace.broker.share_meters import ShareTraffic
 from headrace.broker.shares import Shares
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import ShareKey
-from headrace.core.types import age_ms
+from headrace.core.types import elapsed_ms
 from headrace.log.api import Clock
 
 LOOK_MS = 1_000
@@ -71,8 +71,10 @@ class ShareWatch:
             one.full_since = now.wall
             self._full[one] = None
         if one.stuck_since is None or one.stuck_at != share.start:
-            one.stuck_since, one.stuck_at = now.wall, share.start
-        elif not one.told and age_ms(one.stuck_since, now.wall) >= STUCK_MS and self._waits(share):
+            one.stuck_since, one.stuck_at = now.mono, share.start
+            return
+        stuck_ms = elapsed_ms(one.stuck_since, now.mono)
+        if not one.told and stuck_ms >= STUCK_MS and self._waits(share):
             one.told = True
             status = share.runs.at(share.start)
             share_log.tell_full(
@@ -86,4 +88,6 @@ class ShareWatch:
     def _waits(self, share: SharePartition) -> bool:
         """Whether there are records that would be taken if there were room."""
         partition = self._partitions.get(share.key.topic_id, share.key.partition)
-        return partition is not None and share.end < partition.high_watermark
+        if partition is None or not partition.is_open:
+            return False
+        return share.end < partition.high_watermark

@@ -1,5 +1,6 @@
 """`headrace consume`: records of topics on standard output, as kafka-console-consumer.
 
+With --share-group it is a member of a share group, as kafka-console-share-consumer.
 Without --group it is the one member of a group with a made-up name, which commits nothing unless
 enable.auto.commit says so (KIP-211): nobody would read on from those offsets. --partition joins no
 group.
@@ -37,6 +38,11 @@ _REFRESH_MS = 5000  # new topics and partitions are read after this long
 # Java's consumer leaves these out of patterns.
 _INTERNAL = "^__consumer_offsets$,^__transaction_state$,^__share_group_state$"
 _SIGNALLED = 128
+_OF_LOGS = (
+    "include", "from_beginning", "partition", "offset", "group", "isolation_level",
+    "skip_message_on_error",
+)  # fmt: skip
+_OF_SHARES = ("release", "reject", "reject_message_on_error")
 
 _Topic = Annotated[str | None, typer.Option(help="The topic to read.")]
 _Include = Annotated[
@@ -56,6 +62,23 @@ _Timeout = Annotated[
 ]
 _Group = Annotated[
     str | None, typer.Option(help="Read as a member of this group, and commit its offsets.")
+]
+_ShareGroup = Annotated[
+    str | None,
+    typer.Option(help="Read as a member of this share group, and accept what was printed."),
+]
+_Release = Annotated[
+    bool, typer.Option("--release", help="With --share-group: release records instead.")
+]
+_Reject = Annotated[
+    bool, typer.Option("--reject", help="With --share-group: reject records instead.")
+]
+_RejectErrors = Annotated[
+    bool,
+    typer.Option(
+        "--reject-message-on-error",
+        help="With --share-group: reject what cannot be read, and go on.",
+    ),
 ]
 _Formatter = Annotated[
     list[str] | None,
@@ -90,6 +113,7 @@ def register(app: typer.Typer) -> None:
 
 
 def consume(
+    context: typer.Context,
     bootstrap_server: BootstrapServer = BOOTSTRAP_SERVER,
     topic: _Topic = None,
     include: _Include = None,
@@ -99,6 +123,10 @@ def consume(
     max_messages: _Messages = None,
     timeout_ms: _Timeout = None,
     group: _Group = None,
+    share_group: _ShareGroup = None,
+    release: _Release = False,
+    reject: _Reject = False,
+    reject_message_on_error: _RejectErrors = False,
     formatter_property: _Formatter = None,
     formatter_config: _FormatterConfig = None,
     key_deserializer: _KeyDeserializer = None,
@@ -114,40 +142,93 @@ def consume(
     headrace consume --topic orders --from-beginning --formatter-property print.key=true
     """
     with ending("consume"):
-        if isolation_level not in _LEVELS:
-            raise Trouble(f"--isolation-level: {' or '.join(_LEVELS)}")
-        shown = {} if formatter_config is None else load(formatter_config)
-        shown |= pairs("--formatter-property", formatter_property)
-        for name, one in (("key", key_deserializer), ("value", value_deserializer)):
-            if one is not None:
-                shown[f"{name}.deserializer"] = one
+        shown = _shown(formatter_config, formatter_property, key_deserializer, value_deserializer)
         given = client_settings(command_config) | pairs("--command-property", command_property)
+        require_plaintext(given)
+        _must_fit(context, share_group)
+        limits = (max_messages, timeout_ms)
+        if share_group is not None:
+            about = (_identity(share_group, given)["group.id"], topic, _verdict(release, reject))
+            rejects = reject_message_on_error
+            _share(bootstrap_server, given, about, limits, rejects, None if as_json else shown)
+            return
         settings = {
             "bootstrap.servers": bootstrap_server,
-            "isolation.level": isolation_level,
+            "isolation.level": _level(isolation_level),
             "auto.offset.reset": "earliest" if from_beginning else "latest",
             **_identity(group, given),
+            **({} if include is None else {"topic.blacklist": _INTERNAL}),
+            **{name: one for name, one in given.items() if name != "group.id"},
         }
-        if include is not None:
-            settings["topic.blacklist"] = _INTERNAL
-        settings |= {name: one for name, one in given.items() if name != "group.id"}
-        require_plaintext(given)
 
         from headrace.cli.consume_loop import Wanted
 
         pattern = _pattern(topic, include)
+        first = _first(partition, offset, from_beginning, settings["auto.offset.reset"])
         wanted = Wanted(
-            name=topic or pattern.pattern,
-            is_pattern=topic is None,
-            matches=pattern,
-            partition=partition,
-            offset=_first(partition, offset, from_beginning, settings["auto.offset.reset"]),
-            messages_max=max_messages,
-            idle_ms_max=timeout_ms,
-            skip_errors=skip_message_on_error,
-            is_alone=not (group or given.get("group.id")),
-        )
+            topic or pattern.pattern, topic is None, pattern, partition, first, *limits,
+            skip_message_on_error, not (group or given.get("group.id")),
+        )  # fmt: skip
         _run(bootstrap_server, settings, wanted, None if as_json else shown)
+
+
+def _level(isolation_level: str) -> str:
+    if isolation_level not in _LEVELS:
+        raise Trouble(f"--isolation-level: {' or '.join(_LEVELS)}")
+    return isolation_level
+
+
+def _shown(
+    config: Path | None, properties: list[str] | None, key: str | None, value: str | None
+) -> dict[str, str]:
+    """The properties of the formatter, those of the command line before those of the file."""
+    shown = {} if config is None else load(config)
+    shown |= pairs("--formatter-property", properties)
+    for name, one in (("key", key), ("value", value)):
+        if one is not None:
+            shown[f"{name}.deserializer"] = one
+    return shown
+
+
+def _must_fit(context: typer.Context, share_group: str | None) -> None:
+    """Raises: Trouble for an option that has no meaning with, or without, a share group."""
+    others = _OF_SHARES if share_group is None else _OF_LOGS
+    for name in others:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            how = "only with" if share_group is None else "not with"
+            raise Trouble(f"{option} goes {how} --share-group")
+
+
+def _verdict(release: bool, reject: bool) -> str:
+    if release and reject:
+        raise Trouble("At most one of --reject and --release may be specified.")
+    return "release" if release else "reject" if reject else "accept"
+
+
+def _share(
+    bootstrap_server: str,
+    given: dict[str, str],
+    about: tuple[str, str | None, str],
+    limits: tuple[int | None, int | None],
+    rejects_errors: bool,
+    shown: dict[str, str] | None,
+) -> None:
+    """Read from a share group; `about` are group, topic and verdict. `shown` is None for JSON."""
+    from headrace.cli.consume_format import formatter, json_line
+    from headrace.cli.consume_share import Wanted, read, settings_of
+
+    group, topic, verdict = about
+    if topic is None:
+        raise Trouble("--topic is a required argument")
+    write = json_line if shown is None else formatter(shown)
+    settings = settings_of(given)
+    wanted = Wanted(group, topic, verdict, *limits, rejects_errors)
+    with connect(bootstrap_server, client_id=settings["client_id"]) as cluster:
+        stopped = read(cluster, settings, wanted, write)
+    if stopped is not None:
+        raise typer.Exit(_SIGNALLED + stopped)
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""Records as kafka-console-consumer prints them, or as JSON objects; bytes stay bytes.
+"""Records as Kafka's console consumers print them, or as JSON objects; bytes stay bytes.
 
 Source: org.apache.kafka.tools.consumer.DefaultMessageFormatter (4.3).
 """
@@ -6,16 +6,62 @@ Source: org.apache.kafka.tools.consumer.DefaultMessageFormatter (4.3).
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.cli.decoders import Decoder, as_json, decoder
 from headrace.cli.ending import Trouble
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    from headrace.client.share_consumer.records import BaseRecord
 
-Format = Callable[["Message"], bytes]
+
+class Shown(Protocol):
+    """A record to be printed: confluent-kafka's Message, or one of a share group."""
+
+    def topic(self) -> str | None: ...
+    def partition(self) -> int | None: ...
+    def offset(self) -> int | None: ...
+    def leader_epoch(self) -> int | None: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def headers(self) -> Any: ...
+    def key(self) -> str | bytes | None: ...
+    def value(self) -> str | bytes | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A record of a share group, to be printed."""
+
+    record: "BaseRecord"
+
+    def topic(self) -> str:
+        return self.record.topic
+
+    def partition(self) -> int:
+        return self.record.partition
+
+    def offset(self) -> int:
+        return self.record.offset
+
+    def leader_epoch(self) -> None:
+        """None: share fetches do not tell it."""
+
+    def timestamp(self) -> tuple[int, int]:
+        return _KINDS[self.record.timestamp_type], self.record.timestamp
+
+    def headers(self) -> Any:
+        return self.record.headers
+
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    def value(self) -> bytes | None:
+        return self.record.value
+
+
+Format = Callable[[Shown], bytes]
 _TIMES = {0: "NO_TIMESTAMP", 1: "CreateTime", 2: "LogAppendTime"}
+_KINDS = {"NoTimestampType": 0, "CreateTime": 1, "LogAppendTime": 2}
 _SWITCHES = {
     "print.timestamp": False,
     "print.key": False,
@@ -61,7 +107,7 @@ def formatter(properties: Mapping[str, str]) -> Format:
     ).line
 
 
-def json_line(message: "Message") -> bytes:
+def json_line(message: Shown) -> bytes:
     """A record as one JSON object; bytes as `decoders.as_json` says."""
     kind, timestamp = message.timestamp()
     about = {
@@ -74,6 +120,9 @@ def json_line(message: "Message") -> bytes:
         "key": as_json(_bytes(message.key())),
         "value": as_json(_bytes(message.value())),
     }
+    count = deliveries(message)
+    if count is not None:
+        about["delivery_count"] = count
     return json.dumps(about, ensure_ascii=False).encode(errors="replace") + b"\n"
 
 
@@ -90,12 +139,12 @@ class _Text:
     value: Decoder
     headers: Decoder
 
-    def line(self, message: "Message") -> bytes:
-        parts: dict[str, Callable[[Message], bytes]] = {
+    def line(self, message: Shown) -> bytes:
+        parts: dict[str, Callable[[Shown], bytes]] = {
             "timestamp": self._timestamp,
             "partition": lambda one: f"Partition:{one.partition()}".encode(),
             "offset": lambda one: f"Offset:{one.offset()}".encode(),
-            "delivery": lambda _: b"Delivery:NOT_PRESENT",
+            "delivery": self._delivery,
             "epoch": self._epoch,
             "headers": self._headers,
             "key": lambda one: self._field(_bytes(one.key()), self.key),
@@ -108,16 +157,21 @@ class _Text:
         return self.null if data is None else decode(data)
 
     @staticmethod
-    def _timestamp(message: "Message") -> bytes:
+    def _timestamp(message: Shown) -> bytes:
         kind, timestamp = message.timestamp()
         return f"{_TIMES[kind]}:{timestamp}".encode() if kind else b"NO_TIMESTAMP"
 
     @staticmethod
-    def _epoch(message: "Message") -> bytes:
+    def _delivery(message: Shown) -> bytes:
+        count = deliveries(message)
+        return b"Delivery:NOT_PRESENT" if count is None else b"Delivery:%d" % count
+
+    @staticmethod
+    def _epoch(message: Shown) -> bytes:
         epoch = message.leader_epoch()
         return b"Epoch:NOT_PRESENT" if epoch is None else b"Epoch:%d" % epoch
 
-    def _headers(self, message: "Message") -> bytes:
+    def _headers(self, message: Shown) -> bytes:
         shown = [
             name.encode() + b":" + self._field(_bytes(value), self.headers)
             for name, value in _headers(message)
@@ -125,7 +179,12 @@ class _Text:
         return self.headers_between.join(shown) if shown else b"NO_HEADERS"
 
 
-def _headers(message: "Message") -> list[tuple[str, str | bytes | None]]:
+def deliveries(message: Shown) -> int | None:
+    """How often a record of a share group was delivered; None for any other."""
+    return message.record.delivery_count if isinstance(message, Shared) else None
+
+
+def _headers(message: Shown) -> list[tuple[str, str | bytes | None]]:
     found = message.headers() or []
     return list(found.items()) if isinstance(found, dict) else list(found)
 

@@ -26,7 +26,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.client.errors import BrokerError, Closed, Unreachable, check, lacking, sendable
 from headrace.wire.codec import decode_response, encode_request, is_flexible
-from headrace.wire.primitives import Malformed, Reader, Writer
+from headrace.wire.frames import request_frame
+from headrace.wire.primitives import Malformed, Reader
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -120,15 +121,11 @@ class Connection:
         `most_s` is a limit for both.
         """
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
-        head = Writer()
-        head.int16(key)
-        head.int16(version)
-        head.int32(self._correlation)
-        head.nullable_string(self._client_id)
-        if flexible:
-            head.tags()
+        frame = request_frame(
+            key, version, self._correlation, self._client_id, body, flexible=flexible
+        )
         self._socket.settimeout(min(self._timeout_s + wait_s, most_s))
-        self._socket.sendall(_SIZE.pack(len(head.data) + len(body)) + head.data + body)
+        self._socket.sendall(frame)
         answer = Reader(self._frame())
         if (got := answer.int32()) != self._correlation:
             raise ConnectionError(f"answer {got} to request {self._correlation}")

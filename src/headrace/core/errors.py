@@ -39,7 +39,6 @@ class Why(Enum):
     SESSION_NOT_FOUND = auto()
     SESSION_EPOCH = auto()
     SESSION_LIMIT = auto()
-    UNKNOWN_ACQUIRE_MODE = auto()
     FETCH_SESSION_NOT_FOUND = auto()
     FETCH_SESSION_EPOCH = auto()
     FETCH_SESSION_TOPIC_IDS = auto()

@@ -351,7 +351,7 @@ def _decode(data: bytes, header: BatchHeader) -> Iterator[Record]:
             end = position + size
             if size < 0 or end > len(data):
                 raise CorruptBatch(f"a record of {size} bytes at {position} of the records")
-            record, delta = _decode_record(data, position, end, header)
+            record, delta = decode_record(data, position, end, header)
             if not previous < delta <= header.last_offset_delta:
                 raise CorruptBatch(f"offset delta {delta} after {previous}")
             yield record
@@ -362,7 +362,8 @@ def _decode(data: bytes, header: BatchHeader) -> Iterator[Record]:
         raise CorruptBatch(f"{len(data) - position} bytes behind the last record")
 
 
-def _decode_record(data: bytes, position: int, end: int, header: BatchHeader) -> tuple[Record, int]:
+def decode_record(data: bytes, position: int, end: int, header: BatchHeader) -> tuple[Record, int]:
+    """The record behind its size, and its offset delta. Raises: `CorruptBatch`; IndexError."""
     # The first byte of a record holds attributes, of which Kafka uses none.
     timestamp_delta, position = read_varint(data, position + 1, VARLONG_BYTES_MAX)
     delta, position = read_varint(data, position, VARINT_BYTES_MAX)

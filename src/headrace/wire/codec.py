@@ -5,6 +5,9 @@ are read and written here, because kio 0.6.5's native reader allocates whatever 
 claims and so lets a 10-byte request abort the process; its tests are the oracle of ours.
 A schema is compiled once per (key, version) into a list of field readers and writers.
 
+One message is more than Kafka's: an acknowledgement of share groups may bring a reason, in a tagged
+field that brokers and clients without it pass over (KIP-482).
+
 Durations and timestamps are integers in milliseconds, error codes plain integers, although kio's
 annotations say otherwise; field names are kio's (`throttle_time`, not `throttle_time_ms`).
 Source: Kafka protocol guide; KIP-482 (flexible versions), KIP-893 (nullable structs).
@@ -13,7 +16,8 @@ Source: Kafka protocol guide; KIP-482 (flexible versions), KIP-893 (nullable str
 import struct
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, make_dataclass
+from dataclasses import field as declared
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
@@ -36,6 +40,8 @@ finally:
 ReadField = Callable[[Reader], Any]
 WriteField = Callable[[Writer, Any], None]
 _ZERO_UUID = bytes(16)
+_ACKNOWLEDGEMENT = "AcknowledgementBatch"  # part of ShareFetch and of ShareAcknowledge
+_REASON = 10_000  # far from any tag that Kafka may add, as in the journal
 
 
 def decode_request(key: int, version: int, body: Buffer) -> Any:
@@ -132,23 +138,38 @@ def _entity(schema: Any) -> _Entity:
     plain: list[_Field] = []
     tagged: dict[int, _Field] = {}
     flexible = bool(schema.__flexible__)
-    for field in fields(schema):
-        inner, is_array, nullable = _unwrapped(field.type)
+    if schema.__name__ == _ACKNOWLEDGEMENT:
+        schema = _with_reason(schema)
+    for one in fields(schema):
+        inner, is_array, nullable = _unwrapped(one.type)
         if is_dataclass(inner):
             assert isinstance(inner, type)
             read, write = _structure(inner, nullable and not is_array)
         else:
-            kind = field.metadata["kafka_type"]
+            kind = one.metadata["kafka_type"]
             read, write = _primitive(kind, flexible, nullable and not is_array)
         if is_array:
             read, write = _array(read, write, flexible, nullable)
-        default = 0 if field.name == "throttle_time" else _in_ms(field.default)
-        tag = field.metadata.get("tag")
+        default = 0 if one.name == "throttle_time" else _in_ms(one.default)
+        tag = one.metadata.get("tag")
         if tag is None:
-            plain.append(_Field(field.name, read, write, default))
+            plain.append(_Field(one.name, read, write, default))
         else:
-            tagged[tag] = _Field(field.name, read, write, default)
+            tagged[tag] = _Field(one.name, read, write, default)
     return _Entity(schema, tuple(plain), tagged, flexible)
+
+
+def _with_reason(schema: Any) -> Any:
+    """The schema of an acknowledgement with its `reason`, None without one."""
+    reason = declared(metadata={"kafka_type": "string", "tag": _REASON}, default=None)
+    return make_dataclass(
+        schema.__name__,
+        [("reason", str | None, reason)],
+        bases=(schema,),
+        frozen=True,
+        slots=True,
+        kw_only=True,
+    )
 
 
 def _unwrapped(annotation: Any) -> tuple[Any, bool, bool]:

@@ -10,7 +10,7 @@ Source: Kafka protocol guide, "Protocol Structure"; RequestHeader.json, Response
 import struct
 from typing import NamedTuple
 
-from headrace.wire.primitives import Buffer, Malformed, Reader
+from headrace.wire.primitives import Buffer, Malformed, Reader, Writer
 
 _SIZE = struct.Struct(">i")
 _HEAD = struct.Struct(">hhih")
@@ -134,3 +134,23 @@ class Frames:
         frame = bytearray(min(size, max(_FIRST_ALLOCATION_BYTES_MAX, end - start + 1)))
         frame[: end - start] = memoryview(self._staging)[start:end]
         self._frame, self._size, self._filled = frame, size, end - start
+
+
+def request_frame(
+    api_key: int,
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    body: Buffer,
+    *,
+    flexible: bool,
+) -> bytes:
+    """A whole request, its size and header included; for clients."""
+    head = Writer()
+    head.int16(api_key)
+    head.int16(version)
+    head.int32(correlation_id)
+    head.nullable_string(client_id)
+    if flexible:
+        head.tags()
+    return b"".join((_SIZE.pack(len(head.data) + len(body)), head.data, body))

@@ -47,8 +47,8 @@ def handle(request: Request, services: Services) -> Answering:
         return _refusal(moved, services)
     if asking.acquire_mode not in _ACQUIRE_MODES:
         # Behind the session, whose epoch the client moves on unless it is told of the session.
-        mode = Refused(Why.UNKNOWN_ACQUIRE_MODE, "ShareAcquireMode must be 0 or 1.")
-        return _refusal(mode, services)
+        wrong = f"{asking.acquire_mode} is not an acquire mode"
+        return _refusal(Refused(Why.INVALID_REQUEST, wrong), services)
     acked = acknowledge(services, who, asking.parts, renewing=asking.renews)
     order: Sequence[TopicPartition] = ()
     told: Sequence[TopicPartition] = ()
