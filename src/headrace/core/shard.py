@@ -96,6 +96,7 @@ class ShareShard:
         self.restarted: dict[str, MonoMs] = {}  # groups whose members are not known since
         self._of_group: dict[str, dict[ShareKey, SharePartition]] = {}
         self._due: list[tuple[MonoMs, int, ShareGroup | SharePartition]] = []
+        self._queued: dict[ShareGroup | SharePartition, MonoMs] = {}  # each one's earliest
         self._pushes = count()
 
     def partitions_of(self, group: str) -> Mapping[ShareKey, SharePartition]:
@@ -176,9 +177,13 @@ class ShareShard:
         """When the next lock or session ends."""
         while self._due:
             deadline, _, target = self._due[0]
-            if target.next_deadline() == deadline:
+            due = target.next_deadline()
+            if due == deadline:
                 return deadline
             heapq.heappop(self._due)
+            self._queued.pop(target, None)
+            if due is not None:
+                self._push(due, target)
         return None
 
     def apply(self, event: Event) -> None:
@@ -242,8 +247,8 @@ class ShareShard:
         deadlines = {event.deadline for event in events if isinstance(event, Acquired)}
         if partition.leaving:
             deadlines.add(MonoMs(0))
-        for deadline in deadlines:
-            self._push(deadline, partition)
+        if deadlines:
+            self._push(min(deadlines), partition)
         if partition.runs.records[State.ARCHIVING]:
             self.archiving.add(key)
         else:
@@ -272,7 +277,9 @@ class ShareShard:
                 self.groups.pop(name, None)
 
     def _push(self, deadline: MonoMs, target: ShareGroup | SharePartition) -> None:
-        heapq.heappush(self._due, (deadline, next(self._pushes), target))
+        if deadline < self._queued.get(target, after(deadline, 1)):
+            self._queued[target] = deadline
+            heapq.heappush(self._due, (deadline, next(self._pushes), target))
 
     # ---- decisions
 
