@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -290,3 +291,33 @@ def test_topic_deleted_by_a_process_that_died_is_forgotten(tmp_path: Path) -> No
         await again.close()
 
     asyncio.run(work())
+
+
+def test_batches_are_decoded_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of many small records, compressed, takes a second: nobody else may wait for that."""
+    decode, where = batches.records, list[bool]()
+
+    def records(data: Any) -> Any:
+        where.append(threading.current_thread() is threading.main_thread())
+        return decode(data)
+
+    async def work() -> None:
+        services = await prepared(tmp_path)
+        real, failures = services.dead_letters._done, iter([OSError(28, "no space left")])
+
+        async def failing(*arguments: Any) -> None:
+            for failure in failures:
+                raise failure  # so that what is copied already is looked for, too
+            await real(*arguments)
+
+        monkeypatch.setattr(services.dead_letters, "_done", failing)
+        monkeypatch.setattr(batches, "records", records)
+        await reject(services)
+        await settled(services)
+        await services.close()
+
+    asyncio.run(work())
+    assert len(where) == 3, "the records twice, and their copies"
+    assert not any(where)

@@ -2,10 +2,12 @@
 
 Headers are those of Kafka 4.4 (KIP-1191), and who had the record last; values are UTF-8 text. The
 record's own key, value, headers and timestamp stay, unless the group wants no payload.
+
+Records are decoded in a thread: a producer's batch may hold a hundred thousand of them.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.broker.partitions import Partition
@@ -40,34 +42,26 @@ async def origins(partition: Partition) -> set[Origin]:
     """What the copies in a partition are copies of."""
     found: set[Origin] = set()
     offset, end = partition.log.start_offset, partition.log.end_offset
+    loop = asyncio.get_running_loop()
     while (piece := _piece(partition, offset, end)) is not None:
-        for one in _decoded(piece):
-            origin = None if isinstance(one, Damaged) else _origin(one)
-            if origin is not None:
-                found.add(origin)
+        found |= await loop.run_in_executor(None, _origins, piece)
         offset = piece.headers[-1].last_offset + 1
-        await asyncio.sleep(0)
     return found
 
 
-def wanted(source: Partition, runs: list[Run]) -> Iterator[list[tuple[Run, Found]]]:
+async def wanted(source: Partition, runs: Sequence[Run]) -> AsyncIterator[list[tuple[Run, Found]]]:
     """The records of the runs, each with its run, a piece of the log at a time.
 
     Damaged batches stand for all of their records; what retention removed is missing.
     """
+    loop = asyncio.get_running_loop()
     index = 0
     offset, end = runs[0].span.first, runs[-1].span.last + 1
     while index < len(runs):
         piece = _piece(source, max(offset, runs[index].span.first), end)
         if piece is None:
             return
-        found: list[tuple[Run, Found]] = []
-        for one in _decoded(piece):
-            first, last = ends(one)
-            while index < len(runs) and runs[index].span.last < first:
-                index += 1
-            if index < len(runs) and last >= runs[index].span.first:
-                found.append((runs[index], one))
+        found, index = await loop.run_in_executor(None, _wanted, piece, runs, index)
         yield found
         offset = piece.headers[-1].last_offset + 1
         while index < len(runs) and runs[index].span.last < offset:
@@ -111,6 +105,23 @@ def size_max(record: batches.Record) -> int:
 def ends(one: Found) -> tuple[int, int]:
     """The first and the last offset."""
     return (one.span.first, one.span.last) if isinstance(one, Damaged) else (one.offset, one.offset)
+
+
+def _origins(piece: Slice) -> set[Origin]:
+    found = (_origin(one) for one in _decoded(piece) if not isinstance(one, Damaged))
+    return {origin for origin in found if origin is not None}
+
+
+def _wanted(piece: Slice, runs: Sequence[Run], index: int) -> tuple[list[tuple[Run, Found]], int]:
+    """The records of a piece that are in the runs from `index` on; and where these go on."""
+    found: list[tuple[Run, Found]] = []
+    for one in _decoded(piece):
+        first, last = ends(one)
+        while index < len(runs) and runs[index].span.last < first:
+            index += 1
+        if index < len(runs) and last >= runs[index].span.first:
+            found.append((runs[index], one))
+    return found, index
 
 
 def _decoded(piece: Slice) -> Iterator[Found]:
