@@ -321,3 +321,18 @@ def test_batches_are_decoded_beside_the_event_loop(
     asyncio.run(work())
     assert len(where) == 3, "the records twice, and their copies"
     assert not any(where)
+
+
+def test_what_was_removed_just_before_the_process_died_is_passed(tmp_path: Path) -> None:
+    async def work() -> None:
+        services = await prepared(tmp_path)
+        jobs = services.partition("jobs", 0)
+        assert jobs is not None
+        jobs.on_start_moved.clear()  # dies before the share groups hear of it
+        jobs.delete_records(4)
+        again = await process(tmp_path)
+        await again.shares.shard(GROUP).durable()
+        assert again.shares.machine(GROUP).partitions[key(again)].start == 4
+        await again.close()
+
+    asyncio.run(work())
