@@ -179,6 +179,23 @@ def test_what_rests_is_written_anew_once_it_holds_much_back() -> None:
     play(later, disk, **updates)
 
 
+def test_who_prunes_often_does_not_wait_for_ever_for_what_rests() -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.work(await broker.join("idle"), 2)
+        await broker.work(await broker.join("busy"), 30)
+        for _ in range(1_500):
+            broker.clock.advance(MINUTES_5 // 1_200)
+            await broker.services.share_pruning.prune()
+        assert broker.journal.start_offset > 50
+
+    play(
+        scene,
+        MemoryDisk(),
+        share_coordinator_snapshot_update_records_per_snapshot="5",
+        share_coordinator_state_topic_num_partitions="1",
+    )
+
+
 def test_what_was_reset_or_deleted_stays_so() -> None:
     disk, kept, lease = MemoryDisk(), list[Any](), ("gone", "checkpoint")
 
