@@ -103,7 +103,8 @@ async def _when_found(
     """The answer, once there are records or errors, or the time is up."""
     deadline = after(services.clock.mono(), wait_ms_max)
     keys = [*poll.order, wait_key(who[0])]
-    while not poll.look():  # also at first: something may have come before this task began to run
+    # Both at first too: something may have come before this task began to run.
+    while poll.is_awaited and not poll.look():
         left_ms = elapsed_ms(services.clock.mono(), deadline)
         if not await services.waits.wait(keys, left_ms):
             break
