@@ -19,6 +19,7 @@ log = logging.getLogger("headrace.broker")
 
 PAUSE_MS = 10_000
 _GROUPS_MAX = 1_000
+TOLD = (PageListed,)  # the events that are told of
 
 
 @dataclass(slots=True)

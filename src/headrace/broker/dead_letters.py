@@ -60,7 +60,7 @@ class DeadLetters:
     def start(self) -> None:
         """Begin to write, first what a crash may have interrupted."""
         for shard in self._shares.shards:
-            shard.listeners.append(self._look)
+            shard.listeners.append(self._look, (Settled, Restarted))
             if self._shares.machine_of(shard).archiving:
                 self._waiting[shard] = None
                 self._wanted.set()

@@ -252,7 +252,8 @@ class Groups:
             recovered=RestartSessions(),
             sync=journal.durable,
         )
-        shard.listeners += answer, self.meters.count, group_log.tell
+        for listener in (answer, self.meters.count, group_log.tell):
+            shard.listeners.append(listener)
         return shard
 
     def _topics_changed(self, events: Sequence[CatalogEvent]) -> None:

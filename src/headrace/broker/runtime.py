@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from headrace.broker.background import in_background
+from headrace.broker.listeners import Listeners
 from headrace.broker.tuning import collector_paused
 from headrace.core.errors import Refused
 from headrace.core.machine import Entry, Journal, Machine, applier, placer
@@ -32,7 +33,6 @@ _TO_TELL_MAX = 10_000  # kept while a fault lasts; what they tell is found again
 
 CommandT = TypeVar("CommandT")
 EventT = TypeVar("EventT")
-Listener = Callable[[Sequence[EventT]], None]
 
 
 class StorageFault(Exception):
@@ -76,7 +76,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         sync: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
-        self.listeners: list[Listener[EventT]] = []
+        self.listeners: Listeners[EventT] = Listeners()
         self.appends = self.records = 0  # batches and records that the journal got
         self._build = build
         self._log = journal
@@ -221,8 +221,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
     def _take(self, events: Sequence[EventT]) -> None:
         self._apply(events)
         self._unwritten += self._codec.records(events, self._clock.wall())
-        for listener in self.listeners:
-            listener(events)
+        self.listeners.tell(events)
         self._arm()
 
     def _schedule(self) -> None:

@@ -29,6 +29,8 @@ LINES_MAX = 10  # of one kind at a time; what is left is summed up in one more
 _NAME_TOLD_MAX = 100  # characters of a name that strangers choose
 _NAMES_TOLD_MAX = 10  # in one line
 
+# The events that are told of.
+TOLD = (MemberSeen, MemberGone, Restarted, GroupForgotten)
 Named = Callable[[ShareKey], str]  # a share-partition as people call it, as in `orders-3`
 
 

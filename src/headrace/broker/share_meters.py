@@ -17,6 +17,7 @@ from headrace.core.shard_words import Event, Forgotten, Restarted
 from headrace.core.share_words import NO_RECORD, Acquired, Ended, Hold, Settled, ShareKey
 from headrace.core.types import MemberId, MonoMs, WallMs
 
+COUNTED = (Acquired, Settled, Forgotten)  # the events that change anything here
 NOTICES_MAX = 1_000  # kinds of what happened that are told apart until somebody tells of them
 
 
@@ -109,13 +110,15 @@ class ShareMeters:
         like: tuple[State, str | None, Hold | None] | None = None
         for event in events:
             if type(event) is Acquired:
-                if event.key is not key:
-                    key, like = event.key, None
-                    one = self.of(key)
-                if given is not None:
+                if given is None:
+                    continue
+                at, span, _, _, _, _, _, since = event
+                if at is not key or like is not None:
+                    key, like = at, None
+                    one = self.of(at)
                     self.touched.add(one)
-                    first, last = event.span.first, event.span.last
-                    one.counts[_RENEWED if event.since is None else given] += last - first + 1
+                mark = _RENEWED if since is None else given
+                one.counts[mark] += span.last - span.first + 1
             elif type(event) is Settled:
                 at, span, state, _, reason, hold = event
                 if at is not key:

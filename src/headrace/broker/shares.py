@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.broker import share_log
+from headrace.broker import archived_log, share_log, share_meters
 from headrace.broker.archived_log import ArchivedLog
 from headrace.broker.config import Config
 from headrace.broker.group_settings import GroupSettings
@@ -53,7 +53,7 @@ log = logging.getLogger("headrace.broker")
 STATE_TOPIC = "__share_group_state"
 EMPTY, STABLE = "Empty", "Stable"  # as Kafka calls the states of share groups
 
-_WAKING = (Settled, Started, Advanced)  # a tuple: acquisitions, which pass here too, are many
+_WAKING = (Settled, Started, Advanced)
 
 Shard = ShardRuntime[Command, Event]
 
@@ -100,7 +100,10 @@ class Shares:
             shard.load()
             _require_founded(shard)
             members = ShareLog(self._clock.now)
-            shard.listeners += self._wake, self.meters.count, members.tell, self._archived_log.tell
+            shard.listeners.append(self._wake, _WAKING)
+            shard.listeners.append(self.meters.count, share_meters.COUNTED)
+            shard.listeners.append(members.tell, share_log.TOLD)
+            shard.listeners.append(self._archived_log.tell, archived_log.TOLD)
             self.shards.append(shard)
         topics.listeners.append(self._topics_changed)
         topics.on_deleted.append(self._forget)
