@@ -3,13 +3,14 @@
 from array import array
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.core.run_chunks import Chunk, exchanged, rewritten
 
 Piece = tuple[int, int, str]
 Moves = Counter[tuple[str, str]]
+ALONE = (None, None)  # nothing is beside the chunk
 LENGTHS = st.lists(st.tuples(st.integers(1, 3), st.sampled_from("abc")), min_size=1, max_size=12)
 
 
@@ -24,9 +25,17 @@ def chunk_of(lengths: list[tuple[int, str]]) -> tuple[Chunk[str], int]:
     return Chunk(firsts, statuses, set(statuses)), end
 
 
-@given(LENGTHS, st.lists(st.tuples(st.booleans(), st.sampled_from("abcd")), max_size=12))
+@given(
+    LENGTHS,
+    st.lists(st.tuples(st.booleans(), st.sampled_from("abcd")), max_size=12),
+    st.sampled_from([None, *"abcd"]),
+    st.sampled_from([None, *"abcd"]),
+)
 def test_exchanging_is_rewriting(
-    lengths: list[tuple[int, str]], laid: list[tuple[bool, str]]
+    lengths: list[tuple[int, str]],
+    laid: list[tuple[bool, str]],
+    before: str | None,
+    following: str | None,
 ) -> None:
     (chunk, stop), (other, _) = chunk_of(lengths), chunk_of(lengths)
     ends = [*chunk.firsts[1:], stop]
@@ -40,23 +49,34 @@ def test_exchanging_is_rewriting(
     def told(was: str, now: str, records: int) -> None:
         expected[was, now] += records
 
-    done = exchanged(chunk, pieces, move)
-    found = rewritten(chunk, stop, None, pieces[done:], move)
-    wanted = rewritten(other, stop, None, pieces, told)
+    assume(before != chunk.statuses[0] and following != chunk.statuses[-1])  # they are one run
+    done = exchanged(chunk, stop, (before, following), pieces, move)
+    assert before != chunk.statuses[0]
+    assert following != chunk.statuses[-1]
+    found = rewritten(chunk, stop, before, pieces[done:], move)
+    wanted = rewritten(other, stop, before, pieces, told)
     assert (found.firsts, found.statuses) == (wanted.firsts, wanted.statuses)
     assert set(found.statuses) <= found.seen
     assert moved == expected
 
 
 def test_a_piece_that_covers_a_part_of_a_run_is_not_exchanged() -> None:
-    chunk, _ = chunk_of([(2, "a"), (3, "b"), (2, "a")])
-    for piece in ((2, 3, "c"), (3, 4, "c"), (2, 5, "c"), (2, 4, "a"), (0, 1, "c"), (5, 6, "c")):
-        assert exchanged(chunk, [piece], lambda *_: None) == 0
-    assert exchanged(chunk, [(2, 4, "c")], lambda *_: None) == 1
-    assert chunk.statuses == ["a", "c", "a"]
+    chunk, stop = chunk_of([(2, "a"), (3, "b"), (2, "a")])
+    for piece in ((2, 3, "c"), (3, 4, "c"), (2, 5, "c"), (2, 4, "a"), (0, 0, "c"), (5, 5, "c")):
+        assert exchanged(chunk, stop, ALONE, [piece], lambda *_: None) == 0
+    pieces = [(0, 1, "d"), (2, 4, "c"), (5, 6, "d")]
+    assert exchanged(chunk, stop, ALONE, pieces, lambda *_: None) == 3
+    assert chunk.statuses == ["d", "c", "d"]
 
 
 def test_a_piece_like_a_neighbour_is_not_exchanged() -> None:
     for before, behind in (("a", "d"), ("d", "a")):
-        chunk, _ = chunk_of([(2, before), (3, "b"), (2, behind)])
-        assert exchanged(chunk, [(2, 4, "a")], lambda *_: None) == 0
+        chunk, stop = chunk_of([(2, before), (3, "b"), (2, behind)])
+        assert exchanged(chunk, stop, ALONE, [(2, 4, "a")], lambda *_: None) == 0
+
+
+def test_a_piece_like_what_is_beside_the_chunk_is_not_exchanged() -> None:
+    chunk, stop = chunk_of([(2, "a"), (2, "b")])
+    assert exchanged(chunk, stop, ("c", None), [(0, 1, "c")], lambda *_: None) == 0
+    assert exchanged(chunk, stop, (None, "c"), [(2, 3, "c")], lambda *_: None) == 0
+    assert chunk.statuses == ["a", "b"]

@@ -93,20 +93,32 @@ def rewritten(
     return Chunk(new_firsts, new_statuses, seen)
 
 
-def exchanged(chunk: Chunk[T], pieces: Sequence[tuple[int, int, T]], move: Move[T]) -> int:
-    """Put pieces in the place of runs that they cover exactly, amid runs of the chunk unlike them.
+def exchanged(
+    chunk: Chunk[T],
+    stop: int,
+    beside: tuple[T | None, T | None],
+    pieces: Sequence[tuple[int, int, T]],
+    move: Move[T],
+) -> int:
+    """Put pieces in the place of runs that they cover exactly, amid runs unlike them.
 
     As many as come first of that kind, which is their number: nothing moves but a reference, and
-    most acquisitions of what was released are such. `move` is told as by `rewritten`.
+    most acquisitions of what was released are such. The chunk's runs end at `stop`, between runs
+    that are `beside` them. `move` is told as by `rewritten`.
     """
     firsts, statuses, top = chunk.firsts, chunk.statuses, len(chunk.firsts) - 1
+    before, following = beside
     at = done = 0
     moves: dict[tuple[T, T], int] = {}
     for first, last, status in pieces:
         at = bisect_left(firsts, first, at)
-        if not 0 < at < top or firsts[at] != first or firsts[at + 1] != last + 1:
+        if at > top or firsts[at] != first:
             break
-        if statuses[at - 1] is status or statuses[at + 1] is status:
+        if (firsts[at + 1] if at < top else stop) != last + 1:
+            break
+        if (statuses[at - 1] if at else before) is status:
+            break
+        if (statuses[at + 1] if at < top else following) is status:
             break
         moved = (statuses[at], status)
         moves[moved] = moves.get(moved, 0) + last - first + 1

@@ -289,7 +289,8 @@ class Runs:
             until = bisect_left(pieces, self._stop(index), lo=at, key=_last)
             if until > at:
                 here = pieces[at:until]
-                done = exchanged(self._chunks[index], here, self._move)
+                chunk, stop, beside = self._chunks[index], self._stop(index), self._beside(index)
+                done = exchanged(chunk, stop, beside, here, self._move)
                 if done < len(here):
                     self._rewrite(index, here[done:])
                 at = until
@@ -317,6 +318,12 @@ class Runs:
     def _stop(self, index: int) -> int:
         """Where the runs of a chunk end, exclusive."""
         return self._heads[index + 1] if index + 1 < len(self._heads) else self.end
+
+    def _beside(self, index: int) -> tuple[Status | None, Status | None]:
+        """What the runs before and behind a chunk are."""
+        chunks = self._chunks
+        before = chunks[index - 1].statuses[-1] if index else None
+        return before, chunks[index + 1].statuses[0] if index + 1 < len(chunks) else None
 
     def _append(self, pieces: Sequence[Piece]) -> None:
         """Lay pieces of which the first begins at the end, and each behind the one before."""
