@@ -194,15 +194,17 @@ class SharePoll:
             isolate=True,
         )
         events = self._decide(On(key, command), found)
-        acquired = [event for event in events if isinstance(event, Acquired)]
+        acquired = [
+            (event.span.first, event.span.last, event.deliveries)
+            for event in events
+            if type(event) is Acquired
+        ]
         if not acquired:
             return
-        found.records = _trimmed(piece, acquired[0].span.first, acquired[-1].span.last)
+        found.records = _trimmed(piece, acquired[0][0], acquired[-1][1])
         partition.traffic.fetched_bytes += len(found.records)
-        found.acquired = [(one.span.first, one.span.last, one.deliveries) for one in acquired]
-        found.count = sum([last - first + 1 for first, last, _ in found.acquired])
-        if not exact:
-            found.acquired = _cut(found.acquired, spans, self._asking.batch_size)
+        found.count = sum([last - first + 1 for first, last, _ in acquired])
+        found.acquired = acquired if exact else _cut(acquired, spans, self._asking.batch_size)
 
     def _decide(self, command: On, found: _Found) -> Sequence[Any]:
         """The events of a command, none when it is refused."""

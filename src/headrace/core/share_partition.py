@@ -11,7 +11,8 @@ durable: so it is never in neither place (design §8).
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import assert_never
 
@@ -45,6 +46,8 @@ from headrace.core.share_words import (
 )
 from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs, after
 
+# Twice as fast as by its name: one for each range that was released alone.
+_made: Callable[[tuple[object, ...]], Acquired] = partial(tuple.__new__, Acquired)
 _NEVER = 1 << 15  # more deliveries than can be counted
 
 
@@ -132,18 +135,17 @@ class SharePartition:
         """Apply events in order, those that lay runs one behind the other in one go."""
         laying = Laying(self.runs)
         for event in events:
-            match event:
-                case Settled():
-                    laying.settled(event)
-                case Acquired():
-                    laying.acquired(event)
-                case Replayed():
-                    laying.replayed(event)
-                case _:
-                    laying.done()
-                    self._follow_finished_head()
-                    self._change(event)
-                    laying = Laying(self.runs)
+            if isinstance(event, Acquired):  # by the hundred: matching costs twice as much
+                laying.acquired(event)
+            elif isinstance(event, Settled):
+                laying.settled(event)
+            elif isinstance(event, Replayed):
+                laying.replayed(event)
+            else:
+                laying.done()
+                self._follow_finished_head()
+                self._change(event)
+                laying = Laying(self.runs)
         laying.done()
         self._follow_finished_head()
         if self.leaving:
@@ -164,19 +166,17 @@ class SharePartition:
         for first, last, status in self.runs.available(from_offset):
             if left <= 0 or first > to_offset:
                 break
-            deliveries, lot = status.deliveries + 1, status.lot
-            if deliveries > near:
+            stored = status.deliveries
+            if stored >= near:
                 if left == command.records_max:
                     events += self._suspects(command, first, to_offset, now, policy)
                 return events
             stop = last if last <= to_offset else to_offset
             if stop - first >= left:
                 stop = _taken_to(command, first, stop, left)
-            span = Span(first, stop)
-            if deliveries == near:
-                lot = span
-            stored = deliveries - 1
-            events.append(Acquired(key, span, deliveries, holder, deadline, lot, stored, since))
+            span, count = Span(first, stop), stored + 1
+            lot = span if count == near else status.lot
+            events.append(_made((key, span, count, holder, deadline, lot, stored, since)))
             left -= stop - first + 1
         fresh_from = self.end
         if gap is not None and gap.first <= fresh_from <= gap.last:

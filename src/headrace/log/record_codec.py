@@ -334,7 +334,7 @@ def read_share_record(key: Bytes, value: Bytes, *, at: int | None = None) -> Sha
 
 def _without_locks(events: Sequence[Event]) -> list[Event]:
     """What is not an acquisition: they come by the hundred, and die with the process."""
-    return [event for event in events if not isinstance(event, Acquired)]
+    return [event for event in events if type(event) is not Acquired]
 
 
 def _named(source: Reader) -> ShareKey:

@@ -8,6 +8,7 @@ ShareAcknowledgeResponse.json (versions 1 and 2).
 
 import struct
 from collections.abc import Iterable, Sequence
+from itertools import starmap
 from typing import NamedTuple
 from uuid import UUID
 
@@ -21,7 +22,7 @@ _SPAN = struct.Struct(">qq")
 _PLAIN = struct.Struct(">qqBBB")  # with one acknowledge type, and without tagged fields
 _ONE_TYPE = 2  # a compact count counts itself
 _TYPES = [bytes([kind]) for kind in range(256)]
-_ACQUIRED = struct.Struct(">qqhB")
+_ACQUIRED = struct.Struct(">qqhx")  # and no tagged fields
 _PART_OF_FETCH = struct.Struct(">ih")
 _NO_LEADER = bytes(9)  # read with codes 6 and 74 only, which one broker never has
 
@@ -224,8 +225,7 @@ def written_fetch(
                 buffers += (out.data, one.records)
                 out = Writer()
             out.uvarint(len(one.acquired) + 1)
-            pack = _ACQUIRED.pack
-            out.raw(b"".join([pack(*acquired, 0) for acquired in one.acquired]))
+            out.raw(b"".join(starmap(_ACQUIRED.pack, one.acquired)))
             out.tags()
         out.tags()
     out.uvarint(1)
