@@ -2,9 +2,11 @@
 
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core import share_partition
 from headrace.core.errors import Refused
 from headrace.core.reach import reach
 from headrace.core.share_partition import SharePartition
@@ -53,3 +55,28 @@ def test_it_reaches_as_far_as_an_acquisition_of_so_many(
     taken = after(share, Acquire(B, [Span(0, BEYOND)], records, window, exact=True), policy)
     expected = Span(taken[0].span.first, taken[-1].span.last) if taken else None
     assert looked == expected
+
+
+def test_what_was_looked_up_is_not_told_once_it_changed() -> None:
+    policy, holes = Policy(delivery_limit=10), range(0, 40, 2)
+    share = SharePartition(KEY, 0)
+    after(share, Acquire(A, [Span(0, 39)], 40, BEYOND, exact=True), policy)
+    said = [Acknowledged(Span(offset, offset), [Verdict.RELEASE]) for offset in holes]
+    after(share, Acknowledge(A, said), policy)
+    assert [first for first, _, _ in share.enough(0, 5)] == [0, 2, 4, 6, 8]
+    taken = after(share, Acquire(B, [Span(0, 39)], 5, BEYOND, exact=True), policy)
+    assert [event.span.first for event in taken] == [0, 2, 4, 6, 8]
+    assert [first for first, _, _ in share.enough(0, 5)] == [10, 12, 14, 16, 18]
+    assert [first for first, _, _ in share.enough(11, 5)] == [12, 14, 16, 18, 20]
+    assert [first for first, _, _ in share.enough(0, 2)] == [10, 12]
+
+
+def test_more_runs_than_are_kept_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_partition, "_ENOUGH_RUNS_MAX", 3)
+    policy, holes = Policy(delivery_limit=10), range(0, 40, 2)
+    share = SharePartition(KEY, 0)
+    after(share, Acquire(A, [Span(0, 39)], 40, BEYOND, exact=True), policy)
+    said = [Acknowledged(Span(offset, offset), [Verdict.RELEASE]) for offset in holes]
+    after(share, Acknowledge(A, said), policy)
+    for _ in range(2):
+        assert [first for first, _, _ in share.enough(0, 40)] == [*holes]

@@ -11,7 +11,7 @@ def reach(partition: SharePartition, records_max: int, window: int) -> Span | No
     """
     first: int | None = None
     last, left = 0, records_max
-    for begin, stop, _ in partition.runs.available(partition.start):
+    for begin, stop, _ in partition.enough(partition.start, records_max):
         if first is None:
             first = begin
         if stop - begin + 1 >= left:

@@ -106,27 +106,29 @@ def exchanged(
     most acquisitions of what was released are such. The chunk's runs end at `stop`, between runs
     that are `beside` them. `move` is told as by `rewritten`.
     """
-    firsts, statuses, top = chunk.firsts, chunk.statuses, len(chunk.firsts) - 1
+    statuses, firsts = chunk.statuses, chunk.firsts + array("q", (stop,))
     before, following = beside
-    at = done = 0
-    moves: dict[tuple[T, T], int] = {}
+    around: list[T | None] = [*statuses, following, before]  # of which the last is also at -1
+    at = done = records = 0
+    old = new = statuses[0]
+    moves: list[tuple[T, T, int]] = []  # those of neighbours that are alike together
     for first, last, status in pieces:
         at = bisect_left(firsts, first, at)
-        if at > top or firsts[at] != first:
+        if firsts[at] != first or firsts[at + 1] != last + 1:
             break
-        if (firsts[at + 1] if at < top else stop) != last + 1:
+        if around[at - 1] is status or around[at + 1] is status:
             break
-        if (statuses[at - 1] if at else before) is status:
-            break
-        if (statuses[at + 1] if at < top else following) is status:
-            break
-        moved = (statuses[at], status)
-        moves[moved] = moves.get(moved, 0) + last - first + 1
-        statuses[at] = status
+        if status is not new or statuses[at] is not old:
+            moves.append((old, new, records))
+            old, new, records = statuses[at], status, 0
+        statuses[at] = around[at] = status
+        records += last - first + 1
         done += 1
-    for (old, new), records in moves.items():
-        move(old, new, records)
-        chunk.seen.add(new)
+    moves.append((old, new, records))
+    for was, now, count in moves:
+        if count:
+            move(was, now, count)
+            chunk.seen.add(now)
     if len(chunk.seen) > CHUNK_RUNS:
         chunk.see_again()  # what is in it no more would be kept alive
     return done

@@ -224,10 +224,9 @@ class Runs:
             chunk = self._chunks[index]
             if wanted.isdisjoint(chunk.seen):
                 continue
-            firsts, held, found_any = chunk.firsts, chunk.statuses, False
-            count = len(firsts)
-            for at in range(max(bisect_right(firsts, offset) - 1, 0), count):
-                status = held[at]
+            firsts, count, found_any = chunk.firsts, len(chunk.firsts), False
+            low = max(bisect_right(firsts, offset) - 1, 0)
+            for at, status in enumerate(chunk.statuses[low:], low):
                 if status in wanted:
                     stop = firsts[at + 1] if at + 1 < count else self._stop(index)
                     found_any = True

@@ -13,7 +13,7 @@ durable: so it is never in neither place (design §8).
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import assert_never
 
 from headrace.core.errors import Refused, Why
@@ -48,6 +48,7 @@ from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs, after
 
 # Twice as fast as by its name: one for each range that was released alone.
 _made: Callable[[tuple[object, ...]], Acquired] = partial(tuple.__new__, Acquired)
+_ENOUGH_RUNS_MAX = 10_000  # that are kept for who asks again: a megabyte
 _NEVER = 1 << 15  # more deliveries than can be counted
 
 
@@ -59,6 +60,7 @@ class SharePartition:
         self.state_epoch = state_epoch
         self.runs = Runs(start)
         self.leaving: frozenset[MemberId] = frozenset()  # whose records are being released
+        self._enough: tuple[int, int, list[Piece]] | None = None  # what was asked last, and told
 
     @property
     def start(self) -> int:
@@ -85,6 +87,26 @@ class SharePartition:
         """Where a reader looks first: the first AVAILABLE record, or SPEO."""
         first = next(self.runs.available(self.start), None)
         return self.end if first is None else first[0]
+
+    def enough(self, offset: int, records: int) -> Iterable[Piece]:
+        """AVAILABLE runs, the first of which holds or follows `offset`, until they are `records`.
+
+        Who asks again before anything changed, also from further on, is told without a look.
+        """
+        if self._enough is not None:
+            begin, asked, pieces = self._enough
+            if asked == records and begin <= offset <= (pieces[0][0] if pieces else self.end):
+                return pieces
+        found, left, rest = list[Piece](), records, self.runs.available(offset)
+        for piece in rest:
+            found.append(piece)
+            left -= piece[1] - piece[0] + 1
+            if left <= 0:
+                break
+            if len(found) >= _ENOUGH_RUNS_MAX:
+                return chain(found, rest)
+        self._enough = offset, records, found
+        return found
 
     def next_deadline(self) -> MonoMs | None:
         """When the next acquisition lock ends; in the past while more than a portion has ended."""
@@ -133,6 +155,7 @@ class SharePartition:
 
     def apply_all(self, events: Iterable[Event]) -> None:
         """Apply events in order, those that lay runs one behind the other in one go."""
+        self._enough = None
         laying = Laying(self.runs)
         for event in events:
             if isinstance(event, Acquired):  # by the hundred: matching costs twice as much
@@ -163,7 +186,7 @@ class SharePartition:
         from_offset, to_offset = command.batches[0].first, command.batches[-1].last
         left = command.records_max
         near = shrinks_from(policy.delivery_limit) if command.isolate else _NEVER
-        for first, last, status in self.runs.available(from_offset):
+        for first, last, status in self.enough(from_offset, left):
             if left <= 0 or first > to_offset:
                 break
             stored = status.deliveries
