@@ -82,28 +82,48 @@ def test_through_is_up_to_the_batch_of_an_offset(
         assert list(found.headers) == [batches.headers(data)[0] for data in expected]
 
 
-def test_a_reader_that_goes_on_reads_once(
-    disk: Disk, append: Append, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = SegmentedLog(disk, FOLDER)
-    for _ in range(200):
-        append(log, b"a", b"b", size=100)
-    offset, reads = 0, []
+@pytest.fixture
+def reads(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where the file was read from since."""
+    found: list[int] = []
     file = type(disk.open(f"{FOLDER}/{0:020d}.log"))
     pread = file.pread
 
     def counted(self: File, count: int, position: int) -> bytes:
-        reads.append(position)
+        found.append(position)
         return pread(self, count, position)
 
     monkeypatch.setattr(file, "pread", counted)
-    rounds = 0
+    return found
+
+
+def test_a_reader_that_goes_on_reads_once(disk: Disk, append: Append, reads: list[int]) -> None:
+    log = SegmentedLog(disk, FOLDER)
+    for _ in range(200):
+        append(log, b"a", b"b", size=100)
+    reads.clear()
+    offset = rounds = 0
     while offset < log.end_offset:
         data = log.read_bytes(offset, 2000)
         offset = batches.headers(data)[-1].last_offset + 1
         rounds += 1
     assert rounds > 10
     assert len(reads) <= rounds + 1, "but for the first, which had to look for its batch"
+
+
+def test_who_goes_on_inside_the_batch_that_was_read_last_reads_once(
+    disk: Disk, append: Append, reads: list[int]
+) -> None:
+    log = SegmentedLog(disk, FOLDER)
+    for _ in range(50):
+        append(log, *[b"a"] * 9, size=100)
+    reads.clear()
+    starts = range(0, log.end_offset - 8, 4)
+    for offset in starts:
+        piece = log.read_through(offset, offset + 3, 1 << 20, end=log.end_offset)
+        assert piece.headers[0].base_offset == offset // 9 * 9
+        assert piece.headers[-1].base_offset == (offset + 3) // 9 * 9
+    assert len(reads) <= len(starts) + 1, "but for the first, which had to look for its batch"
 
 
 def test_more_readers_than_are_remembered(disk: Disk, append: Append) -> None:
@@ -126,6 +146,20 @@ def test_a_stop_where_another_batch_stands_now_is_no_hint(disk: Disk, append: Ap
     for position in (first, first + 7, 4 * first, 9 * first):
         log._stops._positions[4] = next(iter(log._segments)), position
         assert batches.headers(log.read_bytes(4, 1))[0].base_offset == 4
+
+
+def test_another_batch_where_the_last_one_was_read_is_no_hint(disk: Disk, append: Append) -> None:
+    log = SegmentedLog(disk, FOLDER)
+    for _ in range(4):
+        append(log, b"a", b"b")
+    piece = log.read_through(2, 2, 1 << 20, end=8)
+    (header,) = piece.headers
+    segment = next(iter(log._segments))
+    # As if the file had been cut and written anew since, at another batch, within one, or longer.
+    other, longer = header._replace(base_offset=3), header._replace(last_offset_delta=5)
+    for was, position in ((other, 0), (other, 7), (other, 9 * header.size), (longer, header.size)):
+        log._stops._latest = segment, was, position
+        assert log.read_through(4, 4, 1 << 20, end=8).headers[0].base_offset == 4
 
 
 def test_offsets_outside_and_damage_are_told(disk: Disk, append: Append) -> None:

@@ -195,7 +195,7 @@ class SharePoll:
         )
         events = self._decide(On(key, command), found)
         acquired = [
-            (event.span.first, event.span.last, event.deliveries)
+            ((span := event.span).first, span.last, event.deliveries)
             for event in events
             if type(event) is Acquired
         ]

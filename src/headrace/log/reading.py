@@ -1,7 +1,8 @@
 """Reading a log as bytes: whole batches, cut without looking at more of them than is needed.
 
 A reader that goes on where it stopped is the usual one, so the last stops are remembered: one
-`pread` then serves it. A stop is a hint; it counts only when the batch of that offset stands there.
+`pread` then serves it. One that reads up to an offset goes on inside the batch that it read last,
+which is remembered too. Both are hints; they count only when the batch of that offset stands there.
 """
 
 import struct
@@ -48,6 +49,7 @@ class Stops:
 
     def __init__(self) -> None:
         self._positions: dict[int, tuple[Source, int]] = {}
+        self._latest: tuple[Source, BatchHeader, int] | None = None  # the batch, its position
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -106,6 +108,7 @@ class Stops:
             data = more
         if headers:
             self._remember(headers[-1].last_offset + 1, segment, position + size)
+            self._latest = segment, headers[-1], position + size - headers[-1].size
         return Slice(data if size == len(data) else memoryview(data)[:size], headers)
 
     def _read(
@@ -141,6 +144,12 @@ class Stops:
             data = _bytes(segment, position, max_bytes, stop)
             if _begins_with(data, offset):
                 return data, position
+        if self._latest is not None:
+            known, header, position = self._latest
+            if known is segment and header.base_offset <= offset <= header.last_offset:
+                data = _bytes(segment, position, max_bytes, stop)
+                if _begins_with(data, header.base_offset) and read_header(data, 0) == header:
+                    return data, position
         found = segment.find(offset)
         if found is None:
             return None
