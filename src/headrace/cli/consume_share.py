@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.cli.consume_format import Format, Shared
+from headrace.cli.consume_format import Format, shared
 from headrace.cli.decoders import Undecodable
 from headrace.cli.ending import Trouble, stopping, tell
 from headrace.client.connection import Cluster
@@ -125,7 +125,7 @@ class SharedReading:
 
     def _write_one(self, record: SyncShareRecord) -> bool:
         try:
-            line = self._write(Shared(record))
+            line = self._write(shared(record))
         except Undecodable as error:
             place = f"{record.topic}-{record.partition} offset {record.offset}"
             if not self._wanted.rejects_errors:
