@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli import group_options
 from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
 from headrace.cli.ending import Trouble, ending, tell
 from headrace.cli.group_options import (
@@ -101,31 +102,17 @@ _Export = Annotated[bool, typer.Option("--export", help="Print the new offsets a
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked of groups, by the names of the options."""
+class Asked(group_options.Asked):
+    """What is asked of consumer groups."""
 
-    group: list[str]
-    all_groups: bool
-    topic: list[str]
-    all_topics: bool
-    members: bool
-    offsets: bool
-    state: str | None
     type: str | None
-    verbose: bool
-    to_earliest: bool
-    to_latest: bool
     to_offset: int | None
     shift_by: int | None
     to_current: bool
-    to_datetime: str | None
     by_duration: str | None
     from_file: Path | None
-    dry_run: bool
-    execute: bool
     export: bool
     validate_regex: str | None
-    as_json: bool
 
 
 class _Command(ValuesOptional):

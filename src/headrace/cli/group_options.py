@@ -1,6 +1,7 @@
 """What the options of `headrace consumer-groups` and `headrace share-groups` have in common."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -35,6 +36,26 @@ Timeout = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of groups of either kind, by the names of the options."""
+
+    group: list[str]
+    all_groups: bool
+    topic: list[str]
+    all_topics: bool
+    members: bool
+    offsets: bool
+    state: str | None
+    verbose: bool
+    to_earliest: bool
+    to_latest: bool
+    to_datetime: str | None
+    dry_run: bool
+    execute: bool
+    as_json: bool
+
+
 class ValuesOptional(TyperCommand):
     """Options that may stand alone; they are read as if an empty value followed."""
 
@@ -63,7 +84,7 @@ def one_action(given: Mapping[str, Any], actions: Sequence[str], only_with: Only
     return action
 
 
-def check_described(asked: Any) -> None:
+def check_described(asked: Asked) -> None:
     """Raises: Trouble when --describe is asked for two things at once, or for states by name."""
     wanted = [name for name in _SHOWN if is_given(getattr(asked, name))]
     if len(wanted) > 1:
@@ -72,7 +93,7 @@ def check_described(asked: Any) -> None:
         raise Trouble(f"--describe does not take a value for --state: {asked.state!r}")
 
 
-def check_scenario(asked: Any, scenarios: Sequence[str]) -> None:
+def check_scenario(asked: Asked, scenarios: Sequence[str]) -> None:
     """Raises: Trouble unless --reset-offsets is told one scenario, and one thing to do with it."""
     if asked.dry_run and asked.execute:
         raise Trouble("--reset-offsets only accepts one of --execute and --dry-run")

@@ -4,7 +4,6 @@ Options and tables are those of Kafka 4.3's ShareGroupCommand. Errors are one li
 the exit code is 1 when anything failed (Kafka's tool exits 0).
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfi
 from headrace.cli.ending import Trouble, ending
 from headrace.cli.group_options import (
     TIMEOUT_MS,
+    Asked,
     Describe,
     Execute,
     Group,
@@ -70,26 +70,6 @@ _Topic = Annotated[
 _AllTopics = Annotated[bool, typer.Option("--all-topics", help="All that the group reads.")]
 _Verbose = Annotated[bool, typer.Option("--verbose", help="Describe epochs too.")]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the new offsets, set none.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked of share groups, by the names of the options."""
-
-    group: list[str]
-    all_groups: bool
-    topic: list[str]
-    all_topics: bool
-    members: bool
-    offsets: bool
-    state: str | None
-    verbose: bool
-    to_earliest: bool
-    to_latest: bool
-    to_datetime: str | None
-    dry_run: bool
-    execute: bool
-    as_json: bool
 
 
 def register(app: typer.Typer) -> None:
