@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.broker.partition import Partition
 from headrace.client.connection import Cluster
 from headrace.client.leases import Lease
 
@@ -168,6 +169,20 @@ def test_offsets_and_lag(admin: Admin) -> None:
     assert admin.places()[TOPIC, 0] == (4, 4)
     (topic,) = admin.offsets(version=0).topics
     assert [one.start_offset for one in topic.partitions] == [4, 0]
+
+
+def test_a_log_that_cannot_be_opened_has_no_lag(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(self: Partition) -> int:
+        raise OSError(f"{self.name} cannot be opened: it is damaged")
+
+    admin.altered((TOPIC, 0, 0))
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "high_watermark", property(unreadable))
+        told = admin.offsets().topics[0].partitions[0]
+    assert (told.error_code, told.start_offset, told.lag) == (56, -1, -1)
+    assert told.error_message.endswith("cannot be opened: it is damaged")
 
 
 def test_what_is_not_there_has_no_offsets_and_is_no_error(admin: Admin) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.broker.dispatch import Dispatcher, Peer, Pending
 from headrace.broker.errors import Code
+from headrace.broker.partition import Partition
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
 from headrace.core.shard_words import AlterShareOffsets
@@ -46,14 +47,27 @@ class Broker(Inside):
             partition.append_records([Record(0, 5, b"k", b"v")] * BATCH)
 
     def fetch(
-        self, member: str, *acked: range, wait_ms: int = 0, records: int = WINDOW
+        self,
+        member: str,
+        *acked: range,
+        wait_ms: int = 0,
+        records: int = WINDOW,
+        connection: int | None = None,
+        apart: bool = False,
     ) -> "asyncio.Future[Any]":
-        """The only partition of what a ShareFetch that accepts these ranges is answered."""
+        """The only partition of what a ShareFetch that accepts these ranges is answered.
+
+        `connection` is the member's own if none is given. `apart` names the partition with each
+        range anew.
+        """
         said = [
             {"first_offset": one[0], "last_offset": one[-1], "acknowledge_types": ACCEPT}
             for one in acked
         ]
-        part = {"partition_index": 0, "acknowledgement_batches": said}
+        parts = [
+            {"partition_index": 0, "acknowledgement_batches": some}
+            for some in ([[one] for one in said] if apart else [said])
+        ]
         body = codec.encode_request(
             FETCH,
             2,
@@ -66,13 +80,14 @@ class Broker(Inside):
                 "max_bytes": 1 << 20,
                 "max_records": records,
                 "batch_size": records,
-                "topics": [{"topic_id": self.topic_id, "partitions": [part]}],
+                "topics": [{"topic_id": self.topic_id, "partitions": parts}],
                 "forgotten_topics_data": [],
             },
         )
         self.epochs[member] += 1
         frame = bytearray(struct.pack(">hhih", FETCH, 2, 1, -1) + b"\0" + body)
-        response = self.dispatcher.respond(frame, Peer(ord(member), "there", 1))
+        peer = Peer(ord(member) if connection is None else connection, "there", 1)
+        response = self.dispatcher.respond(frame, peer)
         return asyncio.ensure_future(self._partition(response))
 
     async def until_waiting(self, count: int) -> None:
@@ -174,5 +189,50 @@ def test_a_fault_is_told_and_takes_what_was_acquired(waiting: Sequence[str]) -> 
                 break
             await asyncio.sleep(0.01)
         assert acquired(again) == list(ALL), "they were not accepted"
+
+    run(work)
+
+
+def test_a_poll_acquires_nothing_once_its_member_went_on_elsewhere() -> None:
+    """Who would read it is gone, and it would be locked for nobody."""
+
+    async def work(broker: Broker) -> None:
+        assert acquired(await broker.fetch("a")) == list(ALL)
+        left = broker.fetch("b", wait_ms=1_000)
+        await broker.until_waiting(1)
+        broker.epochs["b"] = 0
+        again = broker.fetch("b", wait_ms=1_000, connection=1)
+        await broker.until_waiting(2)
+        await broker.fetch("a", ALL, records=0)
+        assert acquired(await again) == list(range(WINDOW, 2 * WINDOW))
+        broker.services.waits.close()
+        assert acquired(await left) == []
+
+    run(work)
+
+
+@pytest.mark.parametrize("ranges", [(range(1), range(500, 501)), (range(500, 501), range(1))])
+def test_a_partition_named_twice_is_told_what_failed(ranges: Sequence[range]) -> None:
+    async def work(broker: Broker) -> None:
+        assert acquired(await broker.fetch("a")) == list(ALL)
+        told = await broker.fetch("a", *ranges, apart=True)
+        assert told.acknowledge_error_code == Code.INVALID_REQUEST
+
+    run(work)
+
+
+def test_a_log_that_cannot_be_opened_is_an_error_of_its_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others are read over the same connection."""
+
+    def unreadable(self: Partition) -> int:
+        raise OSError(f"{self.name} cannot be opened: it is damaged")
+
+    async def work(broker: Broker) -> None:
+        monkeypatch.setattr(Partition, "high_watermark", property(unreadable))
+        told = await broker.fetch("a")
+        assert told.error_code == Code.STORAGE_ERROR
+        assert told.error_message == "orders-0 cannot be opened: it is damaged"
 
     run(work)
