@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from headrace.client.errors import Closed
-from headrace.client.share_consumer.consumer import Face, work
+from headrace.client.share_consumer.consumer import Face, on_thread, work
 from headrace.client.share_consumer.engine import Engine
 from headrace.client.share_consumer.records import (
     Acknowledgement,
@@ -91,7 +91,7 @@ class SyncShareRecord(BaseRecord):
     def renew(self) -> SyncAcknowledgement:
         """Begin its lock anew; locks are renewed in time without this. Raises: as `accept`."""
         self._must_be_open()
-        return SyncAcknowledgement(self._loop, lambda: self.hand.renew(self))
+        return SyncAcknowledgement(self._loop, lambda: self.hand.say(self, Verdict.RENEW))
 
     def __enter__(self) -> Self:
         return self
@@ -213,7 +213,8 @@ class SyncShareConsumer(Face):
         with ThreadPoolExecutor(concurrency, thread_name_prefix="headrace-handler") as threads:
 
             async def call(record: BaseRecord) -> None:
-                await self._loop.run_in_executor(threads, handler, _shown([record])[0])
+                (shown,) = _shown([record])
+                await self._loop.run_in_executor(threads, on_thread, handler, shown)
 
             working = work(self._started, call, concurrency=concurrency, prefetch=prefetch)
             future = asyncio.run_coroutine_threadsafe(working, self._loop)
@@ -223,11 +224,6 @@ class SyncShareConsumer(Face):
                 self.stop()
                 ended(future)
                 raise
-
-    def stop(self) -> None:
-        """Take no more records: iterating and `run` end, polls return nothing."""
-        if self._engine is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._engine.stop)
 
     async def _make_engine(self) -> Engine:
         loop = asyncio.get_running_loop()
