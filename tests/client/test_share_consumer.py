@@ -4,16 +4,11 @@ they end. What Apache Kafka has too is in tests/conformance/test_share_client.py
 
 import asyncio
 import gc
-import itertools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 import headrace
 from headrace.client.connection import Cluster
@@ -21,50 +16,7 @@ from headrace.client.errors import BrokerError
 from headrace.client.records import read_records
 from headrace.wire.batches import Record
 
-SECONDS_MAX = 30.0
-_NUMBERS = itertools.count(1)
-
-
-class Rig:
-    """A group of its own on a topic of its own, begun at the topic's start."""
-
-    def __init__(self, servers: str) -> None:
-        number = next(_NUMBERS)
-        self.servers = servers
-        self.topic, self.group = f"jobs-{number}", f"work-{number}"
-        self.admin = headrace.SyncAdmin(servers)
-        self.admin.create_topic(self.topic, 1)
-        self.configure({"share.auto.offset.reset": "earliest"})
-
-    def configure(self, values: dict[str, str]) -> None:
-        group = headrace.ResourceType.GROUP
-        self.admin.incremental_alter_configs(group, self.group, values=values)
-
-    def produce(self, *values: str, topic: str = "", partition: int = 0) -> None:
-        producer = Producer({"bootstrap.servers": self.servers})
-        for value in values:
-            producer.produce(topic or self.topic, value.encode(), partition=partition)
-        assert producer.flush(SECONDS_MAX) == 0
-
-    @property
-    def about(self) -> dict[str, Any]:
-        return {"group": self.group, "topics": [self.topic]}
-
-    @asynccontextmanager
-    async def consumer(self, **settings: Any) -> AsyncIterator[headrace.ShareConsumer]:
-        async with (
-            asyncio.timeout(SECONDS_MAX),
-            headrace.ShareConsumer(self.servers, **(self.about | settings)) as consumer,
-        ):
-            yield consumer
-
-    def sync(self) -> headrace.SyncShareConsumer:
-        return headrace.SyncShareConsumer(self.servers, **self.about)
-
-    def members(self) -> int:
-        described = self.admin.describe_share_groups([self.group])[self.group]
-        assert not isinstance(described, BrokerError)
-        return len(described.members)
+from .share_rig import SECONDS_MAX, Rig, until
 
 
 @pytest.fixture
@@ -72,11 +24,6 @@ def rig(running: headrace.Broker) -> Any:
     made = Rig(running.bootstrap_servers)
     yield made
     made.admin.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 -- what it waits for are counts, without events
-        await asyncio.sleep(0.005)
 
 
 def test_a_reason_stands_with_the_dead_letter(rig: Rig) -> None:
@@ -302,103 +249,3 @@ def test_the_sync_face_that_cannot_start() -> None:
     with pytest.raises(headrace.Unreachable):
         headrace.SyncShareConsumer("127.0.0.1:1", group="g", topics=["t"], timeout_s=0.2).start()
     assert not [one for one in threading.enumerate() if one.name.startswith("headrace-share")]
-
-
-def test_a_handler_on_a_thread_may_decide_itself(rig: Rig) -> None:
-    rig.produce("a")
-
-    async def story() -> None:
-        async with rig.consumer() as consumer:
-            asyncio.get_running_loop().set_debug(True)  # which forbids what is not for threads
-            settled = threading.Event()
-
-            def handler(record: headrace.ShareRecord) -> None:
-                record.renew()
-                record.accept()
-                assert settled.wait(SECONDS_MAX), "sent while the handler still runs"
-                consumer.stop()
-
-            working = asyncio.create_task(consumer.run(handler, prefetch=0))
-            await until(lambda: consumer.stats.accepted == 1)
-            settled.set()
-            await working
-            await consumer.commit()
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize("is_sync", [False, True])
-def test_a_handler_that_raises_stop_iteration_ends_nothing(
-    rig: Rig, caplog: pytest.LogCaptureFixture, *, is_sync: bool
-) -> None:
-    rig.produce("a")
-    deliveries: list[int] = []
-
-    def work(consumer: Any, record: Any) -> None:
-        deliveries.append(record.delivery_count)
-        if record.delivery_count == 2:
-            consumer.stop()
-        else:
-            next(iter(()))
-
-    async def story() -> None:
-        async with rig.consumer() as consumer:
-            await consumer.run(partial(work, consumer))
-
-    if is_sync:
-        with rig.sync() as consumer:
-            consumer.run(partial(work, consumer))
-    else:
-        asyncio.run(story())
-    assert deliveries == [1, 2]
-    assert "the handler raised StopIteration" in caplog.text
-
-
-def test_what_is_told_of_a_handler_that_fails_after_its_verdict(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
-    rig.produce("a")
-
-    async def story() -> None:
-        async with rig.consumer() as consumer:
-
-            async def handler(record: headrace.ShareRecord) -> None:
-                await record.accept()
-                consumer.stop()
-                raise ValueError("too late")
-
-            await consumer.run(handler)
-
-    asyncio.run(story())
-    assert "its verdict was given before" in caplog.text
-    assert "released it" not in caplog.text
-
-
-def test_a_group_that_does_not_renew_is_told_whatever_the_number_of_partitions(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
-    rig.configure({"share.renew.acknowledge.enable": "false"})
-    rig.admin.create_partitions(rig.topic, 4)
-    for partition in range(4):
-        rig.produce("a", partition=partition)
-
-    async def story() -> None:
-        async with rig.consumer() as consumer:
-            found: list[headrace.ShareRecord] = []
-            while len(found) < 4:
-                found += await consumer.poll()
-            for record in found:
-                record.renew()
-            await until(lambda: "share.renew.acknowledge.enable is false" in caplog.text)
-
-    asyncio.run(story())
-
-
-def test_a_topic_that_is_not_there_is_told_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    async def story() -> None:
-        async with rig.consumer(topics=["mistyped"]) as consumer:
-            await until(lambda: "there is no topic mistyped; waiting for one" in caplog.text)
-            assert await consumer.poll(timeout_s=0) == []
-
-    asyncio.run(story())
-    assert caplog.text.count("mistyped; waiting") == 1

@@ -30,7 +30,7 @@ _JOIN, _LEAVE = 0, -1
 _AGAIN = frozenset({14, 15, 16})  # the coordinator loads, is away, is another
 _FORGOTTEN = frozenset({25, 69, 110})  # unknown member, unknown group, fenced epoch
 _GROUP = 0
-_NO_TOPIC = 3
+_NO_TOPIC = frozenset({3, 17})  # unknown, or such that none can have it
 _FIRST_PAUSE_S, _PAUSE_S_MAX = 0.05, 1.0
 _UNASSIGNED_S = 0.5  # between heartbeats without partitions: Kafka assigns with a later one
 _UNASSIGNED_FOR_S = 10.0
@@ -97,7 +97,7 @@ class Control:
             "include_topic_authorized_operations": False,
         }
         answer = await self.ask(METADATA, METADATA_VERSION, asked)
-        missing = {topic.name for topic in answer.topics if topic.error_code == _NO_TOPIC}
+        missing = {topic.name for topic in answer.topics if topic.error_code in _NO_TOPIC}
         for name in sorted(missing - self._missing):
             LOG.warning(
                 "share group %s: there is no topic %s; waiting for one", settings.group, name
