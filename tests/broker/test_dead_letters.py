@@ -11,6 +11,7 @@ import pytest
 from crc32c import crc32c
 
 from headrace.broker.config import Config
+from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services, open_services
 from headrace.core.catalog import CreateTopic, DeleteTopic, Resource, SetConfigs
 from headrace.core.runs import State
@@ -247,6 +248,34 @@ def test_journal_that_failed_amid_a_copy_is_not_believed(tmp_path: Path) -> None
         await services.close()
 
     asyncio.run(work())
+
+
+def test_what_a_rebuilt_shard_finds_waiting_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody saw it become so: it was given up with a fault, and is in the journal after all."""
+
+    async def work() -> None:
+        services = await prepared(tmp_path)
+        shard = services.shares.shard(GROUP)
+        with monkeypatch.context() as patch:
+            patch.setattr(services.dead_letters, "_wait", lambda _: None)
+            await reject(services)
+        assert letters(services) == []
+        with monkeypatch.context() as patch:
+            patch.setattr(shard, "_append", _no_space)
+            accept = Acknowledge(MEMBER, [Acknowledged(Span(0, 0), [Verdict.ACCEPT])])
+            with pytest.raises(StorageFault):
+                await services.shares.ask(GROUP, On(key(services), accept))
+        await settled(services)
+        assert letters(services) == EXPECTED
+        await services.close()
+
+    asyncio.run(work())
+
+
+def _no_space(records: Any) -> None:
+    raise OSError(28, "no space left")
 
 
 def test_topic_deleted_by_a_process_that_died_is_forgotten(tmp_path: Path) -> None:

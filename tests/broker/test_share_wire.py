@@ -324,13 +324,6 @@ def test_a_fetch_that_may_bring_nothing_does_not_wait(member: Member) -> None:
     assert acquired(member.fetch(max_bytes=0, max_wait=1 << 30)) == []
 
 
-def test_an_acquire_mode_that_is_none_is_refused_and_moves_the_session(member: Member) -> None:
-    member.fetch()
-    refused = member.fetch(epoch=1, share_acquire_mode=2)
-    assert refused.error_code == 42
-    assert member.fetch(epoch=2).error_code == 0
-
-
 @pytest.mark.parametrize(
     ("reason", "kept"),
     [

@@ -30,7 +30,7 @@ from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
 from headrace.broker.topics import Topics
 from headrace.core.runs import Run, State
-from headrace.core.shard_words import Event, On
+from headrace.core.shard_words import Event, On, Restarted
 from headrace.core.share_words import DeadLettered, Settled, ShareKey
 from headrace.core.types import Span
 from headrace.wire import batches
@@ -74,12 +74,22 @@ class DeadLetters:
             await asyncio.wait([self._task])
 
     def _look(self, events: Sequence[Event]) -> None:
-        """Take notice of records that became ARCHIVING."""
+        """Take notice of records that became ARCHIVING, or are found so in a rebuilt shard."""
         for event in events:
             if isinstance(event, Settled) and event.state is State.ARCHIVING:
-                self._waiting[self._shares.shard(event.key.group)] = None
-                self._wanted.set()
+                self._wait(self._shares.shard(event.key.group))
                 return
+            if isinstance(event, Restarted):
+                # While the disk failed what became ARCHIVING may have been given up, and be found
+                # in the journal after all; as copies may that the journal does not know of.
+                for shard in {self._shares.shard(group) for group in event.groups}:
+                    if self._shares.machine_of(shard).archiving:
+                        self._in_doubt = True
+                        self._wait(shard)
+
+    def _wait(self, shard: Shard) -> None:
+        self._waiting[shard] = None
+        self._wanted.set()
 
     async def _run(self) -> None:
         pause = _RETRY_SECONDS_MIN
@@ -96,7 +106,7 @@ class DeadLetters:
                     except (OSError, StorageFault) as error:  # that of others may be written
                         failures.setdefault(key.group, error)
                         self._waiting[shard] = None
-            self._in_doubt = bool(failures)
+            self._in_doubt = bool(failures) or (self._in_doubt and bool(self._waiting))
             if not failures:
                 pause = _RETRY_SECONDS_MIN
                 continue
