@@ -117,3 +117,37 @@ def test_a_topic_that_is_not_there_is_told_once(rig: Rig, caplog: pytest.LogCapt
 
     asyncio.run(story())
     assert caplog.text.count("mistyped; waiting") == 1
+
+
+def test_a_reason_that_is_no_text_is_refused_at_once_and_ends_nothing(rig: Rig) -> None:
+    rig.produce("a", "b")
+    wrong: Any = ValueError("no such customer")
+
+    async def story() -> None:
+        async with rig.consumer() as consumer:
+            (record,) = await consumer.poll(1)
+            with pytest.raises(TypeError, match="a reason is text"):
+                record.reject(wrong)
+            with pytest.raises(TypeError, match="a reason is text"):
+                raise headrace.Reject(wrong)
+            await record.reject("caf\udce9 " + "x" * 1_000_000)  # more than a request might hold
+
+    asyncio.run(story())
+    with rig.sync() as consumer:
+        (other,) = consumer.poll(timeout_s=SECONDS_MAX)
+        with pytest.raises(TypeError, match="a reason is text"):
+            other.reject(wrong)
+        other.accept().result(SECONDS_MAX)
+    (listed,) = rig.admin.list_archived_share_records(rig.group).runs
+    assert listed.reason.startswith("caf\\udce9 xxx")
+
+
+def test_a_handler_that_closes_the_consumer(rig: Rig) -> None:
+    rig.produce("a")
+    consumer = rig.sync().start()
+    with pytest.raises(headrace.Closed, match="closed"):
+        consumer.run(lambda _: consumer.close())
+    with rig.sync() as again:
+        (record,) = again.poll(timeout_s=SECONDS_MAX)
+        assert record.delivery_count == 2
+        record.accept()

@@ -22,7 +22,13 @@ from headrace.client.share_consumer.parcels import (
     Saying,
 )
 from headrace.client.share_consumer.records import Acknowledgement, BaseRecord, lost, must_be_open
-from headrace.client.share_consumer.words import LockLost, Place, Verdict
+from headrace.client.share_consumer.words import (
+    LockLost,
+    Place,
+    Verdict,
+    must_be_text,
+    sendable_text,
+)
 
 PARCEL_SAYINGS_MAX = 10_000  # of one partition in one request
 _RENEW_PART = 3  # a lock is renewed when a third of its time has passed
@@ -101,14 +107,15 @@ class Hand:
         self, record: BaseRecord, verdict: Verdict, reason: str | None = None
     ) -> Acknowledgement:
         """Give a record its verdict, or have its lock renewed. Raises: `AlreadyAcknowledged`."""
-        answer = self.begin(record, verdict)
+        answer = self.begin(record, verdict, reason)
         self.file(record, verdict, reason, answer)
         return answer
 
     @staticmethod
-    def begin(record: BaseRecord, verdict: Verdict) -> Acknowledgement:
-        """The part of `say` that any thread may do. Raises: `AlreadyAcknowledged`."""
+    def begin(record: BaseRecord, verdict: Verdict, reason: str | None) -> Acknowledgement:
+        """The part of `say` that any thread may do. Raises: `AlreadyAcknowledged`; TypeError."""
         must_be_open(record)
+        must_be_text(reason)
         answer = Acknowledgement()
         if verdict is not Verdict.RENEW:
             record.said = answer
@@ -118,7 +125,8 @@ class Hand:
         self, record: BaseRecord, verdict: Verdict, reason: str | None, answer: Acknowledgement
     ) -> None:
         """The other part of `say`, for the event loop's own thread."""
-        saying = Saying(record.offset, record.offset, verdict, reason, record, answer)
+        told = None if reason is None else sendable_text(reason)
+        saying = Saying(record.offset, record.offset, verdict, told, record, answer)
         renews = verdict is Verdict.RENEW
         if renews and not self.renews:
             self._end([saying], Unsupported(_OFF))

@@ -128,7 +128,7 @@ class ShareRecord(BaseRecord):
         """It cannot be processed: nobody gets it again, and it goes where dead letters go.
 
         `reason` (1,024 bytes are kept) stands in Headrace's journal and with the dead letter;
-        Apache Kafka has no room for it. Raises: as `accept`.
+        Apache Kafka has no room for it. Raises: as `accept`; TypeError for what is no text.
         """
         return self._say(Verdict.REJECT, reason)
 
@@ -142,7 +142,7 @@ class ShareRecord(BaseRecord):
     def _say(self, verdict: Verdict, reason: str | None = None) -> Acknowledgement:
         if self.loop is None:
             return self.hand.say(self, verdict, reason)
-        answer = self.hand.begin(self, verdict)
+        answer = self.hand.begin(self, verdict, reason)
         self.loop.call_soon_threadsafe(self.hand.file, self, verdict, reason, answer)
         return answer
 

@@ -7,7 +7,7 @@ membership is kept while the caller works.
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,9 +20,10 @@ from headrace.client.share_consumer.records import (
     must_be_open,
     verdict_after,
 )
-from headrace.client.share_consumer.words import Reject, Verdict
+from headrace.client.share_consumer.words import Reject, Verdict, must_be_text
 
 T = TypeVar("T")
+_MEANWHILE = "the consumer was closed meanwhile"
 
 
 class SyncAcknowledgement:
@@ -84,7 +85,7 @@ class SyncShareRecord(BaseRecord):
         """It cannot be processed: nobody gets it again, and it goes where dead letters go.
 
         `reason` (1,024 bytes are kept) stands in Headrace's journal and with the dead letter;
-        Apache Kafka has no room for it. Raises: as `accept`.
+        Apache Kafka has no room for it. Raises: as `accept`; TypeError for what is no text.
         """
         return self._give(Verdict.REJECT, reason)
 
@@ -114,6 +115,7 @@ class SyncShareRecord(BaseRecord):
 
     def _give(self, verdict: Verdict, reason: str | None = None) -> SyncAcknowledgement:
         self._must_be_open()
+        must_be_text(reason)
         self._has_verdict = True
         return SyncAcknowledgement(self._loop, lambda: self.hand.say(self, verdict, reason))
 
@@ -224,6 +226,8 @@ class SyncShareConsumer(Face):
                 self.stop()
                 ended(future)
                 raise
+            except CancelledError as error:
+                raise Closed(_MEANWHILE) from error
 
     async def _make_engine(self) -> Engine:
         loop = asyncio.get_running_loop()
@@ -269,6 +273,8 @@ def ended(future: Future[T], timeout_s: float | None = None) -> T:
     """The result of a call on the event loop, which is cancelled when the wait for it is."""
     try:
         return future.result(timeout_s)
+    except CancelledError as error:
+        raise Closed(_MEANWHILE) from error
     except BaseException:
         future.cancel()
         raise
