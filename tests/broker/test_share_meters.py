@@ -183,6 +183,14 @@ def test_a_deleted_group_takes_its_series_along(broker: headrace.Broker, one: Sh
     assert counted(broker) == {}
 
 
+def test_a_group_that_does_not_exist_is_not_told(broker: headrace.Broker) -> None:
+    """It had a member, whose topics are not there."""
+    about: dict[str, Any] = {"group": "left", "topics": ["mistyped"]}
+    with headrace.SyncShareConsumer(broker.bootstrap_servers, **about):
+        assert series(broker)["headrace_share_group_members"] == {("left",): 1}
+    assert not series(broker).get("headrace_share_group_members")
+
+
 @pytest.mark.parametrize(("granularity", "labels"), [("topic", ("g", "orders")), ("none", ("g",))])
 def test_counters_are_summed_up(
     connecting: Connecting, granularity: str, labels: tuple[str, ...]

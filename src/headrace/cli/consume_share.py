@@ -80,8 +80,6 @@ class SharedReading:
     def run(self, cluster: Cluster) -> None:
         """Read until something ends it. Raises: Trouble, BrokerError, BrokenPipeError."""
         is_there = self._wanted.topic in describe_topics(cluster, [self._wanted.topic])
-        if not is_there:
-            tell("consume", f"there is no topic {self._wanted.topic}; waiting for one")
         with stopping(self._stop):
             try:
                 self._consumer.start()

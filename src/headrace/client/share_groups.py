@@ -12,6 +12,7 @@ from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, check, refusal
 from headrace.client.group_offsets import PartitionResults, left_out, partition_results
 from headrace.client.groups import GroupListing, assigned, delete_groups, list_groups
+from headrace.client.names import several
 from headrace.client.nodes import Node, at_coordinator, at_coordinators
 from headrace.client.offsets import Spec, TopicPartition, by_topic, offsets_at
 
@@ -94,7 +95,7 @@ def describe_share_groups(
             for one in answer.groups
         }
 
-    return at_coordinators(cluster, groups, "describing share groups", asking)
+    return at_coordinators(cluster, several(groups, "groups"), "describing share groups", asking)
 
 
 def list_share_group_offsets(
@@ -203,7 +204,7 @@ def delete_share_group_offsets(
     `Unsupported` on Kafka before 4.1; otherwise as `Cluster`.
     """
     what = f"deleting offsets of share group {group!r}"
-    wanted = list(dict.fromkeys(topics))
+    wanted = list(dict.fromkeys(several(topics, "topics")))
     request = {"group_id": group, "topics": [{"topic_name": one} for one in wanted]}
 
     def asking(node: Node) -> dict[str, BrokerError | None]:
