@@ -10,6 +10,8 @@ Both brokers run at the same time, with what they ship with, and take turns at t
   accepts the one before. Records/s from the first records on until the last are acknowledged.
 - many: four Java consumers, four partitions. members: eight on one partition; `_fairness` is what
   the slowest got of what the fastest got.
+- perf_tool: kafka-share-consumer-perf-test, a new process each round, by the rate that it prints,
+  which counts from `subscribe`: Kafka's first assignment of five seconds is in it.
 - first_record: from `subscribe` to the first record of a new group (`first_record.py`).
 - holes: one member acquires 1,000,000 records and releases every second; another acquires 100 at a
   time, which are 100 ranges: the 99th percentile of its answers. Then the broker is stopped, and
@@ -17,9 +19,9 @@ Both brokers run at the same time, with what they ship with, and take turns at t
   beside it with the 10,000 in flight that it allows.
 
 `_cpu` is processor time of the broker a record, which neighbours on the machine change less than
-rates; `_client_cpu` that of the client. With --quick a part of the work in one round. The last line
-is one JSON object: keys in `_s` and `_ms` are Headrace's own (`kafka_`: Kafka's), all other figures
-are Headrace / Kafka.
+rates; `_client_cpu` that of the client. With --quick two parts, less of them, in one round. The
+last line is one JSON object: keys in `_s`, `_ms` and `_mb` are Headrace's own (`kafka_`: Kafka's),
+all other figures are Headrace / Kafka.
 """
 
 import argparse
@@ -206,6 +208,39 @@ def _rates(
     return ratios
 
 
+def _perf_tool(work: Work) -> Figures:
+    """Records/s as Kafka's own tool tells them."""
+    found: dict[str, list[float]] = {name: [] for name in BROKERS}
+    with ExitStack() as stack:
+        brokers = {name: stack.enter_context(running(kind)) for name, kind in BROKERS.items()}
+        for broker in brokers.values():
+            _fill(broker, 1, work.records)
+        for number in range(-1, work.rounds):
+            for name in sorted(brokers, reverse=bool(number % 2)):
+                rate = _told_by_tool(brokers[name], work.records)
+                if number >= 0:
+                    _show("perf_tool", name, {"rate": rate})
+                    found[name].append(rate)
+    ours, theirs = (statistics.median(found[name]) for name in ("headrace", "kafka"))
+    return {"perf_tool_rate": ours / theirs}
+
+
+def _told_by_tool(broker: Broker, records: int) -> float:
+    group = f"group-{next(_groups)}"
+    _configure(broker, group, share_auto_offset_reset="earliest")
+    command = java(
+        "org.apache.kafka.tools.ShareConsumerPerformance", "--topic", _TOPIC, "--group", group,
+        "--num-records", str(records), "--bootstrap-server", broker.servers,
+    )  # fmt: skip
+    told = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=_SECONDS_MAX
+    ).stdout.splitlines()
+    named, values = (line.split(", ") for line in told[-2:])
+    row = dict(zip(named, values, strict=True))
+    assert int(row["data.consumed.in.nMsg"]) >= records, "the tool gave up"
+    return float(row["nMsg.sec"])
+
+
 # ---- the first record
 
 
@@ -228,7 +263,7 @@ def _holes(work: Work) -> Figures:
         is_ours = name == "headrace"
         in_flight = work.in_flight if is_ours else min(work.in_flight, _KAFKA_IN_FLIGHT_MAX)
         with prepared(kind) as broker:
-            figures = _with_holes(broker, in_flight)
+            figures = _with_holes(broker, in_flight, restarts=is_ours or work.rounds > 1)
         _show(f"holes of {in_flight:,}", name, figures)
         wanted = {
             figure: value for figure, value in figures.items() if is_ours or "acquire" in figure
@@ -239,8 +274,8 @@ def _holes(work: Work) -> Figures:
     return told
 
 
-def _with_holes(broker: Broker, in_flight: int) -> Figures:
-    """Milliseconds of acquisitions, seconds of recovery, MB."""
+def _with_holes(broker: Broker, in_flight: int, *, restarts: bool) -> Figures:
+    """Milliseconds of acquisitions, seconds of recovery when it `restarts`, MB."""
     limits = {
         "group.share.partition.max.record.locks": str(in_flight),
         "group.share.max.partition.max.record.locks": str(max(in_flight, _KAFKA_IN_FLIGHT_MAX)),
@@ -267,6 +302,8 @@ def _with_holes(broker: Broker, in_flight: int) -> Figures:
         "memory_mb": broker.resident_mb(),
     }
     broker.stop()
+    if not restarts:
+        return figures
     figures["recovery_s"], figures["recovery_cpu_s"] = _recovery(broker, limits)
     broker.kill()
     figures["recovery_after_kill_s"], _ = _recovery(broker, limits)
@@ -299,10 +336,11 @@ PARTS: dict[str, Callable[[Work], Figures]] = {
     "confluent": functools.partial(_rates, "confluent", _confluent, 1, 1),
     "many": functools.partial(_rates, "many", _java, 4, 4),
     "members": functools.partial(_rates, "members", _java, 1, 8),
+    "perf_tool": _perf_tool,
     "first_record": _first_record,
     "holes": _holes,
 }
-QUICK_PARTS = ("java", "confluent", "holes")
+QUICK_PARTS = ("java", "holes")
 
 
 if __name__ == "__main__":

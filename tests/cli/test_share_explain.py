@@ -11,10 +11,14 @@ import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 
 import headrace
+from headrace.cli import offsets_journal
 from headrace.cli.ending import Trouble
 from headrace.cli.share_explain import parsed
+from headrace.client.admin import LogEnd, log_end
 from headrace.client.configs import set_group_configs
 from headrace.client.connection import Cluster
+from headrace.client.errors import BrokerError
+from headrace.client.fetch import fetch
 from headrace.client.leases import Lease
 from headrace.client.share_groups import alter_share_group_offsets, delete_share_groups
 from headrace.client.topics import create_topic, delete_records
@@ -146,7 +150,7 @@ def test_the_limit_the_locks_end_and_the_dead_letter(broker: headrace.Broker, ri
     limits = {
         "share.record.lock.duration.ms": "1000",
         "share.delivery.count.limit": "2",
-        "errors.deadletterqueue.topic.name": "letters",
+        "errors.deadletterqueue.topic.name": "dlq.letters",
     }
     set_group_configs(rig.cluster, GROUP, limits)
     rig.produce(1)
@@ -160,13 +164,28 @@ def test_the_limit_the_locks_end_and_the_dead_letter(broker: headrace.Broker, ri
         time.sleep(0.05)
     assert rig.deliveries(0) == [(1, "slow", "lock expired"), (2, "quick", "released")]
     told = rig.told(0)
-    assert happened(told)[1:] == [("dead letter written", "letters-0")]
+    assert happened(told)[1:] == [("dead letter written", "dlq.letters-0")]
     assert told[4]["reason"] == "delivery count limit 2 reached"
     assert told[3]["until_timestamp"] - told[3]["from_timestamp"] >= 900
     text = rig.run(f"{TOPIC}:0:0").text
     assert "Now: archived, delivered 2 times." in text
     assert "archived: delivery count limit 2 reached" in text
-    assert "letters-0" in text
+    assert "dlq.letters-0" in text
+
+
+def test_why_there_is_no_dead_letter(rig: Rig) -> None:
+    set_group_configs(rig.cluster, GROUP, {"errors.deadletterqueue.topic.name": "letters"})
+    rig.produce(1)
+    with rig.member() as consumer:
+        (message,) = polled(consumer, 1)
+        say(consumer, message, REJECT)
+    until = time.monotonic() + _WAIT_S_MAX
+    while rig.told(0)[1]["state"] != "archived":
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    (_, (what, why)) = happened(rig.told(0))
+    assert what == "no dead letter"
+    assert (why or "").startswith("rejected by the consumer; no dead letter: letters ")
 
 
 def test_a_lease_is_told_by_its_name_and_number(rig: Rig) -> None:
@@ -262,6 +281,33 @@ def test_a_pruned_journal_says_since_when_it_is_whole(offline: Command) -> None:
         assert f"complete since {record['complete_since']}; what is older was removed" in text
         assert "acknowledged, delivered 1 time before" in text
         rig.cluster.close()
+
+
+def test_a_journal_that_is_pruned_while_it_is_read(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.produce(1)
+    with rig.member() as consumer:
+        (message,) = polled(consumer, 1)
+        say(consumer, message, ACCEPT)
+    asked: list[int] = []
+
+    def once_out_of_range(*arguments: Any, **more: Any) -> Any:
+        asked.append(arguments[3])
+        if len(asked) == 1:
+            raise BrokerError(1, "fetching")
+        return fetch(*arguments, **more)
+
+    starts = iter((0, 1))
+    monkeypatch.setattr(offsets_journal, "fetch", once_out_of_range)
+
+    def end(cluster: Cluster, topic: str, partition: int, which: LogEnd = LogEnd.LATEST) -> int:
+        return next(starts) if which is LogEnd.EARLIEST else log_end(cluster, topic, partition)
+
+    monkeypatch.setattr(offsets_journal, "log_end", end)
+    record, now, *_ = rig.told(0)
+    assert (record["complete"], now["state"]) == (False, "accepted")
+    assert asked[:2] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
 """Scripted brokers of a share group, a partition each; they answer what a test wants."""
 
+import asyncio
 import itertools
 from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
+import headrace
 from headrace.wire.batches import Record, build
 from headrace.wire.codec import decode_request, encode_response
 from headrace.wire.primitives import Reader
@@ -15,6 +19,7 @@ METADATA, FIND_COORDINATOR, DESCRIBE_CONFIGS = 3, 10, 32
 HEARTBEAT, FETCH, ACKNOWLEDGE = 76, 78, 79
 TOPIC_ID = UUID(int=7)
 LOCK_MS = 30_000
+SECONDS_MAX = 30.0
 
 
 class ShareScript:
@@ -161,3 +166,20 @@ class ShareScript:
 
 def _response(key: int, version: int, **fields: Any) -> bytes:
     return bytes(encode_response(key, version, fields))
+
+
+@asynccontextmanager
+async def consumer(script: ShareScript, **settings: Any) -> AsyncIterator[headrace.ShareConsumer]:
+    """A consumer of the scripted group."""
+    given = {"group": "g", "topics": ["t"], "fetch_max_wait_ms": 10, **settings}
+    async with (
+        asyncio.timeout(SECONDS_MAX),
+        headrace.ShareConsumer(script.broker.address, **given) as opened,
+    ):
+        yield opened
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that the broker, or another task, brings about."""
+    while not condition():  # noqa: ASYNC110 -- the broker runs on threads that know no events
+        await asyncio.sleep(0.005)

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -11,30 +9,14 @@ import pytest
 import headrace
 
 from .conftest import ScriptedBroker
-from .share_script import ACKNOWLEDGE, FETCH, HEARTBEAT, ShareScript
+from .share_script import ACKNOWLEDGE, FETCH, HEARTBEAT, ShareScript, consumer, until
 
-SECONDS_MAX = 30.0
-ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+ACCEPT, RELEASE, REJECT = 1, 2, 3
 
 
 @pytest.fixture
 def share(broker: ScriptedBroker) -> ShareScript:
     return ShareScript(broker)
-
-
-@asynccontextmanager
-async def consumer(script: ShareScript, **settings: Any) -> AsyncIterator[headrace.ShareConsumer]:
-    given = {"group": "g", "topics": ["t"], "fetch_max_wait_ms": 10, **settings}
-    async with (
-        asyncio.timeout(SECONDS_MAX),
-        headrace.ShareConsumer(script.broker.address, **given) as opened,
-    ):
-        yield opened
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 -- the broker runs on threads that know no events
-        await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("code", [122, 123])
@@ -327,79 +309,6 @@ def test_a_fetch_that_brings_verdicts_waits_for_nothing(share: ShareScript) -> N
     asking = [(wait, limit) for wait, limit, has_acks in share.fetches if not has_acks and limit]
     assert saying == [(0, 1)]
     assert {limit for _, limit in asking} == {1}
-
-
-@pytest.fixture
-def other(share: ShareScript) -> Iterator[ShareScript]:
-    """A second broker, which leads partition 1."""
-    broker = ScriptedBroker()
-    broker.start()
-    script = ShareScript(broker)
-    script.number = 1
-    share.leaders.append(script)
-    yield script
-    broker.stop()
-
-
-def test_leaders_are_fetched_from_in_turn_and_never_for_more_than_was_asked(
-    share: ShareScript, other: ShareScript
-) -> None:
-    share.records.extend(range(5))
-    other.records.extend(range(5))
-
-    async def story() -> None:
-        async with consumer(share) as opened:
-            seen: set[tuple[int, int]] = set()
-            while len(seen) < 10:
-                for record in await opened.poll(1):
-                    seen.add((record.partition, record.offset))
-                    await record.accept()
-            assert opened.stats.in_hand == 0
-            assert opened.assignment == {("t", 0), ("t", 1)}
-
-    asyncio.run(story())
-    for script in (share, other):
-        assert [first for first, *_ in script.said] == list(range(5))
-        assert {limit for _, limit, _ in script.fetches} <= {0, 1}
-        assert script.epochs[-1] == (ACKNOWLEDGE, -1)
-
-
-def test_a_partition_that_moves_is_read_at_its_new_leader(
-    share: ShareScript, other: ShareScript
-) -> None:
-    share.records.append(0)
-
-    async def story() -> None:
-        async with consumer(share) as opened:
-            (record,) = await opened.poll()
-            share.leaders[:] = [other, other]
-            other.number = 0
-            other.records.append(0)
-            share.ack_codes.append(6)
-            with pytest.raises(headrace.LockLost):
-                await record.accept()
-            share.fetch_codes.extend([6] * 3)
-            (again,) = await opened.poll()
-            await again.accept()
-
-    asyncio.run(story())
-    assert (share.said, other.said) == ([], [(0, 0, ACCEPT, None)])
-
-
-def test_a_leader_that_is_away_does_not_keep_the_other_waiting(
-    share: ShareScript, other: ShareScript
-) -> None:
-    async def story() -> None:
-        async with consumer(share) as opened:
-            await until(lambda: bool(share.epochs and other.epochs))
-            other.broker.stop()
-            share.records.extend(range(3))
-            for _ in range(3):
-                (record,) = await opened.poll(1)
-                await record.accept()
-
-    asyncio.run(story())
-    assert [first for first, *_ in share.said] == [0, 1, 2]
 
 
 def test_a_callback_that_raises_ends_the_consumer(share: ShareScript) -> None:

@@ -45,10 +45,10 @@ public class JavaShareConsumer extends Checks {
             var records = member.first();
             require(records.size() == 9, records.size() + " records");
             requireThrows(IllegalStateException.class, () -> member.poll());  // verdicts are missing
+            var kinds = List.of(AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT);
             for (var record : records) {
                 int kind = Integer.parseInt(record.value()) % 3;
-                member.consumer.acknowledge(
-                        record, List.of(AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT).get(kind));
+                member.consumer.acknowledge(record, kinds.get(kind));
             }
             member.commitWell();
             require(member.committed.size() == 9 && member.refused.isEmpty(), "" + member.refused);

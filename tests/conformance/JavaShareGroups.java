@@ -244,8 +244,9 @@ public class JavaShareGroups extends Checks {
     static void checkSettingsOfAGroupAreAlteredShownAndChecked() throws Exception {
         var group = new ConfigResource(ConfigResource.Type.GROUP, "configured");
         for (var one : List.of(
-                "share.record.lock.duration.ms=2000", "share.delivery.count.limit=7", "share.auto.offset.reset=earliest",
-                "share.partition.max.record.locks=300", "share.isolation.level=read_committed",
+                "share.record.lock.duration.ms=2000", "share.delivery.count.limit=7",
+                "share.auto.offset.reset=earliest", "share.partition.max.record.locks=300",
+                "share.isolation.level=read_committed",
                 "share.renew.acknowledge.enable=false", "share.heartbeat.interval.ms=300",
                 "share.session.timeout.ms=3000")) {
             var parts = one.split("=");

@@ -43,7 +43,8 @@ public class ShareWorker {
 
     static List<List<Long>> taken(ConsumerRecords<byte[], byte[]> records) {
         var found = new ArrayList<List<Long>>();
-        records.forEach(one -> found.add(List.of((long) one.partition(), one.offset(), (long) one.deliveryCount().get())));
+        for (var one : records)
+            found.add(List.of((long) one.partition(), one.offset(), (long) one.deliveryCount().get()));
         return found;
     }
 

@@ -25,14 +25,12 @@ JOIN, LEAVE, FINAL = 0, -1, -1
 
 
 class Asking:
-    """A topic and a group of their own on one side, and bare members of the group."""
+    """A topic of one partition and a group of its name, new on one side; its bare members."""
 
-    def __init__(
-        self, side: Side, partitions: int = 1, name: str | None = None, **settings: str
-    ) -> None:
+    def __init__(self, side: Side, name: str | None = None, **settings: str) -> None:
         self.side = side
         self.name = name or f"asked-{uuid4()}"
-        self.topic_id = self.created(self.name, partitions)
+        self.topic_id = self._created()
         self.set(share_auto_offset_reset="earliest", **settings)
         self._open = contextlib.ExitStack()
 
@@ -42,9 +40,9 @@ class Asking:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def created(self, name: str, partitions: int) -> UUID:
+    def _created(self) -> UUID:
         topic = {
-            "name": name, "num_partitions": partitions, "replication_factor": 1,
+            "name": self.name, "num_partitions": 1, "replication_factor": 1,
             "assignments": [], "configs": [],
         }  # fmt: skip
         answer = self.side.cluster.ask(
@@ -69,29 +67,29 @@ class Asking:
         (answer,) = self.side.cluster.ask(ALTER_CONFIGS, 1, asked).responses
         assert answer.error_code == 0, answer
 
-    def produce(self, *sizes: int, partition: int = 0) -> None:
+    def produce(self, *sizes: int) -> None:
         """One batch of each size."""
         for size in sizes:
-            self.append([batches.Record(0, 5, b"k", b"v")] * size, partition)
+            self.append([batches.Record(0, 5, b"k", b"v")] * size)
 
-    def append(self, records: list[batches.Record], partition: int = 0) -> None:
+    def append(self, records: list[batches.Record]) -> None:
         """One batch."""
         data = batches.build(records)
-        topic = {"name": self.name, "partition_data": [{"index": partition, "records": data}]}
+        topic = {"name": self.name, "partition_data": [{"index": 0, "records": data}]}
         asked = {"transactional_id": None, "acks": 1, "timeout": 10_000, "topic_data": [topic]}
         answer = self.side.cluster.ask(PRODUCE, 9, asked)
         assert answer.responses[0].partition_responses[0].error_code == 0
 
-    def member(self, name: str = "m", *, partitions: int = 1, joins: bool = True) -> "Member":
-        """One that was assigned so many partitions, or one that did not join."""
+    def member(self, name: str = "m", *, joins: bool = True) -> "Member":
+        """One that was assigned the partition, or one that did not join."""
         one = Member(self, name)
         self._open.enter_context(contextlib.closing(one.cluster))
         if joins:
-            one.join(partitions)
+            one.join()
         return one
 
     def stands(self) -> Any:
-        """Each partition's start offset and lag, as administrators see them."""
+        """Start offset and lag, as administrators see them."""
         topics = [{"topic_name": self.name, "partitions": [0]}]
         asked = {"groups": [{"group_id": self.name, "topics": topics}]}
         (group,) = self.side.cluster.ask(OFFSETS, 1, asked).groups
@@ -140,18 +138,18 @@ class Member:
     def beat_code(self, epoch: int | None = None, **other: Any) -> int:
         return int(self.beat(epoch, **other).error_code)
 
-    def join(self, partitions: int) -> None:
-        """Beat until so many partitions are assigned: Kafka's first answer has none."""
+    def join(self) -> None:
+        """Beat until the partition is assigned: Kafka's first answer has none."""
         until = time.monotonic() + ASSIGNED_SECONDS_MAX
-        assigned = -1
-        while assigned != partitions:
-            assert time.monotonic() < until, f"{assigned} partitions"
+        assigned = False
+        while not assigned:
+            assert time.monotonic() < until, "no assignment"
             # Kafka creates its coordinator at the first question, and takes a moment to load it.
             self.cluster.ask(FIND_COORDINATOR, 3, {"key": self.asking.name, "key_type": 0})
             answer = self.beat()
             if answer.error_code == 0:
                 self.member_epoch = answer.member_epoch
-                assigned = sum(len(one.partitions) for one in answer.assignment.topic_partitions)
+                assigned = bool(answer.assignment.topic_partitions)
             time.sleep(0.05)
 
     def leave(self) -> int:

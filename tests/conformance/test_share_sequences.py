@@ -78,7 +78,7 @@ def _heartbeats(asking: Asking) -> Told:
         "join a topic that is not there",
         member.beat_code(subscribed_topic_names=(topic + "-absent",)),
     )
-    member.join(1)
+    member.join()
     yield "a heartbeat", member.beat_code(subscribed_topic_names=None)
     yield "an epoch to come", member.beat_code(member.member_epoch + 5)
     yield "an epoch long gone", member.beat_code(-3)
@@ -160,11 +160,8 @@ def _limits(asking: Asking) -> Told:
 
 
 def test_how_much_is_acquired(sides: Sides) -> None:
-    agreed(
-        sides,
-        _limits,
-        {"a mode that is none": Intended("the request is at fault, not the server", 42)},
-    )
+    intended = {"a mode that is none": Intended("the request is at fault, not the server", 42)}
+    agreed(sides, _limits, intended)
 
 
 def _verdicts(asking: Asking) -> Told:

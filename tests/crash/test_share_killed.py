@@ -21,6 +21,7 @@ from headrace.demo.evidence import DeadLetter, dead_letters
 from headrace.demo.server import Server
 from headrace.sim.auditor import Auditor
 
+from .share_clients import Feeder, StockConsumer
 from .share_crew import (
     COPIED,
     LIMIT,
@@ -30,9 +31,7 @@ from .share_crew import (
     STOCK,
     TOPIC,
     Court,
-    Feeder,
     ShareMember,
-    StockConsumer,
 )
 
 KILLS, KILLS_TO_FIND_A_BUG = 20, 5

@@ -24,19 +24,23 @@ def biography(life: Life, offset: int) -> RecordHistory:
 
 
 def told(one: Delivery | Happening, whole: bool) -> tuple[object, ...]:
-    """An entry; since when a lease had it, a journal that was pruned may not know."""
+    """An entry; of what a lease had, a journal that was pruned may not know since when."""
     if isinstance(one, Happening):
         return one.what, one.at
-    since = one.since if whole or one.seq is None else None
-    return one.outcome, one.until, one.number, one.holder, since, one.seq
+    since = (one.since, one.seq) if whole or not is_leased(one) else None
+    return one.outcome, one.until, one.number, one.holder, since
 
 
 def seen(one: Seen, whole: bool) -> tuple[object, ...]:
     """The same, as the model saw it."""
     if isinstance(one.what, What):
         return one.what, one.at
-    since = one.since if whole or one.seq is None else None
-    return one.what, one.at, one.number, one.holder, since, one.seq
+    since = (one.since, one.seq) if whole or not is_leased(one) else None
+    return one.what, one.at, one.number, one.holder, since
+
+
+def is_leased(one: Delivery | Seen) -> bool:
+    return (one.holder or "").startswith("lease/")
 
 
 @settings(max_examples=40)
@@ -66,8 +70,8 @@ def check(life: Life, offset: int) -> None:
         state == "gone" and cell.finished
     )
     assert history.deliveries == cell.stored or state == "gone"
-    is_leased = cell.state == "acquired" and cell.holder == life.lease
-    assert bool(lasting) == (is_leased and cell.number > cell.stored)
+    has_lease = cell.state == "acquired" and cell.holder == life.lease
+    assert bool(lasting) == (has_lease and cell.number > cell.stored)
 
 
 def is_snapshot(entry: Entry) -> bool:

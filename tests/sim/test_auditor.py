@@ -63,6 +63,11 @@ def a_lost_fetch(book: Book) -> None:
     book.asks(acquires=True)
 
 
+def staged(book: Book, verdicts: dict[tuple[Place, int], str]) -> None:
+    book.lease.staging(1, verdicts)
+    book.lease.staged(1, verdicts)
+
+
 SOUND: dict[str, list[Callable[[Book], object]]] = {
     "accepted once": [
         joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
@@ -90,6 +95,16 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 1),
         lambda b: b.says("release", 0), lambda b: b.gets(0, 0, 2), lambda b: b.says("release", 0),
         lambda b: b.gets(0, 0, 3), lambda b: b.says("release", 0), lambda b: b.ends(2, 2, [0]),
+    ],
+    "what was staged before a commit that was fenced is staged anew": [
+        joined_and_produced,
+        lambda b: b.lease.acquired(
+            b.asks("lease/checkpoint"), 1, [(PLACE, 0, 1, 1)], fresh=True, whole=True
+        ),
+        lambda b: staged(b, {(PLACE, 0): "reject"}), lambda b: b.lease.committing(1),
+        lambda b: staged(b, {}), lambda b: b.lease.committing(2),
+        lambda b: b.lease.committed(b.asks("lease/checkpoint"), 2, 0),
+        lambda b: b.ends(2, 2, None, []),
     ],
     "deleted": [
         joined_and_produced, lambda b: b.auditor.deleting(PLACE, 2), lambda b: b.ends(2, 2),

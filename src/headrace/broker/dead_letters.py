@@ -14,8 +14,8 @@ from dataclasses import replace
 from uuid import UUID
 
 from headrace.broker.dead_letter_copies import (
-    Damaged,
     Found,
+    Lost,
     Origin,
     came_from,
     copy_of,
@@ -30,7 +30,7 @@ from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
 from headrace.broker.topics import Topics
 from headrace.core.runs import Run, State
-from headrace.core.shard_words import Event, On
+from headrace.core.shard_words import Event, On, Restarted
 from headrace.core.share_words import DeadLettered, Settled, ShareKey
 from headrace.core.types import Span
 from headrace.wire import batches
@@ -39,6 +39,7 @@ log = logging.getLogger("headrace.broker")
 
 _BATCH_RECORDS_MAX = 500
 _BATCH_BYTES_MAX = 512 * 1024
+_TURN_RECORDS = 100  # that are copied without a pause: some 2 ms
 _RETRY_SECONDS_MIN, _RETRY_SECONDS_MAX = 0.5, 30.0
 _COMPLAINTS_MAX = 1000
 
@@ -74,12 +75,22 @@ class DeadLetters:
             await asyncio.wait([self._task])
 
     def _look(self, events: Sequence[Event]) -> None:
-        """Take notice of records that became ARCHIVING."""
+        """Take notice of records that became ARCHIVING, or are found so in a rebuilt shard."""
         for event in events:
             if isinstance(event, Settled) and event.state is State.ARCHIVING:
-                self._waiting[self._shares.shard(event.key.group)] = None
-                self._wanted.set()
+                self._wait(self._shares.shard(event.key.group))
                 return
+            if isinstance(event, Restarted):
+                # While the disk failed what became ARCHIVING may have been given up, and be found
+                # in the journal after all; as copies may that the journal does not know of.
+                for shard in {self._shares.shard(group) for group in event.groups}:
+                    if self._shares.machine_of(shard).archiving:
+                        self._in_doubt = True
+                        self._wait(shard)
+
+    def _wait(self, shard: Shard) -> None:
+        self._waiting[shard] = None
+        self._wanted.set()
 
     async def _run(self) -> None:
         pause = _RETRY_SECONDS_MIN
@@ -96,7 +107,7 @@ class DeadLetters:
                     except (OSError, StorageFault) as error:  # that of others may be written
                         failures.setdefault(key.group, error)
                         self._waiting[shard] = None
-            self._in_doubt = bool(failures)
+            self._in_doubt = bool(failures) or (self._in_doubt and bool(self._waiting))
             if not failures:
                 pause = _RETRY_SECONDS_MIN
                 continue
@@ -127,14 +138,16 @@ class DeadLetters:
         left, copies, size = deque(runs), list[batches.Record](), 0
         where = (key.group, source.topic.name, key.partition)
         room = min(_BATCH_BYTES_MAX, target.settings.message_max_bytes)
-        for piece in wanted(source, runs):
-            for run, found in piece:
+        async for piece in wanted(source, runs):
+            for number, (run, found) in enumerate(piece, 1):
+                if number % _TURN_RECORDS == 0:
+                    await asyncio.sleep(0)
                 copy = _letter(found, run, key, source, target, payload=payload)
                 if isinstance(copy, str):
                     await self._without(key, found, left, copies, target, copy)
                     copies, size = [], 0
                     continue
-                assert not isinstance(found, Damaged)  # it is the record that was copied
+                assert not isinstance(found, Lost)  # it is the record that was copied
                 if (*where, found.offset, found.timestamp) in known:
                     continue
                 needed = size_max(copy)
@@ -144,7 +157,6 @@ class DeadLetters:
                     copies, size = [], 0
                 copies.append(copy)
                 size += needed
-            await asyncio.sleep(0)
         await self._append(target, copies)
         await self._done(key, [run.span for run in left], target)
 
@@ -234,8 +246,9 @@ def _letter(
 ) -> batches.Record | str:
     """The copy of a record; or why there can be none."""
     topic = target.topic.name
-    if isinstance(found, Damaged):
-        return f"the records {found.span} of {source.name} cannot be decoded ({found.error})"
+    if isinstance(found, Lost):
+        records = "record" if len(found.span) == 1 else "records"
+        return f"the {records} {found.span} of {source.name} {found.why}"
     if came_from(found, topic):
         return f"the record was a dead letter in {topic} before"
     copy = copy_of(found, key, source.topic.name, run, payload=payload)

@@ -104,9 +104,13 @@ class GroupOnWire:
         start, end = position, log_end(self._cluster, self._topic, self.partition)
         progress = Progress(end - start)
         while position < end:
-            fetched = fetch(
-                self._cluster, self._topic, self.partition, position, bytes_max=_BYTES_MAX
-            )
+            try:
+                fetched = fetch(
+                    self._cluster, self._topic, self.partition, position, bytes_max=_BYTES_MAX
+                )
+            except BrokerError as error:
+                position = self._pruned_to(position, error)
+                continue
             try:
                 yield from self.records.read(fetched.records)
             except Malformed as error:
@@ -119,6 +123,15 @@ class GroupOnWire:
             position = self.records.position
             progress.tell(position - start)
         progress.end()
+
+    def _pruned_to(self, position: int, error: BrokerError) -> int:
+        """Where the journal begins by now. Raises: the error, when it is not that it was pruned."""
+        if error.name != "OFFSET_OUT_OF_RANGE":
+            raise error
+        start = log_end(self._cluster, self._topic, self.partition, LogEnd.EARLIEST)
+        if start <= position:
+            raise error
+        return start
 
 
 class Progress:

@@ -75,7 +75,12 @@ class LogOnWire:
 
     def record(self) -> Record | None:
         topic, partition, offset = self.place
-        found = fetch(self._cluster, topic, partition, offset, bytes_max=_BYTES_MAX)
+        try:
+            found = fetch(self._cluster, topic, partition, offset, bytes_max=_BYTES_MAX)
+        except BrokerError as error:
+            if error.name != "OFFSET_OUT_OF_RANGE":  # retention removed it meanwhile
+                raise
+            return None
         return _in(found.records, offset)
 
     def held(self, group: str) -> BrowsedRun | None:

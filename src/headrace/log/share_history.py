@@ -210,7 +210,7 @@ class RecordHistory:
         if ended is Ended.NO_RECORD or (hold is None and batch.reason == NO_RECORD):
             self._add(at, What.NO_RECORD, batch.state, batch.deliveries)
         elif ended is Ended.NOT_COPIED:
-            self._add(at, What.NO_DEAD_LETTER, batch.state, batch.deliveries)
+            self._add(at, What.NO_DEAD_LETTER, batch.state, batch.deliveries, detail=batch.reason)
         elif ended is Ended.COPIED or (before is State.ARCHIVING and ended is None):
             where = None if hold is None else hold.detail
             self._add(at, What.DEAD_LETTER, batch.state, batch.deliveries, detail=where)

@@ -82,7 +82,7 @@ class LeaseAuditor:
         """All numbers up to this may be settled from now on."""
         facts = self._facts
         for known, held in facts.ranges.items():
-            if facts.committing < known <= number or known == number:
+            if known <= number:
                 for place, offset in _offsets(held):
                     for verdict in self._possible(known, place, offset):
                         self._auditor.acknowledging(
