@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -217,7 +218,7 @@ def test_batch_that_nobody_can_decode_holds_nothing_up(
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(work())
-    assert "the records 10 of jobs-0 cannot be decoded" in caplog.text
+    assert "the record 10 of jobs-0 cannot be decoded" in caplog.text
 
 
 def _crc(batch: bytearray) -> bytes:
@@ -287,6 +288,51 @@ def test_topic_deleted_by_a_process_that_died_is_forgotten(tmp_path: Path) -> No
         again = await process(tmp_path)
         await again.shares.shard(GROUP).durable()
         assert not again.shares.machine(GROUP).partitions
+        await again.close()
+
+    asyncio.run(work())
+
+
+def test_batches_are_decoded_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of many small records, compressed, takes a second: nobody else may wait for that."""
+    decode, where = batches.records, list[bool]()
+
+    def records(data: Any) -> Any:
+        where.append(threading.current_thread() is threading.main_thread())
+        return decode(data)
+
+    async def work() -> None:
+        services = await prepared(tmp_path)
+        real, failures = services.dead_letters._done, iter([OSError(28, "no space left")])
+
+        async def failing(*arguments: Any) -> None:
+            for failure in failures:
+                raise failure  # so that what is copied already is looked for, too
+            await real(*arguments)
+
+        monkeypatch.setattr(services.dead_letters, "_done", failing)
+        monkeypatch.setattr(batches, "records", records)
+        await reject(services)
+        await settled(services)
+        await services.close()
+
+    asyncio.run(work())
+    assert len(where) == 3, "the records twice, and their copies"
+    assert not any(where)
+
+
+def test_what_was_removed_just_before_the_process_died_is_passed(tmp_path: Path) -> None:
+    async def work() -> None:
+        services = await prepared(tmp_path)
+        jobs = services.partition("jobs", 0)
+        assert jobs is not None
+        jobs.on_start_moved.clear()  # dies before the share groups hear of it
+        jobs.delete_records(4)
+        again = await process(tmp_path)
+        await again.shares.shard(GROUP).durable()
+        assert again.shares.machine(GROUP).partitions[key(again)].start == 4
         await again.close()
 
     asyncio.run(work())

@@ -168,7 +168,10 @@ def test_a_range_across_spso_counts_from_there(
     assert live(broker) == "SPSO=4, SPEO=5, 4 acquired 1"
 
 
-@pytest.mark.parametrize("acks", [(8, 10, ACCEPT), (10, 11, ACCEPT), (40, 41, ACCEPT)])
+@pytest.mark.parametrize(
+    "acks",
+    [(8, 10, ACCEPT), (10, 11, ACCEPT), (40, 41, ACCEPT), (0, (1 << 63) - 1, ACCEPT)],
+)
 def test_beyond_what_is_in_flight(one: Sharer, code: Code, acks: Ack) -> None:
     produce(one.wire, 10)
     one.take()

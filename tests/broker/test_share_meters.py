@@ -304,3 +304,17 @@ def test_what_is_to_be_told_has_a_bound() -> None:
     _, notices, rest = meters.taken()
     assert (len(notices), rest.records) == (NOTICES_MAX, 5)
     assert meters.taken()[1] == {}
+
+
+def test_acknowledgements_that_fail_are_counted_as_errors(
+    broker: headrace.Broker, one: Sharer
+) -> None:
+    one.take()
+    assert one.code((0, 1, ACCEPT)) == 0
+    assert one.code((4, 99, ACCEPT)) == 42
+    one.say(RELEASE, 5, 5)
+    one.fetch((5, 5, ACCEPT), max_records=0)
+    assert series(broker)["headrace_request_errors_total"] == {
+        ("ShareAcknowledge", "INVALID_REQUEST"): 1,
+        ("ShareFetch", "INVALID_RECORD_STATE"): 1,
+    }

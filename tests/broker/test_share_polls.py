@@ -8,16 +8,16 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.broker.config import Config
 from headrace.broker.dispatch import Dispatcher, Peer, Pending
 from headrace.broker.errors import Code
-from headrace.broker.services import Services
+from headrace.broker.partition import Partition
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
 from headrace.core.shard_words import AlterShareOffsets
-from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.wire import codec
 from headrace.wire.batches import Record
+
+from .inside_rig import Inside, play
 
 FETCH = 78
 WINDOW = 100
@@ -27,20 +27,17 @@ ACCEPT = (1,)
 ALL = range(WINDOW)
 
 
-class Broker:
+class Broker(Inside):
     """The inside of a broker, a topic with three windows of records, and its members' requests."""
 
     def __init__(self) -> None:
-        self.disk = MemoryDisk()
-        settings = {"group.share.partition.max.record.locks": str(WINDOW)}
-        self.services = Services(Config.parse(settings), self.disk, VirtualClock(), uuid4)
-        self.services.topics.load()
+        super().__init__(group_share_partition_max_record_locks=str(WINDOW))
         self.dispatcher = Dispatcher(self.services)
         self.topic_id = uuid4()
         self.epochs = {"a": 0, "b": 0, "c": 0}
 
     async def start(self) -> None:
-        await self.services.start()
+        await super().start()
         made = await self.services.topics.create(CreateTopic("orders", self.topic_id, 1, {}))
         assert isinstance(made, Topic)
         reset = AlterShareOffsets("g", (("orders", 0, 0),))
@@ -50,14 +47,27 @@ class Broker:
             partition.append_records([Record(0, 5, b"k", b"v")] * BATCH)
 
     def fetch(
-        self, member: str, *acked: range, wait_ms: int = 0, records: int = WINDOW
+        self,
+        member: str,
+        *acked: range,
+        wait_ms: int = 0,
+        records: int = WINDOW,
+        connection: int | None = None,
+        apart: bool = False,
     ) -> "asyncio.Future[Any]":
-        """The only partition of what a ShareFetch that accepts these ranges is answered."""
+        """The only partition of what a ShareFetch that accepts these ranges is answered.
+
+        `connection` is the member's own if none is given. `apart` names the partition with each
+        range anew.
+        """
         said = [
             {"first_offset": one[0], "last_offset": one[-1], "acknowledge_types": ACCEPT}
             for one in acked
         ]
-        part = {"partition_index": 0, "acknowledgement_batches": said}
+        parts = [
+            {"partition_index": 0, "acknowledgement_batches": some}
+            for some in ([[one] for one in said] if apart else [said])
+        ]
         body = codec.encode_request(
             FETCH,
             2,
@@ -70,13 +80,14 @@ class Broker:
                 "max_bytes": 1 << 20,
                 "max_records": records,
                 "batch_size": records,
-                "topics": [{"topic_id": self.topic_id, "partitions": [part]}],
+                "topics": [{"topic_id": self.topic_id, "partitions": parts}],
                 "forgotten_topics_data": [],
             },
         )
         self.epochs[member] += 1
         frame = bytearray(struct.pack(">hhih", FETCH, 2, 1, -1) + b"\0" + body)
-        response = self.dispatcher.respond(frame, Peer(ord(member), "there", 1))
+        peer = Peer(ord(member) if connection is None else connection, "there", 1)
+        response = self.dispatcher.respond(frame, peer)
         return asyncio.ensure_future(self._partition(response))
 
     async def until_waiting(self, count: int) -> None:
@@ -111,15 +122,7 @@ def acquired(partition: Any) -> list[int]:
 
 
 def run(work: Callable[[Broker], Coroutine[Any, Any, None]]) -> None:
-    async def go() -> None:
-        broker = Broker()
-        await broker.start()
-        try:
-            await work(broker)
-        finally:
-            await broker.services.close()
-
-    asyncio.run(asyncio.wait_for(go(), 20))
+    play(Broker, work)
 
 
 def test_who_waits_comes_before_who_comes_back() -> None:
@@ -186,5 +189,50 @@ def test_a_fault_is_told_and_takes_what_was_acquired(waiting: Sequence[str]) -> 
                 break
             await asyncio.sleep(0.01)
         assert acquired(again) == list(ALL), "they were not accepted"
+
+    run(work)
+
+
+def test_a_poll_acquires_nothing_once_its_member_went_on_elsewhere() -> None:
+    """Who would read it is gone, and it would be locked for nobody."""
+
+    async def work(broker: Broker) -> None:
+        assert acquired(await broker.fetch("a")) == list(ALL)
+        left = broker.fetch("b", wait_ms=1_000)
+        await broker.until_waiting(1)
+        broker.epochs["b"] = 0
+        again = broker.fetch("b", wait_ms=1_000, connection=1)
+        await broker.until_waiting(2)
+        await broker.fetch("a", ALL, records=0)
+        assert acquired(await again) == list(range(WINDOW, 2 * WINDOW))
+        broker.services.waits.close()
+        assert acquired(await left) == []
+
+    run(work)
+
+
+@pytest.mark.parametrize("ranges", [(range(1), range(500, 501)), (range(500, 501), range(1))])
+def test_a_partition_named_twice_is_told_what_failed(ranges: Sequence[range]) -> None:
+    async def work(broker: Broker) -> None:
+        assert acquired(await broker.fetch("a")) == list(ALL)
+        told = await broker.fetch("a", *ranges, apart=True)
+        assert told.acknowledge_error_code == Code.INVALID_REQUEST
+
+    run(work)
+
+
+def test_a_log_that_cannot_be_opened_is_an_error_of_its_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others are read over the same connection."""
+
+    def unreadable(self: Partition) -> int:
+        raise OSError(f"{self.name} cannot be opened: it is damaged")
+
+    async def work(broker: Broker) -> None:
+        monkeypatch.setattr(Partition, "high_watermark", property(unreadable))
+        told = await broker.fetch("a")
+        assert told.error_code == Code.STORAGE_ERROR
+        assert told.error_message == "orders-0 cannot be opened: it is damaged"
 
     run(work)

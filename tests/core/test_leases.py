@@ -123,7 +123,7 @@ def test_staging_again_replaces(broker: Broker) -> None:
     assert broker.ask(CommitLease(LEASE, epoch, 1)) == Committed(19, 0, 1, 0)
 
 
-@pytest.mark.parametrize("span", [Span(0, 10), Span(10, 10)])
+@pytest.mark.parametrize("span", [Span(0, 10), Span(10, 10), Span(0, (1 << 63) - 1)])
 def test_staging_what_was_not_acquired_is_refused(broker: Broker, span: Span) -> None:
     epoch = broker.open()
     broker.ask(AcquireLease(LEASE, epoch, 1, 20))

@@ -104,6 +104,40 @@ def test_a_million_locks_that_end_at_once_hold_nobody_up() -> None:
     ]
 
 
+def test_locks_that_end_one_by_one_cost_what_they_are() -> None:
+    """Each in a turn of its own, however many others there are."""
+    storm = Storm()
+    storm.shard.apply_all([Settled(KEY, Span(0, RECORDS - 1), State.AVAILABLE, 1)])
+    locks = 20_000
+    storm.shard.apply_all(
+        [Acquired(KEY, Span(at, at), 2, ANN, MonoMs(LOCK_MS + at)) for at in range(locks)]
+    )
+    for at in range(0, locks, locks // 4):
+        storm.mono = LOCK_MS + at - 1
+        while storm.turn():
+            pass
+        storm.mono += 1
+        with counting() as lines:
+            assert storm.turn() == 1
+        assert lines[0] < locks // 4
+
+
+def test_locks_that_were_short_leave_nothing_behind() -> None:
+    """A deadline that comes first keeps those behind it from being met."""
+    storm = Storm()
+    first = RECORDS - 1
+    storm.shard.apply_all([Settled(KEY, Span(0, first - 1), State.AVAILABLE, 1)])
+    for at in range(10_000):
+        until = MonoMs(LOCK_MS + 1 + at)
+        storm.shard.apply(Acquired(KEY, Span(0, 0), 2, BOB, until))
+        storm.shard.apply(Settled(KEY, Span(0, 0), State.AVAILABLE, 2))
+    assert len(storm.shard._due) < 10
+    assert storm.shard.next_deadline() == LOCK_MS
+    storm.mono = LOCK_MS
+    assert storm.turn() == 1
+    assert storm.shard.next_deadline() is None
+
+
 def test_a_poison_record_at_the_head_blocks_nobody(drive: Callable[..., Any]) -> None:
     """It stays with somebody until its lock ends, 25 times, and takes one place in the window."""
     share = drive(policy=Policy(delivery_limit=LIMIT, window=WINDOW))

@@ -18,22 +18,34 @@ from crc32c import crc32c
 from headrace.broker.apis import SERVED as APIS
 from headrace.broker.apis import SERVED_FOR_SHARE_GROUPS
 from headrace.broker.config import Config
-from headrace.broker.dispatch import Dispatcher, Peer
+from headrace.broker.dispatch import Dispatcher, Peer, Pending
 from headrace.broker.request import HangUp
 from headrace.broker.services import Services
 from headrace.core.catalog import CreateTopic
 from headrace.core.shard import ShareShard
+from headrace.core.shard_words import AlterShareOffsets
 from headrace.log.api import CorruptLog
 from headrace.log.group_records import GroupJournal
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.log.metadata_records import MetadataRecords
 from headrace.log.record_codec import ShareJournal
 from headrace.log.segments import SegmentedLog
-from headrace.wire import batches, codec, columns, compression, produced
-from headrace.wire.batches import Record
+from headrace.wire import (
+    batches,
+    codec,
+    columns,
+    compression,
+    produced,
+    share_archived,
+    share_records,
+)
+from headrace.wire.batches import CorruptBatch, Record
 from headrace.wire.compression import Codec
+from headrace.wire.excerpts import excerpt
 from headrace.wire.frames import STAGING_BYTES, Frames
-from headrace.wire.primitives import Malformed
+from headrace.wire.primitives import Malformed, Writer
+from headrace.wire.share_archived import ArchivedApi
+from headrace.wire.structs import Struct
 
 FRAME_BYTES_MAX = 1 << 16
 OUTPUT_BYTES_MAX = 1 << 20
@@ -67,7 +79,12 @@ def requests(data: bytes) -> None:
         with contextlib.suppress(HangUp, TimeoutError):
             async with asyncio.timeout(_WAIT_SECONDS_MAX):
                 response = broker.dispatcher.respond(bytearray(data), peer)
-                if isinstance(response, Coroutine):
+                if isinstance(response, Pending):
+                    ready = asyncio.Event()
+                    response.later.when_ready(ready.set)
+                    await ready.wait()
+                    broker.dispatcher.finish(response)
+                elif isinstance(response, Coroutine):
                     await response
 
     broker.loop.run_until_complete(respond())
@@ -84,17 +101,23 @@ def records(data: bytes) -> None:
     """Records behind a checksum that is right, as only a hostile producer makes them."""
     if len(data) < 2:
         return
-    body, count = data[2:], data[1]
-    batch = bytearray(batches.HEADER_BYTES) + body
-    attributes = data[0] & 0x1F
-    _HEADER.pack_into(
-        batch, 0, 0, len(batch) - 12, 0, 2, 0, attributes, count - 1, 5, 9, -1, -1, -1, count
-    )
-    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    batch = _sealed(data)
     with contextlib.suppress(Malformed):
         list(batches.records(batch))
     with contextlib.suppress(Malformed):
         columns.decode(bytes(batch), first=0, last=1 << 40, headers=True)
+
+
+def excerpts(data: bytes) -> None:
+    """Some records of a batch as a share consumer reads them, behind a checksum that is right."""
+    if len(data) < 3:
+        return
+    batch = _sealed(data[1:])
+    first = data[0]
+    with contextlib.suppress(CorruptBatch):
+        (header,) = batches.headers(batch)
+        for record in excerpt(batch, 0, header, first=first, last=first + 1):
+            assert first <= record.offset <= first + 1
 
 
 def compressed(data: bytes) -> None:
@@ -148,15 +171,32 @@ def _broker() -> _Broker:
         services.topics.load()
         await services.start()
         await services.topics.create(CreateTopic("t", _TOPIC, 2, {}))
+        await services.shares.ask("g", AlterShareOffsets("g", (("t", 0, 0),)))
+        partition = services.partition("t", 0)
+        assert partition is not None
+        for _ in range(5):
+            partition.append_records([Record(0, 5, b"k", b"v")] * 20)
 
     loop.run_until_complete(start())
     services.waits.close()
     return _Broker(loop, services, Dispatcher(services))
 
 
+def _sealed(data: bytes) -> bytearray:
+    """A batch of any records; the first two bytes are its attributes and how many it claims."""
+    body, count = data[2:], data[1]
+    batch = bytearray(batches.HEADER_BYTES) + body
+    attributes = data[0] & 0x1F
+    _HEADER.pack_into(
+        batch, 0, 0, len(batch) - 12, 0, 2, 0, attributes, count - 1, 5, 9, -1, -1, -1, count
+    )
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    return batch
+
+
 def _frame(key: int, version: int, body: bytes) -> bytes:
     head = struct.pack(">hhih", key, version, 7, -1)
-    flexible = codec.knows(key, version) and codec.is_flexible(key, version)
+    flexible = not codec.knows(key, version) or codec.is_flexible(key, version)
     return head + (b"\0" if flexible else b"") + body
 
 
@@ -175,6 +215,54 @@ def _heartbeat(version: int) -> bytes:
     return _frame(68, version, bytes(codec.encode_request(68, version, fields)))
 
 
+def _sharing(version: int) -> list[bytes]:
+    """A member that begins to fetch, goes on, and acknowledges in every way, with a reason."""
+    acks = [
+        {"first_offset": 0, "last_offset": 0, "acknowledge_types": (1,)},
+        {"first_offset": 1, "last_offset": 3, "acknowledge_types": (2, 3, 0), "reason": "no JSON"},
+    ]
+    parts = [{"partition_index": 0, "acknowledgement_batches": acks}]
+    renews = {"is_renew_ack": False} if version > 1 else {}
+    mode = {"share_acquire_mode": 1} if version > 1 else {}
+    who = {"group_id": "g", "member_id": "m"} | renews
+    asked = {
+        "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 6, "batch_size": 2,
+        "forgotten_topics_data": [{"topic_id": _TOPIC, "partitions": (1,)}],
+    } | mode  # fmt: skip
+    new = [
+        {"topic_id": _TOPIC, "partitions": [{"partition_index": 0, "acknowledgement_batches": []}]}
+    ]
+    old = [{"topic_id": _TOPIC, "partitions": parts}]
+    bodies = [
+        (78, who | asked | {"share_session_epoch": 0, "topics": new}),
+        (79, who | {"share_session_epoch": 1, "topics": old}),
+        (78, who | asked | {"share_session_epoch": 2, "topics": old}),
+        (79, who | {"share_session_epoch": -1, "topics": old}),
+    ]
+    return [
+        _frame(key, version, bytes(codec.encode_request(key, version, fields)))
+        for key, fields in bodies
+    ]
+
+
+def _looks() -> list[bytes]:
+    """What our own requests about a share group are: its records, what it archived, that seen."""
+    cursor = share_records.TopicCursor("t", (share_records.PartitionCursor(0, 0),))
+    topics = (cursor, share_records.TopicCursor("t"))
+    place = share_archived.Place("t", 0, 1)
+    given: list[tuple[int, Struct]] = [
+        (share_records.KEY, share_records.DescribeShareRecordsRequest("g", topics)),
+        (ArchivedApi.LIST, share_archived.ListArchivedRequest("g", ("t",), place)),
+        (ArchivedApi.CLEAR, share_archived.ClearArchivedRequest("g", (place,))),
+    ]
+    found = []
+    for key, message in given:
+        out = Writer()
+        message.write(out)
+        found.append(_frame(key, 0, bytes(out.data)))
+    return found
+
+
 def _journaled() -> list[bytes]:
     """Every kind of record of groups of the new protocol."""
     golden = Path(__file__).parent.parent / "golden" / "consumer_groups.log"
@@ -187,6 +275,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "requests": requests,
     "record_batches": record_batches,
     "records": records,
+    "excerpts": excerpts,
     "compressed": compressed,
     "journals": journals,
     "segments": segments,
@@ -196,9 +285,12 @@ SEEDS: dict[str, list[bytes]] = {
     "requests": [
         *(_frame(key, version, bytes(40)) for key, version in SERVED),
         *map(_heartbeat, range(2)),
+        *(frame for version in (1, 2) for frame in _sharing(version)),
+        *_looks(),
     ],
     "record_batches": [_batch(kind) for kind in Codec],
     "records": [bytes([kind, 2]) + _batch(kind)[batches.HEADER_BYTES :] for kind in Codec],
+    "excerpts": [bytes([1, kind, 2]) + _batch(kind)[batches.HEADER_BYTES :] for kind in Codec],
     "compressed": [bytes([kind]) + compression.compress(kind, bytes(1000)) for kind in Codec],
     "journals": [
         b"\x04\0\0\0\0" + bytes(40),

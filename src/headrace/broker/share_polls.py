@@ -5,6 +5,7 @@ without a record as gaps, which would lose them. So the log is read first, no fu
 can be acquired (`core.reach`), and what was read is then asked for.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,16 +61,29 @@ class SharePoll:
     ) -> None:
         self.order = order
         self._services = services
-        self._group, self._member = who
+        self._who = self._group, self._member = who
+        self._session = services.shares.sessions.sessions.get(who)
         self._asking = asking
         self._shard = services.shares.shard(self._group)
         self._policy = services.shares.policy(self._group)
-        self._found: dict[TopicPartition, _Found] = {
-            TopicPartition(one.topic_id, one.partition): _Found(acked=one) for one in acked
-        }
+        self._found: dict[TopicPartition, _Found] = {}
+        for one in acked:
+            where = TopicPartition(one.topic_id, one.partition)
+            found = self._found.setdefault(where, _Found(acked=one))
+            if one.code:  # also where more acknowledgements of the partition came behind these
+                found.acked = one
         for partition in told:
             if partition not in self._found:
                 self._found[partition] = _Found()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the session is as this request left it.
+
+        Once the member has gone on over another connection, or ended its session, nobody reads
+        what would be acquired for it.
+        """
+        return self._services.shares.sessions.sessions.get(self._who) is self._session
 
     def acknowledged(self, fault: StorageFault | None) -> None:
         """Told when the acknowledgements are durable, where the records are looked for later."""
@@ -136,17 +150,17 @@ class SharePoll:
             found.code = Code.UNKNOWN_TOPIC_OR_PARTITION
             found.message = "The group has no such share-partition; subscribe to its topic first."
             return
-        while True:
-            wanted = reach(share, records_max, self._policy.window)
-            if wanted is None or wanted.first >= partition.high_watermark:
-                return
-            try:
+        try:
+            while True:
+                wanted = reach(share, records_max, self._policy.window)
+                if wanted is None or wanted.first >= partition.high_watermark:
+                    return
                 self._acquire(wanted, key, partition, found, bytes_max, records_max)
-            except (OSError, CorruptBatch) as fault:
-                found.code, found.message = Code.STORAGE_ERROR, str(fault)
-            # Where compaction or retention removed what was looked for, there is more behind it.
-            if found.acquired or found.code or share.next_fetch_offset() <= wanted.first:
-                return
+                # Where compaction or retention removed what was looked for, more is behind it.
+                if found.acquired or found.code or share.next_fetch_offset() <= wanted.first:
+                    return
+        except (OSError, CorruptBatch) as fault:  # also of a log that cannot be opened
+            found.code, found.message = Code.STORAGE_ERROR, str(fault)
 
     def _acquire(
         self,
@@ -220,13 +234,15 @@ def _cut(
 ) -> list[Acquisition]:
     """The acquired ranges cut at batch ends wherever `batch_size` records are together."""
     records = max(batch_size, 1)
+    ends = [batch.last for batch in batches]
     pieces: list[Acquisition] = []
     for begin, last, deliveries in acquired:
         first = begin
-        if last - first >= records:
-            for batch in batches:
-                if first + records - 1 <= batch.last < last:
-                    pieces.append((first, batch.last, deliveries))
-                    first = batch.last + 1
+        while last - first >= records:
+            end = ends[bisect_left(ends, first + records - 1)]
+            if end >= last:
+                break
+            pieces.append((first, end, deliveries))
+            first = end + 1
         pieces.append((first, last, deliveries))
     return pieces

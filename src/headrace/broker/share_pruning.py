@@ -23,7 +23,7 @@ from headrace.log.record_codec import ShareJournal
 log = logging.getLogger("headrace.broker")
 
 PORTION = 20  # snapshots that one command writes
-_MARKS_MAX = 1_000
+_MARKS_MAX = 1_000  # until what was new at the first of them is cold
 
 
 class SharePruning:
@@ -86,12 +86,13 @@ class SharePruning:
     def _cold_below(self, index: int, end: int) -> int:
         """Where the journal ended when what is cold now was written."""
         while len(self._marks) <= index:
-            self._marks.append(deque(maxlen=_MARKS_MAX))
+            self._marks.append(deque())
         marks, now = self._marks[index], self._clock.mono()
-        below = 0
-        while marks and elapsed_ms(marks[0][0], now) >= self._config.share_cold_snapshot_ms:
+        below, cold_ms = 0, self._config.share_cold_snapshot_ms
+        while marks and elapsed_ms(marks[0][0], now) >= cold_ms:
             _, below = marks.popleft()
-        marks.append((now, end))
+        if not marks or elapsed_ms(marks[-1][0], now) >= cold_ms // _MARKS_MAX:
+            marks.append((now, end))
         return below
 
     def _history_from(self, partition: Partition) -> int:

@@ -6,7 +6,7 @@ fetch. The number of shards is fixed when the topic is created.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from headrace.broker.config import Config
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import JournalDamaged, ShardRuntime, StorageFault
-from headrace.broker.shards import PartitionJournal, journals, shard_index
+from headrace.broker.shards import PartitionJournal, all_durable, journals, shard_index
 from headrace.broker.share_log import ShareLog
 from headrace.broker.share_meters import ShareMeters
 from headrace.broker.topics import Topics
@@ -109,9 +109,8 @@ class Shares:
             known = {key.topic_id for key in self.machine_of(shard).partitions}
             for deleted in known - topics.catalog.topics_by_id.keys():
                 shard.tell(ForgetTopic(deleted))  # the process died between the two journals
-        for partition in topics.partitions:
-            if partition.is_open:  # as after every death, which may have come between those two too
-                self.log_start_moved(partition)
+        for partition in self._behind():  # the death may have come between those two, too
+            self.log_start_moved(partition)
 
     async def close(self) -> None:
         """Write what is decided and stop keeping time."""
@@ -156,20 +155,11 @@ class Shares:
 
     async def durable(self) -> Refused | None:
         """Return once all that was decided is durable; refused when the disk fails."""
-        try:
-            for shard in self.shards:
-                await shard.durable()
-        except StorageFault as fault:
-            return Refused(Why.COORDINATOR_GONE, str(fault))
-        return None
+        return await all_durable(self.shards)
 
     async def durable_of(self, group: str) -> Refused | None:
         """Return once all that was decided of a group is durable; refused when the disk fails."""
-        try:
-            await self.shard(group).durable()
-        except StorageFault as fault:
-            return Refused(Why.COORDINATOR_GONE, str(fault))
-        return None
+        return await all_durable([self.shard(group)])
 
     async def find(self, group: str) -> Queue | Refused:
         """A group as it is, once that is durable; refused when the disk fails."""
@@ -252,6 +242,18 @@ class Shares:
                 shard.tell(On(share.key, LogStartMoved(start)))
                 lost = share.start - before - (finished - share.finished)
                 self.meters.overtaken(share.key, max(lost, 0))
+
+    def _behind(self) -> Iterable[Partition]:
+        """The open partitions, as all are after a death, in which some SPSO was removed."""
+        found: dict[Partition, None] = {}
+        for shard in self.shards:
+            for key, share in self.machine_of(shard).partitions.items():
+                partition = self._topics.partitions.get(key.topic_id, key.partition)
+                if partition is None or not partition.is_open:
+                    continue
+                if share.start < partition.start_offset:
+                    found[partition] = None
+        return found
 
     def settings(self, group: str) -> GroupSettings:
         """The settings of a group as they are now."""

@@ -197,7 +197,7 @@ class Lease:
                 if span.first <= before:
                     return Refused(Why.INVALID_REQUEST, f"Records {span} have two dispositions.")
                 before = span.last
-                if sum(len(part) for _, part in _overlaps(mine, span)) != len(span):
+                if sum(len(part) for _, part in _overlaps(mine, span)) != span.count:
                     return Refused(
                         Why.INVALID_REQUEST,
                         f"Records {span} of partition {key.partition} were not acquired under "

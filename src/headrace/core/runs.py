@@ -10,7 +10,6 @@ reading it (`Chunk.seen`), so that available and overdue runs are found among mi
 Work is O(log runs + runs touched + chunks), however many records a run stands for (design §4).
 """
 
-import heapq
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
 
+from headrace.core.locks import Locks
 from headrace.core.run_chunks import Chunk, exchanged, rewritten, split
 from headrace.core.types import MemberId, MonoMs, Span, WallMs
 
@@ -128,8 +128,7 @@ class Runs:
         self._statuses: dict[StatusKey, Status] = {}
         self._available: set[Status] = set()
         self._available_from = start  # no AVAILABLE run begins below it
-        self._deadlines: list[MonoMs] = []
-        self._due: Counter[MonoMs] = Counter()  # statuses in use by deadline
+        self._locks: Locks[Status] = Locks()
 
     def __iter__(self) -> Iterator[Run]:
         return (Run(Span(first, last), status) for first, last, status in self.pieces())
@@ -204,13 +203,11 @@ class Runs:
 
     def due(self, now: MonoMs) -> list[Status]:
         """The statuses whose deadline has come."""
-        known = self._statuses.values()
-        return [one for one in known if one.deadline is not None and one.deadline <= now]
+        return self._locks.due(now)
 
     def held_by(self, holder: MemberId) -> list[Status]:
         """The statuses of what a member holds."""
-        known = self._statuses.values()
-        return [one for one in known if one.holder == holder and one.state is State.ACQUIRED]
+        return self._locks.held_by(holder)
 
     def in_state(self, state: State) -> Iterator[Run]:
         """The runs in a state, in order."""
@@ -240,9 +237,7 @@ class Runs:
 
     def next_deadline(self) -> MonoMs | None:
         """The earliest deadline of any run."""
-        while self._deadlines and not self._due[self._deadlines[0]]:
-            del self._due[heapq.heappop(self._deadlines)]
-        return self._deadlines[0] if self._deadlines else None
+        return self._locks.next_deadline()
 
     # ---- changes
 
@@ -371,17 +366,15 @@ class Runs:
             if not old.records:
                 del self._statuses[old.key]
                 self._available.discard(old)
-                if old.deadline is not None:
-                    self._due[old.deadline] -= 1
+                if old.deadline is not None and old.holder is not None:
+                    self._locks.discard(old, old.holder, old.deadline)
 
     def _begin(self, status: Status) -> None:
         assert self._statuses.setdefault(status.key, status) is status, f"two of {status}"
         if status.state is State.AVAILABLE:
             self._available.add(status)
-        if status.deadline is not None:
-            if status.deadline not in self._due:
-                heapq.heappush(self._deadlines, status.deadline)
-            self._due[status.deadline] += 1
+        if status.deadline is not None and status.holder is not None:
+            self._locks.add(status, status.holder, status.deadline)
 
 
 def _last(piece: Piece) -> int:

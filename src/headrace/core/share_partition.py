@@ -230,7 +230,7 @@ class SharePartition:
                     f"{span} does not follow {before}",
                 )
             before = span.last
-            if len(verdicts) not in (1, len(span)):
+            if len(verdicts) not in (1, span.count):
                 return Refused(Why.INVALID_REQUEST, f"{len(verdicts)} acknowledge types for {span}")
             if span.last < self.start:
                 continue

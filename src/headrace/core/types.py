@@ -62,6 +62,11 @@ class Span:
     def __len__(self) -> int:
         return self.last - self.first + 1
 
+    @property
+    def count(self) -> int:
+        """As `len`, also of a stranger's span: `len` ends below the number of all offsets."""
+        return self.last - self.first + 1
+
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.first, self.last + 1))
 

@@ -56,9 +56,9 @@ def _pages(
 ) -> Iterator[tuple[wire.Partition, bool]]:
     """Of each list a part, until there is enough, and whether there is more of it."""
     runs_left, bytes_left = min(asked.runs_max, wire.RUNS_MAX), wire.BYTES_MAX
-    after = asked.after
+    after, topics = asked.after, frozenset(asked.topics)
     for topic, index, known in _lists(asked.group, services):
-        if asked.topics and topic not in asked.topics:
+        if topics and topic not in topics:
             continue
         if (topic, index) < (after.topic, after.partition):
             continue

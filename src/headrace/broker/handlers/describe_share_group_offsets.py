@@ -71,7 +71,11 @@ def _partition(topic: Topic, index: int, queue: Queue, services: Services) -> di
     partition = services.partitions.get(topic.id, index)
     if share is None or partition is None:
         return _nothing(index)
-    lag = partition.high_watermark - share.start - share.finished
+    try:
+        lag = partition.high_watermark - share.start - share.finished
+    except OSError as error:  # it cannot be opened, which must not keep the others from being told
+        fault = {"error_code": Code.STORAGE_ERROR, "error_message": str(error)}
+        return _nothing(index) | fault
     return _nothing(index) | {"start_offset": share.start, "lag": lag}
 
 

@@ -40,10 +40,11 @@ async def handle(request: Request, services: Services) -> Answer:
 async def _described(
     asked: wire.DescribeShareRecordsRequest, services: Services
 ) -> wire.DescribeShareRecordsResponse | Refused:
-    states = {State(one) for one in asked.states if one in set(State)}
+    named = set(asked.states)  # once each, as places: a short request could name one very often
+    states = {state for state in State if state in named}
     if not asked.group:
         return Refused(Why.INVALID_GROUP, "The group id is empty.")
-    if asked.runs_max < 0 or len(states) != len(set(asked.states)):
+    if asked.runs_max < 0 or states != named:
         told = "runs_max begins at 0, states are 0 to 4"
         return Refused(Why.INVALID_REQUEST, told)
     queue = services.shares.machine(asked.group).queue(asked.group)
@@ -80,7 +81,8 @@ def _places(
     whole = any(cursor.partitions is None for cursor in asked.topics)
     known = _known(queue, services) if whole else {}
     places: dict[tuple[str, int], Place] = {}
-    for cursor in asked.topics:
+    # Equal ones once: a short request could ask for all of a topic very often.
+    for cursor in dict.fromkeys(asked.topics):
         cursors = cursor.partitions
         if cursors is None:
             indexes = known.get(cursor.topic) or _partitions(cursor.topic, services)

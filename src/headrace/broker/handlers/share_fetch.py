@@ -103,7 +103,8 @@ async def _when_found(
     """The answer, once there are records or errors, or the time is up."""
     deadline = after(services.clock.mono(), wait_ms_max)
     keys = [*poll.order, wait_key(who[0])]
-    while not poll.look():  # also at first: something may have come before this task began to run
+    # Both at first too: something may have come before this task began to run.
+    while poll.is_awaited and not poll.look():
         left_ms = elapsed_ms(services.clock.mono(), deadline)
         if not await services.waits.wait(keys, left_ms):
             break
@@ -118,6 +119,7 @@ async def _when_found(
 def _answer(services: Services, who: SessionKey, parts: Sequence[FetchedPart]) -> Raw:
     for part in parts:
         services.metrics.failed(_KEY, part.code)
+        services.metrics.failed(_KEY, part.acknowledge_code)
     lock_ms = services.shares.policy(who[0]).lock_ms
     return Raw(share_requests.written_fetch(parts, lock_ms=lock_ms))
 
