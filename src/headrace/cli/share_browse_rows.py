@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from headrace.cli.consume_format import AsMessage, Format
 from headrace.cli.decoders import Undecodable, as_json
 from headrace.cli.ending import Trouble
-from headrace.cli.table import MISSING, Cell
+from headrace.cli.table import Cell, text_of
 from headrace.cli.times import in_words
 from headrace.cli.topic_partitions import spelled
 from headrace.client.share_browse import BrowsedRecord
@@ -121,7 +121,7 @@ def run_line(run: BrowsedRun) -> Line:
         holder.client_id,
         holder.host,
     )
-    return cells, (run.reason or MISSING).encode(errors="replace") + b"\n"
+    return cells, text_of(run.reason or None).encode(errors="replace") + b"\n"
 
 
 def _held(run: BrowsedRun) -> Cell:
