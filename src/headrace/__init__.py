@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.client.groups import GroupDescription, GroupListing, MemberDescription
     from headrace.client.nodes import ClusterDescription
     from headrace.client.offsets import ListedOffset, OffsetSpec
+    from headrace.client.share_archived import ArchivedRecords, ArchivedRun
     from headrace.client.share_browse import BrowsedRecord
     from headrace.client.share_consumer.consumer import ShareConsumer
     from headrace.client.share_consumer.records import ShareRecord
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         Reject,
         ShareStats,
     )
+    from headrace.client.share_groups import ShareGroupDescription, ShareMember, ShareOffset
     from headrace.client.share_records import (
         BrowsedRun,
         RecordHolder,
@@ -42,6 +44,8 @@ __all__ = [
     "AcknowledgeResult",
     "Admin",
     "AlreadyAcknowledged",
+    "ArchivedRecords",
+    "ArchivedRun",
     "Broker",
     "BrokerError",
     "BrowsedRecord",
@@ -64,6 +68,9 @@ __all__ = [
     "Reject",
     "ResourceType",
     "ShareConsumer",
+    "ShareGroupDescription",
+    "ShareMember",
+    "ShareOffset",
     "SharePartitionDescription",
     "ShareRecord",
     "ShareStats",
@@ -81,6 +88,8 @@ _MODULES = {
     "AcknowledgeResult": "headrace.client.share_consumer.words",
     "Admin": "headrace.client.admin_client",
     "AlreadyAcknowledged": "headrace.client.share_consumer.words",
+    "ArchivedRecords": "headrace.client.share_archived",
+    "ArchivedRun": "headrace.client.share_archived",
     "Broker": "headrace.broker.embedded",
     "BrokerError": "headrace.client.errors",
     "BrowsedRecord": "headrace.client.share_browse",
@@ -103,6 +112,9 @@ _MODULES = {
     "Reject": "headrace.client.share_consumer.words",
     "ResourceType": "headrace.client.configs",
     "ShareConsumer": "headrace.client.share_consumer.consumer",
+    "ShareGroupDescription": "headrace.client.share_groups",
+    "ShareMember": "headrace.client.share_groups",
+    "ShareOffset": "headrace.client.share_groups",
     "SharePartitionDescription": "headrace.client.share_records",
     "ShareRecord": "headrace.client.share_consumer.records",
     "ShareStats": "headrace.client.share_consumer.words",

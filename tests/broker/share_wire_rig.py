@@ -163,9 +163,10 @@ def acquired(answer: Any) -> list[Range]:
 
 def produce(wire: Any, *sizes: int, partition: int = 0, topic: str = TOPIC) -> None:
     """One record batch of each size."""
+    built = {size: batches.build([batches.Record(0, 5, b"k", b"v")] * size) for size in sizes}
     for size in sizes:
-        data = batches.build([batches.Record(0, 5, b"k", b"v") for _ in range(size)])
-        one = {"name": topic, "partition_data": ({"index": partition, "records": data},)}
+        data = {"index": partition, "records": built[size]}
+        one = {"name": topic, "partition_data": (data,)}
         fields = {"transactional_id": None, "acks": 1, "timeout": 1000, "topic_data": (one,)}
         (told,) = wire.call(PRODUCE, 9, **fields).responses
         assert told.partition_responses[0].error_code == 0

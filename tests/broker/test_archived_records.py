@@ -23,27 +23,15 @@ from headrace.core.types import MemberId, MonoMs, Span, WallMs
 from headrace.wire import share_archived as wire
 from headrace.wire.primitives import Reader, Writer
 
-from .test_share_admin_wire import ALTER_OFFSETS, DELETE_RECORDS, GROUP, TOPIC, Admin
-from .test_share_settings import Connecting, alter
+from .share_wire_rig import GROUP, MEMBER, REJECT, TOPIC, configure, cut, produce, reset
+from .test_share_admin_wire import Admin
+from .test_share_settings import Connecting
 
-REJECT = 3
 REMOVED = "removed from the log, by retention or an administrator, before it was finished"
 
 
 class Member(Admin):
-    """A member that reads from the start and rejects."""
-
-    def begin(self, count: int) -> None:
-        self.create()
-        self.produce(count)
-        assert alter(self.wire, GROUP, "share.auto.offset.reset", "earliest").error_code == 0
-        self.beat(0, TOPIC)
-        self.fetch()
-
-    def delete_below(self, offset: int) -> None:
-        one = {"partition_index": 0, "offset": offset}
-        topics = ({"name": TOPIC, "partitions": (one,)},)
-        self.wire.call(DELETE_RECORDS, 2, topics=topics, timeout=1000)
+    """A member that rejects, and looks at the list."""
 
     def page(self, **asked: Any) -> wire.ListArchivedResponse:
         out = Writer()
@@ -52,11 +40,19 @@ class Member(Admin):
         return wire.ListArchivedResponse.read(Reader(self.wire.receive()[1][1:]))
 
 
+def begun(wire: Any) -> Member:
+    """A member that holds the first ten records of a topic."""
+    found = Member(wire, wire.create(TOPIC, num_partitions=2).topic_id)
+    produce(wire, 10)
+    configure(wire, share_auto_offset_reset="earliest")
+    found.join()
+    assert found.take() == [(0, 9, 1)]
+    return found
+
+
 @pytest.fixture
 def member(connect: Callable[[], Any]) -> Member:
-    found = Member(connect())
-    found.begin(10)
-    return found
+    return begun(connect())
 
 
 @pytest.fixture
@@ -74,18 +70,18 @@ def rows(found: ArchivedRecords) -> list[tuple[int, int, int, str, str | None, i
 
 def test_the_list_tells_all_of_a_record(member: Member, cluster: Cluster) -> None:
     assert rows(list_archived_share_records(cluster, GROUP)) == []
-    assert member.say(REJECT, 2, 4) == 0
+    member.say(REJECT, 2, 4)
     found = list_archived_share_records(cluster, GROUP)
-    assert rows(found) == [(2, 4, 1, "rejected by the consumer", "member", 3)]
+    assert rows(found) == [(2, 4, 1, "rejected by the consumer", MEMBER, 3)]
     assert {(one.topic, one.partition) for one in found.runs} == {(TOPIC, 0)}
     assert found.runs[0].archived_at > 1_700_000_000_000
     assert found.dropped == {}
-    member.delete_below(4)
+    cut(member.wire, 4)
     assert rows(list_archived_share_records(cluster, GROUP)) == [
-        (2, 4, 1, "rejected by the consumer", "member", 1),
-        (0, 1, 1, REMOVED, "member", 0),
+        (2, 4, 1, "rejected by the consumer", MEMBER, 1),
+        (0, 1, 1, REMOVED, MEMBER, 0),
     ]
-    member.delete_below(5)
+    cut(member.wire, 5)
     assert rows(list_archived_share_records(cluster, GROUP))[0][5] == 0
 
 
@@ -151,19 +147,16 @@ def test_the_list_outlives_the_process_and_goes_with_the_offsets(
     connecting: Connecting, tmp_path: Path
 ) -> None:
     with headrace.Broker(tmp_path) as broker, connecting(broker) as open_:
-        member = Member(open_())
-        member.begin(10)
+        member = begun(open_())
         member.say(REJECT, 0, 3)
-        member.beat(-1)
-        starts = ({"partition_index": 0, "start_offset": 0},)
-        topics = ({"topic_name": TOPIC, "partitions": starts},)
-        member.wire.call(ALTER_OFFSETS, 0, group_id=GROUP, topics=topics)
+        member.leave()
+        assert reset(member.wire, 0) == 0
     with headrace.Broker(tmp_path) as broker, connecting(broker) as open_:
-        member = Member(open_())
+        member = Member(open_(), member.topic_id)
         (partition,) = member.page().partitions
         assert [(one.first, one.last) for one in partition.runs] == [(0, 3)]
-        member.beat(0, TOPIC)  # after a restart a group is empty once its members were heard of
-        member.beat(-1)
+        member.join()  # after a restart a group is empty once its members were heard of
+        member.leave()
         assert member.delete_offsets(TOPIC).error_code == 0
         assert member.page().error_code == 69
 

@@ -218,7 +218,7 @@ def test_batch_that_nobody_can_decode_holds_nothing_up(
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(work())
-    assert "the records 10 of jobs-0 cannot be decoded" in caplog.text
+    assert "the record 10 of jobs-0 cannot be decoded" in caplog.text
 
 
 def _crc(batch: bytearray) -> bytes:

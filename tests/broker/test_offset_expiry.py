@@ -9,32 +9,24 @@ from uuid import uuid4
 import pytest
 
 from headrace.broker import offset_expiry
-from headrace.broker.config import Config
 from headrace.broker.offset_expiry import Swept
-from headrace.broker.services import Services
 from headrace.core.catalog import CreateTopic, DeleteTopic, Resource, SetConfigs, Topic
 from headrace.core.errors import Refused
 from headrace.core.group_events import Event
 from headrace.core.group_words import Commit, DeleteGroup, Expired, Offset
 from headrace.core.types import MemberId
-from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.log.memory_disk import MemoryDisk
 
+from . import inside_rig
+from .inside_rig import Inside
 from .partition_rig import until
 
 HOUR = 3_600_000
-SECONDS_MAX = 20
 
 
-class Broker:
-    """The inside of a broker, on a disk and a clock that tests hold."""
-
+class Broker(Inside):
     def __init__(self, disk: MemoryDisk | None = None, **settings: str) -> None:
-        self.disk = disk or MemoryDisk()
-        self.clock = VirtualClock()
-        given = {name.replace("_", "."): text for name, text in settings.items()}
-        config = Config.parse({"offsets.retention.minutes": "60", **given})
-        self.services = Services(config, self.disk, self.clock, uuid4)
-        self.services.topics.load()
+        super().__init__(disk, **{"offsets_retention_minutes": "60"} | settings)
 
     async def topic(self, name: str = "orders", partitions: int = 1) -> Topic:
         made = await self.services.topics.create(CreateTopic(name, uuid4(), partitions, {}))
@@ -73,15 +65,7 @@ Scene = Callable[[Broker], Coroutine[Any, Any, None]]
 
 
 def play(scene: Scene, disk: MemoryDisk | None = None, **settings: str) -> None:
-    async def go() -> None:
-        broker = Broker(disk, **settings)
-        await broker.services.start()
-        try:
-            await asyncio.wait_for(scene(broker), SECONDS_MAX)
-        finally:
-            await broker.services.close()
-
-    asyncio.run(go())
+    inside_rig.play(lambda: Broker(disk, **settings), scene)
 
 
 @pytest.fixture

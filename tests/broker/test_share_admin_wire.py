@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -11,74 +10,37 @@ import headrace
 from headrace.broker.partition import Partition
 from headrace.client.connection import Cluster
 from headrace.client.leases import Lease
-from headrace.wire import batches
 
-HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
-DESCRIBE_OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS, DELETE_GROUPS = 90, 91, 92, 42
-DESCRIBE_GROUPS, CONSUMER_GROUP_DESCRIBE, PRODUCE, DELETE_RECORDS = 15, 69, 0, 21
-GROUP, MEMBER, TOPIC = "g", "member", "orders"
-ACCEPT, RELEASE = 1, 2
+from .share_wire_rig import (
+    ACCEPT,
+    ALTER_OFFSETS,
+    DELETE_OFFSETS,
+    DESCRIBE_OFFSETS,
+    GROUP,
+    MEMBER,
+    RELEASE,
+    TOPIC,
+    Sharer,
+    configure,
+    cut,
+    produce,
+)
+
+DESCRIBE, DELETE_GROUPS = 77, 42
+DESCRIBE_GROUPS, CONSUMER_GROUP_DESCRIBE = 15, 69
 NOTHING = (-1, -1)
 
 
-class Admin:
-    """An administrator of group "g" on one bare connection, and a member of it."""
+class Admin(Sharer):
+    """An administrator of group "g" on one bare connection, who may be a member of it too."""
 
-    def __init__(self, wire: Any) -> None:
-        self.wire = wire
-        self.topic_id: UUID | None = None
-        self.epoch = 0
-
-    def create(self, name: str = TOPIC, partitions: int = 2) -> UUID:
-        found = self.wire.create(name, num_partitions=partitions).topic_id
-        assert isinstance(found, UUID)
-        self.topic_id = found
-        return found
-
-    def produce(self, count: int, partition: int = 0) -> None:
-        data = batches.build([batches.Record(0, 5, b"k", b"v") for _ in range(count)])
-        one = {"name": TOPIC, "partition_data": ({"index": partition, "records": data},)}
-        fields = {"transactional_id": None, "acks": 1, "timeout": 1000, "topic_data": (one,)}
-        self.wire.call(PRODUCE, 9, **fields)
-
-    def beat(self, epoch: int, *topics: str, member: str = MEMBER, group: str = GROUP) -> Any:
-        answer = self.wire.call(
-            HEARTBEAT, 1, group_id=group, member_id=member, member_epoch=epoch, rack_id=None,
-            subscribed_topic_names=topics or None,
-        )  # fmt: skip
+    def join(self, group: str = GROUP) -> Any:
+        answer = self.beat(group_id=group)
         assert answer.error_code == 0, answer.error_message
         return answer
 
-    def fetch(self, member: str = MEMBER, wait_ms: int = 0) -> list[tuple[int, int, int]]:
-        """First, last and delivery count of what is acquired of partition 0."""
-        answer = self.wire.call(
-            FETCH, 2, group_id=GROUP, member_id=member, share_session_epoch=self.epoch,
-            max_wait=wait_ms, min_bytes=1, max_bytes=1 << 20, max_records=1000, batch_size=1000,
-            share_acquire_mode=0, is_renew_ack=False, topics=self._partition(()),
-            forgotten_topics_data=(),
-        )  # fmt: skip
-        assert answer.error_code == 0
-        self.epoch += 1
-        return [
-            (one.first_offset, one.last_offset, one.delivery_count)
-            for topic in answer.responses
-            for partition in topic.partitions
-            for one in partition.acquired_records
-        ]
-
-    def say(self, kind: int, first: int, last: int, member: str = MEMBER) -> int:
-        ack = {"first_offset": first, "last_offset": last, "acknowledge_types": (kind,)}
-        answer = self.wire.call(
-            ACKNOWLEDGE, 2, group_id=GROUP, member_id=member, share_session_epoch=self.epoch,
-            is_renew_ack=False, topics=self._partition((ack,)),
-        )  # fmt: skip
-        assert answer.error_code == 0
-        self.epoch += 1
-        return int(answer.responses[0].partitions[0].error_code)
-
-    def _partition(self, acks: tuple[Any, ...]) -> Any:
-        one = {"partition_index": 0, "acknowledgement_batches": acks}
-        return ({"topic_id": self.topic_id, "partitions": (one,)},)
+    def leave(self) -> None:
+        assert self.beat(-1, None).error_code == 0
 
     def describe(self, *groups: str) -> Any:
         fields = {"group_ids": groups or (GROUP,), "include_authorized_operations": False}
@@ -128,14 +90,14 @@ class Admin:
 @pytest.fixture
 def admin(connect: Callable[[], Any]) -> Admin:
     """With a topic of two partitions; ten records are in the first."""
-    found = Admin(connect())
-    found.create()
-    found.produce(10)
+    wire = connect()
+    found = Admin(wire, wire.create(TOPIC, num_partitions=2).topic_id)
+    produce(wire, 10)
     return found
 
 
 def test_a_group_with_a_member_is_described(admin: Admin) -> None:
-    epoch = admin.beat(0, TOPIC).member_epoch
+    epoch = admin.join().member_epoch
     (group,) = admin.describe()
     assert (group.error_code, group.group_state, group.assignor_name) == (0, "Stable", "simple")
     assert group.group_epoch == group.assignment_epoch == epoch
@@ -146,13 +108,13 @@ def test_a_group_with_a_member_is_described(admin: Admin) -> None:
     (assigned,) = member.assignment.topic_partitions
     assert (assigned.topic_name, assigned.partitions) == (TOPIC, (0, 1))
     assert assigned.topic_id == admin.topic_id
-    admin.beat(-1)
+    admin.leave()
     (group,) = admin.describe()
     assert (group.error_code, group.group_state, group.members) == (0, "Empty", ())
 
 
 def test_operations_are_told_to_who_asks(admin: Admin) -> None:
-    admin.beat(0, TOPIC)
+    admin.join()
     fields = {"group_ids": (GROUP,), "include_authorized_operations": True}
     (group,) = admin.wire.call(DESCRIBE, 1, **fields).groups
     assert group.authorized_operations > 0
@@ -168,7 +130,7 @@ def test_a_reset_makes_the_group(admin: Admin) -> None:
 def test_groups_that_cannot_be_described(admin: Admin, client: Any) -> None:
     client.wire = admin.wire
     client.commit((TOPIC, 0, 1))
-    admin.beat(0, TOPIC, group="s")
+    admin.join("s")
     told = {
         one.group_id: (one.error_code, one.error_message) for one in admin.describe("", "x", GROUP)
     }
@@ -188,7 +150,7 @@ def test_groups_are_listed_by_type_and_state(admin: Admin, client: Any) -> None:
     client.wire = admin.wire
     client.commit((TOPIC, 0, 1))
     admin.alter((TOPIC, 0, 0), group="empty")
-    admin.beat(0, TOPIC, group="stable")
+    admin.join("stable")
     stable, empty = (("stable", "share", "Stable", "share"), ("empty", "share", "Empty", "share"))
     assert client.listed(types=("Share",)) == [empty, stable]
     assert client.listed("STABLE", types=("share",)) == [stable]
@@ -199,11 +161,11 @@ def test_groups_are_listed_by_type_and_state(admin: Admin, client: Any) -> None:
 def test_offsets_and_lag(admin: Admin) -> None:
     assert admin.altered((TOPIC, 0, 0), (TOPIC, 1, 0)) == [(TOPIC, 0, 0), (TOPIC, 1, 0)]
     assert admin.places() == {(TOPIC, 0): (0, 10), (TOPIC, 1): (0, 0)}
-    admin.beat(0, TOPIC)
-    assert admin.fetch() == [(0, 9, 1)]
+    admin.join()
+    assert admin.take() == [(0, 9, 1)]
     assert admin.places()[TOPIC, 0] == (0, 10)  # acquired is not finished
-    assert admin.say(ACCEPT, 0, 3) == 0
-    assert admin.say(ACCEPT, 6, 7) == 0
+    admin.say(ACCEPT, 0, 3)
+    admin.say(ACCEPT, 6, 7)
     assert admin.places()[TOPIC, 0] == (4, 4)
     (topic,) = admin.offsets(version=0).topics
     assert [one.start_offset for one in topic.partitions] == [4, 0]
@@ -247,28 +209,28 @@ def test_what_is_not_there_has_no_offsets_and_is_no_error(admin: Admin) -> None:
 def test_a_reset_discards_locks_and_counts_at_once(admin: Admin) -> None:
     """Also in the hands of somebody who left the group and went on fetching."""
     admin.altered((TOPIC, 0, 0))
-    admin.beat(0, TOPIC)
-    assert admin.fetch() == [(0, 9, 1)]
-    assert admin.say(RELEASE, 0, 4) == 0
-    admin.beat(-1)
+    admin.join()
+    assert admin.take() == [(0, 9, 1)]
+    admin.say(RELEASE, 0, 4)
+    admin.leave()
     assert admin.altered((TOPIC, 0, 2)) == [(TOPIC, 0, 0)]
     assert admin.places()[TOPIC, 0] == (2, 8)
-    assert admin.say(ACCEPT, 5, 9) == 121
-    assert admin.fetch() == [(2, 9, 1)]
+    assert admin.code((5, 9, ACCEPT)) == 121
+    assert admin.take() == [(2, 9, 1)]
 
 
 def test_a_poll_that_waits_is_woken_by_a_reset(admin: Admin, connect: Callable[[], Any]) -> None:
     admin.altered((TOPIC, 0, 10))
-    assert admin.fetch() == []
-    other = Admin(connect())
+    assert admin.take() == []
+    other = Admin(connect(), admin.topic_id)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(admin.fetch, wait_ms=9000)
+        waiting = pool.submit(admin.take, max_wait=9000)
         assert other.altered((TOPIC, 0, 4)) == [(TOPIC, 0, 0)]
         assert waiting.result(timeout=8) == [(4, 9, 1)]
 
 
 def test_a_group_with_members_is_left_alone(admin: Admin) -> None:
-    admin.beat(0, TOPIC)
+    admin.join()
     before = admin.places()
     for answer in (admin.alter((TOPIC, 0, 0)), admin.delete_offsets(TOPIC)):
         assert (answer.error_code, answer.responses) == (68, ())
@@ -301,27 +263,23 @@ def test_each_partition_has_its_own_error(admin: Admin) -> None:
 
 
 def test_a_start_below_the_log_is_where_the_log_begins(admin: Admin) -> None:
-    cut = {"name": TOPIC, "partitions": ({"partition_index": 0, "offset": 4},)}
-    admin.wire.call(DELETE_RECORDS, 2, topics=(cut,), timeout=1000)
+    cut(admin.wire, 4)
     admin.altered((TOPIC, 0, 0))
     assert admin.places()[TOPIC, 0] == (4, 6)
 
 
 def test_minus_one_is_where_the_policy_leads_now(admin: Admin) -> None:
     admin.altered((TOPIC, 0, -1))
-    admin.produce(3)
+    produce(admin.wire, 3)
     assert admin.places() == {(TOPIC, 0): (10, 3), (TOPIC, 1): (0, 0)}
-    entry = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
-    group = {"resource_type": 32, "resource_name": GROUP, "configs": (entry,)}
-    answer = admin.wire.call(44, 1, resources=(group,), validate_only=False)
-    assert answer.responses[0].error_code == 0
+    configure(admin.wire, share_auto_offset_reset="earliest")
     admin.altered((TOPIC, 0, -1))
     assert admin.places()[TOPIC, 0] == (0, 13)
 
 
 def test_the_other_partitions_of_a_new_topic_begin_by_policy(admin: Admin) -> None:
     """Not at 0, as partitions do that are added to a topic which the group knows."""
-    admin.produce(5, partition=1)
+    produce(admin.wire, 5, partition=1)
     admin.altered((TOPIC, 0, 3))
     assert admin.places() == {(TOPIC, 0): (3, 7), (TOPIC, 1): (5, 0)}
     admin.altered((TOPIC, 1, 0))
@@ -329,9 +287,9 @@ def test_the_other_partitions_of_a_new_topic_begin_by_policy(admin: Admin) -> No
 
 
 def test_topics_are_forgotten_and_begin_anew(admin: Admin) -> None:
-    admin.create("other", 1)
+    admin.wire.create("other", num_partitions=1)
     admin.altered((TOPIC, 0, 0), ("other", 0, 0))
-    admin.create("never", 1)
+    admin.wire.create("never", num_partitions=1)
     answer = admin.delete_offsets(TOPIC, "never", "absent")
     told = {one.topic_name: (one.error_code, one.error_message) for one in answer.responses}
     assert answer.error_code == 0
@@ -341,7 +299,7 @@ def test_topics_are_forgotten_and_begin_anew(admin: Admin) -> None:
         "absent": (3, "This server does not host this topic-partition."),
     }
     assert admin.places() == {("other", 0): (0, 0)}
-    admin.beat(0, TOPIC)
+    admin.join()
     assert admin.places()[TOPIC, 0] == (10, 0)  # latest, as for a new subscription
     refused = admin.delete_offsets(TOPIC, group="unknown")
     assert (refused.error_code, refused.error_message) == (69, "Group unknown not found.")
@@ -357,8 +315,8 @@ def test_groups_are_deleted_with_all_their_state(
     assert admin.describe()[0].error_code == 69
     assert admin.places() == {}
     assert admin.delete(GROUP) == {GROUP: 69}
-    assert admin.fetch() == []  # who goes on without it is given nothing
-    assert admin.beat(0, TOPIC).member_epoch == 1
+    assert admin.take() == []  # who goes on without it is given nothing
+    assert admin.join().member_epoch == 1
     assert admin.places()[TOPIC, 0] == (10, 0)
 
 

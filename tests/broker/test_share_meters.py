@@ -183,6 +183,14 @@ def test_a_deleted_group_takes_its_series_along(broker: headrace.Broker, one: Sh
     assert counted(broker) == {}
 
 
+def test_a_group_that_does_not_exist_is_not_told(broker: headrace.Broker) -> None:
+    """It had a member, whose topics are not there."""
+    about: dict[str, Any] = {"group": "left", "topics": ["mistyped"]}
+    with headrace.SyncShareConsumer(broker.bootstrap_servers, **about):
+        assert series(broker)["headrace_share_group_members"] == {("left",): 1}
+    assert not series(broker).get("headrace_share_group_members")
+
+
 @pytest.mark.parametrize(("granularity", "labels"), [("topic", ("g", "orders")), ("none", ("g",))])
 def test_counters_are_summed_up(
     connecting: Connecting, granularity: str, labels: tuple[str, ...]
@@ -296,3 +304,17 @@ def test_what_is_to_be_told_has_a_bound() -> None:
     _, notices, rest = meters.taken()
     assert (len(notices), rest.records) == (NOTICES_MAX, 5)
     assert meters.taken()[1] == {}
+
+
+def test_acknowledgements_that_fail_are_counted_as_errors(
+    broker: headrace.Broker, one: Sharer
+) -> None:
+    one.take()
+    assert one.code((0, 1, ACCEPT)) == 0
+    assert one.code((4, 99, ACCEPT)) == 42
+    one.say(RELEASE, 5, 5)
+    one.fetch((5, 5, ACCEPT), max_records=0)
+    assert series(broker)["headrace_request_errors_total"] == {
+        ("ShareAcknowledge", "INVALID_REQUEST"): 1,
+        ("ShareFetch", "INVALID_RECORD_STATE"): 1,
+    }

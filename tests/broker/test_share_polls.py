@@ -8,17 +8,16 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.broker.config import Config
 from headrace.broker.dispatch import Dispatcher, Peer, Pending
 from headrace.broker.errors import Code
 from headrace.broker.partition import Partition
-from headrace.broker.services import Services
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
 from headrace.core.shard_words import AlterShareOffsets
-from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.wire import codec
 from headrace.wire.batches import Record
+
+from .inside_rig import Inside, play
 
 FETCH = 78
 WINDOW = 100
@@ -28,20 +27,17 @@ ACCEPT = (1,)
 ALL = range(WINDOW)
 
 
-class Broker:
+class Broker(Inside):
     """The inside of a broker, a topic with three windows of records, and its members' requests."""
 
     def __init__(self) -> None:
-        self.disk = MemoryDisk()
-        settings = {"group.share.partition.max.record.locks": str(WINDOW)}
-        self.services = Services(Config.parse(settings), self.disk, VirtualClock(), uuid4)
-        self.services.topics.load()
+        super().__init__(group_share_partition_max_record_locks=str(WINDOW))
         self.dispatcher = Dispatcher(self.services)
         self.topic_id = uuid4()
         self.epochs = {"a": 0, "b": 0, "c": 0}
 
     async def start(self) -> None:
-        await self.services.start()
+        await super().start()
         made = await self.services.topics.create(CreateTopic("orders", self.topic_id, 1, {}))
         assert isinstance(made, Topic)
         reset = AlterShareOffsets("g", (("orders", 0, 0),))
@@ -126,15 +122,7 @@ def acquired(partition: Any) -> list[int]:
 
 
 def run(work: Callable[[Broker], Coroutine[Any, Any, None]]) -> None:
-    async def go() -> None:
-        broker = Broker()
-        await broker.start()
-        try:
-            await work(broker)
-        finally:
-            await broker.services.close()
-
-    asyncio.run(asyncio.wait_for(go(), 20))
+    play(Broker, work)
 
 
 def test_who_waits_comes_before_who_comes_back() -> None:

@@ -1,6 +1,5 @@
 """The journal of share groups is cut at its front, and what it says stays the same."""
 
-import asyncio
 import errno
 import logging
 from collections.abc import Callable, Coroutine
@@ -9,10 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.broker.config import Config
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import JournalDamaged
-from headrace.broker.services import Services
 from headrace.broker.shares import STATE_TOPIC
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
@@ -27,24 +24,21 @@ from headrace.core.shard_words import (
 from headrace.core.share_group import Heartbeat
 from headrace.core.share_words import Acknowledge, Acknowledged, Acquire, ShareKey, Verdict
 from headrace.core.types import MemberId, Span
-from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.log.memory_disk import MemoryDisk
 from headrace.wire.batches import Record
 
+from . import inside_rig
+from .inside_rig import Inside
+
 MEMBER = MemberId("member")
-SECONDS_MAX = 20
 MINUTES_5 = 300_000
 
 
-class Broker:
-    """The inside of a broker, on a disk and a clock that tests hold."""
-
+class Broker(Inside):
     def __init__(self, disk: MemoryDisk, **settings: str) -> None:
-        self.clock = VirtualClock()
+        given = {"headrace_share_history_ms": "0", "headrace_durability": "fsync"}
+        super().__init__(disk, **given | settings)
         self.clock.advance(10 * MINUTES_5)
-        given = {"headrace.share.history.ms": "0", "headrace.durability": "fsync"}
-        given |= {name.replace("_", "."): text for name, text in settings.items()}
-        self.services = Services(Config.parse(given), disk, self.clock, uuid4)
-        self.services.topics.load()
 
     @property
     def journal(self) -> Partition:
@@ -105,15 +99,7 @@ Scene = Callable[[Broker], Coroutine[Any, Any, None]]
 
 
 def play(scene: Scene, disk: MemoryDisk, **settings: str) -> None:
-    async def go() -> None:
-        broker = Broker(disk, **settings)
-        await broker.services.start()
-        try:
-            await asyncio.wait_for(scene(broker), SECONDS_MAX)
-        finally:
-            await broker.services.close()
-
-    asyncio.run(go())
+    inside_rig.play(lambda: Broker(disk, **settings), scene)
 
 
 def test_the_journal_begins_at_the_oldest_of_the_newest_snapshots() -> None:

@@ -11,20 +11,8 @@ import headrace
 from headrace.broker.partition import Partition
 from headrace.broker.waits import Waits
 
-from .share_look_rig import (
-    ACCEPT,
-    ACKNOWLEDGED,
-    ACQUIRED,
-    AVAILABLE,
-    GROUP,
-    RELEASE,
-    Member,
-    cursor,
-    joined,
-    look,
-    produce,
-    request,
-)
+from .share_look_rig import ACKNOWLEDGED, ACQUIRED, AVAILABLE, Member, cursor, joined, look, request
+from .share_wire_rig import ACCEPT, GROUP, RELEASE, produce
 
 
 @pytest.fixture
@@ -53,12 +41,12 @@ def notified(monkeypatch: pytest.MonkeyPatch) -> list[Hashable]:
 def test_nothing_changes_and_nobody_is_woken(
     notified: list[Hashable], broker: headrace.Broker, member: Member, wire: Any
 ) -> None:
-    member.fetch(20)
+    member.hold(20)
     member.say(RELEASE, 3, 3)
     member.say(ACCEPT, 5, 9)
-    assert member.fetch(1) == [(3, 3, 2)]
+    assert member.hold(1) == [(3, 3, 2)]
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(member.fetch, 10, 20_000)
+        waiting = pool.submit(member.hold, 10, 20_000)
         before = look(wire, request())
         files = _files(broker.data_dir)
         notified.clear()
@@ -85,7 +73,7 @@ def test_a_restart_forgets_locks_and_nothing_else(
 ) -> None:
     with headrace.Broker(data_dir=tmp_path) as broker, connecting(broker) as connect:
         member = joined(connect)
-        member.fetch(10)
+        member.hold(10)
         member.say(ACCEPT, 5, 5)
         member.say(RELEASE, 0, 1)
         before, _ = look(connect(), request()).partitions
@@ -103,7 +91,7 @@ def test_logs_that_are_not_asked_for_stay_closed(
     tmp_path: Path, connecting: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with headrace.Broker(data_dir=tmp_path) as broker, connecting(broker) as connect:
-        joined(connect).fetch(10)
+        joined(connect).hold(10)
     opened: list[str] = []
     open_log = Partition.open
 

@@ -14,24 +14,10 @@ from headrace.client.share_records import RecordState, describe_share_partitions
 from headrace.core.browsing import LOOK_RUNS
 from headrace.wire.share_records import BYTES_MAX, KEY, RUNS_MAX
 
-from .share_look_rig import (
-    ACKNOWLEDGE,
-    ACQUIRED,
-    AVAILABLE,
-    GROUP,
-    MEMBER,
-    RELEASE,
-    Member,
-    cursor,
-    joined,
-    look,
-    only,
-    produce,
-    request,
-)
+from .share_look_rig import ACQUIRED, AVAILABLE, Member, cursor, joined, look, only, request
+from .share_wire_rig import GROUP, RELEASE, RENEW, produce
 
 MILLION = 1_000_000
-RENEW = 4
 _WAIT_S = 120
 BROKER_SETTINGS = {
     "group.share.partition.max.record.locks": str(MILLION),
@@ -46,24 +32,14 @@ def million(connect: Callable[[], Any]) -> Member:
     """A member who released every second one of a million records, and goes on with the others."""
     member = joined(connect)
     member.wire.socket.settimeout(_WAIT_S)
-    produce(member.wire, 10_000, times=MILLION // 10_000)
+    produce(member.wire, *[10_000] * (MILLION // 10_000))
     held = 0
     while held < MILLION:
-        taken = member.fetch(MILLION - held, 1000)
+        taken = member.hold(MILLION - held, 1000)
         assert taken, f"only {held} came"
         held += sum(last - first + 1 for first, last, _ in taken)
-    ack = {
-        "first_offset": 0,
-        "last_offset": MILLION - 1,
-        "acknowledge_types": (RELEASE, RENEW) * (MILLION // 2),
-    }
-    one = {"partition_index": 0, "acknowledgement_batches": (ack,)}
-    answer = member.wire.call(
-        ACKNOWLEDGE, 2, group_id=GROUP, member_id=MEMBER, share_session_epoch=member.epoch,
-        is_renew_ack=True, topics=({"topic_id": member.topic_id, "partitions": (one,)},),
-    )  # fmt: skip
-    assert answer.responses[0].partitions[0].error_code == 0
-    member.epoch += 1
+    verdicts = (RELEASE, RENEW) * (MILLION // 2)
+    assert member.code((0, MILLION - 1, *verdicts), is_renew_ack=True) == 0
     return member
 
 
@@ -107,4 +83,4 @@ def test_pages_are_bounded_and_the_first_is_the_first(
         assert [run.first for run in islice(runs, 10)] == list(range(10))
         assert asked.count(KEY) == 2, "how it is, and one page"
         none_is_archived(cluster)
-    assert million.fetch(5) == [(0, 0, 2), (2, 2, 2), (4, 4, 2), (6, 6, 2), (8, 8, 2)]
+    assert million.hold(5) == [(0, 0, 2), (2, 2, 2), (4, 4, 2), (6, 6, 2), (8, 8, 2)]

@@ -23,24 +23,19 @@ from headrace.wire.share_records import (
 )
 
 from .share_look_rig import (
-    ACCEPT,
     ACKNOWLEDGED,
     ACQUIRED,
     ARCHIVED,
     AVAILABLE,
-    GROUP,
     MEMBER,
-    REJECT,
-    RELEASE,
-    TOPIC,
     Member,
     cursor,
     joined,
     look,
     only,
-    produce,
     request,
 )
+from .share_wire_rig import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, produce
 
 BROKER_SETTINGS: dict[str, Any] = {}
 
@@ -54,7 +49,7 @@ def member(connect: Callable[[], Any]) -> Member:
 
 
 def test_states_counts_holders_and_locks(member: Member, wire: Any) -> None:
-    assert member.fetch(10) == [(0, 9, 1)]
+    assert member.hold(10) == [(0, 9, 1)]
     member.say(ACCEPT, 1, 1)
     member.say(REJECT, 2, 3)
     member.say(RELEASE, 4, 4)
@@ -88,7 +83,7 @@ def test_a_lease_is_told_by_its_session(broker: headrace.Broker, member: Member,
         lease.acquire(1, 5, 1000)
         (holder,) = look(wire, request()).holders
     assert (holder.session, holder.client_id, holder.client_host) == ("nightly", None, None)
-    assert member.fetch(3) == [(5, 7, 1)]
+    assert member.hold(3) == [(5, 7, 1)]
     assert [one.session for one in look(wire, request()).holders] == ["nightly", None]
 
 
@@ -99,7 +94,7 @@ def test_the_bytes_of_a_request_and_of_an_answer(member: Member, wire: Any) -> N
     )  # fmt: skip
     assert asked == request(GROUP, cursor(7), states=(1,), runs_max=100)
     assert request() == bytes.fromhex("02670001000007d000")
-    member.fetch(9)
+    member.hold(9)
     wire.send_frame(struct.pack(">hhih", KEY, 0, 77, -1) + b"\0" + asked)
     number, answer = wire.receive()
     run = DescribeShareRecordsResponse.read(Reader(answer, 1)).partitions[0].runs[0]
@@ -120,7 +115,7 @@ def test_the_bytes_of_a_request_and_of_an_answer(member: Member, wire: Any) -> N
 
 
 def test_pages_go_on_where_the_last_one_ended(member: Member, wire: Any) -> None:
-    member.fetch(10)
+    member.hold(10)
     for offset in (1, 4, 7):
         member.say(RELEASE, offset, offset)
     position, seen = 0, []
@@ -139,7 +134,7 @@ def test_pages_go_on_where_the_last_one_ended(member: Member, wire: Any) -> None
 def test_a_page_of_all_partitions_has_room_for_all_of_them_together(
     member: Member, wire: Any
 ) -> None:
-    member.fetch(10)
+    member.hold(10)
     member.say(RELEASE, 3, 3)
     first, second = look(wire, request(runs_max=1)).partitions
     assert (len(first.runs), first.next_offset, second.next_offset) == (1, 3, 0)
@@ -148,7 +143,7 @@ def test_a_page_of_all_partitions_has_room_for_all_of_them_together(
 
 
 def test_only_the_states_that_are_asked_for(member: Member, wire: Any) -> None:
-    member.fetch(10)
+    member.hold(10)
     member.say(ACCEPT, 2, 4)
     member.say(RELEASE, 6, 6)
     found = only(look(wire, request(GROUP, cursor(3), states=(ACKNOWLEDGED, AVAILABLE))))
@@ -195,7 +190,7 @@ def test_long_reasons_are_cut_and_counted(
 
 
 def test_what_is_named_often_is_told_once(member: Member, wire: Any) -> None:
-    member.fetch(10)
+    member.hold(10)
     often = (TopicCursor(TOPIC),) * 100_000
     answer = look(wire, request(GROUP, *often, cursor(5), states=(ACQUIRED,) * 100_000))
     assert [(one.topic, one.partition) for one in answer.partitions] == [(TOPIC, 0), (TOPIC, 1)]
@@ -217,7 +212,7 @@ def test_what_is_named_often_is_told_once(member: Member, wire: Any) -> None:
 def test_requests_that_are_refused(
     member: Member, wire: Any, body: bytes, code: int, told: str
 ) -> None:
-    member.fetch(1)
+    member.hold(1)
     answer = look(wire, body)
     assert (answer.error_code, answer.error_message) == (code, told)
     assert (answer.holders, answer.partitions) == ((), ())
@@ -276,7 +271,7 @@ def test_nothing_is_told_that_the_journal_may_not_have(
     async def faulty(self: Shares, group: str) -> Refused:
         return Refused(Why.COORDINATOR_GONE, f"{group}: the disk is full")
 
-    member.fetch(3)
+    member.hold(3)
     monkeypatch.setattr(Shares, "durable_of", faulty)
     answer = look(wire, request())
     assert (answer.error_code, answer.error_message) == (15, "g: the disk is full")

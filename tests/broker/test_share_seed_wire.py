@@ -5,7 +5,7 @@ step the state is as the broker shows it, and as its journal alone would have it
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,8 @@ from .share_wire_rig import (
 )
 
 LIMIT = 5  # share.delivery.count.limit by default
-SHORT = {"group.share.min.record.lock.duration.ms": "1000"}
+BROKER_SETTINGS = {"group.share.min.record.lock.duration.ms": "1000"}
 Connecting = Callable[[headrace.Broker], AbstractContextManager[Callable[[], Any]]]
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[headrace.Broker]:
-    with headrace.Broker(tmp_path, settings=SHORT) as running:
-        yield running
 
 
 @pytest.fixture
@@ -155,8 +149,11 @@ def test_the_example_of_records_in_flight(
     kept = in_flight.format("4 available")
     assert journaled(broker.data_dir, topic) == f"SPSO=2, SPEO=7, 2 available, {kept}"
     as_killed = tmp_path / "as-killed"  # a broker that stops releases what is acquired
-    shutil.copytree(broker.data_dir, as_killed, ignore=shutil.ignore_patterns("as-killed", ".lock"))
-    with headrace.Broker(as_killed, settings=SHORT) as again, connecting(again) as connect:
+    shutil.copytree(broker.data_dir, as_killed, ignore=shutil.ignore_patterns(".lock"))
+    with (
+        headrace.Broker(as_killed, settings=BROKER_SETTINGS) as again,
+        connecting(again) as connect,
+    ):
         assert live(again) == f"SPSO=2, SPEO=7, 2 available, {kept}"
         # Those of the figure that are Available beyond SPEO - 1 are given as any other.
         later = Sharer(connect(), topic, "later")

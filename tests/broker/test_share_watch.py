@@ -1,6 +1,5 @@
 """The look at share groups each second, and the gauges of what it sees."""
 
-import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -11,10 +10,8 @@ from uuid import uuid4
 import pytest
 
 from headrace.broker import metrics_shares
-from headrace.broker.config import Config
 from headrace.broker.metrics_shapes import pieces
 from headrace.broker.metrics_shares import of_share_groups
-from headrace.broker.services import Services
 from headrace.broker.share_watch import STUCK_MS
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
@@ -30,12 +27,12 @@ from headrace.core.share_words import (
     Verdict,
 )
 from headrace.core.types import MemberId, Span
-from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.wire.batches import Record
+
+from .inside_rig import Inside, play
 
 M = MemberId("m")
 WINDOW = 100
-SECONDS_MAX = 20
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
@@ -52,18 +49,15 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return take
 
 
-class Broker:
+class Broker(Inside):
     """The inside of a broker whose clock stands still, and a member that fills windows."""
 
     def __init__(self) -> None:
-        self.clock = VirtualClock()
-        settings = {"group.share.partition.max.record.locks": str(WINDOW)}
-        self.services = Services(Config.parse(settings), MemoryDisk(), self.clock, uuid4)
-        self.services.topics.load()
+        super().__init__(group_share_partition_max_record_locks=str(WINDOW))
         self.key: ShareKey
 
     async def start(self) -> None:
-        await self.services.start()
+        await super().start()
         made = await self.services.topics.create(CreateTopic("orders", uuid4(), 1, {}))
         assert isinstance(made, Topic)
         self.key = ShareKey("g", made.id, 0)
@@ -111,15 +105,7 @@ class Broker:
 
 
 def run(work: Callable[[Broker], Coroutine[Any, Any, None]]) -> None:
-    async def go() -> None:
-        broker = Broker()
-        await broker.start()
-        try:
-            await work(broker)
-        finally:
-            await broker.services.close()
-
-    asyncio.run(asyncio.wait_for(go(), SECONDS_MAX))
+    play(Broker, work)
 
 
 def test_a_full_window_that_stands_still_is_told_of_once(

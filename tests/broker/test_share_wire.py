@@ -14,131 +14,34 @@ from headrace.client.errors import BrokerError
 from headrace.client.records import read_records
 from headrace.wire import batches
 
-HEARTBEAT, FETCH, ACKNOWLEDGE, CREATE_TOPICS, PRODUCE, METADATA = 76, 78, 79, 19, 0, 3
-GROUP, MEMBER, TOPIC = "group", "member", "topic"
-ACCEPT, RELEASE, REJECT, RENEW, GAP = 1, 2, 3, 4, 0
-
-
-class Member:
-    """A share group's member over one bare connection."""
-
-    def __init__(self, wire: Any, topic_id: UUID, name: str = MEMBER) -> None:
-        self.wire = wire
-        self.topic_id = topic_id
-        self.name = name
-        self.epoch = 0
-
-    def beat(self, epoch: int = 0, topics: tuple[str, ...] | None = (TOPIC,), **other: Any) -> Any:
-        fields = {
-            "group_id": GROUP,
-            "member_id": self.name,
-            "member_epoch": epoch,
-            "rack_id": None,
-            "subscribed_topic_names": topics,
-        }
-        return self.wire.call(HEARTBEAT, 1, **(fields | other))
-
-    def fetch(self, acks: tuple[Any, ...] = (), *, epoch: int | None = None, **other: Any) -> Any:
-        """One ShareFetch of partition 0; `acks` are (first, last, types...)."""
-        asked = self.epoch if epoch is None else epoch
-        fields = {
-            "group_id": GROUP,
-            "member_id": self.name,
-            "share_session_epoch": asked,
-            "max_wait": 0,
-            "min_bytes": 1,
-            "max_bytes": 1 << 20,
-            "max_records": 1000,
-            "batch_size": 1000,
-            "share_acquire_mode": 0,
-            "is_renew_ack": False,
-            "topics": self._topics(acks, always=asked == 0),
-            "forgotten_topics_data": (),
-        }
-        answer = self.wire.call(FETCH, 2, **(fields | other))
-        if epoch is None and answer.error_code == 0:
-            self.epoch += 1
-        return answer
-
-    def acknowledge(self, *acks: Any, epoch: int | None = None, renew: bool = False) -> Any:
-        answer = self.wire.call(
-            ACKNOWLEDGE,
-            2,
-            group_id=GROUP,
-            member_id=self.name,
-            share_session_epoch=self.epoch if epoch is None else epoch,
-            is_renew_ack=renew,
-            topics=self._topics(acks),
-        )
-        if epoch is None and answer.error_code == 0:
-            self.epoch += 1
-        return answer
-
-    def code(self, *acks: Any, renew: bool = False) -> int:
-        """The partition's code for acknowledgements."""
-        answer = self.acknowledge(*acks, renew=renew)
-        assert answer.error_code == 0
-        (topic,) = answer.responses
-        (partition,) = topic.partitions
-        return int(partition.error_code)
-
-    def _topics(self, acks: tuple[Any, ...], always: bool = False) -> Any:
-        if not acks and not always:
-            return ()
-        found = [
-            {"first_offset": first, "last_offset": last, "acknowledge_types": types}
-            for first, last, *types in acks
-        ]
-        partition = {"partition_index": 0, "acknowledgement_batches": found}
-        return ({"topic_id": self.topic_id, "partitions": (partition,)},)
-
-
-def acquired(answer: Any) -> list[tuple[int, int, int]]:
-    """First, last and delivery count of what a ShareFetch gave."""
-    assert answer.error_code == 0, answer.error_message
-    return [
-        (one.first_offset, one.last_offset, one.delivery_count)
-        for topic in answer.responses
-        for partition in topic.partitions
-        for one in partition.acquired_records
-    ]
+from .share_wire_rig import (
+    ACCEPT,
+    ACKNOWLEDGE,
+    GAP,
+    GROUP,
+    MEMBER,
+    NOTHING_FETCHED,
+    REJECT,
+    RELEASE,
+    RENEW,
+    TOPIC,
+    Sharer,
+    acquired,
+    partition_of,
+    produce,
+)
 
 
 def sent(answer: Any) -> list[int]:
     """Offsets of the records that a ShareFetch carries."""
-    (topic,) = answer.responses
-    (partition,) = topic.partitions
-    return [record.offset for record in batches.records(partition.records)]
-
-
-def produce(wire: Any, *sizes: int) -> None:
-    """One batch of each size to partition 0."""
-    for size in sizes:
-        data = batches.build([batches.Record(0, 5, b"k", b"v") for _ in range(size)])
-        partition = {"index": 0, "records": data}
-        wire.call(
-            PRODUCE,
-            9,
-            transactional_id=None,
-            acks=1,
-            timeout=1000,
-            topic_data=({"name": TOPIC, "partition_data": (partition,)},),
-        )
+    return [record.offset for record in batches.records(partition_of(answer).records)]
 
 
 @pytest.fixture
-def member(broker: headrace.Broker, connect: Callable[[], Any]) -> Member:
+def member(connect: Callable[[], Any]) -> Sharer:
     """A member of a group at the log's end of an empty topic."""
     wire = connect()
-    topic = {
-        "name": TOPIC,
-        "num_partitions": 1,
-        "replication_factor": 1,
-        "assignments": (),
-        "configs": (),
-    }
-    answer = wire.call(CREATE_TOPICS, 7, topics=(topic,), timeout=1000, validate_only=False)
-    found = Member(wire, answer.topics[0].topic_id)
+    found = Sharer(wire, wire.create(TOPIC, num_partitions=1).topic_id)
     assert found.beat().error_code == 0
     return found
 
@@ -160,13 +63,13 @@ def member(broker: headrace.Broker, connect: Callable[[], Any]) -> Member:
         ({"member_epoch": 3, "group_id": "unknown"}, 25),
     ],
 )
-def test_heartbeats_that_are_refused(member: Member, fields: dict[str, Any], code: int) -> None:
+def test_heartbeats_that_are_refused(member: Sharer, fields: dict[str, Any], code: int) -> None:
     answer = member.beat(epoch=1, topics=None, **fields)
     assert answer.error_code == code
     assert answer.error_message
 
 
-def test_first_heartbeat_assigns_and_the_last_leaves(member: Member) -> None:
+def test_first_heartbeat_assigns_and_the_last_leaves(member: Sharer) -> None:
     answer = member.beat()
     (assigned,) = answer.assignment.topic_partitions
     assert (assigned.topic_id, assigned.partitions) == (member.topic_id, (0,))
@@ -174,14 +77,14 @@ def test_first_heartbeat_assigns_and_the_last_leaves(member: Member) -> None:
     assert member.beat(answer.member_epoch, None).error_code == 25
 
 
-def test_whole_batches_are_acquired_beyond_the_limit(member: Member) -> None:
+def test_whole_batches_are_acquired_beyond_the_limit(member: Sharer) -> None:
     produce(member.wire, 9, 9, 9, 9)
     answer = member.fetch(max_records=20, batch_size=20)
     assert acquired(answer) == [(0, 26, 1)]
     assert sent(answer) == list(range(27))
 
 
-def test_record_limit_is_exact_and_the_rest_comes_next(member: Member) -> None:
+def test_record_limit_is_exact_and_the_rest_comes_next(member: Sharer) -> None:
     produce(member.wire, 9, 9)
     answer = member.fetch(max_records=5, share_acquire_mode=1)
     assert acquired(answer) == [(0, 4, 1)]
@@ -189,12 +92,12 @@ def test_record_limit_is_exact_and_the_rest_comes_next(member: Member) -> None:
     assert acquired(member.fetch(max_records=500, share_acquire_mode=1)) == [(5, 17, 1)]
 
 
-def test_ranges_are_cut_at_batch_ends_by_batch_size(member: Member) -> None:
+def test_ranges_are_cut_at_batch_ends_by_batch_size(member: Sharer) -> None:
     produce(member.wire, 4, 4, 4, 4)
     assert acquired(member.fetch(batch_size=5)) == [(0, 7, 1), (8, 15, 1)]
 
 
-def test_only_batches_that_hold_acquired_records_are_sent(member: Member) -> None:
+def test_only_batches_that_hold_acquired_records_are_sent(member: Sharer) -> None:
     produce(member.wire, 3, 3, 3)
     member.fetch()
     member.code((4, 4, RELEASE))
@@ -203,7 +106,7 @@ def test_only_batches_that_hold_acquired_records_are_sent(member: Member) -> Non
     assert sent(answer) == [3, 4, 5]
 
 
-def test_verdicts_one_by_one_and_as_a_range(member: Member) -> None:
+def test_verdicts_one_by_one_and_as_a_range(member: Sharer) -> None:
     produce(member.wire, 10)
     member.fetch()
     assert member.code((0, 3, ACCEPT), (4, 6, RELEASE, REJECT, GAP)) == 0
@@ -226,7 +129,7 @@ def test_verdicts_one_by_one_and_as_a_range(member: Member) -> None:
     ],
 )
 def test_acknowledgements_that_are_refused_change_nothing(
-    member: Member, acks: list[Any], code: int
+    member: Sharer, acks: list[Any], code: int
 ) -> None:
     produce(member.wire, 10)
     member.fetch()
@@ -235,55 +138,53 @@ def test_acknowledgements_that_are_refused_change_nothing(
     assert member.code((0, 6, ACCEPT), (8, 9, ACCEPT)) == 0
 
 
-def test_another_member_may_not_settle(member: Member, connect: Callable[[], Any]) -> None:
+def test_another_member_may_not_settle(member: Sharer, connect: Callable[[], Any]) -> None:
     produce(member.wire, 2)
     member.fetch()
-    other = Member(connect(), member.topic_id, "other")
+    other = Sharer(connect(), member.topic_id, "other")
     other.fetch()
     assert other.code((0, 1, ACCEPT)) == 121
     assert member.code((0, 1, ACCEPT)) == 0
 
 
-def test_session_epochs(member: Member) -> None:
+def test_session_epochs(member: Sharer) -> None:
     assert member.fetch(epoch=1).error_code == 122
     assert member.acknowledge((0, 0, ACCEPT), epoch=0).error_code == 123
     member.fetch()
     assert member.fetch(epoch=5).error_code == 123
     assert member.acknowledge((0, 0, ACCEPT), epoch=7).error_code == 123
     assert member.fetch().error_code == 0  # the right epoch still works
-    assert member.fetch(((0, 0, ACCEPT),), epoch=0).error_code == 42
+    assert member.fetch((0, 0, ACCEPT), epoch=0).error_code == 42
 
 
-def test_renewal_carries_no_fetch_and_keeps_the_records(member: Member) -> None:
+def test_renewal_carries_no_fetch_and_keeps_the_records(member: Sharer) -> None:
     produce(member.wire, 3)
     member.fetch()
-    refused = member.fetch(((0, 2, RENEW),), is_renew_ack=True)
+    refused = member.fetch((0, 2, RENEW), is_renew_ack=True)
     assert refused.error_code == 42
-    none = {"max_wait": 0, "min_bytes": 0, "max_bytes": 0, "max_records": 0}
-    answer = member.fetch(((0, 2, RENEW),), is_renew_ack=True, **none)
-    (topic,) = answer.responses
-    assert topic.partitions[0].acknowledge_error_code == 0
+    answer = member.fetch((0, 2, RENEW), is_renew_ack=True, **NOTHING_FETCHED)
+    assert partition_of(answer).acknowledge_error_code == 0
     assert member.code((0, 2, ACCEPT)) == 0
 
 
-def test_final_epoch_settles_then_releases(member: Member, connect: Callable[[], Any]) -> None:
+def test_final_epoch_settles_then_releases(member: Sharer, connect: Callable[[], Any]) -> None:
     produce(member.wire, 4)
     member.fetch()
     assert member.acknowledge((0, 0, ACCEPT), epoch=-1).error_code == 0
-    other = Member(connect(), member.topic_id, "other")
+    other = Sharer(connect(), member.topic_id, "other")
     assert acquired(other.fetch()) == [(1, 3, 2)]
 
 
-def test_closed_connection_releases_at_once(member: Member, connect: Callable[[], Any]) -> None:
+def test_closed_connection_releases_at_once(member: Sharer, connect: Callable[[], Any]) -> None:
     produce(member.wire, 4)
     member.fetch()
-    other = Member(connect(), member.topic_id, "other")
+    other = Sharer(connect(), member.topic_id, "other")
     member.wire.close()
     assert acquired(other.fetch(max_wait=9000)) == [(0, 3, 2)]
 
 
 # A poll whose time is up answers without another look: what these bring, they were woken for.
-def test_waiting_poll_is_woken_by_an_append(member: Member, connect: Callable[[], Any]) -> None:
+def test_waiting_poll_is_woken_by_an_append(member: Sharer, connect: Callable[[], Any]) -> None:
     member.fetch()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(member.fetch, max_wait=9000)
@@ -291,10 +192,10 @@ def test_waiting_poll_is_woken_by_an_append(member: Member, connect: Callable[[]
         assert acquired(waiting.result()) == [(0, 0, 1)]
 
 
-def test_waiting_poll_is_woken_by_a_release(member: Member, connect: Callable[[], Any]) -> None:
+def test_waiting_poll_is_woken_by_a_release(member: Sharer, connect: Callable[[], Any]) -> None:
     produce(member.wire, 1)
     member.fetch()
-    other = Member(connect(), member.topic_id, "other")
+    other = Sharer(connect(), member.topic_id, "other")
     assert acquired(other.fetch()) == []
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.fetch, max_wait=9000)
@@ -302,23 +203,19 @@ def test_waiting_poll_is_woken_by_a_release(member: Member, connect: Callable[[]
         assert acquired(waiting.result()) == [(0, 0, 2)]
 
 
-def test_topic_that_is_gone_fails_alone(member: Member) -> None:
-    stranger = Member(member.wire, UUID(int=77), "stranger")
-    answer = stranger.fetch()
-    assert answer.error_code == 0
-    (topic,) = answer.responses
-    assert topic.partitions[0].error_code == 100
+def test_topic_that_is_gone_fails_alone(member: Sharer) -> None:
+    stranger = Sharer(member.wire, UUID(int=77), "stranger")
+    assert partition_of(stranger.fetch()).error_code == 100
 
 
 def test_partition_without_subscription_is_unknown(
-    member: Member, connect: Callable[[], Any]
+    member: Sharer, connect: Callable[[], Any]
 ) -> None:
-    answer = Member(connect(), member.topic_id, "m").fetch(group_id="nobody")
-    (topic,) = answer.responses
-    assert topic.partitions[0].error_code == 3
+    answer = Sharer(connect(), member.topic_id, "other").fetch(group_id="nobody")
+    assert partition_of(answer).error_code == 3
 
 
-def test_a_fetch_that_may_bring_nothing_does_not_wait(member: Member) -> None:
+def test_a_fetch_that_may_bring_nothing_does_not_wait(member: Sharer) -> None:
     member.fetch()
     assert acquired(member.fetch(max_records=0, max_wait=1 << 30)) == []
     assert acquired(member.fetch(max_bytes=0, max_wait=1 << 30)) == []
@@ -333,7 +230,7 @@ def test_a_fetch_that_may_bring_nothing_does_not_wait(member: Member) -> None:
     ],
 )
 def test_a_reason_is_kept_with_what_is_rejected(
-    member: Member, broker: headrace.Broker, reason: str | None, kept: str
+    member: Sharer, broker: headrace.Broker, reason: str | None, kept: str
 ) -> None:
     with headrace.SyncAdmin(broker.bootstrap_servers) as admin:
         letters = {"errors.deadletterqueue.topic.name": "dlq.work"}

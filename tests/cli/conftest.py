@@ -68,22 +68,25 @@ def broker() -> Iterator[headrace.Broker]:
         yield running
 
 
+def make_topics(cluster: Cluster, servers: str) -> None:
+    """Of the golden files of groups: `orders`, a record a second in each partition; and `plain`."""
+    create_topic(cluster, "orders", 3)
+    create_topic(cluster, "plain", 1)
+    producer = Producer({"bootstrap.servers": servers})
+    for partition in range(3):
+        for second in range(10):
+            moment = TIME_MS + second * 1000
+            producer.produce("orders", b"%d" % second, partition=partition, timestamp=moment)
+    assert producer.flush(10) == 0
+
+
 @pytest.fixture(scope="session")
 def make_groups() -> MakeGroups:
     """Makes the topics and the groups without members of the golden files on a broker."""
 
     def make(broker: headrace.Broker) -> None:
         with Cluster(broker.bootstrap_servers) as cluster:
-            create_topic(cluster, "orders", 3)
-            create_topic(cluster, "plain", 1)
-            producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-            for partition in range(3):
-                for second in range(10):
-                    moment = TIME_MS + second * 1000
-                    producer.produce(
-                        "orders", b"%d" % second, partition=partition, timestamp=moment
-                    )
-            assert producer.flush(10) == 0
+            make_topics(cluster, broker.bootstrap_servers)
             idle = {("orders", 0): 4, ("orders", 1): 10, ("plain", 0): 0}
             alter_group_offsets(cluster, "idle", idle).check()
             alter_group_offsets(cluster, "reports-of-a-long-name", {("orders", 2): 1}).check()

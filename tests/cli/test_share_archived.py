@@ -83,7 +83,7 @@ def test_json_has_a_line_for_each_run(reject: Callable[..., None], archived: Com
 def test_what_is_printed_is_cleared(reject: Callable[..., None], archived: Command) -> None:
     reject(0, 1, "not JSON")
     assert archived("work", "--topic", "other", "--clear").text == (
-        "Share group 'work' has no records that were archived without a dead letter.\n"
+        "Share group 'work' has no records of other archived without a dead letter.\n"
     )
     ended = archived("work", "--clear")
     assert ended.code == 0

@@ -296,3 +296,20 @@ def test_it_is_interrupted(many: headrace.Broker) -> None:
         process.stdout.read()
         assert process.wait(_WAIT_S) == 130
         assert process.stderr.read() == b""
+
+
+@pytest.mark.usefixtures("work")
+def test_what_members_choose_does_nothing_to_a_terminal(
+    browse: Command, broker: headrace.Broker, offline: Command
+) -> None:
+    about: dict[str, Any] = {"group": "work", "topics": ["jobs"], "client_id": "a\nb\x1b[2J"}
+    servers = broker.bootstrap_servers
+    with headrace.SyncShareConsumer(servers, **about) as consumer:
+        first, second = consumer.poll(2, timeout_s=_WAIT_S)
+        second.reject("no\x1b[2Jt JSON").result(_WAIT_S)
+        assert first.is_held
+        shown = browse("work", "--runs").text + browse("work", "--max-messages", "1").text
+    shown += offline("share", "archived", "work", "--bootstrap-server", servers).text
+    assert "\x1b" not in shown
+    assert shown.count(r"a\nb\x1b[2J") == 3
+    assert shown.count(r"no\x1b[2Jt JSON") == 2

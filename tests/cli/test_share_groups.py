@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, ShareConsumer
+from confluent_kafka import ShareConsumer
 
 import headrace
 from headrace.client.connection import Cluster
@@ -16,9 +16,8 @@ from headrace.client.share_groups import (
     list_share_group_offsets,
     list_share_groups,
 )
-from headrace.client.topics import create_topic
 
-from .conftest import TIME_MS
+from .conftest import make_topics
 
 Command = Callable[..., Any]
 Golden = Callable[[str], str]
@@ -36,14 +35,7 @@ def same(text: str) -> str:
 def fill(broker: headrace.Broker) -> None:
     """The topics and share groups of the golden files; `team` gets its member later."""
     with Cluster(broker.bootstrap_servers) as cluster:
-        create_topic(cluster, "orders", 3)
-        create_topic(cluster, "plain", 1)
-        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-        for partition in range(3):
-            for second in range(10):
-                moment = TIME_MS + second * 1000
-                producer.produce("orders", b"%d" % second, partition=partition, timestamp=moment)
-        assert producer.flush(10) == 0
+        make_topics(cluster, broker.bootstrap_servers)
         alter_share_group_offsets(cluster, "idle", IDLE).check()
         alter_share_group_offsets(cluster, "reports-of-a-long-name", {("plain", 0): 0}).check()
         begin = {("orders", partition): 0 for partition in range(3)}

@@ -325,6 +325,11 @@ def test_one_name_is_not_taken_for_several(admin: headrace.SyncAdmin) -> None:
         lambda: admin.list_consumer_groups(types="classic"),
         lambda: admin.remove_members_from_consumer_group("ab", instances="one"),
         lambda: admin.describe_topics("orders"),
+        lambda: admin.delete_share_groups("ab"),
+        lambda: admin.describe_share_groups("ab"),
+        lambda: admin.list_share_groups(states="Empty"),
+        lambda: admin.delete_share_group_offsets("ab", "orders"),
+        lambda: admin.list_archived_share_records("ab", "orders"),
     ):
         with pytest.raises(TypeError, match=r"is one name, '\w+'; give a list of names"):
             call()

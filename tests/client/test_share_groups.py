@@ -171,3 +171,20 @@ def test_what_an_old_broker_does_not_tell(cluster: Cluster, script: Any) -> None
     assert refused(error).message == "t was not included in the response"
     with pytest.raises(Unsupported):
         describe_share_groups(cluster, ["g"])
+
+
+def test_a_broker_with_share_groups_off_is_not_told_to_be_another() -> None:
+    settings = {"share.group.enable": "false"}
+    with (
+        headrace.Broker(settings=settings) as broker,
+        headrace.SyncAdmin(broker.bootstrap_servers) as admin,
+    ):
+        consumer = headrace.SyncShareConsumer(broker.bootstrap_servers, group="g", topics=["t"])
+        for call in (
+            lambda: admin.describe_share_groups(["g"]),
+            lambda: admin.list_archived_share_records("g"),
+            lambda: admin.describe_share_partitions("g"),
+            consumer.start,
+        ):
+            with pytest.raises(Unsupported, match=r"share groups .*on \(share.group.enable\)"):
+                call()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .side_by_side import Outcome, Side
+from .side_by_side import Side, ToolStory
 
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _SETTLED_SECONDS_MAX, _LOOK_SECONDS = 30, 0.02
@@ -20,23 +20,14 @@ TOPICS_ONLY = struct.pack(">hih1s", 0, 1, 1, b"a")
 SUBSCRIPTION = TOPICS_ONLY + struct.pack(">i", 0)
 
 
-class Story:
-    """Tells one side what happens, and keeps what the tool printed after each command.
+class Story(ToolStory):
+    """Consumer groups, and what their tool says of them; files for it are in `folder`."""
 
-    What stands in parentheses after a command tells it from the same one at another time.
-    """
+    program = TOOL
 
     def __init__(self, side: Side, folder: Path) -> None:
-        self.side = side
+        super().__init__(side)
         self.folder = folder
-        self.told: dict[str, Outcome] = {}
-
-    def tool(self, *commands: str) -> None:
-        for command in commands:
-            while command in self.told:
-                command += " (again)"
-            given, _, _ = command.partition(" (")
-            self.told[command] = self.side.run(TOOL, *shlex.split(given))
 
     def file(self, name: str, text: str) -> str:
         path = self.folder / name

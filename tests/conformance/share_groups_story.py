@@ -3,32 +3,19 @@
 Its chapters follow one another: each begins with the groups that the last one left.
 """
 
-import shlex
 from collections.abc import Callable
 
-from .side_by_side import Outcome, Side
+from .side_by_side import ToolStory
 
 TOOL = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 RECORDS, FIRST_MS = 10, 1_700_000_000_000  # 2023-11-14T22:13:20Z, then one a second
 TO_EARLIEST = "--reset-offsets --group {} --topic {} --to-earliest --execute"
 
 
-class ShareStory:
-    """Tells one side what happens, and keeps what the tool printed after each command.
+class ShareStory(ToolStory):
+    """Share groups, and what their tool says of them."""
 
-    What stands in parentheses after a command tells it from the same one at another time.
-    """
-
-    def __init__(self, side: Side) -> None:
-        self.side = side
-        self.told: dict[str, Outcome] = {}
-
-    def tool(self, *commands: str) -> None:
-        for command in commands:
-            while command in self.told:
-                command += " (again)"
-            given, _, _ = command.partition(" (")
-            self.told[command] = self.side.run(TOOL, *shlex.split(given))
+    program = TOOL
 
     def member(self, name: str, group: str, *topics: str) -> None:
         self.side.order("share", name, group=group, topics=topics)

@@ -9,13 +9,14 @@ import itertools
 import json
 import queue
 import re
+import shlex
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, ClassVar, TypeVar
 
 from brokers import Broker, Headrace, Kafka, java, prepared
 from headrace.client.connection import Cluster
@@ -177,6 +178,26 @@ class Side:
         return [line.rstrip() for line in text.replace(f":{self.port}", ":<port>").splitlines()]
 
 
+class ToolStory:
+    """Tells one side what happens, and keeps what the tool printed after each command.
+
+    What stands in parentheses after a command tells it from the same one at another time.
+    """
+
+    program: ClassVar[str]
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self.told: dict[str, Outcome] = {}
+
+    def tool(self, *commands: str) -> None:
+        for command in commands:
+            while command in self.told:
+                command += " (again)"
+            given, _, _ = command.partition(" (")
+            self.told[command] = self.side.run(self.program, *shlex.split(given))
+
+
 @dataclass(frozen=True, slots=True)
 class Sides:
     """Both brokers, each with its tools."""
@@ -189,6 +210,21 @@ class Sides:
         with ThreadPoolExecutor(2) as pool:
             kafka, headrace = pool.map(story, (self.kafka, self.headrace))
         return kafka, headrace
+
+
+def printed_the_same(
+    sides: Sides, tell: Callable[[Side], dict[str, Outcome]], intended: Mapping[str, Intended]
+) -> None:
+    """Of both sides, after every command but those that are meant to differ."""
+    kafka, headrace = sides.both(tell)
+    differing = {
+        command: {"kafka": kafka[command], "headrace": headrace[command]}
+        for command in kafka
+        if kafka[command] != headrace[command]
+    }
+    assert {command: headrace[command].out for command in differing} == {
+        command: one.out for command, one in intended.items()
+    }, differing
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import pytest
 from headrace.client.errors import BrokerError
 
 from .groups_story import CHAPTERS, SUBSCRIPTION, Story
-from .side_by_side import Intended, Outcome, Side, Sides
+from .side_by_side import Intended, Outcome, Side, Sides, printed_the_same
 
 PARTITION_LEVEL = (
     "",
@@ -80,15 +80,7 @@ def test_the_tool_prints_the_same_of_both(sides: Sides, tmp_path: Path) -> None:
             chapter(story)
         return story.told
 
-    kafka, headrace = sides.both(tell)
-    differing = {
-        command: {"kafka": kafka[command], "headrace": headrace[command]}
-        for command in kafka
-        if kafka[command] != headrace[command]
-    }
-    assert {command: headrace[command].out for command in differing} == {
-        command: intended.out for command, intended in INTENDED.items()
-    }, differing
+    printed_the_same(sides, tell, INTENDED)
 
 
 def test_protocols_do_not_mix(sides: Sides) -> None:

@@ -17,7 +17,7 @@ from headrace.client.share_groups import alter_share_group_offsets, delete_share
 
 from .groups_story import SUBSCRIPTION
 from .share_groups_story import CHAPTERS, FIRST_MS, RECORDS, TOOL, ShareStory
-from .side_by_side import Intended, Outcome, Side, Sides
+from .side_by_side import Intended, Outcome, Side, Sides, printed_the_same
 
 KNOWN_SECONDS_MAX = 30
 OFFSETS = ("", "GROUP           TOPIC           PARTITION  START-OFFSET  LAG")
@@ -96,15 +96,7 @@ def test_the_tool_prints_the_same_of_both(sides: Sides) -> None:
             chapter(story)
         return story.told
 
-    kafka, headrace = sides.both(tell)
-    differing = {
-        command: {"kafka": kafka[command], "headrace": headrace[command]}
-        for command in kafka
-        if kafka[command] != headrace[command]
-    }
-    assert {command: headrace[command].out for command in differing} == {
-        command: intended.out for command, intended in INTENDED.items()
-    }, differing
+    printed_the_same(sides, tell, INTENDED)
 
 
 OURS = (

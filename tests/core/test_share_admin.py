@@ -191,3 +191,22 @@ def test_a_deleted_group_leaves_nothing(broker: Broker) -> None:
     refused = broker.ask(DeleteShareGroup("work"))
     assert isinstance(refused, Refused)
     assert refused.why is Why.UNKNOWN_GROUP
+
+
+def test_names_that_nothing_stands_behind_are_not_kept(broker: Broker) -> None:
+    """Whoever asks for topics that do not exist leaves no group behind, however he goes."""
+    left, silent, other = MemberId("left"), MemberId("silent"), MemberId("other")
+    for topic, group in (("none", "nothing"), ("jobs", "work")):
+        for member in (left, silent, other):
+            assert not isinstance(
+                broker.ask(Heartbeat(group, member, 0, frozenset({topic}))), Refused
+            )
+        broker.ask(Heartbeat(group, left, -1))
+    assert broker.shard.groups["nothing"].members.keys() == {silent, other}
+    broker.elapse(Timing().session_ms)
+    assert broker.shard.groups.keys() == {"work"}
+    assert broker.shard.groups["work"].epoch > 0
+    broker.ask(Heartbeat("nothing", left, 0, frozenset({"none"})))
+    broker.ask(Heartbeat("nothing", left, -1))
+    assert broker.shard.groups.keys() == {"work"}
+    assert broker.shard.next_deadline() is None

@@ -9,7 +9,7 @@ import pytest
 from headrace.core.assignors import share
 from headrace.core.errors import Refused, Why
 from headrace.core.share_group import Heartbeat, Seen, ShareGroup, Timing, TopicView
-from headrace.core.share_session import Continue, ShareSessions
+from headrace.core.share_session import PARTITIONS_MAX, Continue, ShareSessions
 from headrace.core.types import MemberId, MonoMs, Now, TopicPartition, WallMs
 
 ORDERS, BILLS = UUID(int=1), UUID(int=2)
@@ -211,3 +211,14 @@ def test_share_sessions_end_with_their_connection() -> None:
     (ended,) = table.sessions.disconnected(1)
     table.sessions.apply(ended)
     assert [key[1] for key in table.sessions.sessions] == ["b"]
+
+
+def test_a_share_session_holds_so_many_partitions_however_often_they_are_named() -> None:
+    table = Sessions()
+    whole = [TopicPartition(ORDERS, index) for index in range(PARTITIONS_MAX)]
+    one_more = TopicPartition(ORDERS, PARTITIONS_MAX)
+    assert table.go("a", 0, added=[*whole, one_more]) is Why.INVALID_REQUEST
+    assert table.go("a", 0, added=[*whole, whole[0]]) is None
+    assert table.go("a", 1, added=whole[:9]) is None  # as acknowledgements name them
+    assert table.go("a", 2, added=[one_more]) is Why.INVALID_REQUEST
+    assert table.go("a", 2, added=[one_more], forgotten=whole[:1]) is None

@@ -185,33 +185,23 @@ def _archived(event: Event) -> Event:
     return event
 
 
+_IN_BOTH: list[Callable[[pytest.MonkeyPatch], None]] = [
+    lock_expiry_forgets_the_delivery,
+    deliveries_lost_in_recovery,
+    start_beyond_an_unfinished_record,
+    anybody_may_acknowledge,
+    snapshots_without_finished_records,
+    commits_not_written,
+    resets_not_written,
+    deletions_not_written,
+    lists_not_written,
+    leases_keep_what_was_reset,
+    pruned_too_far,
+]
 PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
     answers_before_the_sync,
     acceptance_before_the_sync,
-    lock_expiry_forgets_the_delivery,
-    deliveries_lost_in_recovery,
-    start_beyond_an_unfinished_record,
-    anybody_may_acknowledge,
-    snapshots_without_finished_records,
-    commits_not_written,
-    resets_not_written,
-    deletions_not_written,
-    lists_not_written,
-    leases_keep_what_was_reset,
-    pruned_too_far,
+    *_IN_BOTH,
     rejected_records_vanish,
 ]
-IN_THE_CORE: list[Callable[[pytest.MonkeyPatch], None]] = [
-    lock_expiry_forgets_the_delivery,
-    deliveries_lost_in_recovery,
-    start_beyond_an_unfinished_record,
-    anybody_may_acknowledge,
-    snapshots_without_finished_records,
-    commits_not_written,
-    resets_not_written,
-    deletions_not_written,
-    lists_not_written,
-    holders_not_written,
-    leases_keep_what_was_reset,
-    pruned_too_far,
-]
+IN_THE_CORE: list[Callable[[pytest.MonkeyPatch], None]] = [*_IN_BOTH, holders_not_written]

@@ -28,14 +28,15 @@ Origin = tuple[str, str, int, int, int]  # group, topic, partition, offset, time
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged:
-    """A batch that no reader could decode."""
+class Lost:
+    """Offsets whose records cannot be had, and `why`, to follow their names."""
 
     span: Span
-    error: str
+    why: str
 
 
-Found = batches.Record | Damaged
+Found = batches.Record | Lost
+_REMOVED = "cannot be had from the log any more"
 
 
 async def origins(partition: Partition) -> set[Origin]:
@@ -52,17 +53,18 @@ async def origins(partition: Partition) -> set[Origin]:
 async def wanted(source: Partition, runs: Sequence[Run]) -> AsyncIterator[list[tuple[Run, Found]]]:
     """The records of the runs, each with its run, a piece of the log at a time.
 
-    Damaged batches stand for all of their records; what retention removed is missing.
+    Every offset of the runs is told of: a damaged batch stands for all of its records.
     """
     loop = asyncio.get_running_loop()
     index = 0
     offset, end = runs[0].span.first, runs[-1].span.last + 1
     while index < len(runs):
-        piece = _piece(source, max(offset, runs[index].span.first), end)
+        offset = max(offset, runs[index].span.first)
+        piece = _piece(source, offset, end)
         if piece is None:
+            yield list(_removed(runs, index, offset, end))
             return
-        found, index = await loop.run_in_executor(None, _wanted, piece, runs, index)
-        yield found
+        yield await loop.run_in_executor(None, _wanted, piece, runs, index, offset)
         offset = piece.headers[-1].last_offset + 1
         while index < len(runs) and runs[index].span.last < offset:
             index += 1
@@ -104,24 +106,37 @@ def size_max(record: batches.Record) -> int:
 
 def ends(one: Found) -> tuple[int, int]:
     """The first and the last offset."""
-    return (one.span.first, one.span.last) if isinstance(one, Damaged) else (one.offset, one.offset)
+    return (one.span.first, one.span.last) if isinstance(one, Lost) else (one.offset, one.offset)
 
 
 def _origins(piece: Slice) -> set[Origin]:
-    found = (_origin(one) for one in _decoded(piece) if not isinstance(one, Damaged))
+    found = (_origin(one) for one in _decoded(piece) if not isinstance(one, Lost))
     return {origin for origin in found if origin is not None}
 
 
-def _wanted(piece: Slice, runs: Sequence[Run], index: int) -> tuple[list[tuple[Run, Found]], int]:
-    """The records of a piece that are in the runs from `index` on; and where these go on."""
-    found: list[tuple[Run, Found]] = []
+def _wanted(piece: Slice, runs: Sequence[Run], index: int, offset: int) -> list[tuple[Run, Found]]:
+    """What a piece that was read from `offset` on says of the runs from `index` on."""
+    told: list[tuple[Run, Found]] = []
     for one in _decoded(piece):
         first, last = ends(one)
+        told += _removed(runs, index, offset, first)
         while index < len(runs) and runs[index].span.last < first:
             index += 1
         if index < len(runs) and last >= runs[index].span.first:
-            found.append((runs[index], one))
-    return found, index
+            told.append((runs[index], one))
+        offset = max(offset, last + 1)
+    told += _removed(runs, index, offset, piece.headers[-1].last_offset + 1)
+    return told
+
+
+def _removed(runs: Sequence[Run], index: int, start: int, end: int) -> Iterator[tuple[Run, Found]]:
+    """The offsets of the runs from `index` on in [start, end), where there is no record."""
+    while start < end and index < len(runs) and runs[index].span.first < end:
+        run = runs[index]
+        first, last = max(run.span.first, start), min(run.span.last, end - 1)
+        if first <= last:
+            yield run, Lost(Span(first, last), _REMOVED)
+        index += 1
 
 
 def _decoded(piece: Slice) -> Iterator[Found]:
@@ -136,7 +151,8 @@ def _decoded(piece: Slice) -> Iterator[Found]:
         try:
             yield from list(batches.records(data))
         except Malformed as error:
-            yield Damaged(Span(header.base_offset, header.last_offset), str(error))
+            span = Span(header.base_offset, header.last_offset)
+            yield Lost(span, f"cannot be decoded ({error})")
 
 
 def _piece(partition: Partition, offset: int, end: int) -> Slice | None:

@@ -14,8 +14,8 @@ from dataclasses import replace
 from uuid import UUID
 
 from headrace.broker.dead_letter_copies import (
-    Damaged,
     Found,
+    Lost,
     Origin,
     came_from,
     copy_of,
@@ -147,7 +147,7 @@ class DeadLetters:
                     await self._without(key, found, left, copies, target, copy)
                     copies, size = [], 0
                     continue
-                assert not isinstance(found, Damaged)  # it is the record that was copied
+                assert not isinstance(found, Lost)  # it is the record that was copied
                 if (*where, found.offset, found.timestamp) in known:
                     continue
                 needed = size_max(copy)
@@ -246,8 +246,9 @@ def _letter(
 ) -> batches.Record | str:
     """The copy of a record; or why there can be none."""
     topic = target.topic.name
-    if isinstance(found, Damaged):
-        return f"the records {found.span} of {source.name} cannot be decoded ({found.error})"
+    if isinstance(found, Lost):
+        records = "record" if len(found.span) == 1 else "records"
+        return f"the {records} {found.span} of {source.name} {found.why}"
     if came_from(found, topic):
         return f"the record was a dead letter in {topic} before"
     copy = copy_of(found, key, source.topic.name, run, payload=payload)

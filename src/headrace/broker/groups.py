@@ -15,7 +15,7 @@ from headrace.broker.config import Config
 from headrace.broker.group_meters import GroupMeters
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import ShardRuntime, StorageFault
-from headrace.broker.shards import PartitionJournal, journals, shard_index
+from headrace.broker.shards import PartitionJournal, all_durable, journals, shard_index
 from headrace.broker.shares import Shares
 from headrace.broker.topic_patterns import Patterns
 from headrace.broker.topics import Topics
@@ -161,12 +161,7 @@ class Groups:
 
     async def durable(self) -> Refused | None:
         """Return once all that was decided is durable; refused when the disk fails."""
-        try:
-            for shard in self.shards:
-                await shard.durable()
-        except StorageFault as fault:
-            return Refused(Why.COORDINATOR_GONE, str(fault))
-        return None
+        return await all_durable(self.shards)
 
     def find(self, group: str) -> Group | None:
         """A group as it is now; what is told of it waits for `durable`."""

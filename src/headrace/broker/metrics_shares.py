@@ -61,6 +61,7 @@ def _groups(services: Services) -> Families:
         group
         for shard in shares.shards
         for group in list(shares.machine_of(shard).groups.values())
+        if shares.exists(group.name)
     ]  # fmt: skip
     sizes = Counter(
         key.group for shard in shares.shards for key in shares.machine_of(shard).partitions

@@ -6,13 +6,15 @@ shards is fixed when the topic is created.
 """
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from headrace.broker.partitions import Partition
+from headrace.broker.runtime import ShardRuntime, StorageFault
 from headrace.broker.topics import Topics
 from headrace.core.catalog import CreateTopic
-from headrace.core.errors import Refused
+from headrace.core.errors import Refused, Why
 from headrace.core.share_words import NAME_BYTES_MAX
 from headrace.log.api import Slice
 from headrace.wire.batches import BatchHeader
@@ -76,6 +78,16 @@ async def journals(
     topic = topics.catalog.topics[name]
     found = [topics.partitions.get(topic.id, index) for index in range(topic.partitions)]
     return [partition for partition in found if partition is not None]
+
+
+async def all_durable(shards: Iterable[ShardRuntime[Any, Any]]) -> Refused | None:
+    """Return once all that these shards decided is durable; refused when the disk fails."""
+    try:
+        for shard in shards:
+            await shard.durable()
+    except StorageFault as fault:
+        return Refused(Why.COORDINATOR_GONE, str(fault))
+    return None
 
 
 def shard_index(group: str, count: int) -> int:

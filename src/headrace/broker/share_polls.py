@@ -241,10 +241,10 @@ def _cut(
     for begin, last, deliveries in acquired:
         first = begin
         while last - first >= records:
-            end = ends[bisect_left(ends, first + records - 1)]
-            if end >= last:
+            at = bisect_left(ends, first + records - 1)
+            if at == len(ends) or ends[at] >= last:
                 break
-            pieces.append((first, end, deliveries))
-            first = end + 1
+            pieces.append((first, ends[at], deliveries))
+            first = ends[at] + 1
         pieces.append((first, last, deliveries))
     return pieces

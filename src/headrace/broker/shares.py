@@ -16,7 +16,7 @@ from headrace.broker.config import Config
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import JournalDamaged, ShardRuntime, StorageFault
-from headrace.broker.shards import PartitionJournal, journals, shard_index
+from headrace.broker.shards import PartitionJournal, all_durable, journals, shard_index
 from headrace.broker.share_log import ShareLog
 from headrace.broker.share_meters import ShareMeters
 from headrace.broker.topics import Topics
@@ -158,20 +158,11 @@ class Shares:
 
     async def durable(self) -> Refused | None:
         """Return once all that was decided is durable; refused when the disk fails."""
-        try:
-            for shard in self.shards:
-                await shard.durable()
-        except StorageFault as fault:
-            return Refused(Why.COORDINATOR_GONE, str(fault))
-        return None
+        return await all_durable(self.shards)
 
     async def durable_of(self, group: str) -> Refused | None:
         """Return once all that was decided of a group is durable; refused when the disk fails."""
-        try:
-            await self.shard(group).durable()
-        except StorageFault as fault:
-            return Refused(Why.COORDINATOR_GONE, str(fault))
-        return None
+        return await all_durable([self.shard(group)])
 
     async def find(self, group: str) -> Queue | Refused:
         """A group as it is, once that is durable; refused when the disk fails."""

@@ -12,6 +12,7 @@ from headrace.cli.decoders import Decoder, as_json, decoder
 from headrace.cli.ending import Trouble
 
 if TYPE_CHECKING:
+    from headrace.client.share_browse import BrowsedRecord
     from headrace.client.share_consumer.records import BaseRecord
 
 
@@ -29,10 +30,12 @@ class Shown(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """A record of a share group, to be printed."""
+class AsMessage:
+    """A record of a share group, to be printed; `time` is the number of its kind, and ms."""
 
-    record: "BaseRecord"
+    record: "BaseRecord | BrowsedRecord"
+    time: tuple[int, int]
+    delivery_count: int | None = None
 
     def topic(self) -> str:
         return self.record.topic
@@ -47,7 +50,7 @@ class Shared:
         """None: share fetches do not tell it."""
 
     def timestamp(self) -> tuple[int, int]:
-        return _KINDS[self.record.timestamp_type], self.record.timestamp
+        return self.time
 
     def headers(self) -> Any:
         return self.record.headers
@@ -57,6 +60,12 @@ class Shared:
 
     def value(self) -> bytes | None:
         return self.record.value
+
+
+def shared(record: "BaseRecord") -> AsMessage:
+    """What a share consumer got, to be printed."""
+    time = (_KINDS[record.timestamp_type], record.timestamp)
+    return AsMessage(record, time, record.delivery_count)
 
 
 Format = Callable[[Shown], bytes]
@@ -181,7 +190,7 @@ class _Text:
 
 def deliveries(message: Shown) -> int | None:
     """How often a record of a share group was delivered; None for any other."""
-    return message.record.delivery_count if isinstance(message, Shared) else None
+    return message.delivery_count if isinstance(message, AsMessage) else None
 
 
 def _headers(message: Shown) -> list[tuple[str, str | bytes | None]]:

@@ -7,13 +7,10 @@ alone is read by assignment, without a group; topics that have it are looked for
 """
 
 import re
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from confluent_kafka import (
@@ -28,7 +25,7 @@ from confluent_kafka import (
 
 from headrace.cli.consume_format import Format
 from headrace.cli.decoders import Undecodable
-from headrace.cli.ending import Trouble, tell
+from headrace.cli.ending import Trouble, stopping, tell
 from headrace.client.admin import log_end
 from headrace.client.connection import Cluster, Patience
 from headrace.client.errors import ClientError
@@ -86,7 +83,7 @@ class Reading:
 
     def run(self, cluster: Cluster) -> None:
         """Read until something ends it. Raises: Trouble, BrokenPipeError, as `Cluster`."""
-        with self._signals():
+        with stopping(self._stop):
             try:
                 self._loop(cluster)
                 sys.stdout.buffer.flush()
@@ -263,17 +260,8 @@ class Reading:
             servers = self._settings["bootstrap.servers"]
             tell("consume", f"no broker answers any more at {servers}; trying on")
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- a handler's form
-            self.stopped = number
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _stop(self, number: int) -> None:
+        self.stopped = number
 
 
 def _new_consumer(settings: dict[str, Any]) -> Consumer:

@@ -4,18 +4,15 @@ Each gets its verdict once it was written and flushed; what was acquired and not
 released. Source: org.apache.kafka.tools.consumer.ConsoleShareConsumer (4.3).
 """
 
-import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
-from headrace.cli.consume_format import Format, Shared
+from headrace.cli.consume_format import Format, shared
 from headrace.cli.decoders import Undecodable
-from headrace.cli.ending import Trouble, tell
+from headrace.cli.ending import Trouble, stopping, tell
 from headrace.client.connection import Cluster
 from headrace.client.share_consumer.sync import SyncShareConsumer, SyncShareRecord
 from headrace.client.share_consumer.words import ShareStats
@@ -83,9 +80,7 @@ class SharedReading:
     def run(self, cluster: Cluster) -> None:
         """Read until something ends it. Raises: Trouble, BrokerError, BrokenPipeError."""
         is_there = self._wanted.topic in describe_topics(cluster, [self._wanted.topic])
-        if not is_there:
-            tell("consume", f"there is no topic {self._wanted.topic}; waiting for one")
-        with self._signals():
+        with stopping(self._stop):
             try:
                 self._consumer.start()
                 self._loop(is_there)
@@ -128,7 +123,7 @@ class SharedReading:
 
     def _write_one(self, record: SyncShareRecord) -> bool:
         try:
-            line = self._write(Shared(record))
+            line = self._write(shared(record))
         except Undecodable as error:
             place = f"{record.topic}-{record.partition} offset {record.offset}"
             if not self._wanted.rejects_errors:
@@ -152,18 +147,9 @@ class SharedReading:
         shown = self.count if self._wanted.verdict == "release" else 0
         return max(0, self.stats.released - shown)
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- a handler's form
-            self.stopped = number
-            self._consumer.stop()
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _stop(self, number: int) -> None:
+        self.stopped = number
+        self._consumer.stop()
 
 
 def read(

@@ -10,9 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli import group_options
 from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
 from headrace.cli.ending import Trouble, ending, tell
 from headrace.cli.group_options import (
+    TIMEOUT_MS,
+    Describe,
+    Execute,
+    Group,
+    Members,
+    Offsets,
+    State,
+    Timeout,
+    ToDatetime,
+    ToEarliest,
+    ToLatest,
     ValuesOptional,
     check_described,
     check_scenario,
@@ -29,7 +41,6 @@ SCENARIOS = (
     "to_earliest", "to_latest", "to_offset", "shift_by", "to_current", "to_datetime",
     "by_duration", "from_file",
 )  # fmt: skip
-_SHOWN = ("members", "offsets", "state")
 # Options that mean something with some actions only.
 _ONLY_WITH = {
     "all_groups": {"describe", "delete", "reset_offsets"},
@@ -45,11 +56,9 @@ _ONLY_WITH = {
     **{scenario: {"reset_offsets"} for scenario in SCENARIOS},
 }
 _WITH_GROUPS = {"describe", "delete", "reset_offsets", "delete_offsets"}
-_TIMEOUT_MS = 30_000
 
-# The options, by the names of the parameters below.
+# The options that are not in group_options, by the names of the parameters below.
 _List = Annotated[bool, typer.Option("--list", help="List the names of groups.")]
-_Describe = Annotated[bool, typer.Option("--describe", help="Describe groups, and their lag.")]
 _Delete = Annotated[bool, typer.Option("--delete", help="Delete groups with their offsets.")]
 _ResetOffsets = Annotated[
     bool, typer.Option("--reset-offsets", help="Set the offsets of groups without members.")
@@ -61,21 +70,12 @@ _ValidateRegex = Annotated[
     str | None,
     typer.Option(metavar="REGEX", help="Say whether RE2, as brokers use it, takes this."),
 ]
-_Group = Annotated[list[str] | None, typer.Option("--group", help="A group; repeatable.")]
 _AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups of consumers.")]
 _Topic = Annotated[
     list[str] | None,
     typer.Option("--topic", metavar="TOPIC[:0,1,...]", help="Partitions of a topic; repeatable."),
 ]
 _AllTopics = Annotated[bool, typer.Option("--all-topics", help="All that the group committed.")]
-_Members = Annotated[bool, typer.Option("--members", help="Describe the members.")]
-_Offsets = Annotated[bool, typer.Option("--offsets", help="Describe the offsets; the default.")]
-_State = Annotated[
-    str | None,
-    typer.Option(
-        metavar="[STATE,...]", help="Describe states; list them, of these groups alone if named."
-    ),
-]
 _Type = Annotated[
     str | None,
     typer.Option(
@@ -83,15 +83,9 @@ _Type = Annotated[
     ),
 ]
 _Verbose = Annotated[bool, typer.Option("--verbose", help="Describe epochs and assignments too.")]
-_ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the first records.")]
-_ToLatest = Annotated[bool, typer.Option("--to-latest", help="Behind the last records.")]
 _ToOffset = Annotated[int | None, typer.Option(help="To this offset.")]
 _ShiftBy = Annotated[int | None, typer.Option(help="So many records on, or back if negative.")]
 _ToCurrent = Annotated[bool, typer.Option("--to-current", help="To where they are.")]
-_ToDatetime = Annotated[
-    str | None,
-    typer.Option(metavar="YYYY-MM-DDThh:mm:ss.sss", help="To the records of then; UTC."),
-]
 _ByDuration = Annotated[
     str | None, typer.Option(metavar="PnDTnHnMnS", help="To the records of so long ago.")
 ]
@@ -104,39 +98,21 @@ _FromFile = Annotated[
 _DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the new offsets, set none; the default.")
 ]
-_Execute = Annotated[bool, typer.Option("--execute", help="Set the new offsets.")]
 _Export = Annotated[bool, typer.Option("--export", help="Print the new offsets as CSV.")]
-_Timeout = Annotated[
-    int, typer.Option("--timeout", min=1, metavar="MS", help="How long to try each step.")
-]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked of groups, by the names of the options."""
+class Asked(group_options.Asked):
+    """What is asked of consumer groups."""
 
-    group: list[str]
-    all_groups: bool
-    topic: list[str]
-    all_topics: bool
-    members: bool
-    offsets: bool
-    state: str | None
     type: str | None
-    verbose: bool
-    to_earliest: bool
-    to_latest: bool
     to_offset: int | None
     shift_by: int | None
     to_current: bool
-    to_datetime: str | None
     by_duration: str | None
     from_file: Path | None
-    dry_run: bool
-    execute: bool
     export: bool
     validate_regex: str | None
-    as_json: bool
 
 
 class _Command(ValuesOptional):
@@ -153,32 +129,32 @@ def register(app: typer.Typer) -> None:
 def consumer_groups(
     bootstrap_server: BootstrapServer = BOOTSTRAP_SERVER,
     list_: _List = False,
-    describe: _Describe = False,
+    describe: Describe = False,
     delete: _Delete = False,
     reset_offsets: _ResetOffsets = False,
     delete_offsets: _DeleteOffsets = False,
     validate_regex: _ValidateRegex = None,
-    group: _Group = None,
+    group: Group = None,
     all_groups: _AllGroups = False,
     topic: _Topic = None,
     all_topics: _AllTopics = False,
-    members: _Members = False,
-    offsets: _Offsets = False,
-    state: _State = None,
+    members: Members = False,
+    offsets: Offsets = False,
+    state: State = None,
     type_: _Type = None,
     verbose: _Verbose = False,
-    to_earliest: _ToEarliest = False,
-    to_latest: _ToLatest = False,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
     to_offset: _ToOffset = None,
     shift_by: _ShiftBy = None,
     to_current: _ToCurrent = False,
-    to_datetime: _ToDatetime = None,
+    to_datetime: ToDatetime = None,
     by_duration: _ByDuration = None,
     from_file: _FromFile = None,
     dry_run: _DryRun = False,
-    execute: _Execute = False,
+    execute: Execute = False,
     export: _Export = False,
-    timeout: _Timeout = _TIMEOUT_MS,
+    timeout: Timeout = TIMEOUT_MS,
     as_json: Json = False,
     command_config: CommandConfig = None,
 ) -> None:
@@ -250,7 +226,7 @@ def _check(action: str, asked: Asked) -> None:
     elif action in _WITH_GROUPS and not (asked.group or asked.all_groups):
         raise Trouble(f"{option(action)} takes one of these options: --group, --all-groups")
     if action == "describe":
-        check_described(asked, _SHOWN)
+        check_described(asked)
     if action == "reset_offsets":
         _check_reset(asked)
 

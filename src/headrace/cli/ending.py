@@ -6,8 +6,9 @@ Exit codes: 0 done; 1 something failed or was refused, usage errors included, as
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
 import typer
@@ -41,6 +42,22 @@ def ending(command: str) -> Iterator[None]:
         fail(command, f"{named}{error.strerror or error}")
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def stopping(stop: Callable[[int], None]) -> Iterator[None]:
+    """While the body runs, SIGINT and SIGTERM do not end it: `stop` is called with their number."""
+    import signal
+
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- a handler's form
+        stop(number)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _unwritable(error: UnicodeEncodeError) -> str:

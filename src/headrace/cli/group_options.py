@@ -1,13 +1,59 @@
 """What the options of `headrace consumer-groups` and `headrace share-groups` have in common."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
+import typer
 from typer.core import TyperCommand
 
 from headrace.cli.ending import Trouble
 
 OnlyWith = Mapping[str, set[str]]
+
+TIMEOUT_MS = 30_000
+_SHOWN = ("members", "offsets", "state")  # by --describe
+
+Describe = Annotated[bool, typer.Option("--describe", help="Describe groups, and their lag.")]
+Group = Annotated[list[str] | None, typer.Option("--group", help="A group; repeatable.")]
+Members = Annotated[bool, typer.Option("--members", help="Describe the members.")]
+Offsets = Annotated[bool, typer.Option("--offsets", help="Describe the offsets; the default.")]
+State = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[STATE,...]", help="Describe states; list them, of these groups alone if named."
+    ),
+]
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the first records.")]
+ToLatest = Annotated[bool, typer.Option("--to-latest", help="Behind the last records.")]
+ToDatetime = Annotated[
+    str | None,
+    typer.Option(metavar="YYYY-MM-DDThh:mm:ss.sss", help="To the records of then; UTC."),
+]
+Execute = Annotated[bool, typer.Option("--execute", help="Set the new offsets.")]
+Timeout = Annotated[
+    int, typer.Option("--timeout", min=1, metavar="MS", help="How long to try each step.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of groups of either kind, by the names of the options."""
+
+    group: list[str]
+    all_groups: bool
+    topic: list[str]
+    all_topics: bool
+    members: bool
+    offsets: bool
+    state: str | None
+    verbose: bool
+    to_earliest: bool
+    to_latest: bool
+    to_datetime: str | None
+    dry_run: bool
+    execute: bool
+    as_json: bool
 
 
 class ValuesOptional(TyperCommand):
@@ -38,16 +84,16 @@ def one_action(given: Mapping[str, Any], actions: Sequence[str], only_with: Only
     return action
 
 
-def check_described(asked: Any, shown: Sequence[str]) -> None:
+def check_described(asked: Asked) -> None:
     """Raises: Trouble when --describe is asked for two things at once, or for states by name."""
-    wanted = [name for name in shown if is_given(getattr(asked, name))]
+    wanted = [name for name in _SHOWN if is_given(getattr(asked, name))]
     if len(wanted) > 1:
-        raise Trouble(f"--describe takes at most one of these options: {options(shown)}")
+        raise Trouble(f"--describe takes at most one of these options: {options(_SHOWN)}")
     if asked.state:
         raise Trouble(f"--describe does not take a value for --state: {asked.state!r}")
 
 
-def check_scenario(asked: Any, scenarios: Sequence[str]) -> None:
+def check_scenario(asked: Asked, scenarios: Sequence[str]) -> None:
     """Raises: Trouble unless --reset-offsets is told one scenario, and one thing to do with it."""
     if asked.dry_run and asked.execute:
         raise Trouble("--reset-offsets only accepts one of --execute and --dry-run")

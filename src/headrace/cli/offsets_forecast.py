@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.cli.ending import Trouble
-from headrace.cli.offsets_history import harmless
 from headrace.cli.offsets_journal import TOPIC, GroupOnWire, Source
+from headrace.cli.table import harmless
 from headrace.cli.times import in_words, local
 from headrace.client.configs import ConfigSource, ResourceType, describe_configs
 from headrace.client.connection import Cluster

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from headrace.cli.ending import Trouble, tell
 from headrace.cli.offsets_journal import TOPIC, Source
+from headrace.cli.table import harmless
 from headrace.cli.times import local
 from headrace.core.consumer_words import ConsumerMember
 from headrace.core.group_words import Member
@@ -200,13 +201,6 @@ def _text(group: str, source: Source, lines: _Lines, repeats: int) -> Iterator[s
             yield _row(_cells(about), lines.widths)
         else:
             yield f"{about['time']}  {_sentence(about)}"
-
-
-def harmless(line: str) -> str:
-    """The line without what a terminal acts on: clients choose their names as they like."""
-    if line.isprintable():
-        return line
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
 
 
 def _row(cells: tuple[str, ...], widths: dict[str, int]) -> str:

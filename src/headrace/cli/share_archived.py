@@ -48,7 +48,7 @@ def archived(
             if as_json:
                 _print_json(found)
             else:
-                _print_table(group, found)
+                _print_table(group, topic, found)
             for (name, partition), count in found.dropped.items():
                 tell(
                     COMMAND,
@@ -76,12 +76,13 @@ def _print_json(found: "ArchivedRecords") -> None:
         print(json.dumps(about))
 
 
-def _print_table(group: str, found: "ArchivedRecords") -> None:
+def _print_table(group: str, topics: list[str] | None, found: "ArchivedRecords") -> None:
     from headrace.cli.table import Table
     from headrace.cli.times import local
 
     if not found.runs:
-        print(f"Share group '{group}' has no records that were archived without a dead letter.")
+        where = f" of {', '.join(topics)}" if topics else ""
+        print(f"Share group '{group}' has no records{where} archived without a dead letter.")
         return
     table = Table(
         ("TOPIC", 15), ("PARTITION", 10), ("OFFSETS", 15), ("DELIVERIES", 10), ("ARCHIVED", 15),

@@ -25,7 +25,7 @@ from headrace.cli.share_browse_rows import (
     run_line,
     run_object,
 )
-from headrace.cli.table import MISSING, Cell
+from headrace.cli.table import text_of
 from headrace.cli.times import local
 from headrace.cli.topic_partitions import spelled
 from headrace.client.connection import Cluster
@@ -147,20 +147,16 @@ def _print(
     if not first:
         return
     widths = [
-        max(least, *(len(_spelled(cells[at])) for cells, _ in first))
+        max(least, *(len(text_of(cells[at])) for cells, _ in first))
         for at, (_, least) in enumerate(columns)
     ]
     names: Line = ([name for name, _ in columns], head + b"\n")
     for cells, rest in chain([names], first, map(line, rows)):
-        padded = (f"{_spelled(cell):<{width}}" for cell, width in zip(cells, widths, strict=True))
+        padded = (f"{text_of(cell):<{width}}" for cell, width in zip(cells, widths, strict=True))
         text = " ".join(padded).encode(errors="replace")
         out.write(text + b" " + rest if rest.strip() else text.rstrip() + b"\n")
         if cells is first[-1][0]:
             out.flush()  # what follows may take its time
-
-
-def _spelled(cell: Cell) -> str:
-    return MISSING if cell is None else str(cell)
 
 
 def _json(about: Mapping[str, Any]) -> bytes:

@@ -1,20 +1,16 @@
 """Rows of `headrace share browse`: a record or a run as cells, and as a JSON object."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol
 
-from headrace.cli.consume_format import Format
+from headrace.cli.consume_format import AsMessage, Format
 from headrace.cli.decoders import Undecodable, as_json
 from headrace.cli.ending import Trouble
-from headrace.cli.table import MISSING, Cell
+from headrace.cli.table import Cell, text_of
 from headrace.cli.times import in_words
 from headrace.cli.topic_partitions import spelled
 from headrace.client.share_browse import BrowsedRecord
 from headrace.client.share_records import BrowsedRun, RecordHolder, RecordState
-
-if TYPE_CHECKING:
-    from confluent_kafka import Message
 
 _CREATE_TIME = 1
 _PLACE = (("TOPIC", 8), ("PARTITION", 9))
@@ -53,7 +49,7 @@ def record_line(record: BrowsedRecord, text: Format) -> Line:
     who = None if holder is None else holder.session or holder.client_id or holder.member
     cells = (record.topic, record.partition, record.offset, *_state_cells(record), who)
     try:
-        return cells, text(cast("Message", _AsMessage(record)))
+        return cells, text(_as_message(record))
     except Undecodable as error:
         place = spelled((record.topic, record.partition))
         raise Trouble(f"{place} offset {record.offset}: {error}") from error
@@ -106,36 +102,9 @@ def _state_object(one: _Told) -> Mapping[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _AsMessage:
-    """A record as the formatter of `consume` takes it."""
-
-    record: BrowsedRecord
-
-    def topic(self) -> str:
-        return self.record.topic
-
-    def partition(self) -> int:
-        return self.record.partition
-
-    def offset(self) -> int:
-        return self.record.offset
-
-    def timestamp(self) -> tuple[int, int]:
-        found = self.record.timestamp
-        return (0, 0) if found is None else (_CREATE_TIME, found)
-
-    def leader_epoch(self) -> None:
-        return None
-
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        return list(self.record.headers)
-
-    def key(self) -> bytes | None:
-        return self.record.key
-
-    def value(self) -> bytes | None:
-        return self.record.value
+def _as_message(record: BrowsedRecord) -> AsMessage:
+    found = record.timestamp
+    return AsMessage(record, (0, 0) if found is None else (_CREATE_TIME, found))
 
 
 def run_line(run: BrowsedRun) -> Line:
@@ -152,7 +121,7 @@ def run_line(run: BrowsedRun) -> Line:
         holder.client_id,
         holder.host,
     )
-    return cells, (run.reason or MISSING).encode(errors="replace") + b"\n"
+    return cells, text_of(run.reason or None).encode(errors="replace") + b"\n"
 
 
 def _held(run: BrowsedRun) -> Cell:

@@ -5,11 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.cli.ending import Trouble, tell
-from headrace.cli.offsets_history import harmless
 from headrace.cli.offsets_journal import SHARE_TOPIC, Source
 from headrace.cli.share_explain import COMMAND
 from headrace.cli.share_explain_places import Ends, Log
-from headrace.cli.table import Cell, Table
+from headrace.cli.table import Cell, Table, harmless
 from headrace.cli.times import in_words, local
 from headrace.client.share_records import BrowsedRun
 from headrace.core.runs import State
@@ -194,7 +193,7 @@ def _text(about: Sequence[Told]) -> Iterator[str]:
     table = Table(*_COLUMNS)
     for one in told:
         table.add(*(_happening(one) if one["type"] == "happening" else _delivery(one)))
-    yield from (harmless(line).rstrip() for line in table.lines())
+    yield from (line.rstrip() for line in table.lines())
     yield ""
     yield _LEFT_OPEN
 

@@ -4,7 +4,6 @@ Options and tables are those of Kafka 4.3's ShareGroupCommand. Errors are one li
 the exit code is 1 when anything failed (Kafka's tool exits 0).
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +11,18 @@ import typer
 from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
 from headrace.cli.ending import Trouble, ending
 from headrace.cli.group_options import (
+    TIMEOUT_MS,
+    Asked,
+    Describe,
+    Execute,
+    Group,
+    Members,
+    Offsets,
+    State,
+    Timeout,
+    ToDatetime,
+    ToEarliest,
+    ToLatest,
     ValuesOptional,
     check_described,
     check_scenario,
@@ -25,7 +36,6 @@ if TYPE_CHECKING:
 COMMAND = "share-groups"
 _ACTIONS = ("list", "describe", "delete", "reset_offsets", "delete_offsets")
 _SCENARIOS = ("to_earliest", "to_latest", "to_datetime")
-_SHOWN = ("members", "offsets", "state")
 # Options that mean something with some actions only.
 _ONLY_WITH = {
     "all_groups": {"describe", "delete"},
@@ -39,11 +49,9 @@ _ONLY_WITH = {
     **{scenario: {"reset_offsets"} for scenario in _SCENARIOS},
 }
 _OF_ONE_GROUP = {"reset_offsets", "delete_offsets"}
-_TIMEOUT_MS = 30_000
 
-# The options, by the names of the parameters below.
+# The options that are not in group_options, by the names of the parameters below.
 _List = Annotated[bool, typer.Option("--list", help="List the names of share groups.")]
-_Describe = Annotated[bool, typer.Option("--describe", help="Describe groups, and their lag.")]
 _Delete = Annotated[bool, typer.Option("--delete", help="Delete groups with all their state.")]
 _ResetOffsets = Annotated[
     bool, typer.Option("--reset-offsets", help="Set where a group without members begins.")
@@ -51,7 +59,6 @@ _ResetOffsets = Annotated[
 _DeleteOffsets = Annotated[
     bool, typer.Option("--delete-offsets", help="Have a group without members forget topics.")
 ]
-_Group = Annotated[list[str] | None, typer.Option("--group", help="A group; repeatable.")]
 _AllGroups = Annotated[bool, typer.Option("--all-groups", help="All share groups.")]
 _Topic = Annotated[
     list[str] | None,
@@ -61,46 +68,8 @@ _Topic = Annotated[
     ),
 ]  # fmt: skip
 _AllTopics = Annotated[bool, typer.Option("--all-topics", help="All that the group reads.")]
-_Members = Annotated[bool, typer.Option("--members", help="Describe the members.")]
-_Offsets = Annotated[bool, typer.Option("--offsets", help="Describe the offsets; the default.")]
-_State = Annotated[
-    str | None,
-    typer.Option(
-        metavar="[STATE,...]", help="Describe states; list them, of these groups alone if named."
-    ),
-]
 _Verbose = Annotated[bool, typer.Option("--verbose", help="Describe epochs too.")]
-_ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the first records.")]
-_ToLatest = Annotated[bool, typer.Option("--to-latest", help="Behind the last records.")]
-_ToDatetime = Annotated[
-    str | None,
-    typer.Option(metavar="YYYY-MM-DDThh:mm:ss.sss", help="To the records of then; UTC."),
-]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the new offsets, set none.")]
-_Execute = Annotated[bool, typer.Option("--execute", help="Set the new offsets.")]
-_Timeout = Annotated[
-    int, typer.Option("--timeout", min=1, metavar="MS", help="How long to try each step.")
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked of share groups, by the names of the options."""
-
-    group: list[str]
-    all_groups: bool
-    topic: list[str]
-    all_topics: bool
-    members: bool
-    offsets: bool
-    state: str | None
-    verbose: bool
-    to_earliest: bool
-    to_latest: bool
-    to_datetime: str | None
-    dry_run: bool
-    execute: bool
-    as_json: bool
 
 
 def register(app: typer.Typer) -> None:
@@ -111,24 +80,24 @@ def register(app: typer.Typer) -> None:
 def share_groups(
     bootstrap_server: BootstrapServer = BOOTSTRAP_SERVER,
     list_: _List = False,
-    describe: _Describe = False,
+    describe: Describe = False,
     delete: _Delete = False,
     reset_offsets: _ResetOffsets = False,
     delete_offsets: _DeleteOffsets = False,
-    group: _Group = None,
+    group: Group = None,
     all_groups: _AllGroups = False,
     topic: _Topic = None,
     all_topics: _AllTopics = False,
-    members: _Members = False,
-    offsets: _Offsets = False,
-    state: _State = None,
+    members: Members = False,
+    offsets: Offsets = False,
+    state: State = None,
     verbose: _Verbose = False,
-    to_earliest: _ToEarliest = False,
-    to_latest: _ToLatest = False,
-    to_datetime: _ToDatetime = None,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
+    to_datetime: ToDatetime = None,
     dry_run: _DryRun = False,
-    execute: _Execute = False,
-    timeout: _Timeout = _TIMEOUT_MS,
+    execute: Execute = False,
+    timeout: Timeout = TIMEOUT_MS,
     as_json: Json = False,
     command_config: CommandConfig = None,
 ) -> None:
@@ -166,7 +135,7 @@ def _check(action: str, asked: Asked) -> None:
     if asked.topic and action not in _OF_ONE_GROUP:
         raise Trouble(f"--topic can't be used with {option(action)}; leave it out")
     if action == "describe":
-        check_described(asked, _SHOWN)
+        check_described(asked)
     if action in _OF_ONE_GROUP:
         if len(asked.group) != 1:
             raise Trouble(f"{option(action)} takes one --group, not {len(asked.group)}")

@@ -6,9 +6,10 @@ from kio.schema.errors import ErrorCode
 
 from headrace.cli.ending import Trouble, end_with
 from headrace.cli.group_deletion import show_deleted, told, with_remedy
+from headrace.cli.group_options import Asked
 from headrace.cli.moments import moment_ms
 from headrace.cli.reset_logs import Logs, logs_of, named_logs
-from headrace.cli.share_groups import COMMAND, Asked
+from headrace.cli.share_groups import COMMAND
 from headrace.cli.share_groups_describe import Offsets, names_of
 from headrace.cli.table import Table
 from headrace.client.connection import Cluster

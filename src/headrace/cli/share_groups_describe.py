@@ -11,8 +11,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.cli.ending import end_with, tell
-from headrace.cli.group_options import named
-from headrace.cli.share_groups import COMMAND, Asked
+from headrace.cli.group_options import Asked, named
+from headrace.cli.share_groups import COMMAND
 from headrace.cli.table import Cell, Table
 from headrace.cli.topic_partitions import assigned, of_topics
 from headrace.client.connection import Cluster

@@ -6,6 +6,18 @@ MISSING = "-"
 Cell = str | int | None
 
 
+def harmless(line: str) -> str:
+    """The line without what a terminal acts on: clients choose their names as they like."""
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
+
+
+def text_of(cell: Cell) -> str:
+    """A cell as it is printed; None is a dash."""
+    return MISSING if cell is None else harmless(str(cell))
+
+
 class Table:
     """Rows under a head; a column is as wide as its widest cell, and as `least` says.
 
@@ -20,8 +32,7 @@ class Table:
     def add(self, *cells: Cell) -> None:
         """One more row; None is shown as a dash."""
         assert len(cells) == len(self._heads), "a cell for each column"
-        row = [MISSING if cell is None else str(cell) for cell in cells]
-        self._rows.append(row)
+        self._rows.append(list(map(text_of, cells)))
 
     def lines(self) -> Iterator[str]:
         """The head and the rows."""

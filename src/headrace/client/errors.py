@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.wire import share_records
 from headrace.wire.leases import LeaseApi
+from headrace.wire.share_archived import ArchivedApi
 
 _REMEDIES = {
     ErrorCode.unknown_topic_or_partition: "create the topic, or correct its name",
@@ -68,7 +69,13 @@ _TEXTS = {
 _OF_HEADRACE = {
     **dict.fromkeys(map(int, LeaseApi), ("the lease API", "share.group.id")),
     share_records.KEY: ("DescribeShareRecords", "browsing"),
+    **dict.fromkeys(map(int, ArchivedApi), ("ListArchivedRecords", "the list of archived records")),
 }
+_OF_SHARE_GROUPS = frozenset({76, 77, 78, 79, 90, 91, 92})
+SHARE_GROUPS_NEED = (
+    "share groups need Headrace, or Apache Kafka 4.1 or newer, and have to be on "
+    "(share.group.enable)"
+)
 
 
 class ClientError(Exception):
@@ -160,11 +167,15 @@ def lacking(address: object, key: int, version: int, offered: range) -> Unsuppor
     if key in _OF_HEADRACE:
         lacks, user = _OF_HEADRACE[key]
         return Unsupported(
-            f"{address} is not a Headrace broker (it lacks {lacks}); {user} needs one"
+            f"{address} lacks {lacks}; {user} needs Headrace, with share groups on "
+            "(share.group.enable)"
         )
+    needed = "a newer or older broker is needed"
+    if key in _OF_SHARE_GROUPS and not offered:
+        needed = SHARE_GROUPS_NEED
     return Unsupported(
-        f"{address} does not offer API {key} in version {version}, only {offered or 'none'}; a "
-        "newer or older broker is needed"
+        f"{address} does not offer API {key} in version {version}, only {offered or 'none'}; "
+        f"{needed}"
     )
 
 

@@ -218,7 +218,10 @@ def partition_results(
     found = at_coordinators(cluster, [group], what, of_group)[group]
     if isinstance(found, BrokerError):
         return PartitionResults(group, partitions, {}, found)
-    errors = {one: found[one] if one in found else _left_out(one, what) for one in partitions}
+    errors = {
+        one: found[one] if one in found else left_out(f"{one[0]}-{one[1]}", what)
+        for one in partitions
+    }
     return PartitionResults(group, partitions, errors)
 
 
@@ -238,10 +241,9 @@ def _not_committed(code: int, what: str) -> BrokerError | None:
     return refusal(code, what)
 
 
-def _left_out(partition: TopicPartition, what: str) -> BrokerError:
-    topic, number = partition
-    message = f"{topic}-{number} was not included in the response"
-    return BrokerError(_UNKNOWN_SERVER_ERROR, what, message)
+def left_out(asked: str, what: str) -> BrokerError:
+    """The error of a topic or partition that an answer does not have, though it was asked for."""
+    return BrokerError(_UNKNOWN_SERVER_ERROR, what, f"{asked} was not included in the response")
 
 
 def _to_commit(partition: int, wanted: CommittedOffset) -> dict[str, Any]:

@@ -323,14 +323,15 @@ def _consumer_member(one: Any) -> MemberDescription:
         one.instance_id,
         one.client_id,
         one.client_host,
-        _partitions(one.assignment),
-        _partitions(one.target_assignment),
+        assigned(one.assignment),
+        assigned(one.target_assignment),
         int(one.member_epoch),
         None if kind == _UNKNOWN_MEMBER else kind == _CONSUMER_MEMBER,
     )
 
 
-def _partitions(assignment: Any) -> frozenset[TopicPartition]:
+def assigned(assignment: Any) -> frozenset[TopicPartition]:
+    """The partitions of an assignment in an answer of ConsumerGroupDescribe or its like."""
     return frozenset(
         (one.topic_name, int(partition))
         for one in assignment.topic_partitions

@@ -10,8 +10,9 @@ from typing import Any
 
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, check, refusal
-from headrace.client.group_offsets import PartitionResults, partition_results
-from headrace.client.groups import GroupListing, delete_groups, list_groups
+from headrace.client.group_offsets import PartitionResults, left_out, partition_results
+from headrace.client.groups import GroupListing, assigned, delete_groups, list_groups
+from headrace.client.names import several
 from headrace.client.nodes import Node, at_coordinator, at_coordinators
 from headrace.client.offsets import Spec, TopicPartition, by_topic, offsets_at
 
@@ -20,7 +21,6 @@ _DESCRIBE_OFFSETS, _DESCRIBE_OFFSETS_VERSIONS = 90, range(2)
 _ALTER_OFFSETS, _DELETE_OFFSETS, _VERSION = 91, 92, 0
 _SHARE = "share"
 _UNKNOWN = -1
-_UNKNOWN_SERVER_ERROR = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def describe_share_groups(
             for one in answer.groups
         }
 
-    return at_coordinators(cluster, groups, "describing share groups", asking)
+    return at_coordinators(cluster, several(groups, "groups"), "describing share groups", asking)
 
 
 def list_share_group_offsets(
@@ -204,7 +204,7 @@ def delete_share_group_offsets(
     `Unsupported` on Kafka before 4.1; otherwise as `Cluster`.
     """
     what = f"deleting offsets of share group {group!r}"
-    wanted = list(dict.fromkeys(topics))
+    wanted = list(dict.fromkeys(several(topics, "topics")))
     request = {"group_id": group, "topics": [{"topic_name": one} for one in wanted]}
 
     def asking(node: Node) -> dict[str, BrokerError | None]:
@@ -215,7 +215,7 @@ def delete_share_group_offsets(
             )
             for one in answer.responses
         }
-        return {name: found[name] if name in found else _left_out(name, what) for name in wanted}
+        return {name: found[name] if name in found else left_out(name, what) for name in wanted}
 
     return at_coordinator(cluster, group, what, asking)
 
@@ -239,10 +239,6 @@ def _changed(cluster: Cluster, node: Node, key: int, request: dict[str, Any], wh
     answer = cluster.ask(key, version, request, address=node.address)
     check(answer.error_code, what, answer.error_message)
     return answer
-
-
-def _left_out(topic: str, what: str) -> BrokerError:
-    return BrokerError(_UNKNOWN_SERVER_ERROR, what, f"{topic} was not included in the response")
 
 
 def _offset(one: Any) -> ShareOffset | None:
@@ -274,9 +270,5 @@ def _member(one: Any) -> ShareMember:
         one.rack_id,
         int(one.member_epoch),
         frozenset(one.subscribed_topic_names),
-        frozenset(
-            (topic.topic_name, int(partition))
-            for topic in one.assignment.topic_partitions
-            for partition in topic.partitions
-        ),
+        assigned(one.assignment),
     )

@@ -25,12 +25,17 @@ class Locks(Generic[T]):
 
     def add(self, what: T, holder: MemberId, deadline: MonoMs) -> None:
         """A lock begins."""
-        if deadline not in self._by_deadline:
+        due = self._by_deadline.get(deadline)
+        if due is None:
             if len(self._deadlines) > 2 * len(self._by_deadline) + _PASSED_MAX:
                 self._deadlines = sorted(self._by_deadline)
             heapq.heappush(self._deadlines, deadline)
-        self._by_deadline.setdefault(deadline, set()).add(what)
-        self._by_holder.setdefault(holder, set()).add(what)
+            due = self._by_deadline[deadline] = set()
+        due.add(what)
+        held = self._by_holder.get(holder)
+        if held is None:
+            held = self._by_holder[holder] = set()
+        held.add(what)
 
     def discard(self, what: T, holder: MemberId, deadline: MonoMs) -> None:
         """A lock that began so is over."""

@@ -56,6 +56,7 @@ from headrace.core.shard_words import (
 from headrace.core.share_admin import Queue, decide_admin
 from headrace.core.share_group import (
     Assigned,
+    GroupEvent,
     GroupForgotten,
     Heartbeat,
     MemberGone,
@@ -182,8 +183,7 @@ class ShareShard:
                 return deadline
             heapq.heappop(self._due)
             self._queued.pop(target, None)
-            if due is not None:
-                self._push(due, target)
+            self._push(due, target)
         return None
 
     def apply(self, event: Event) -> None:
@@ -214,12 +214,7 @@ class ShareShard:
             case Started() | Advanced() | Leaving() | Acquired() | Settled() | Replayed():
                 self._lay([event])
             case MemberSeen() | MemberGone() | Assigned():
-                group = self.groups.get(event.group)
-                if group is None:
-                    group = self.groups[event.group] = ShareGroup(event.group)
-                group.apply(event)
-                if isinstance(event, MemberSeen):
-                    self._push(event.member.expires, group)
+                self._apply_to_group(event)
             case LeaseOpened() | LeaseAcquired() | LeaseStaged() | LeaseCommitted():
                 self._apply_to_lease(event)
             case LeaseDiscarded() | LeaseRestored() | LeaseSeen():
@@ -244,15 +239,19 @@ class ShareShard:
         key = events[0].key
         partition = self.partitions[key]
         partition.apply_all(events)
-        deadlines = {event.deadline for event in events if type(event) is Acquired}
-        if partition.leaving:
-            deadlines.add(MonoMs(0))
-        if deadlines:
-            self._push(min(deadlines), partition)
+        self._push(partition.next_deadline(), partition)
         if partition.runs.records[State.ARCHIVING]:
             self.archiving.add(key)
         else:
             self.archiving.discard(key)
+
+    def _apply_to_group(self, event: GroupEvent) -> None:
+        group = self.groups.setdefault(event.group, ShareGroup(event.group))
+        group.apply(event)
+        if isinstance(event, MemberSeen):
+            self._push(event.member.expires, group)
+        elif not (group.members or group.assignment or self.partitions_of(group.name)):
+            del self.groups[group.name]  # names that nothing stands behind are not kept
 
     def _apply_to_lease(self, event: LeaseEvent) -> None:
         lease = self.leases.get(event.lease)
@@ -276,8 +275,8 @@ class ShareShard:
             case GroupForgotten(name):
                 self.groups.pop(name, None)
 
-    def _push(self, deadline: MonoMs, target: ShareGroup | SharePartition) -> None:
-        if deadline < self._queued.get(target, after(deadline, 1)):
+    def _push(self, deadline: MonoMs | None, target: ShareGroup | SharePartition) -> None:
+        if deadline is not None and deadline < self._queued.get(target, after(deadline, 1)):
             self._queued[target] = deadline
             heapq.heappush(self._due, (deadline, next(self._pushes), target))
 

@@ -15,6 +15,8 @@ OPEN, FINAL = 0, -1
 PARTITIONS_MAX = 10_000
 _EPOCH_MAX = 2**31 - 1
 
+_TOO_MANY = Refused(Why.INVALID_REQUEST, f"a session holds {PARTITIONS_MAX} partitions")
+
 SessionKey = tuple[str, MemberId]
 
 
@@ -79,25 +81,26 @@ class ShareSessions:
         if command.epoch == OPEN:
             if not command.may_open:
                 return Refused(Why.SESSION_EPOCH, "an acknowledgement cannot open a session")
-            if len(command.added) > PARTITIONS_MAX:
-                return Refused(Why.INVALID_REQUEST, f"a session holds {PARTITIONS_MAX} partitions")
+            partitions = _changed((), command)
+            if len(partitions) > PARTITIONS_MAX:
+                return _TOO_MANY
             if known is None and len(self._sessions) >= self._sessions_max:
                 return Refused(
                     Why.SESSION_LIMIT, f"{self._sessions_max} share sessions are open already"
                 )
-            return [SessionMoved(command.key, command.connection, 1, _changed((), command))]
+            return [SessionMoved(command.key, command.connection, 1, partitions)]
         if known is None:
             return Refused(Why.SESSION_NOT_FOUND, "no share session of this member is open")
         if command.epoch == FINAL:
             return [SessionEnded(command.key)]
-        if len(known.partitions) + len(command.added) > PARTITIONS_MAX:
-            return Refused(Why.INVALID_REQUEST, f"a session holds {PARTITIONS_MAX} partitions")
         if command.epoch != known.next_epoch:
             return Refused(
                 Why.SESSION_EPOCH, f"epoch {known.next_epoch} was expected, not {command.epoch}"
             )
         following = 1 if command.epoch == _EPOCH_MAX else command.epoch + 1
         partitions = _changed(known.partitions, command)
+        if len(partitions) > PARTITIONS_MAX:
+            return _TOO_MANY
         return [SessionMoved(command.key, known.connection, following, partitions)]
 
     def disconnected(self, connection: int) -> list[SessionEvent]:
@@ -119,7 +122,11 @@ class ShareSessions:
                 assert_never(event)
 
 
-def _changed(partitions: Sequence[TopicPartition], command: Continue) -> tuple[TopicPartition, ...]:
+def _changed(
+    partitions: tuple[TopicPartition, ...], command: Continue
+) -> tuple[TopicPartition, ...]:
+    if not command.added and not command.forgotten:
+        return partitions
     forgotten = set(command.forgotten)
     merged = dict.fromkeys((*partitions, *command.added))
     return tuple(partition for partition in merged if partition not in forgotten)

@@ -4,12 +4,12 @@ from typing import Any
 
 from headrace.broker.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from headrace.broker.errors import Code, error_code
+from headrace.broker.group_descriptions import NOTHING_KNOWN, assignment
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.consumer_group import ConsumerGroup
-from headrace.core.consumer_words import ConsumerMember, Partitions
+from headrace.core.consumer_words import ConsumerMember
 from headrace.core.errors import Refused
-from headrace.core.types import by_topic
 
 _CLASSIC, _CONSUMER = 0, 1
 
@@ -42,16 +42,7 @@ def _described(name: str, refused: Refused | None, services: Services) -> dict[s
 
 
 def _missing(code: Code, message: str) -> dict[str, Any]:
-    return {
-        "error_code": code,
-        "error_message": message,
-        "group_state": "",
-        "group_epoch": 0,
-        "assignment_epoch": 0,
-        "assignor_name": "",
-        "members": (),
-        "authorized_operations": NOT_ASKED,
-    }
+    return {"error_code": code, "error_message": message} | NOTHING_KNOWN
 
 
 def _found(group: ConsumerGroup, services: Services) -> dict[str, Any]:
@@ -77,18 +68,7 @@ def _member(member: ConsumerMember, group: ConsumerGroup, services: Services) ->
         "client_host": member.client_host,
         "subscribed_topic_names": sorted(member.topics),
         "subscribed_topic_regex": member.regex,
-        "assignment": _assignment(group.holding(member.id), services),
-        "target_assignment": _assignment(group.target(member.id), services),
+        "assignment": assignment(group.holding(member.id), services.catalog),
+        "target_assignment": assignment(group.target(member.id), services.catalog),
         "member_type": _CONSUMER if member.classic is None else _CLASSIC,
-    }
-
-
-def _assignment(partitions: Partitions, services: Services) -> dict[str, Any]:
-    topics = services.catalog.topics_by_id
-    return {
-        "topic_partitions": [
-            {"topic_id": topic_id, "topic_name": topics[topic_id].name, "partitions": found}
-            for topic_id, found in by_topic(partitions).items()
-            if topic_id in topics  # there is no name to tell of one that is gone
-        ]
     }

@@ -28,6 +28,7 @@ from headrace.wire.share_requests import (
     Part,
 )
 
+_KEY = 79
 REASON_BYTES_MAX = 1_024
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
 # What one acknowledge type says of a range, by that type; made once, as it comes with every poll.
@@ -149,7 +150,7 @@ def _cut(reason: str | None) -> str | None:
 
 def _refusal(refused: Refused, request: Request, services: Services) -> Raw:
     code = error_code(refused)
-    services.metrics.failed(request.api_key, code)
+    services.metrics.failed(_KEY, code)
     told = share_requests.written_acknowledge(
         (), request.version, code=code, message=refused.message
     )
@@ -157,6 +158,8 @@ def _refusal(refused: Refused, request: Request, services: Services) -> Raw:
 
 
 def _answer(services: Services, group: str, acked: Sequence[AcknowledgedPart], version: int) -> Raw:
+    for one in acked:
+        services.metrics.failed(_KEY, one.code)
     lock_ms, node_id = services.shares.policy(group).lock_ms, services.config.node_id
     told = share_requests.written_acknowledge(acked, version, lock_ms=lock_ms, leader_id=node_id)
     return Raw([told])

@@ -119,6 +119,7 @@ async def _when_found(
 def _answer(services: Services, who: SessionKey, parts: Sequence[FetchedPart]) -> Raw:
     for part in parts:
         services.metrics.failed(_KEY, part.code)
+        services.metrics.failed(_KEY, part.acknowledge_code)
     lock_ms = services.shares.policy(who[0]).lock_ms
     return Raw(share_requests.written_fetch(parts, lock_ms=lock_ms))
 

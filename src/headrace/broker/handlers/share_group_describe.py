@@ -4,18 +4,18 @@ A lease whose driver is at work is listed among the members: nobody else tells a
 why the group is not empty. It may take every partition of its topics.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 from headrace.broker.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from headrace.broker.errors import Code, error_code
+from headrace.broker.group_descriptions import NOTHING_KNOWN, assignment
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.errors import Refused, Why
 from headrace.core.leases import Lease
 from headrace.core.share_admin import Queue
 from headrace.core.share_group import Member
-from headrace.core.types import TopicPartition, by_topic
+from headrace.core.types import TopicPartition
 
 _ASSIGNOR = "simple"
 _LEASE_CLIENT = "lease"
@@ -49,16 +49,8 @@ async def _described(name: str, services: Services) -> dict[str, Any]:
 
 
 def _missing(refused: Refused) -> dict[str, Any]:
-    return {
-        "error_code": error_code(refused),
-        "error_message": refused.message,
-        "group_state": "",
-        "group_epoch": 0,
-        "assignment_epoch": 0,
-        "assignor_name": "",
-        "members": (),
-        "authorized_operations": NOT_ASKED,
-    }
+    told = {"error_code": error_code(refused), "error_message": refused.message}
+    return told | NOTHING_KNOWN
 
 
 def _found(queue: Queue, services: Services) -> dict[str, Any]:
@@ -85,7 +77,7 @@ def _member(member: Member, services: Services) -> dict[str, Any]:
         "client_id": member.client_id,
         "client_host": f"/{member.client_host}",
         "subscribed_topic_names": sorted(member.topics),
-        "assignment": _assignment(member.told, services),
+        "assignment": assignment(member.told, services.catalog),
     }
 
 
@@ -104,16 +96,5 @@ def _lease(lease: Lease, services: Services) -> dict[str, Any]:
         "client_id": _LEASE_CLIENT,
         "client_host": "",
         "subscribed_topic_names": sorted(lease.topics),
-        "assignment": _assignment(places, services),
-    }
-
-
-def _assignment(partitions: Iterable[TopicPartition], services: Services) -> dict[str, Any]:
-    topics = services.catalog.topics_by_id
-    return {
-        "topic_partitions": [
-            {"topic_id": topic_id, "topic_name": topics[topic_id].name, "partitions": found}
-            for topic_id, found in by_topic(partitions).items()
-            if topic_id in topics  # there is no name to tell of one that is gone
-        ]
+        "assignment": assignment(places, services.catalog),
     }

@@ -7,8 +7,8 @@ clients say it themselves; this is for those who call all the same.
 from collections.abc import Callable
 from typing import Any
 
-from headrace.broker.authorized_operations import NOT_ASKED
 from headrace.broker.errors import Code
+from headrace.broker.group_descriptions import NOTHING_KNOWN
 from headrace.broker.request import Answer, Raw, Request
 from headrace.broker.services import Services
 from headrace.wire import leases, share_archived, share_records
@@ -21,14 +21,6 @@ _TOLD = "This broker serves no share groups: share.group.enable is false."
 _WHOLE: dict[str, Any] = {"error_code": Code.UNSUPPORTED_VERSION, "error_message": _TOLD}
 _MEMBER = {"member_id": None, "member_epoch": 0, "heartbeat_interval": 0, "assignment": None}
 _NOTHING_HELD = {"acquisition_lock_timeout": 0, "responses": (), "node_endpoints": ()}
-_UNKNOWN: dict[str, Any] = {
-    "group_state": "",
-    "group_epoch": 0,
-    "assignment_epoch": 0,
-    "assignor_name": "",
-    "members": (),
-    "authorized_operations": NOT_ASKED,
-}
 _OURS: dict[int, Callable[[int, str], Struct]] = {
     LeaseApi.OPEN: leases.OpenResponse,
     LeaseApi.ACQUIRE: leases.AcquireResponse,
@@ -48,7 +40,7 @@ async def handle(request: Request, services: Services) -> Answer:  # noqa: ARG00
             return _WHOLE | _MEMBER
         case 77:
             groups = dict.fromkeys(request.message().group_ids)
-            return {"groups": [{"group_id": name} | _WHOLE | _UNKNOWN for name in groups]}
+            return {"groups": [{"group_id": name} | _WHOLE | NOTHING_KNOWN for name in groups]}
         case 78 | 79:
             return _WHOLE | _NOTHING_HELD
         case 90:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from headrace.client.connection import addresses
 from headrace.client.errors import Closed
@@ -85,6 +85,11 @@ class Face:
     def assignment(self) -> frozenset[tuple[str, int]]:
         """Topics and partitions that records come from now; others may have the same ones."""
         return self._started.assignment
+
+    def stop(self) -> None:
+        """Take no more records: iterating and `run` end, polls return nothing. For any thread."""
+        if self._engine is not None:
+            self._engine.stop_soon()
 
     def _count(self, max_records: int | None) -> int:
         count = self._settings.max_poll_records if max_records is None else max_records
@@ -200,7 +205,8 @@ class ShareConsumer(Face):
         threads = ThreadPoolExecutor(max(concurrency, 1), thread_name_prefix="headrace-handler")
 
         async def call(record: ShareRecord) -> None:
-            result = await loop.run_in_executor(threads, handler, record)
+            record.loop = loop
+            result = await loop.run_in_executor(threads, on_thread, handler, record)
             if inspect.isawaitable(result):
                 await result
 
@@ -209,10 +215,19 @@ class ShareConsumer(Face):
         finally:
             threads.shutdown(wait=False, cancel_futures=True)  # waiting would stop the event loop
 
-    def stop(self) -> None:
-        """Take no more records: iterating and `run` end, polls return nothing."""
-        if self._engine is not None:
-            self._engine.stop()
+
+R = TypeVar("R", bound=BaseRecord)
+
+
+def on_thread(handler: Callable[[R], object], record: R) -> object:
+    """What a handler returns. Raises: what it raises; RuntimeError for StopIteration, as PEP 479.
+
+    A future cannot hold a StopIteration: who waits for it would wait for ever.
+    """
+    try:
+        return handler(record)
+    except StopIteration as error:
+        raise RuntimeError("the handler raised StopIteration") from error
 
 
 async def work(engine: Engine, call: Call, *, concurrency: int, prefetch: int | None) -> None:
@@ -244,8 +259,9 @@ async def _handled(record: BaseRecord, call: Call) -> None:
     try:
         await call(record)
     except Exception as error:
+        done = "released it" if record.said is None else "its verdict was given before"
         if not conclude(record, error):
-            LOG.warning("handling %r failed, released it", record, exc_info=error)
+            LOG.warning("handling %r failed, %s", record, done, exc_info=error)
     except BaseException as error:
         conclude(record, error)
         raise

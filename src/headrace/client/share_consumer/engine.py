@@ -22,7 +22,6 @@ from headrace.client.share_consumer.parcels import Saying
 from headrace.client.share_consumer.records import Acknowledgement, BaseRecord
 from headrace.client.share_consumer.session import Session
 from headrace.client.share_consumer.words import (
-    AcknowledgeResult,
     HandFull,
     LockLost,
     Place,
@@ -42,7 +41,7 @@ _RENEWAL = "share.renew.acknowledge.enable"
 
 
 class Engine:
-    """The inside of one consumer, on one event loop."""
+    """The inside of one consumer, on the event loop where it is made."""
 
     def __init__(self, settings: Settings, make_record: MakeRecord) -> None:
         self.settings = settings
@@ -51,6 +50,7 @@ class Engine:
         self.prefetch = 0
         self._make = make_record
         self._clock = time.monotonic
+        self._loop = asyncio.get_running_loop()
         self._control = Control(settings)
         self._member = Member(settings, self._control, on_assigned=self._assigned)
         self._assignment: frozenset[Place] = frozenset()
@@ -74,6 +74,7 @@ class Engine:
         except BaseException:
             await self._control.close()
             raise
+        self._look.set()  # tells also which topics are not there
         self._run(self._member.stay())
         self._run(self._keep_looking())
 
@@ -83,7 +84,6 @@ class Engine:
             return
         self._is_closed = True
         self.stop()
-        self._wake_all()
         own = [task for task, session in self._tasks.items() if session is None]
         ending = [task for task, session in self._tasks.items() if session is not None]
         for session in self._sessions.values():
@@ -107,6 +107,11 @@ class Engine:
         """Fetch no more, and have everybody who waits for records wait no longer."""
         self.is_stopping = True
         self._wake_waiting(everybody=True)
+
+    def stop_soon(self) -> None:
+        """The same from any thread."""
+        with suppress(RuntimeError):  # the event loop is gone
+            self._loop.call_soon_threadsafe(self.stop)
 
     def _run(self, work: Any, session: Session | None = None) -> None:
         task = asyncio.create_task(work)
@@ -298,7 +303,7 @@ class Engine:
                 for one in known:
                     # Renewals that nobody asked for are told when they fail.
                     if one.answer is not None or one.verdict is not Verdict.RENEW or error:
-                        self.settings.on_acknowledged(_result(one, error))
+                        self.settings.on_acknowledged(one.result(error))
             except Exception as raised:
                 self.failed(ClientError(f"on_acknowledged raised {raised!r}"))
 
@@ -386,11 +391,3 @@ class Engine:
         )
         self._sessions[address] = session
         self._run(session.run(), session)
-
-
-def _result(one: Saying, error: ClientError | None) -> AcknowledgeResult:
-    record = one.record
-    assert record is not None, "only verdicts on records are told"
-    return AcknowledgeResult(
-        record.topic, record.partition, one.first, one.last, one.verdict.name.lower(), error
-    )

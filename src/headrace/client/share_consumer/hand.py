@@ -22,7 +22,13 @@ from headrace.client.share_consumer.parcels import (
     Saying,
 )
 from headrace.client.share_consumer.records import Acknowledgement, BaseRecord, lost, must_be_open
-from headrace.client.share_consumer.words import LockLost, Place, Verdict
+from headrace.client.share_consumer.words import (
+    LockLost,
+    Place,
+    Verdict,
+    must_be_text,
+    sendable_text,
+)
 
 PARCEL_SAYINGS_MAX = 10_000  # of one partition in one request
 _RENEW_PART = 3  # a lock is renewed when a third of its time has passed
@@ -100,32 +106,37 @@ class Hand:
     def say(
         self, record: BaseRecord, verdict: Verdict, reason: str | None = None
     ) -> Acknowledgement:
-        """Give a record its verdict. Raises: `AlreadyAcknowledged`."""
-        must_be_open(record)
-        record.said = answer = Acknowledgement()
-        saying = Saying(record.offset, record.offset, verdict, reason, record, answer)
-        if not self.holds(record):
-            self._end([saying], lost(record, "its lock ended, or it was released"))
-            return answer
-        self._unheard.add(answer)
-        self._said.setdefault(record.place, []).append(saying)
-        self._listener.said()
+        """Give a record its verdict, or have its lock renewed. Raises: `AlreadyAcknowledged`."""
+        answer = self.begin(record, verdict, reason)
+        self.file(record, verdict, reason, answer)
         return answer
 
-    def renew(self, record: BaseRecord) -> Acknowledgement:
-        """Have a lock renewed now. Raises: `AlreadyAcknowledged`."""
+    @staticmethod
+    def begin(record: BaseRecord, verdict: Verdict, reason: str | None) -> Acknowledgement:
+        """The part of `say` that any thread may do. Raises: `AlreadyAcknowledged`; TypeError."""
         must_be_open(record)
+        must_be_text(reason)
         answer = Acknowledgement()
-        saying = Saying(record.offset, record.offset, Verdict.RENEW, None, record, answer)
-        if not self.renews:
+        if verdict is not Verdict.RENEW:
+            record.said = answer
+        return answer
+
+    def file(
+        self, record: BaseRecord, verdict: Verdict, reason: str | None, answer: Acknowledgement
+    ) -> None:
+        """The other part of `say`, for the event loop's own thread."""
+        told = None if reason is None else sendable_text(reason)
+        saying = Saying(record.offset, record.offset, verdict, told, record, answer)
+        renews = verdict is Verdict.RENEW
+        if renews and not self.renews:
             self._end([saying], Unsupported(_OFF))
         elif not self.holds(record):
-            self._end([saying], lost(record, "its lock ended"))
+            self._end([saying], lost(record, "its lock ended, or it was released"))
         else:
             self._unheard.add(answer)
-            self._wishes.setdefault(record.place, []).append(saying)
+            waiting = self._wishes if renews else self._said
+            waiting.setdefault(record.place, []).append(saying)
             self._listener.said()
-        return answer
 
     def release_rest(self) -> None:
         """Release everything that has no verdict; one that is given later comes too late."""

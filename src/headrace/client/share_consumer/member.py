@@ -30,6 +30,7 @@ _JOIN, _LEAVE = 0, -1
 _AGAIN = frozenset({14, 15, 16})  # the coordinator loads, is away, is another
 _FORGOTTEN = frozenset({25, 69, 110})  # unknown member, unknown group, fenced epoch
 _GROUP = 0
+_NO_TOPIC = frozenset({3, 17})  # unknown, or such that none can have it
 _FIRST_PAUSE_S, _PAUSE_S_MAX = 0.05, 1.0
 _UNASSIGNED_S = 0.5  # between heartbeats without partitions: Kafka assigns with a later one
 _UNASSIGNED_FOR_S = 10.0
@@ -44,6 +45,7 @@ class Control:
         self._opening = asyncio.Lock()
         self._any: Stream | None = None
         self._coordinator: Stream | None = None
+        self._missing: set[str] = set()
 
     async def ask(self, key: int, version: int, values: dict[str, Any]) -> Any:
         """Ask any broker. Raises: OSError; Malformed; `ClientError`."""
@@ -87,13 +89,21 @@ class Control:
 
     async def metadata(self) -> Any:
         """Ids, partitions and leaders of the group's topics. Raises: as `ask`."""
-        topics = [{"topic_id": None, "name": name} for name in self._settings.topics]
+        settings = self._settings
+        topics = [{"topic_id": None, "name": name} for name in settings.topics]
         asked = {
             "topics": topics,
             "allow_auto_topic_creation": False,
             "include_topic_authorized_operations": False,
         }
-        return await self.ask(METADATA, METADATA_VERSION, asked)
+        answer = await self.ask(METADATA, METADATA_VERSION, asked)
+        missing = {topic.name for topic in answer.topics if topic.error_code in _NO_TOPIC}
+        for name in sorted(missing - self._missing):
+            LOG.warning(
+                "share group %s: there is no topic %s; waiting for one", settings.group, name
+            )
+        self._missing = missing
+        return answer
 
     def forget_coordinator(self) -> None:
         """It is to be looked for again."""

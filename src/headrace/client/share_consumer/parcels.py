@@ -5,7 +5,7 @@ from typing import Any
 
 from headrace.client.errors import BrokerError, ClientError
 from headrace.client.share_consumer.records import Acknowledgement, BaseRecord
-from headrace.client.share_consumer.words import LockLost, Place, Verdict
+from headrace.client.share_consumer.words import AcknowledgeResult, LockLost, Place, Verdict
 
 INVALID_RECORD_STATE, INVALID_REQUEST = 121, 42
 MOVED = frozenset({6, 74, 124})  # the leader is another now, and knows no locks of before
@@ -23,6 +23,12 @@ class Saying:
     reason: str | None = None
     record: BaseRecord | None = None
     answer: Acknowledgement | None = None
+
+    def result(self, error: ClientError | None) -> AcknowledgeResult:
+        """What users are told of it. For verdicts on records."""
+        of, verdict = self.record, self.verdict.name.lower()
+        assert of is not None, "nobody saw what it is about"
+        return AcknowledgeResult(of.topic, of.partition, self.first, self.last, verdict, error)
 
 
 @dataclass(slots=True)

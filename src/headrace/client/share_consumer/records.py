@@ -60,8 +60,8 @@ class BaseRecord:
     """
 
     __slots__ = (
-        "delivery_count", "first_held", "hand", "headers", "key", "lock_end", "offset", "partition",
-        "place", "renew_at", "said", "timestamp", "timestamp_type", "topic", "value",
+        "delivery_count", "first_held", "hand", "headers", "key", "lock_end", "loop", "offset",
+        "partition", "place", "renew_at", "said", "timestamp", "timestamp_type", "topic", "value",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +83,7 @@ class BaseRecord:
         self.hand = hand
         self.place = place
         self.said: Acknowledgement | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None  # where a thread's words have to go
         self.first_held = self.lock_end = self.renew_at = 0.0
 
     def __repr__(self) -> str:
@@ -117,26 +118,33 @@ class ShareRecord(BaseRecord):
 
     def accept(self) -> Acknowledgement:
         """It was processed: nobody gets it again. Raises: `AlreadyAcknowledged`."""
-        return self.hand.say(self, Verdict.ACCEPT)
+        return self._say(Verdict.ACCEPT)
 
     def release(self) -> Acknowledgement:
         """Let it be delivered again while it has deliveries left. Raises: as `accept`."""
-        return self.hand.say(self, Verdict.RELEASE)
+        return self._say(Verdict.RELEASE)
 
     def reject(self, reason: str | None = None) -> Acknowledgement:
         """It cannot be processed: nobody gets it again, and it goes where dead letters go.
 
         `reason` (1,024 bytes are kept) stands in Headrace's journal and with the dead letter;
-        Apache Kafka has no room for it. Raises: as `accept`.
+        Apache Kafka has no room for it. Raises: as `accept`; TypeError for what is no text.
         """
-        return self.hand.say(self, Verdict.REJECT, reason)
+        return self._say(Verdict.REJECT, reason)
 
     def renew(self) -> Acknowledgement:
         """Begin its lock anew; locks are renewed in time without this, see `ShareConsumer`.
 
         Raises: `AlreadyAcknowledged`. Awaiting it also raises `Unsupported` where renewal is off.
         """
-        return self.hand.renew(self)
+        return self._say(Verdict.RENEW)
+
+    def _say(self, verdict: Verdict, reason: str | None = None) -> Acknowledgement:
+        if self.loop is None:
+            return self.hand.say(self, verdict, reason)
+        answer = self.hand.begin(self, verdict, reason)
+        self.loop.call_soon_threadsafe(self.hand.file, self, verdict, reason, answer)
+        return answer
 
     async def __aenter__(self) -> Self:
         return self

@@ -305,8 +305,10 @@ class Session:
             code, text = (-1, None) if one is None else (one.acked_code, one.acked_message)
             self.hand.renewed(parcel, code, text, asked_at=asked_at, lock_s=lock_s)
             self._renewals_refused = self._renewals_refused + 1 if code else 0
-        if self._renewals_refused == _RENEWALS_REFUSED_MAX and await self._owner.renewal_is_off():
-            self._cannot_renew("share.renew.acknowledge.enable is false")
+        if self._renewals_refused >= _RENEWALS_REFUSED_MAX:
+            self._renewals_refused = 0
+            if await self._owner.renewal_is_off():
+                self._cannot_renew("share.renew.acknowledge.enable is false")
 
     def _cannot_renew(self, why: str) -> None:
         if self.hand.renews:

@@ -6,7 +6,7 @@ import struct
 from typing import Any, Self
 
 from headrace.client.connection import FRAME_BYTES_MAX, Address
-from headrace.client.errors import Unsupported, check, sendable
+from headrace.client.errors import SHARE_GROUPS_NEED, Unsupported, check, sendable
 from headrace.wire.codec import decode_response, encode_request, is_flexible
 from headrace.wire.frames import request_frame
 from headrace.wire.primitives import Reader
@@ -71,7 +71,7 @@ class Stream:
                 return version
         raise Unsupported(
             f"{self.address} does not offer API {key} in versions {versions[0]} to {versions[-1]}; "
-            "share groups need Headrace, or Apache Kafka 4.1 or newer"
+            f"{SHARE_GROUPS_NEED}"
         )
 
     async def ask(

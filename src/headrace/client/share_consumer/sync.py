@@ -7,12 +7,12 @@ membership is kept while the caller works.
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from headrace.client.errors import Closed
-from headrace.client.share_consumer.consumer import Face, work
+from headrace.client.share_consumer.consumer import Face, on_thread, work
 from headrace.client.share_consumer.engine import Engine
 from headrace.client.share_consumer.records import (
     Acknowledgement,
@@ -20,9 +20,10 @@ from headrace.client.share_consumer.records import (
     must_be_open,
     verdict_after,
 )
-from headrace.client.share_consumer.words import Reject, Verdict
+from headrace.client.share_consumer.words import Reject, Verdict, must_be_text
 
 T = TypeVar("T")
+_MEANWHILE = "the consumer was closed meanwhile"
 
 
 class SyncAcknowledgement:
@@ -84,14 +85,14 @@ class SyncShareRecord(BaseRecord):
         """It cannot be processed: nobody gets it again, and it goes where dead letters go.
 
         `reason` (1,024 bytes are kept) stands in Headrace's journal and with the dead letter;
-        Apache Kafka has no room for it. Raises: as `accept`.
+        Apache Kafka has no room for it. Raises: as `accept`; TypeError for what is no text.
         """
         return self._give(Verdict.REJECT, reason)
 
     def renew(self) -> SyncAcknowledgement:
         """Begin its lock anew; locks are renewed in time without this. Raises: as `accept`."""
         self._must_be_open()
-        return SyncAcknowledgement(self._loop, lambda: self.hand.renew(self))
+        return SyncAcknowledgement(self._loop, lambda: self.hand.say(self, Verdict.RENEW))
 
     def __enter__(self) -> Self:
         return self
@@ -114,6 +115,7 @@ class SyncShareRecord(BaseRecord):
 
     def _give(self, verdict: Verdict, reason: str | None = None) -> SyncAcknowledgement:
         self._must_be_open()
+        must_be_text(reason)
         self._has_verdict = True
         return SyncAcknowledgement(self._loop, lambda: self.hand.say(self, verdict, reason))
 
@@ -213,7 +215,8 @@ class SyncShareConsumer(Face):
         with ThreadPoolExecutor(concurrency, thread_name_prefix="headrace-handler") as threads:
 
             async def call(record: BaseRecord) -> None:
-                await self._loop.run_in_executor(threads, handler, _shown([record])[0])
+                (shown,) = _shown([record])
+                await self._loop.run_in_executor(threads, on_thread, handler, shown)
 
             working = work(self._started, call, concurrency=concurrency, prefetch=prefetch)
             future = asyncio.run_coroutine_threadsafe(working, self._loop)
@@ -223,11 +226,8 @@ class SyncShareConsumer(Face):
                 self.stop()
                 ended(future)
                 raise
-
-    def stop(self) -> None:
-        """Take no more records: iterating and `run` end, polls return nothing."""
-        if self._engine is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._engine.stop)
+            except CancelledError as error:
+                raise Closed(_MEANWHILE) from error
 
     async def _make_engine(self) -> Engine:
         loop = asyncio.get_running_loop()
@@ -273,6 +273,8 @@ def ended(future: Future[T], timeout_s: float | None = None) -> T:
     """The result of a call on the event loop, which is cancelled when the wait for it is."""
     try:
         return future.result(timeout_s)
+    except CancelledError as error:
+        raise Closed(_MEANWHILE) from error
     except BaseException:
         future.cancel()
         raise

@@ -9,6 +9,7 @@ from uuid import UUID
 from headrace.client.connection import Address
 from headrace.client.errors import ClientError
 
+REASON_MAX = 1_024  # characters; a broker keeps as many bytes
 Place = tuple[UUID, int]  # a topic's id and a partition: the names that share groups go by
 
 
@@ -34,13 +35,26 @@ class AlreadyAcknowledged(ClientError):
     """A verdict was given to this record before."""
 
 
+def must_be_text(reason: object) -> None:
+    """Raises: TypeError for a reason that is none, before it could end the consumer."""
+    if not isinstance(reason, str | None):
+        raise TypeError(f"a reason is text, not {reason!r}; give str() of it")
+
+
+def sendable_text(reason: str) -> str:
+    """As much of a reason as is kept, without what UTF-8 cannot say (halves of surrogates)."""
+    return reason[:REASON_MAX].encode(errors="backslashreplace").decode()
+
+
 class Reject(Exception):
     """Raised by a handler: the record cannot be processed, and must not be tried again.
 
-    `reason` is kept with what becomes of it where the broker is Headrace.
+    `reason` is kept with what becomes of it where the broker is Headrace. Raises: TypeError for
+    what is no text, for an exception say: `str(error)` is its text.
     """
 
     def __init__(self, reason: str | None = None) -> None:
+        must_be_text(reason)
         super().__init__(reason or "rejected")
         self.reason = reason
 
