@@ -86,7 +86,7 @@ def records(partition: Partition) -> list[Record]:
 def test_retention_deletes_what_is_old_and_counts_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "headrace")
 
     async def scene(running: Running) -> None:
         jobs = await running.topic("jobs", retention_ms=str(DAY_MS))
@@ -140,7 +140,7 @@ def test_a_partition_that_fails_is_told_once_and_the_others_go_on(
 def test_the_dirtiest_log_is_compacted_first(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "headrace")
 
     async def scene(running: Running) -> None:
         house = running.house
