@@ -350,9 +350,9 @@ def test_compressed_batches(rig: Rig, codec: str) -> None:
     assert rig.lag() == 0
 
 
+@pytest.mark.parametrize("servers", ["kafka"], indirect=True)
 def test_markers_of_transactions_are_passed_over(rig: Rig) -> None:
-    if rig.kind == "headrace":
-        pytest.skip("Headrace has no transactions")
+    """Headrace has no transactions."""
     producer = Producer({"bootstrap.servers": rig.servers, "transactional.id": rig.group})
     producer.init_transactions(SECONDS_MAX)
     for value in numbers(3):
