@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headrace.client.arrow import read_ranges
-from headrace.spark.options import Options, connect
+from headrace.spark.options import ReadOptions, connect
 from headrace.wire.leases import Range
 
 _KAFKA = (
@@ -20,18 +20,18 @@ _HEADERS = "headers array<struct<key: string, value: binary>>"
 _DELIVERY = "delivery_count int, lease string"
 
 
-def schema_of(options: Options) -> str:
+def schema_of(options: ReadOptions, *, delivery: bool) -> str:
     """The schema of Spark's Kafka source, with headers and delivery columns when asked for."""
     wanted = [_KAFKA]
     if options.include_headers:
         wanted.append(_HEADERS)
-    if options.include_delivery:
+    if delivery:
         wanted.append(_DELIVERY)
     return ", ".join(wanted)
 
 
 def read_task(
-    options: Options, schema: StructType, ranges: Sequence[Range], lease: str
+    options: ReadOptions, schema: StructType, ranges: Sequence[Range], lease: str
 ) -> Iterator[pa.RecordBatch]:
     """The records of `ranges`, in their order. Raises: as `client.arrow.read_ranges`."""
     target = to_arrow_schema(schema, timezone="UTC")

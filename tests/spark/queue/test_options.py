@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace.spark.options import OptionError, Options
+from headrace.spark.options import OptionError
+from headrace.spark.queue.options import QueueOptions
 
 GIVEN = {
     "kafka.bootstrap.servers": "127.0.0.1:9092",
@@ -12,11 +13,13 @@ GIVEN = {
 
 
 def test_required_options_suffice_and_the_rest_has_defaults() -> None:
-    assert Options.parse(GIVEN) == Options("127.0.0.1:9092", ("orders", "payments"), "billing")
+    assert QueueOptions.parse(GIVEN) == QueueOptions(
+        bootstrap_servers="127.0.0.1:9092", topics=("orders", "payments"), group="billing"
+    )
 
 
 def test_names_are_compared_without_regard_to_case() -> None:
-    found = Options.parse(
+    found = QueueOptions.parse(
         {
             **{name.upper(): value for name, value in GIVEN.items()},
             "maxoffsetspertrigger": "7",
@@ -31,9 +34,9 @@ def test_names_are_compared_without_regard_to_case() -> None:
 
 def test_the_group_may_be_spelled_as_a_client_setting() -> None:
     given = {**GIVEN, "kafka.share.group.id": "billing"}
-    assert Options.parse(given).group == "billing"
+    assert QueueOptions.parse(given).group == "billing"
     with pytest.raises(OptionError, match="given twice, with different values"):
-        Options.parse({**GIVEN, "kafka.share.group.id": "other"})
+        QueueOptions.parse({**GIVEN, "kafka.share.group.id": "other"})
 
 
 @pytest.mark.parametrize(
@@ -42,7 +45,7 @@ def test_the_group_may_be_spelled_as_a_client_setting() -> None:
         ("maxOffsetPerTrigger", "1", "unknown option .*; did you mean 'maxOffsetsPerTrigger'"),
         ("failOnDataLoss", "false", "removed records always fail the batch"),
         ("kafka.security.protocol", "SSL", "its client is not librdkafka's"),
-        ("zzz", "1", "unknown option 'zzz'; there are kafka.bootstrap.servers, subscribe"),
+        ("zzz", "1", "unknown option 'zzz'; there are kafka.bootstrap.servers, "),
         ("kafka.group.id", "g", "a share group is named by 'share.group.id'"),
         ("subscribePattern", "a.*", "name the topics with 'subscribe'"),
         ("path", "somewhere", "load\\(\\) takes no path"),
@@ -56,16 +59,16 @@ def test_the_group_may_be_spelled_as_a_client_setting() -> None:
 )
 def test_what_cannot_be_used_is_one_line_with_a_remedy(name: str, value: str, told: str) -> None:
     with pytest.raises(OptionError, match=told) as found:
-        Options.parse({**GIVEN, name: value})
+        QueueOptions.parse({**GIVEN, name: value})
     assert "\n" not in str(found.value)
 
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_required_option_is_named_with_an_example(name: str) -> None:
     with pytest.raises(OptionError, match=f"'{name}' is required, e.g."):
-        Options.parse({other: value for other, value in GIVEN.items() if other != name})
+        QueueOptions.parse({other: value for other, value in GIVEN.items() if other != name})
 
 
 def test_topics_that_are_only_commas_are_none() -> None:
     with pytest.raises(OptionError, match="'subscribe' is required"):
-        Options.parse({**GIVEN, "subscribe": " , "})
+        QueueOptions.parse({**GIVEN, "subscribe": " , "})

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from headrace.client.errors import BrokerError, ClientError
 from headrace.client.leases import Lease
-from headrace.spark.options import Options
-from headrace.spark.source import ShareReader
+from headrace.spark.queue.options import QueueOptions
+from headrace.spark.queue.reader import ShareReader
 
 pytestmark = pytest.mark.spark
 
@@ -133,10 +133,17 @@ def test_a_broker_that_restarts_costs_time_only(flow: Any, all_of: Any) -> None:
     flow.until(flow.finished)
 
 
+def options(servers: str) -> QueueOptions:
+    return QueueOptions(bootstrap_servers=servers, topics=("t",), group="g", start="earliest")
+
+
 @pytest.fixture
 def reader(flow: Any) -> Iterator[ShareReader]:
     """The reader as Spark's driver-side process has it, without the process."""
-    found = ShareReader(Options(flow.servers, ("t",), "g", start="earliest"), StructType())
+    found = ShareReader(
+        QueueOptions(bootstrap_servers=flow.servers, topics=("t",), group="g", start="earliest"),
+        StructType(),
+    )
     yield found
     found.stop()
 
@@ -180,7 +187,10 @@ def test_a_restarted_reader_finds_its_session_and_its_records(
     flow.produce(50)
     begin = reader.initialOffset()
     end = reader.latestOffset(begin, ReadMaxRows(30))
-    again = ShareReader(Options(flow.servers, ("t",), "g", start="earliest"), StructType())
+    again = ShareReader(
+        QueueOptions(bootstrap_servers=flow.servers, topics=("t",), group="g", start="earliest"),
+        StructType(),
+    )
     assert again.latestOffset(begin, ReadMaxRows(30)) == end
     assert len(again.partitions(again.initialOffset(), end)) == 1
     following = again.latestOffset(end, ReadMaxRows(100))
@@ -227,7 +237,9 @@ def test_wrong_options_are_told_in_one_line(flow: Any) -> None:
 
 def test_what_spark_may_call_twice_changes_nothing() -> None:
     """Without a broker: neither the beginning nor an empty batch asks for one."""
-    reader = ShareReader(Options("127.0.0.1:1", ("t",), "g"), StructType())
+    reader = ShareReader(
+        QueueOptions(bootstrap_servers="127.0.0.1:1", topics=("t",), group="g"), StructType()
+    )
     begin = reader.initialOffset()
     assert reader.initialOffset() == begin
     assert begin["seq"] == 0

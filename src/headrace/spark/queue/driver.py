@@ -11,8 +11,9 @@ import threading
 from headrace.client.admin import log_ends
 from headrace.client.errors import BrokerError, ClientError
 from headrace.client.leases import Lease, describe
-from headrace.spark.options import Options, connect
-from headrace.spark.plan import Batch
+from headrace.spark.options import connect
+from headrace.spark.queue.options import QueueOptions
+from headrace.spark.queue.plan import Batch
 from headrace.wire.leases import CommitResponse, Range
 
 LOG = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ _RENEWALS_A_LOCK = 3
 class Driver:
     """An opened session. Raises: as `Lease`, from every method; at once when it was fenced."""
 
-    def __init__(self, options: Options, session: str) -> None:
+    def __init__(self, options: QueueOptions, session: str) -> None:
         _log_as(options.log_level)
         self.session = session
         self._options = options
@@ -136,7 +137,7 @@ class Driver:
         )
 
 
-def ends_now(options: Options) -> dict[tuple[str, int], int]:
+def ends_now(options: QueueOptions) -> dict[tuple[str, int], int]:
     """The ends of all subscribed logs. Raises: as `Cluster`."""
     with connect(options) as cluster:
         return {
@@ -149,7 +150,7 @@ def ends_now(options: Options) -> dict[tuple[str, int], int]:
 class _Keeper:
     """Renews the locks of a session at a third of their duration while something is held."""
 
-    def __init__(self, options: Options, lease: Lease, lock_ms: int) -> None:
+    def __init__(self, options: QueueOptions, lease: Lease, lock_ms: int) -> None:
         self._options = options
         self._lease = lease
         self._every_s = max(lock_ms, 1) / 1000 / _RENEWALS_A_LOCK

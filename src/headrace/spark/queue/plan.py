@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Self
 
-from headrace.spark.options import Options
+from headrace.spark.queue.options import QueueOptions
 from headrace.wire.leases import Range
 
 _VERSION = 1
@@ -50,7 +50,7 @@ def records_of(held: Range) -> int:
     return held.last - held.first + 1
 
 
-def split(ranges: Iterable[Range], options: Options) -> list[tuple[Range, ...]]:
+def split(ranges: Iterable[Range], options: QueueOptions) -> list[tuple[Range, ...]]:
     """Cut ranges into tasks of about equally many records.
 
     Neighbours of a topic partition stay together, small ranges share a task. There are as many

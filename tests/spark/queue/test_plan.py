@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.options import Options
-from headrace.spark.plan import Batch, split
+from headrace.spark.queue.options import QueueOptions
+from headrace.spark.queue.plan import Batch, split
 from headrace.wire.leases import Range
 
-OPTIONS = Options("127.0.0.1:9092", ("t",), "g")
+OPTIONS = QueueOptions(bootstrap_servers="127.0.0.1:9092", topics=("t",), group="g")
 
 
 def test_a_batch_survives_the_offset_log() -> None:

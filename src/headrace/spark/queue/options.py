@@ -1,0 +1,72 @@
+"""The options of the source as a queue; docs/spark.md has the table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from headrace.spark.options import (
+    READ_SPELLINGS,
+    ReadOptions,
+    Spelling,
+    count,
+    flag,
+    parsed,
+    topics,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions(ReadOptions):
+    """What `readStream.format("headrace")` was given with `share.group.id`."""
+
+    topics: tuple[str, ...]
+    group: str
+    start: str = "latest"
+    max_offsets_per_trigger: int = 100_000
+    min_partitions: int | None = None
+    max_records_per_partition: int = 50_000
+    include_delivery: bool = False
+    acquire_wait_ms: int = 200
+
+    @property
+    def who(self) -> str:
+        return self.group
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        """The options in `given`, in any case. Raises: `OptionError`, one line with the remedy."""
+        return cls(**parsed(given, _SPELLINGS, _ELSEWHERE))
+
+    @staticmethod
+    def wanted(given: Mapping[str, str]) -> bool:
+        """Whether these are a queue's options, and not a log's."""
+        return any(name.lower() in _GROUP for name in given)
+
+
+def _start(text: str) -> str:
+    if text.lower() not in {"earliest", "latest"}:
+        raise ValueError("give 'earliest' or 'latest'; a share group keeps its own positions")
+    return text.lower()
+
+
+_GROUP = ("share.group.id", "kafka.share.group.id")
+_SPELLINGS = (
+    *READ_SPELLINGS,
+    Spelling("subscribe", "topics", topics, "orders,payments"),
+    Spelling("share.group.id", "group", str, "billing"),
+    Spelling("kafka.share.group.id", "group", str),
+    Spelling("startingOffsets", "start", _start),
+    Spelling("maxOffsetsPerTrigger", "max_offsets_per_trigger", count),
+    Spelling("minPartitions", "min_partitions", count),
+    Spelling("maxRecordsPerPartition", "max_records_per_partition", count),
+    Spelling("includeDelivery", "include_delivery", flag),
+    Spelling("acquireWaitMs", "acquire_wait_ms", count),
+)
+_ELSEWHERE = {
+    "path": "load() takes no path; name topics with option 'subscribe'",
+    "subscribepattern": "name the topics with 'subscribe'",
+    "assign": "a share group assigns ranges itself; name the topics with 'subscribe'",
+    "kafka.group.id": "a share group is named by 'share.group.id'",
+    "endingoffsets": "it is for batch queries; a queue streams",
+    "failondataloss": "removed records always fail the batch, with their offsets",
+}

@@ -1,0 +1,102 @@
+"""A share group as a Structured Streaming source.
+
+The driver-side reader acquires offset ranges, which become the streaming offset; executors read
+those ranges by ordinary Fetch; the ranges are accepted when their batch is done, but for what
+`spark/acknowledge.py` staged meanwhile. The holder of the locks is the session named in the
+checkpoint, so a restarted query gets the same ranges under the same numbers.
+
+Spark calls `latestOffset(start)` only after the commit log of the batch that ended at `start` was
+written, but `commit(end)` only when yet another batch is planned. An idle stream would so never
+settle its last batch; therefore `latestOffset` itself commits `start` first.
+Source: PySpark 4.3 `python_streaming_source_runner`; `wire/leases.py`.
+"""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from headrace.spark.queue.driver import Driver, ends_now
+from headrace.spark.queue.options import QueueOptions
+from headrace.spark.queue.plan import Batch, split
+from headrace.spark.read import read_task
+from headrace.wire.leases import Range
+
+
+@dataclass
+class Task(InputPartition):
+    """The ranges that one Spark task reads, and the handle of the lease they belong to."""
+
+    ranges: tuple[Range, ...]
+    lease: str
+
+
+class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans on the driver, reads on executors; what is pickled to those is options and schema."""
+
+    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._session = uuid.uuid4().hex
+        self._driver: Driver | None = None
+        self._until: dict[tuple[str, int], int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_driver": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        return Batch(self._session, 0).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_offsets_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = ends_now(self._options)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        before = Batch.from_json(start)
+        driver = self._opened(before.session)
+        driver.follows(before.seq)
+        driver.knows(before.seq)
+        driver.commit(before.seq)
+        if self._until is not None and driver.has_reached(self._until):
+            return start
+        asked = self._options.max_offsets_per_trigger
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else asked
+        ranges = driver.acquire(before.seq + 1, most)
+        return Batch(before.session, before.seq + 1, ranges).to_json() if ranges else start
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        if start == end:
+            return []
+        batch = Batch.from_json(end)
+        driver = self._opened(batch.session)
+        driver.knows(batch.seq)
+        driver.reading(batch)
+        lease = driver.handle(batch.seq)
+        return [Task(ranges, lease) for ranges in split(batch.ranges, self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Task)
+        return read_task(self._options, self._schema, partition.ranges, partition.lease)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        batch = Batch.from_json(end)
+        self._opened(batch.session).commit(batch.seq)
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+
+    def _opened(self, session: str) -> Driver:
+        """The driver's side of `session`; a restarted query finds its session in the checkpoint."""
+        if self._driver is None or self._driver.session != session:
+            self.stop()
+            self._session = session
+            self._driver = Driver(self._options, session)
+        return self._driver
