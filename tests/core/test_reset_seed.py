@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.core.reset import Missing, OutOfRange, Outside, Reset, Strategy, decide
+from headrace.core.reset import Missing, OutOfRange, Outside, Reset, Strategy, decide, was_added
 from headrace.core.types import WallMs
 
 STARTED = WallMs(1_000)
@@ -39,8 +39,8 @@ def test_the_tables_have_every_strategy() -> None:
 def test_without_a_committed_offset(strategy: Strategy, auxiliary: OutOfRange) -> None:
     """ "for this scenario, its behavior is determined by" the strategy, not by the auxiliary."""
     newly_started, added = WITHOUT_OFFSET[strategy]
-    assert decide(Missing(OLD, None), strategy, auxiliary) == newly_started
-    assert decide(Missing(NEW, STARTED), strategy, auxiliary) == added
+    assert decide(Missing(added=False), strategy, auxiliary) == newly_started
+    assert decide(Missing(added=True), strategy, auxiliary) == added
 
 
 @pytest.mark.parametrize("strategy", Strategy)
@@ -57,18 +57,19 @@ def test_out_of_range_to_the_nearest_end(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "wanted"),
+    ("first", "added"),
     [
-        (OLD, Reset.TO_LATEST),  # "smaller than the given limitTimeStamp"
-        (NEW, Reset.TO_EARLIEST),  # "larger"
-        (STARTED, Reset.TO_EARLIEST),  # neither: nothing is lost
-        (None, Reset.TO_EARLIEST),  # no record yet
+        (OLD, False),  # "smaller than the given limitTimeStamp": latest
+        (NEW, True),  # "larger": earliest
+        (STARTED, True),  # neither: nothing is lost
+        (None, True),  # no record yet
     ],
 )
-def test_safe_latest_compares_the_first_record_with_the_start_of_the_group(
-    first: WallMs | None, wanted: Reset
+def test_the_first_record_is_compared_with_the_start_of_the_group(
+    first: WallMs | None, added: bool
 ) -> None:
-    assert decide(Missing(first, STARTED), Strategy.SAFE_LATEST) is wanted
+    assert was_added(first, STARTED) is added
+    assert not was_added(first, None), "a group that starts now has seen none come"
 
 
 @pytest.mark.parametrize("auxiliary", OutOfRange)

@@ -41,15 +41,9 @@ class Reset(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """No offset is committed.
+    """No offset is committed; `added`: the partition came to its topic while the group consumed."""
 
-    Args:
-        first: the timestamp of the partition's first record; None: it has no records.
-        since: when the group started (limitTimeStamp); None: it starts now.
-    """
-
-    first: WallMs | None
-    since: WallMs | None
+    added: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +68,14 @@ def decide(
             assert_never(found)
 
 
-def needs_first_timestamp(strategy: Strategy) -> bool:
-    """Whether `Missing.first` matters: who does not need it need not look it up."""
-    return strategy is Strategy.SAFE_LATEST
+def was_added(first: WallMs | None, since: WallMs | None) -> bool:
+    """Whether a partition is newer than its group: the comparison of KIP-842's `safe_latest`.
+
+    `first` is the timestamp of its first record, `since` when the group started (limitTimeStamp);
+    None: it has no record, and: the group starts now. Of the same instant nothing shall be lost,
+    nor of a partition whose first record comes between this look and the next.
+    """
+    return since is not None and (first is None or first >= since)
 
 
 def _missing(found: Missing, strategy: Strategy) -> Reset:
@@ -87,12 +86,8 @@ def _missing(found: Missing, strategy: Strategy) -> Reset:
             return Reset.TO_EARLIEST
         case Strategy.LATEST | Strategy.LATEST_ON_START:
             return Reset.TO_LATEST
-        case Strategy.SAFE_LATEST if found.since is None:
-            return Reset.TO_LATEST
         case Strategy.SAFE_LATEST:
-            # Empty: the start is the end, and stays right if a record comes meanwhile.
-            is_old = found.first is not None and found.first < found.since
-            return Reset.TO_LATEST if is_old else Reset.TO_EARLIEST
+            return Reset.TO_EARLIEST if found.added else Reset.TO_LATEST
         case _:
             assert_never(strategy)
 
