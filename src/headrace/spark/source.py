@@ -11,10 +11,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headrace.spark.columns import check_schema, schema_of
 from headrace.spark.options import OptionError
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import ShareReader
-from headrace.spark.read import schema_of
 
 
 class HeadraceDataSource(DataSource):
@@ -30,7 +30,7 @@ class HeadraceDataSource(DataSource):
     def name(cls) -> str:
         return "headrace"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         options = QueueOptions.parse(self._given)
         return schema_of(options, delivery=options.include_delivery)
 
@@ -41,7 +41,9 @@ class HeadraceDataSource(DataSource):
         raise OptionError("format 'headrace' is a source: write with any Kafka client or sink")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return ShareReader(QueueOptions.parse(self._given), schema)
+        options = QueueOptions.parse(self._given)
+        check_schema(options, schema, delivery=options.include_delivery)
+        return ShareReader(options, schema)
 
 
 def register(spark: SparkSession) -> None:
