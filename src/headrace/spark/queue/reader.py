@@ -83,7 +83,22 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)
-        return read_task(self._options, self._schema, partition.ranges, partition.lease)
+        return read_task(
+            self._options, self._schema, partition.ranges, partition.lease, self._stage(partition)
+        )
+
+    def _stage(self, task: Task) -> Stage:
+        """What tells the broker of values that this task rejects, under a name of its own."""
+        session, epoch, seq = task.lease.split("/")
+        first = task.ranges[0]
+        part = f"values of {first.topic}-{first.partition} from {first.first}"
+
+        def stage(cluster: Cluster, rejected: Sequence[Disposition]) -> None:
+            lease = Lease(cluster, self._options.group, session, int(epoch))
+            lease.stage(int(seq), tuple(rejected), part=part)
+            LOG.info("%s: %d rejected, the last as %s", part, len(rejected), rejected[-1].reason)
+
+        return stage
 
     def commit(self, end: dict[str, Any]) -> None:
         batch = Batch.from_json(end)
