@@ -158,6 +158,25 @@ def test_a_query_gets_typed_columns_of_good_and_bad_values(flow: Any) -> None:
 
 
 @pytest.mark.spark
+def test_a_queue_sets_values_aside_that_do_not_decode_whatever_the_sink(flow: Any) -> None:
+    flow.set_group(errors_deadletterqueue_topic_name="dlq.t")
+    flow.produce(20, '{{"id":{}}}')
+    flow.produce(10, '{{"id":"{}"}}')
+    found: list[int] = []
+    rows = flow.rows(
+        **{"columns": "value", "value.format": "json", "value.schema": "id int"},
+        **{"value.mode": "reject", "minPartitions": "3", "maxOffsetsPerTrigger": "12"},
+    )
+    flow.run(rows, lambda rows, _: found.extend(row.id for row in rows.collect()))
+    assert rows.schema == StructType.fromDDL("id int")
+    assert sorted(found) == list(range(20))
+    flow.until(flow.finished)
+    flow.until(lambda: len(flow.dead_letters()) == 10)
+    told = {dict(letter.headers)["__dlq.errors.message"] for letter in flow.dead_letters()}
+    assert told == {f'value: id: "{number}" is no int'.encode() for number in range(10)}
+
+
+@pytest.mark.spark
 def test_unfit_options_end_a_query_before_it_begins(flow: Any) -> None:
     with pytest.raises(PySparkException, match="'bigin' is no type"):
         flow.rows(**{"value.format": "json", "value.schema": "id bigin"})

@@ -1,6 +1,7 @@
 """Typed values: what each type takes, why a value is refused, and that nothing ever raises."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -37,7 +38,9 @@ def values(schema: str, **options: str) -> Values:
     )
 
 
-def rows(decoder: Values, raws: list[bytes | None]) -> tuple[list[dict[str, Any]], dict[int, str]]:
+def rows(
+    decoder: Values, raws: Sequence[bytes | None]
+) -> tuple[list[dict[str, Any]], dict[int, str]]:
     columns, reasons = decoder.decoded(pa.array(raws, pa.binary()))
     for column in columns.values():
         column.validate(full=True)

@@ -11,8 +11,9 @@ settle its last batch; therefore `latestOffset` itself commits `start` first.
 Source: PySpark 4.3 `python_streaming_source_runner`; `wire/leases.py`.
 """
 
+import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +22,15 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headrace.client.connection import Cluster
+from headrace.client.leases import Lease
 from headrace.spark.queue.driver import Driver, ends_now
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch, split
-from headrace.spark.read import read_task
-from headrace.wire.leases import Range
+from headrace.spark.read import Stage, read_task
+from headrace.wire.leases import Disposition, Range
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass
