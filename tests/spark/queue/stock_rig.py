@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from headrace.client.admin import create_topic, set_group_configs
 from headrace.client.connection import Cluster
 from headrace.client.share_groups import list_share_group_offsets
+from headrace.spark import IncomingRecord, Reject, Release
 from headrace.spark.queue.kafka import KafkaDriver
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import ShareReader
@@ -107,3 +108,12 @@ class Stock:
         while not condition():
             assert time.monotonic() < deadline, "waited in vain"
             time.sleep(0.1)
+
+
+def judge(record: IncomingRecord) -> dict[str, Any]:
+    number = int((record.value or b"").split()[1])
+    if number % 10 == 1 and record.delivery_count == 1:
+        raise Release("again, please")
+    if number % 10 == 2:
+        raise Reject("never")
+    return {"number": number, "deliveries": record.delivery_count}

@@ -13,12 +13,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
-from tests.spark.queue.stock_rig import Stock, stock_source
+from tests.spark.queue.stock_rig import Stock, judge, stock_source
 
 from brokers import BROKERS, running
-from headrace.client.errors import BrokerError
-from headrace.client.leases import Lease
-from headrace.spark import IncomingRecord, Reject, Release, acknowledge, each_record
+from headrace.spark import acknowledge, each_record
 from headrace.spark.queue.kafka import KafkaDriver
 from headrace.spark.queue.reader import ShareReader
 
@@ -56,15 +54,6 @@ def test_everything_is_read_once_in_batches_of_the_size_asked_for(
     assert stock.noted == all_of(1000)
     assert max(map(len, stock.seen.values())) <= 300
     assert stock.finished()
-
-
-def judge(record: IncomingRecord) -> dict[str, Any]:
-    number = int((record.value or b"").split()[1])
-    if number % 10 == 1 and record.delivery_count == 1:
-        raise Release("again, please")
-    if number % 10 == 2:
-        raise Reject("never")
-    return {"number": number, "deliveries": record.delivery_count}
 
 
 def test_released_records_come_again_and_rejected_ones_do_not(stock: Stock) -> None:
