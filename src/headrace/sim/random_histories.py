@@ -29,6 +29,7 @@ from headrace.core.share_words import (
     Acknowledged,
     Acquire,
     DeadLettered,
+    Delayed,
     LogStartMoved,
     ReleaseHeld,
     Settled,
@@ -344,7 +345,7 @@ class RandomHistory:
 
 
 def _released(events: Sequence[Event]) -> list[Span]:
-    return [event.span for event in events if isinstance(event, Settled)]
+    return [event.span for event in events if isinstance(event, Settled | Delayed)]
 
 
 def first_difference(seed: int) -> str | None:
