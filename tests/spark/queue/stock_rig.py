@@ -39,20 +39,20 @@ def stock_source() -> type[DataSource]:
     return Stock
 
 
-class Stock:
+class Shared:
     """A topic with two partitions and a group of its own at a broker that serves several tests."""
 
-    def __init__(self, spark: SparkSession, servers: str, source: str, folder: Path) -> None:
+    def __init__(self, servers: str) -> None:
         number = next(_names)
-        self.spark = spark
         self.servers = servers
-        self.source = source
-        self.folder = folder
         self.topic, self.group = f"t{number}", f"g{number}"
         self.cluster = Cluster(servers)
-        self.seen: Batches = {}
         create_topic(self.cluster, self.topic, 2)
-        set_group_configs(self.cluster, self.group, {"share.record.lock.duration.ms": "15000"})
+        self.set_group(share_record_lock_duration_ms="15000")
+
+    def set_group(self, **configs: str) -> None:
+        names = {name.replace("_", "."): value for name, value in configs.items()}
+        set_group_configs(self.cluster, self.group, names)
 
     def produce(self, count: int, value: str = "value {}") -> None:
         """`count` records, by turns to both partitions."""
@@ -72,6 +72,29 @@ class Stock:
 
     def options(self, **more: str) -> QueueOptions:
         return QueueOptions.parse({**self.given, **more})
+
+    def finished(self) -> bool:
+        """Whether every record of the topic is finished."""
+        found = list_share_group_offsets(self.cluster, self.group)
+        return len(found) == 2 and all(one is not None and one.lag == 0 for one in found.values())
+
+    @staticmethod
+    def until(condition: Callable[[], object], seconds: float = 120) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.1)
+
+
+class Stock(Shared):
+    """A query on them."""
+
+    def __init__(self, spark: SparkSession, servers: str, source: str, folder: Path) -> None:
+        super().__init__(servers)
+        self.spark = spark
+        self.source = source
+        self.folder = folder
+        self.seen: Batches = {}
 
     def rows(self, **options: str) -> DataFrame:
         reader = self.spark.readStream.format(self.source)
@@ -96,18 +119,6 @@ class Stock:
     @property
     def noted(self) -> list[tuple[int, int]]:
         return sorted(one for batch in self.seen.values() for one in batch)
-
-    def finished(self) -> bool:
-        """Whether every record of the topic is finished."""
-        found = list_share_group_offsets(self.cluster, self.group)
-        return len(found) == 2 and all(one is not None and one.lag == 0 for one in found.values())
-
-    @staticmethod
-    def until(condition: Callable[[], object], seconds: float = 120) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, "waited in vain"
-            time.sleep(0.1)
 
 
 def judge(record: IncomingRecord) -> dict[str, Any]:

@@ -1,45 +1,27 @@
 """The queue by the stock share protocol, in real queries: the same on Apache Kafka and Headrace."""
 
-import os
-import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming.datasource import ReadMaxRows
-from pyspark.sql.types import StructType
 from tests.spark.queue.stock_rig import Stock, judge, stock_source
 
-from brokers import BROKERS, running
+from brokers import Broker, Kafka
 from headrace.spark import acknowledge, each_record
-from headrace.spark.queue.kafka import KafkaDriver
-from headrace.spark.queue.reader import ShareReader
 
 pytestmark = pytest.mark.spark
 AllOf = Callable[[int], list[tuple[int, int]]]
 
 
-@pytest.fixture(scope="module", params=["headrace", "kafka"])
-def served(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
-    """Which broker it is, and its address."""
-    if request.param == "kafka" and not os.environ.get("HEADRACE_EXPECT_JAVA"):
-        missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
-        if missing:
-            pytest.skip(f"needs {' and '.join(missing)} (Debian: apt install default-jdk maven)")
-    with running(BROKERS[request.param]) as broker:
-        yield request.param, broker.servers
-
-
 @pytest.fixture
-def stock(spark: SparkSession, served: tuple[str, str], tmp_path: Path) -> Iterator[Stock]:
-    kind, servers = served
+def stock(spark: SparkSession, served: Broker, tmp_path: Path) -> Iterator[Stock]:
     spark.dataSource.register(stock_source())
-    made = Stock(spark, servers, "headrace" if kind == "kafka" else "headrace-stock", tmp_path)
+    source = "headrace" if isinstance(served, Kafka) else "headrace-stock"
+    made = Stock(spark, served.servers, source, tmp_path)
     yield made
     for query in spark.streams.active:
         query.stop()
@@ -123,18 +105,3 @@ def test_two_queries_share_a_group(stock: Stock, all_of: AllOf, tmp_path: Path) 
         query.stop()
     other.cluster.close()
     assert sorted(stock.noted + other.noted) == all_of(2000)
-
-
-@pytest.fixture
-def reader(stock: Stock) -> Iterator[ShareReader]:
-    """The reader as Spark's driver-side process has it, without the process."""
-    found = ShareReader(stock.options(), StructType(), KafkaDriver)
-    yield found
-    found.stop()
-
-
-def acquired(reader: ShareReader, begin: dict[str, Any], most: int = 1000) -> dict[str, Any]:
-    """The next batch, once there is one."""
-    found = begin
-    Stock.until(lambda: found.update(reader.latestOffset(begin, ReadMaxRows(most))) or found != {})
-    return found

@@ -11,26 +11,23 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import assert_never
 
 from headrace.client.configs import ResourceType, describe_configs
 from headrace.client.connection import addresses
 from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.offsets import OffsetSpec, list_offsets
 from headrace.client.share_consumer.sync import SyncShareConsumer, SyncShareRecord
-from headrace.client.share_consumer.words import AcknowledgeResult, LockLost
 from headrace.client.share_groups import list_share_group_offsets
 from headrace.spark.options import connect
 from headrace.spark.queue.driver import log_as
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.kafka_owed import Owed
+from headrace.spark.queue.kafka_settling import Settling, place_of
 from headrace.spark.queue.kafka_staging import Place, Staging
 from headrace.spark.queue.kafka_start import begin
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
-from headrace.wire.leases import Disposition, Range, Verdict
+from headrace.wire.leases import Disposition, Range
 
 LOG = logging.getLogger(__name__)
 
@@ -38,6 +35,7 @@ _OFF = 35
 _MORE_S = 0.02  # how long a batch that has records waits for more of them
 _RENEW_S_MAX = 365 * 86_400.0
 _PROGRESS_S = 5.0
+_IN_HAND_MAX = 2**31 - 1  # the broker has its own limit
 _LOCK_MS, _SESSION_MS = "share.record.lock.duration.ms", "share.session.timeout.ms"
 _LOCKS = "share.partition.max.record.locks"
 _DEFAULTS = {_LOCK_MS: "30000", _SESSION_MS: "45000", _LOCKS: "2000"}  # Kafka's
@@ -62,9 +60,8 @@ class KafkaDriver:
         self._held: dict[int, list[SyncShareRecord]] = {}
         self._replayed: dict[int, Batch] = {}
         self._owed = Owed()
-        self._results: list[AcknowledgeResult] = []
+        self._settling = Settling(options.group, self._owed)
         self._below_at: float | None = None
-        self._rejected = False
         self._cluster = connect(options)
         try:
             begin(self._cluster, options)
@@ -94,11 +91,11 @@ class KafkaDriver:
             group=options.group,
             topics=options.topics,
             client_id=f"headrace-spark-{options.group}",
-            max_in_hand=2 * options.max_offsets_per_trigger,
+            max_in_hand=_IN_HAND_MAX,
             fetch_max_wait_ms=options.acquire_wait_ms,
             renew_s_max=_RENEW_S_MAX,
             timeout_s=options.request_timeout_ms / 1000,
-            on_acknowledged=self._results.append,
+            on_acknowledged=self._settling.results.append,
             member_id=self.session,
         )
         try:
@@ -113,7 +110,8 @@ class KafkaDriver:
 
     def handle(self, seq: int) -> str:
         """The text of the `lease` column: it leads `acknowledge` to this process."""
-        return Handle(self.session, self._epoch, seq, self._staging.address).text
+        replayed = seq in self._replayed
+        return Handle(self.session, self._epoch, seq, self._staging.address, replayed).text
 
     def follows(self, seq: int) -> None:
         """Kafka keeps no numbers of sessions, so an old copy of a checkpoint is not noticed."""
@@ -138,6 +136,7 @@ class KafkaDriver:
 
     def _look(self, most: int, has_some: bool) -> list[SyncShareRecord]:
         """What is there for this query within the wait that the options allow."""
+        self._settling.release_due()
         while True:
             wait_s = _MORE_S if has_some else self._options.acquire_wait_ms / 1000
             found = self._consumer.poll(most, wait_s)
@@ -171,48 +170,14 @@ class KafkaDriver:
         for number in sorted(one for one in self._replayed if one <= seq):
             self._owe(self._replayed.pop(number), self._staging.taken(number))
         for number in sorted(one for one in self._held if one <= seq):
-            self._settle(number, self._held.pop(number))
-        self._committed = seq
-
-    def _settle(self, seq: int, records: list[SyncShareRecord]) -> None:
-        said = self._staging.taken(seq)
-        self._results.clear()
-        for record in records:
-            self._give(record, said.get(_place(record)))
-        with suppress(LockLost):
-            self._consumer.commit()
-        by_place = {(one.topic, one.partition, one.first): one for one in self._results}
-        counts = _Counts()
-        for record in records:
-            result = by_place.get(_place(record))
-            if result is None or result.error is not None:
-                counts.refused += 1
-                deliveries, topic_id = record.delivery_count, record.place[0]
-                self._owed.add(_place(record), said.get(_place(record)), deliveries, topic_id)
-            else:
-                counts.add(result.verdict)
-        self._report(seq, counts)
-
-    def _give(self, record: SyncShareRecord, said: Disposition | None) -> None:
-        match Verdict.ACCEPT if said is None else said.verdict:
-            case Verdict.ACCEPT:
-                record.accept()
-            case Verdict.RELEASE:
-                record.release()
-            case Verdict.REJECT:
-                self._reject(record, said.reason if said else None)
-            case never:
-                assert_never(never)
-
-    def _reject(self, record: SyncShareRecord, reason: str | None) -> None:
-        if not self._rejected:
-            self._rejected = True
-            LOG.warning(
-                "group %s: rejected records are archived by Apache Kafka, which before 4.4 has no "
-                "dead-letter topics and keeps no reasons; the first is %s-%d offset %d: %s",
-                self._options.group, record.topic, record.partition, record.offset, reason,
+            said = self._staging.taken(number)
+            counts = self._settling.settle(self._consumer, self._held.pop(number), said)
+            LOG.log(
+                logging.WARNING if counts.refused else logging.INFO,
+                "group %s session %s: committed number %d: %s",
+                self._options.group, self.session, number, counts,
             )  # fmt: skip
-        record.reject(reason)
+        self._committed = seq
 
     def _owe(self, batch: Batch, said: dict[Place, Disposition]) -> None:
         for held in batch.ranges:
@@ -231,14 +196,6 @@ class KafkaDriver:
                 self._options.group, self.session, self._start.seq, self._start.records,
             )  # fmt: skip
 
-    def _report(self, seq: int, counts: "_Counts") -> None:
-        LOG.log(
-            logging.WARNING if counts.refused else logging.INFO,
-            "group %s session %s: committed number %d: %s%s",
-            self._options.group, self.session, seq, counts,
-            " (their locks had ended; others may have read them too)" if counts.refused else "",
-        )  # fmt: skip
-
     def has_reached(self, until: Ends) -> bool:
         """Whether nothing below `until` is left; waits for what others hold, until their locks end.
 
@@ -253,7 +210,9 @@ class KafkaDriver:
             if not left:
                 return True
             self._ahead += self._look(self._options.max_offsets_per_trigger, has_some=False)
-            if any(one.offset < until.get(_place(one)[:2], 0) for one in self._ahead):
+            if self._settling.waiting or any(
+                one.offset < until.get(place_of(one)[:2], 0) for one in self._ahead
+            ):
                 self._below_at = now
             if self._ahead:
                 return False
@@ -287,33 +246,6 @@ class KafkaDriver:
         self._consumer.close()
         self._staging.close()
         self._cluster.close()
-
-
-@dataclass(slots=True)
-class _Counts:
-    accepted: int = 0
-    released: int = 0
-    rejected: int = 0
-    refused: int = 0
-
-    def add(self, verdict: str) -> None:
-        match verdict:
-            case "accept":
-                self.accepted += 1
-            case "release":
-                self.released += 1
-            case "reject":
-                self.rejected += 1
-
-    def __str__(self) -> str:
-        return (
-            f"{self.accepted} accepted, {self.released} released, {self.rejected} rejected, "
-            f"{self.refused} refused"
-        )
-
-
-def _place(record: SyncShareRecord) -> Place:
-    return record.topic, record.partition, record.offset
 
 
 def _ranges(records: Iterable[SyncShareRecord]) -> list[Range]:

@@ -33,7 +33,7 @@ class Staging:
         self._session = session
         self._epoch = epoch
         self._lock = threading.Lock()
-        self._staged: dict[int, tuple[Disposition, ...]] = {}
+        self._staged: dict[int, dict[str, tuple[Disposition, ...]]] = {}
         self._open: set[int] = set()
         self._server = _Server((_host_near(near), 0), self)
         host, port = self._server.server_address[:2]
@@ -51,8 +51,8 @@ class Staging:
         """What was staged under `seq`, by record, the strictest verdict; no more may come."""
         with self._lock:
             self._open.discard(seq)
-            staged = self._staged.pop(seq, ())
-        return strictest(staged)
+            staged = self._staged.pop(seq, {})
+        return strictest(one for part in staged.values() for one in part)
 
     def close(self) -> None:
         """Take no more."""
@@ -60,7 +60,7 @@ class Staging:
         self._server.server_close()
 
     def answer(self, asked: StageRequest) -> StageResponse:
-        """Replace what is staged under a number, or say why not."""
+        """Replace what a part staged under a number, or say why not."""
         with self._lock:
             if asked.session != self._session:
                 return StageResponse(
@@ -74,7 +74,7 @@ class Staging:
                 return StageResponse(
                     _INVALID_REQUEST, f"number {asked.seq} was committed, or was not handed out"
                 )
-            self._staged[asked.seq] = asked.dispositions
+            self._staged.setdefault(asked.seq, {})[asked.part] = asked.dispositions
         LOG.debug("number %d: %d verdicts staged", asked.seq, len(asked.dispositions))
         return StageResponse(0, None)
 
