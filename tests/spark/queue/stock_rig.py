@@ -75,7 +75,8 @@ class Shared:
 
     def finished(self) -> bool:
         """Whether every record of the topic is finished."""
-        found = list_share_group_offsets(self.cluster, self.group)
+        places = [(self.topic, 0), (self.topic, 1)]
+        found = list_share_group_offsets(self.cluster, self.group, places)
         return len(found) == 2 and all(one is not None and one.lag == 0 for one in found.values())
 
     @staticmethod
