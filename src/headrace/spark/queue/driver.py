@@ -13,6 +13,7 @@ from headrace.client.errors import BrokerError, ClientError
 from headrace.client.leases import Lease, describe
 from headrace.spark.log_lines import show
 from headrace.spark.options import connect
+from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
 from headrace.wire.leases import CommitResponse, Range
@@ -50,7 +51,7 @@ class Driver:
 
     def handle(self, seq: int) -> str:
         """The lease as a short text for the `lease` column; `acknowledge` reads it back."""
-        return f"{self.session}/{self._lease.epoch}/{seq}"
+        return Handle(self.session, self._lease.epoch, seq).text
 
     def follows(self, seq: int) -> None:
         """Raises: ClientError when a checkpoint that ends at `seq` is older than the session."""
