@@ -35,6 +35,7 @@ class Driver:
         self._lease = Lease(self._cluster, options.group, session)
         opened = self._lease.open(options.topics, options.start)
         self._committed = opened.committed
+        self._replayed = frozenset(opened.outstanding)
         self._held = max(opened.outstanding, default=opened.committed)
         self._keeper = _Keeper(options, self._lease, opened.lock_ms)
         if opened.outstanding:
@@ -50,8 +51,11 @@ class Driver:
         )
 
     def handle(self, seq: int) -> str:
-        """The lease as a short text for the `lease` column; `acknowledge` reads it back."""
-        return Handle(self.session, self._lease.epoch, seq).text
+        """The lease as a short text for the `lease` column; `acknowledge` reads it back.
+
+        It says whether the batch was another driver's: that one may have died of a record in it.
+        """
+        return Handle(self.session, self._lease.epoch, seq, replayed=seq in self._replayed).text
 
     def follows(self, seq: int) -> None:
         """Raises: ClientError when a checkpoint that ends at `seq` is older than the session."""
