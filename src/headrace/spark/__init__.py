@@ -10,13 +10,17 @@ from headrace.spark.acknowledge import acknowledge
 from headrace.spark.isolate import IncomingRecord, Reject, Release, each_record, isolate
 from headrace.spark.jvm import JavaError, ensure_java, local_session
 from headrace.spark.options import OptionError
+from headrace.spark.progress import Counts, Progress, ProgressLog, progress
 from headrace.spark.source import HeadraceDataSource, register
 
 __all__ = [
+    "Counts",
     "HeadraceDataSource",
     "IncomingRecord",
     "JavaError",
     "OptionError",
+    "Progress",
+    "ProgressLog",
     "Reject",
     "Release",
     "acknowledge",
@@ -24,5 +28,6 @@ __all__ = [
     "ensure_java",
     "isolate",
     "local_session",
+    "progress",
     "register",
 ]

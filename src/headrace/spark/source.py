@@ -15,10 +15,12 @@ from headrace.spark.options import OptionError
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import ShareReader
 from headrace.spark.read import schema_of
+from headrace.spark.tables import reader as tables
+from headrace.spark.tables.options import TableOptions
 
 
 class HeadraceDataSource(DataSource):
-    """`spark.readStream.format("headrace")`.
+    """`spark.readStream.format("headrace")`, and `spark.read` of it.
 
     Raises: `OptionError` for options that are unknown, missing or wrong.
     """
@@ -31,16 +33,22 @@ class HeadraceDataSource(DataSource):
         return "headrace"
 
     def schema(self) -> str:
+        if TableOptions.wanted(self._given):
+            return tables.schema_of(TableOptions.parse(self._given))
         options = QueueOptions.parse(self._given)
         return schema_of(options, delivery=options.include_delivery)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if TableOptions.wanted(self._given):
+            return tables.reader_of(TableOptions.parse(self._given), schema)
         raise OptionError("format 'headrace' is a stream: use spark.readStream")
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         raise OptionError("format 'headrace' is a source: write with any Kafka client or sink")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if TableOptions.wanted(self._given):
+            raise OptionError("a table is no stream: use spark.read")
         return ShareReader(QueueOptions.parse(self._given), schema)
 
 

@@ -12,8 +12,10 @@ from headrace.client.admin import log_ends
 from headrace.client.errors import BrokerError, ClientError
 from headrace.client.leases import Lease, describe
 from headrace.spark.options import connect
+from headrace.spark.progress import Standing
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
+from headrace.spark.queue.standing import Tally
 from headrace.wire.leases import CommitResponse, Range
 
 LOG = logging.getLogger(__name__)
@@ -34,6 +36,7 @@ class Driver:
         opened = self._lease.open(options.topics, options.start)
         self._committed = opened.committed
         self._held = max(opened.outstanding, default=opened.committed)
+        self._tally = Tally(options)
         self._keeper = _Keeper(options, self._lease, opened.lock_ms)
         if opened.outstanding:
             self._keeper.hold()
@@ -77,6 +80,7 @@ class Driver:
             return
         settled = self._lease.commit(seq)
         self._committed = seq
+        self._tally.settled(settled)
         if self._held <= seq:
             self._keeper.rest()
         self._report(seq, settled)
@@ -84,6 +88,7 @@ class Driver:
     def acquire(self, seq: int, most: int) -> tuple[Range, ...]:
         """Up to `most` records under the number `seq`; the same ones when asked again."""
         ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms)
+        self._tally.acquired(ranges)
         if ranges:
             self._held = seq
             self._keeper.hold()
@@ -115,6 +120,10 @@ class Driver:
             if any(run.state == _AVAILABLE and run.first < target for run in runs):
                 return False
         return True
+
+    def standing(self) -> Standing:
+        """The group's lag beside the batch that was acquired last, and what became of records."""
+        return self._tally.standing(self._cluster)
 
     def close(self) -> None:
         """Stop the keeper and close connections; nothing is released."""
