@@ -63,9 +63,6 @@ def _row(
     ends: Ends,
     expiry: OffsetExpiry | None,
 ) -> Row:
-    lag = None
-    if ends.latest is not None:  # what is gone from the log cannot be read any more
-        lag = max(0, ends.latest - max(one.offset, ends.earliest or 0))
     return {
         "group": group,
         "topic": place[0],
@@ -75,7 +72,7 @@ def _row(
         "metadata": one.metadata,
         "log_start": ends.earliest,
         "log_end": ends.latest,
-        "lag": lag,
+        "lag": ends.lag(one.offset),
         "committed_at": None if expiry is None else moment(expiry.committed_at),
         "expires_at": None if expiry is None else moment(expiry.expires_at),
         "expiry": None if expiry is None else expiry.reason,
