@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 import headrace
@@ -40,7 +41,7 @@ from headrace.spark.queue.reader import ShareReader, Task
 RECORDS_A_BATCH = 100
 HALTING = "halting"
 _LOOK_EVERY_S = 0.02
-_TOO_SLOW = "waiting for the Python worker to connect back"
+_TOO_SLOW = "Python worker failed to connect back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,6 @@ class Halt:
     def reached(self) -> Path:
         return Path(self.folder) / "reached"
 
-    def up(self) -> Path:
-        return Path(self.folder) / f"up-{self.driver}"
-
     def go_on(self) -> Path:
         return Path(self.folder) / "go-on"
 
@@ -93,6 +91,11 @@ class Halt:
         written.replace(self.reached())
         while not self.go_on().exists() and Path(f"/proc/{self.driver}").exists():
             time.sleep(_LOOK_EVERY_S)
+
+
+def up(folder: Path, driver: int) -> Path:
+    """The file that tells that the Python process of a query runs."""
+    return folder / f"up-{driver}"
 
 
 class HaltingReader(ShareReader):
@@ -139,7 +142,7 @@ class HaltingDataSource(HeadraceDataSource):
     def streamReader(self, schema: StructType) -> ShareReader:
         options = QueueOptions.parse(self._given)
         assert self._halt is not None
-        self._halt.up().touch()
+        up(Path(self._halt.folder), self._halt.driver).touch()
         return HaltingReader(options, schema, self._halt)
 
 
@@ -177,11 +180,8 @@ def halting_sink(
     return on_batch
 
 
-def start(spark: SparkSession, bootstrap: str, folder: Path, case: Case) -> StreamingQuery:
-    """Start the query of one case; returns when its Python process is up.
-
-    Spark gives that process ten seconds, which a busy machine may not have.
-    """
+def writer(spark: SparkSession, bootstrap: str, folder: Path, case: Case) -> DataStreamWriter:
+    """The query of one case, to be started."""
     home = folder / case.name
     home.mkdir(parents=True, exist_ok=True)
     halt = Halt(str(home), os.getpid(), case.point, case.batch)
@@ -203,20 +203,12 @@ def start(spark: SparkSession, bootstrap: str, folder: Path, case: Case) -> Stre
             write, bootstrap_servers=bootstrap, group=case.name, keep_bookkeeping=True
         )
 
-    writer = (
+    return (
         each_record(records, judge, "number int")
         .writeStream.queryName(f"{case.name} {case.life}")
         .option("checkpointLocation", str(case.checkpoint(folder)))
         .foreachBatch(halting_sink(halt, case.output(folder), judged))
     )
-    query = writer.start()
-    while not halt.up().exists():
-        if (failed := query.exception()) is not None:
-            if _TOO_SLOW not in str(failed):
-                raise failed
-            query = writer.start()
-        time.sleep(_LOOK_EVERY_S)
-    return query
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,14 +223,35 @@ class Program:
 
 
 def main(program: Program) -> None:
-    """Start all queries, and wait until one of them ends."""
+    """Start all queries, and keep them running."""
     # A busy machine lets Spark's processes wait for each other longer than it allows by default.
     patience = {"spark.python.authenticate.socketTimeout": "300s"}
     spark = local_session("to be killed", program.master, patience | program.config)
     spark.dataSource.register(HaltingDataSource)
-    for one in program.cases:
-        start(spark, program.bootstrap, Path(program.folder), Case(*one))
-    spark.streams.awaitAnyTermination()
+    cases = [Case(*one) for one in program.cases]
+    folder = Path(program.folder)
+    writers = [writer(spark, program.bootstrap, folder, case) for case in cases]
+    queries = []
+    for case, one in zip(cases, writers, strict=True):
+        queries.append(one.start())
+        # One at a time: each has a Python process to start.
+        while queries[-1].isActive and not up(folder / case.name, os.getpid()).exists():
+            time.sleep(_LOOK_EVERY_S)
+    supervise(writers, queries)
+
+
+def supervise(writers: list[DataStreamWriter], queries: list[StreamingQuery]) -> None:
+    """Until a query fails. One whose Python process had no time to start is started again, as
+    Spark gives those ten seconds, which a busy machine may not have.
+    """
+    while True:
+        for number, query in enumerate(queries):
+            failed = query.exception()
+            if failed is not None and _TOO_SLOW not in str(failed):
+                raise failed
+            if not query.isActive:
+                queries[number] = writers[number].start()
+        time.sleep(_LOOK_EVERY_S)
 
 
 if __name__ == "__main__":
