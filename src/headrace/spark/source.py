@@ -7,6 +7,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
@@ -15,6 +16,8 @@ from headrace.spark.options import OptionError
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import ShareReader
 from headrace.spark.read import schema_of
+from headrace.spark.sink.options import SinkOptions
+from headrace.spark.sink.writer import BatchWriter, StreamWriter
 
 
 class HeadraceDataSource(DataSource):
@@ -38,7 +41,10 @@ class HeadraceDataSource(DataSource):
         raise OptionError("format 'headrace' is a stream: use spark.readStream")
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        raise OptionError("format 'headrace' is a source: write with any Kafka client or sink")
+        return BatchWriter(SinkOptions.parse(self._given), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return StreamWriter(SinkOptions.parse(self._given), schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return ShareReader(QueueOptions.parse(self._given), schema)
