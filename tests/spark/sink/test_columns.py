@@ -20,6 +20,12 @@ NO_HEADERS = SinkOptions(bootstrap_servers="127.0.0.1:9092", topic="t", include_
 HEADERS = "headers array<struct<key: string, value: binary>>"
 
 
+def schema(ddl: str) -> StructType:
+    found = StructType.fromDDL(ddl)
+    assert isinstance(found, StructType)
+    return found
+
+
 @pytest.mark.parametrize(
     ("ddl", "options"),
     [
@@ -34,7 +40,7 @@ HEADERS = "headers array<struct<key: string, value: binary>>"
 def test_what_a_record_can_hold_is_taken(
     spark: SparkSession, ddl: str, options: SinkOptions
 ) -> None:
-    check(StructType.fromDDL(ddl), options)
+    check(schema(ddl), options)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +71,7 @@ def test_the_rest_is_refused(
     spark: SparkSession, ddl: str, options: SinkOptions, told: str
 ) -> None:
     with pytest.raises(OptionError, match=re.escape(told)) as refused:
-        check(StructType.fromDDL(ddl), options)
+        check(schema(ddl), options)
     assert "\n" not in str(refused.value)
 
 
@@ -85,5 +91,5 @@ def test_the_option_wins_over_the_column() -> None:
 
 def test_a_row_without_a_topic_is_an_error_that_names_the_remedy() -> None:
     rows = pa.RecordBatch.from_pydict({"topic": ["a", None], "value": ["1", "2"]})
-    with pytest.raises(ValueError, match="null topic present in the data. Use the topic option"):
+    with pytest.raises(ValueError, match=r"null topic present in the data. Use the topic option"):
         list(by_topic(rows, BY_ROW))

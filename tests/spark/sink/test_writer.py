@@ -28,8 +28,8 @@ def records(flow: Any, topic: str) -> dict[int, list[Record]]:
     }
 
 
-def values(flow: Any, topic: str) -> list[bytes | None]:
-    return sorted(one.value for part in records(flow, topic).values() for one in part)
+def values(flow: Any, topic: str) -> list[bytes]:
+    return sorted(one.value or b"" for part in records(flow, topic).values() for one in part)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_rows_go_to_the_topics_they_name_unless_the_option_names_one(out: Any) -
 def test_what_was_read_can_be_written_and_a_timestamp_kept(out: Any) -> None:
     rows = out.spark.sql("SELECT 'x' AS value, timestamp_millis(1700000000123) AS timestamp")
     write(out, rows, includeTimestamp="true")
-    write(out, rows, **{"topic": "t"})
+    write(out, rows, topic="t")
     (dated,), (new,) = (
         [one for part in records(out, topic).values() for one in part] for topic in ("out", "t")
     )
@@ -128,7 +128,7 @@ def test_what_a_task_cannot_write_is_named(
 def test_a_null_topic_names_the_remedy(out: Any) -> None:
     rows = out.spark.sql("SELECT string(NULL) AS topic, 'x' AS value")
     writer = rows.write.format("headrace").option("kafka.bootstrap.servers", out.servers)
-    with pytest.raises(PythonException, match="null topic present in the data. Use the topic opt"):
+    with pytest.raises(PythonException, match=r"null topic present in the data. Use the topic opt"):
         writer.mode("append").save()
 
 

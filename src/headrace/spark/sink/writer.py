@@ -73,15 +73,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return write_task(self._options, iterator)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         show(self._options.log_level)
-        LOG.info("batch %d: wrote %s", batchId, _told(messages))
+        LOG.info("batch %d: wrote %s", batch_id, _told(messages))
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         show(self._options.log_level)
         LOG.warning(
             "batch %d failed and will be written again: what its finished tasks wrote stays, %s",
-            batchId,
+            batch_id,
             _told(messages),
         )
 
