@@ -86,9 +86,11 @@ class ConnectOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions(ConnectOptions):
-    """What the columns of records are: queue and log have these."""
+    """What records are read, and what their columns are: queue and log have these."""
 
     include_headers: bool = False
+    fail_on_data_loss: bool = True
+    read_committed: bool = False
 
 
 def connect(options: ConnectOptions) -> Cluster:

@@ -1,5 +1,6 @@
 """What a Spark task does: read the ranges of a task and give them the columns of the source."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
@@ -9,8 +10,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headrace.client.arrow import read_ranges
+from headrace.client.errors import DataLost
+from headrace.spark.log_lines import show
 from headrace.spark.options import ReadOptions, connect
 from headrace.wire.leases import Range
+
+LOG = logging.getLogger(__name__)
 
 _KAFKA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -34,15 +39,26 @@ def read_task(
     options: ReadOptions, schema: StructType, ranges: Sequence[Range], lease: str
 ) -> Iterator[pa.RecordBatch]:
     """The records of `ranges`, in their order. Raises: as `client.arrow.read_ranges`."""
+    show(options.log_level)
     target = to_arrow_schema(schema, timezone="UTC")
     with connect(options) as cluster:
         for (topic, partition), group in groupby(ranges, lambda held: (held.topic, held.partition)):
             held = list(group)
             bounds = [(one.first, one.last) for one in held]
             for batch in read_ranges(
-                cluster, topic, partition, bounds, headers=options.include_headers
+                cluster,
+                topic,
+                partition,
+                bounds,
+                headers=options.include_headers,
+                read_committed=options.read_committed,
+                lost=None if options.fail_on_data_loss else _skip,
             ):
                 yield _as_rows(batch, target, held, lease)
+
+
+def _skip(lost: DataLost) -> None:
+    LOG.warning("records were lost, and failOnDataLoss is false: the batch goes on: %s", lost)
 
 
 def _as_rows(

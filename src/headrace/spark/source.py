@@ -12,6 +12,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headrace.spark.log.batch import LogBatch
+from headrace.spark.log.options import LogOptions
+from headrace.spark.log.stream import LogStream
 from headrace.spark.options import OptionError
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import ShareReader
@@ -21,7 +24,7 @@ from headrace.spark.sink.writer import BatchWriter, StreamWriter
 
 
 class HeadraceDataSource(DataSource):
-    """`spark.readStream.format("headrace")`.
+    """`format("headrace")`: with `share.group.id` a queue, otherwise a log.
 
     Raises: `OptionError` for options that are unknown, missing or wrong.
     """
@@ -34,11 +37,18 @@ class HeadraceDataSource(DataSource):
         return "headrace"
 
     def schema(self) -> str:
-        options = QueueOptions.parse(self._given)
-        return schema_of(options, delivery=options.include_delivery)
+        if QueueOptions.wanted(self._given):
+            options = QueueOptions.parse(self._given)
+            return schema_of(options, delivery=options.include_delivery)
+        return schema_of(LogOptions.parse(self._given), delivery=False)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        raise OptionError("format 'headrace' is a stream: use spark.readStream")
+        if QueueOptions.wanted(self._given):
+            raise OptionError(
+                "a share group is a stream: use spark.readStream, or leave out 'share.group.id' to "
+                "read the log"
+            )
+        return LogBatch(LogOptions.parse(self._given).for_batch(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return BatchWriter(SinkOptions.parse(self._given), schema, overwrite=overwrite)
@@ -47,7 +57,9 @@ class HeadraceDataSource(DataSource):
         return StreamWriter(SinkOptions.parse(self._given), schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return ShareReader(QueueOptions.parse(self._given), schema)
+        if QueueOptions.wanted(self._given):
+            return ShareReader(QueueOptions.parse(self._given), schema)
+        return LogStream(LogOptions.parse(self._given).for_stream(), schema)
 
 
 def register(spark: SparkSession) -> None:
