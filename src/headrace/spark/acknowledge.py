@@ -80,7 +80,7 @@ def acknowledge(
             )
         with Cluster(bootstrap_servers, client_id=f"headrace-spark-{group}") as cluster:
             for handle in found.leases:
-                session, epoch, seq = handle.split("/")
+                session, epoch, seq = handle.split("/")[:3]
                 mine = [one for one in found.set_aside if one.lease == handle]
                 lease = Lease(cluster, group, session, int(epoch))
                 lease.stage(int(seq), tuple(coalesced(mine)))

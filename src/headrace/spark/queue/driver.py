@@ -33,6 +33,7 @@ class Driver:
         self._lease = Lease(self._cluster, options.group, session)
         opened = self._lease.open(options.topics, options.start)
         self._committed = opened.committed
+        self._replayed = frozenset(opened.outstanding)
         self._held = max(opened.outstanding, default=opened.committed)
         self._keeper = _Keeper(options, self._lease, opened.lock_ms)
         if opened.outstanding:
@@ -48,8 +49,12 @@ class Driver:
         )
 
     def handle(self, seq: int) -> str:
-        """The lease as a short text for the `lease` column; `acknowledge` reads it back."""
-        return f"{self.session}/{self._lease.epoch}/{seq}"
+        """The lease as a short text for the `lease` column; `acknowledge` reads it back.
+
+        It says whether the batch was another driver's: that one may have died of a record in it.
+        """
+        replayed = "/replayed" if seq in self._replayed else ""
+        return f"{self.session}/{self._lease.epoch}/{seq}{replayed}"
 
     def follows(self, seq: int) -> None:
         """Raises: ClientError when a checkpoint that ends at `seq` is older than the session."""
