@@ -12,6 +12,7 @@ from headrace.client.admin import log_ends
 from headrace.client.errors import BrokerError, ClientError
 from headrace.client.leases import Lease, describe
 from headrace.spark.options import connect
+from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
 from headrace.wire.leases import CommitResponse, Range
@@ -26,7 +27,7 @@ class Driver:
     """An opened session. Raises: as `Lease`, from every method; at once when it was fenced."""
 
     def __init__(self, options: QueueOptions, session: str) -> None:
-        _log_as(options.log_level)
+        log_as(options.log_level)
         self.session = session
         self._options = options
         self._cluster = connect(options)
@@ -53,8 +54,7 @@ class Driver:
 
         It says whether the batch was another driver's: that one may have died of a record in it.
         """
-        replayed = "/replayed" if seq in self._replayed else ""
-        return f"{self.session}/{self._lease.epoch}/{seq}{replayed}"
+        return Handle(self.session, self._lease.epoch, seq, replayed=seq in self._replayed).text
 
     def follows(self, seq: int) -> None:
         """Raises: ClientError when a checkpoint that ends at `seq` is older than the session."""
@@ -209,7 +209,7 @@ class _Keeper:
                     )
 
 
-def _log_as(level: str) -> None:
+def log_as(level: str) -> None:
     """Show our log lines in the driver's stderr: Spark's Python processes set up no logging."""
     ours = logging.getLogger("headrace")
     ours.setLevel(level)
