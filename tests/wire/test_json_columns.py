@@ -322,13 +322,13 @@ def test_whatever_is_decoded_is_what_the_standard_library_reads(
             at = data.draw(st.integers(0, len(raw) - 1))
             raw = raw[:at] + data.draw(st.binary(max_size=2)) + raw[at + 1 :]
         raws.append(raw)
-    for raw, found in zip(raws, decoded(decoder, pa.array(raws, pa.binary())), strict=True):
-        assert found is None or found == expected(raw), raw
+    for raw, row in zip(raws, decoded(decoder, pa.array(raws, pa.binary())), strict=True):
+        assert row is None or row == expected(raw), raw
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5))
 @example([b'{"total":1'])
 @example([b'{"total":-'])
 def test_any_bytes_at_all_are_decoded_right_or_left(decoder: ModuleType, raws: list[bytes]) -> None:
-    for raw, found in zip(raws, decoded(decoder, pa.array(raws, pa.binary())), strict=True):
-        assert found is None or found == expected(raw)
+    for raw, row in zip(raws, decoded(decoder, pa.array(raws, pa.binary())), strict=True):
+        assert row is None or row == expected(raw)

@@ -40,7 +40,7 @@ def read_task(
                 topic,
                 partition,
                 [(one.first, one.last) for one in held],
-                headers=options.include_headers and "headers" in schema.names,
+                columns.wanted,
                 read_committed=options.read_committed,
                 lost=None if options.fail_on_data_loss else _skip,
             ):
