@@ -278,10 +278,23 @@ def test_rows_stay_in_line_with_nulls_slices_and_neighbours_that_are_damaged(
     assert decoded(decoder, pa.array([None], pa.binary())) == [None]
 
 
-def test_types_that_the_kernel_does_not_know_are_told() -> None:
-    assert json_columns.can_decode(SCHEMA) == _codec_json.COMPILED
-    for kind in (pa.decimal128(10, 2), pa.list_(pa.int32()), pa.binary(), pa.timestamp("us")):
-        assert not json_columns.can_decode(pa.schema([("x", kind)]))
+@pytest.mark.parametrize(
+    "kind", [pa.decimal128(10, 2), pa.list_(pa.int32()), pa.binary(), pa.timestamp("us")]
+)
+def test_fields_of_other_types_come_as_the_json_that_they_are(
+    decoder: ModuleType, kind: pa.DataType
+) -> None:
+    assert all(map(decoder.knows, SCHEMA.types))
+    assert not decoder.knows(kind)
+    usual = ['[1, {"a":"\u00e4"}]', "-1.50", '"x"', "true", "[]", "{ }"]
+    texts = [*usual, "null", "[1,]", "01", '"\\n"']
+    raws = [b'{"x": ' + text.encode() + b' ,"y":7}' for text in texts]
+    fields = pa.schema([("y", pa.int32()), ("x", kind)])
+    (ys, xs), unusual = decoder.decode(pa.array(raws, pa.binary()), fields)
+    xs.validate(full=True)
+    assert xs.to_pylist()[:7] == [*usual, None]
+    assert ys.to_pylist()[:7] == [7] * 7
+    assert unusual.tolist() == [False] * 7 + [True] * 3
 
 
 names = st.sampled_from([*SCHEMA.names, "x", "", "idd", "i"])
