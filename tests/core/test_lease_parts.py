@@ -65,12 +65,30 @@ def test_parts_outlive_the_broker(broker: LeaseRig) -> None:
     stage(broker, epoch, "task 0", Staged(P0, Span(0, 1), REJECT, "bad"))
     stage(broker, epoch, "task 1", Staged(P1, Span(0, 2), RELEASE))
     stage(broker, epoch, "task 1", Staged(P1, Span(0, 0), RELEASE))
+    broker.restart()
+    broker.ask(AcquireLease(LEASE, epoch, 2, 4))  # the whole state is written
+    broker.restart()
+    stage(broker, epoch, "task 2", Staged(P1, Span(9, 9), REJECT))
     before = broker.shard.leases[LEASE]
     broker.restart()
     assert broker.shard.leases[LEASE] == before
-    assert broker.ask(CommitLease(LEASE, epoch, 1)) == Committed(17, 1, 2, 0)
+    assert broker.ask(CommitLease(LEASE, epoch, 1)) == Committed(16, 1, 3, 0)
     broker.restart()
-    assert broker.shard.leases[LEASE].acquisitions == {}
+    assert set(broker.shard.leases[LEASE].acquisitions) == {2}
+
+
+def test_parts_do_not_hold_the_journal(broker: LeaseRig) -> None:
+    """It is cut at the oldest whole state that is the newest of its kind; a part is none."""
+    epoch = acquired(broker)
+    stage(broker, epoch, "task 0", Staged(P0, Span(0, 1), REJECT))
+    broker.ask(CommitLease(LEASE, epoch, 1))
+    for offset, (key, value, _) in enumerate(broker.records):
+        broker.journal.placed(offset, key, value)
+    end = len(broker.records)
+    broker.ask(broker.journal.cold(end, 100))
+    for offset, (key, value, _) in enumerate(broker.records[end:], end):
+        broker.journal.placed(offset, key, value)
+    assert broker.journal.needed_from(len(broker.records)) >= end
 
 
 def test_what_a_replaced_driver_staged_is_kept_until_its_batch_runs_again(broker: LeaseRig) -> None:

@@ -80,6 +80,21 @@ class LeaseSteps:
         rig.model.commit(number, rig.mono)
         return f"the lease commits {number}"
 
+    def runs_batches(self) -> str:
+        """Some batches, one after the other, with what time makes of what they released."""
+        rig, rng = self._rig, self._rng
+        told: list[str] = []
+        for _ in range(rng.randint(1, 4)):
+            told.append(self.acquires())
+            told += [self.stages() for _ in range(rng.randint(0, 3))]
+            if rng.random() < 0.3:
+                told += [self.is_replaced(), *(self.stages() for _ in range(rng.randint(0, 2)))]
+            told.append(self.commits())
+            rig.agree()
+            rig.mono += rng.choice((0, LOCK_MS // 2, 4 * LOCK_MS))
+            rig.tick()
+        return "; ".join(told)
+
     def is_replaced(self) -> str:
         """A new driver opens the session; the old one is fenced."""
         stale = self._rig.lease_epoch

@@ -13,8 +13,11 @@ from headrace.client.errors import BrokerError, ClientError
 from headrace.client.leases import Lease, describe
 from headrace.spark.log_lines import show
 from headrace.spark.options import connect
+from headrace.spark.progress import Standing
+from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
+from headrace.spark.queue.standing import Tally
 from headrace.wire.leases import CommitResponse, Range
 
 LOG = logging.getLogger(__name__)
@@ -34,7 +37,9 @@ class Driver:
         self._lease = Lease(self._cluster, options.group, session)
         opened = self._lease.open(options.topics, options.start)
         self._committed = opened.committed
+        self._replayed = frozenset(opened.outstanding)
         self._held = max(opened.outstanding, default=opened.committed)
+        self._tally = Tally(options)
         self._keeper = _Keeper(options, self._lease, opened.lock_ms)
         if opened.outstanding:
             self._keeper.hold()
@@ -49,8 +54,11 @@ class Driver:
         )
 
     def handle(self, seq: int) -> str:
-        """The lease as a short text for the `lease` column; `acknowledge` reads it back."""
-        return f"{self.session}/{self._lease.epoch}/{seq}"
+        """The lease as a short text for the `lease` column; `acknowledge` reads it back.
+
+        It says whether the batch was another driver's: that one may have died of a record in it.
+        """
+        return Handle(self.session, self._lease.epoch, seq, replayed=seq in self._replayed).text
 
     def follows(self, seq: int) -> None:
         """Raises: ClientError when a checkpoint that ends at `seq` is older than the session."""
@@ -78,6 +86,7 @@ class Driver:
             return
         settled = self._lease.commit(seq)
         self._committed = seq
+        self._tally.settled(settled)
         if self._held <= seq:
             self._keeper.rest()
         self._report(seq, settled)
@@ -85,6 +94,7 @@ class Driver:
     def acquire(self, seq: int, most: int) -> tuple[Range, ...]:
         """Up to `most` records under the number `seq`; the same ones when asked again."""
         ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms)
+        self._tally.acquired(ranges)
         if ranges:
             self._held = seq
             self._keeper.hold()
@@ -116,6 +126,10 @@ class Driver:
             if any(run.state == _AVAILABLE and run.first < target for run in runs):
                 return False
         return True
+
+    def standing(self) -> Standing:
+        """The group's lag beside the batch that was acquired last, and what became of records."""
+        return self._tally.standing(self._cluster)
 
     def close(self) -> None:
         """Stop the keeper and close connections; nothing is released."""

@@ -13,7 +13,7 @@ Source: PySpark 4.3 `python_streaming_source_runner`; `wire/leases.py`.
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from headrace.client.connection import Cluster
-from headrace.client.leases import Lease
-from headrace.spark.queue.driver import Driver, ends_now
+from headrace.spark.queue.driver import ends_now
+from headrace.spark.queue.handle import Handle
+from headrace.spark.queue.holder import Holder, holder
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch, split
 from headrace.spark.read import Stage, read_task
@@ -42,13 +43,22 @@ class Task(InputPartition):
 
 
 class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans on the driver, reads on executors; what is pickled to those is options and schema."""
+    """Plans on the driver, reads on executors; what is pickled to those is options and schema.
 
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+    `open_holder` says who holds the records, given where the checkpoint stands.
+    """
+
+    def __init__(
+        self,
+        options: QueueOptions,
+        schema: StructType,
+        open_holder: Callable[[QueueOptions, Batch], Holder] = holder,
+    ) -> None:
         self._options = options
         self._schema = schema
         self._session = uuid.uuid4().hex
-        self._driver: Driver | None = None
+        self._open_holder = open_holder
+        self._driver: Holder | None = None
         self._until: dict[tuple[str, int], int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -65,7 +75,7 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = Batch.from_json(start)
-        driver = self._opened(before.session)
+        driver = self._opened(before)
         driver.follows(before.seq)
         driver.knows(before.seq)
         driver.commit(before.seq)
@@ -76,11 +86,14 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = driver.acquire(before.seq + 1, most)
         return Batch(before.session, before.seq + 1, ranges).to_json() if ranges else start
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._driver is None else self._driver.standing().to_json()
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start == end:
             return []
         batch = Batch.from_json(end)
-        driver = self._opened(batch.session)
+        driver = self._opened(batch)
         driver.knows(batch.seq)
         driver.reading(batch)
         lease = driver.handle(batch.seq)
@@ -94,29 +107,29 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _stage(self, task: Task) -> Stage:
         """What tells the broker of values that this task rejects, under a name of its own."""
-        session, epoch, seq = task.lease.split("/")
+        handle = Handle.parse(task.lease)
         first = task.ranges[0]
         part = f"values of {first.topic}-{first.partition} from {first.first}"
 
         def stage(cluster: Cluster, rejected: Sequence[Disposition]) -> None:
-            lease = Lease(cluster, self._options.group, session, int(epoch))
-            lease.stage(int(seq), tuple(rejected), part=part)
+            with handle.staging(cluster, self._options.group) as lease:
+                lease.stage(handle.seq, tuple(rejected), part=part)
             LOG.info("%s: %d rejected, the last as %s", part, len(rejected), rejected[-1].reason)
 
         return stage
 
     def commit(self, end: dict[str, Any]) -> None:
         batch = Batch.from_json(end)
-        self._opened(batch.session).commit(batch.seq)
+        self._opened(batch).commit(batch.seq)
 
     def stop(self) -> None:
         if self._driver is not None:
             self._driver.close()
 
-    def _opened(self, session: str) -> Driver:
-        """The driver's side of `session`; a restarted query finds its session in the checkpoint."""
-        if self._driver is None or self._driver.session != session:
+    def _opened(self, batch: Batch) -> Holder:
+        """Who holds records for the session of `batch`; a restarted query finds it there."""
+        if self._driver is None or self._driver.session != batch.session:
             self.stop()
-            self._session = session
-            self._driver = Driver(self._options, session)
+            self._session = batch.session
+            self._driver = self._open_holder(self._options, batch)
         return self._driver
