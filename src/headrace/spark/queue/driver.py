@@ -11,6 +11,7 @@ import threading
 from headrace.client.admin import log_ends
 from headrace.client.errors import BrokerError, ClientError
 from headrace.client.leases import Lease, describe
+from headrace.spark.log_lines import show
 from headrace.spark.options import connect
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
@@ -27,7 +28,7 @@ class Driver:
     """An opened session. Raises: as `Lease`, from every method; at once when it was fenced."""
 
     def __init__(self, options: QueueOptions, session: str) -> None:
-        log_as(options.log_level)
+        show(options.log_level)
         self.session = session
         self._options = options
         self._cluster = connect(options)
@@ -207,13 +208,3 @@ class _Keeper:
                         renewed.lost,
                         renewed.held,
                     )
-
-
-def log_as(level: str) -> None:
-    """Show our log lines in the driver's stderr: Spark's Python processes set up no logging."""
-    ours = logging.getLogger("headrace")
-    ours.setLevel(level)
-    if not ours.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        ours.addHandler(handler)

@@ -18,8 +18,8 @@ from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.offsets import OffsetSpec, list_offsets
 from headrace.client.share_consumer.sync import SyncShareConsumer, SyncShareRecord
 from headrace.client.share_groups import list_share_group_offsets
+from headrace.spark.log_lines import show
 from headrace.spark.options import connect
-from headrace.spark.queue.driver import log_as
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.kafka_owed import Owed
 from headrace.spark.queue.kafka_settling import Settling, place_of
@@ -50,7 +50,7 @@ class KafkaDriver:
 
     def __init__(self, options: QueueOptions, batch: Batch) -> None:
         """`batch` is where the checkpoint stands."""
-        log_as(options.log_level)
+        show(options.log_level)
         self.session = batch.session
         self._options = options
         self._start = batch
