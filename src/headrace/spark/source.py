@@ -18,10 +18,12 @@ from headrace.spark.log.stream import LogStream
 from headrace.spark.options import OptionError
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import ShareReader
+from headrace.spark.tables import reader as tables
+from headrace.spark.tables.options import TableOptions
 
 
 class HeadraceDataSource(DataSource):
-    """`format("headrace")`: with `share.group.id` a queue, otherwise a log.
+    """`format("headrace")`: with `table` a table, with `share.group.id` a queue, otherwise a log.
 
     Raises: `OptionError` for options that are unknown, missing or wrong.
     """
@@ -33,13 +35,17 @@ class HeadraceDataSource(DataSource):
     def name(cls) -> str:
         return "headrace"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
+        if TableOptions.wanted(self._given):
+            return tables.schema_of(TableOptions.parse(self._given))
         if QueueOptions.wanted(self._given):
             options = QueueOptions.parse(self._given)
             return schema_of(options, delivery=options.include_delivery)
         return schema_of(LogOptions.parse(self._given), delivery=False)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if TableOptions.wanted(self._given):
+            return tables.reader_of(TableOptions.parse(self._given), schema)
         if QueueOptions.wanted(self._given):
             raise OptionError(
                 "a share group is a stream: use spark.readStream, or leave out 'share.group.id' to "
@@ -53,6 +59,8 @@ class HeadraceDataSource(DataSource):
         raise OptionError("format 'headrace' is a source: write with any Kafka client or sink")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if TableOptions.wanted(self._given):
+            raise OptionError("a table is no stream: use spark.read")
         if QueueOptions.wanted(self._given):
             queue = QueueOptions.parse(self._given)
             check_schema(queue, schema, delivery=queue.include_delivery)

@@ -13,9 +13,11 @@ from headrace.client.errors import BrokerError, ClientError
 from headrace.client.leases import Lease, describe
 from headrace.spark.log_lines import show
 from headrace.spark.options import connect
+from headrace.spark.progress import Standing
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
+from headrace.spark.queue.standing import Tally
 from headrace.wire.leases import CommitResponse, Range
 
 LOG = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ class Driver:
         self._committed = opened.committed
         self._replayed = frozenset(opened.outstanding)
         self._held = max(opened.outstanding, default=opened.committed)
+        self._tally = Tally(options)
         self._keeper = _Keeper(options, self._lease, opened.lock_ms)
         if opened.outstanding:
             self._keeper.hold()
@@ -83,6 +86,7 @@ class Driver:
             return
         settled = self._lease.commit(seq)
         self._committed = seq
+        self._tally.settled(settled)
         if self._held <= seq:
             self._keeper.rest()
         self._report(seq, settled)
@@ -90,6 +94,7 @@ class Driver:
     def acquire(self, seq: int, most: int) -> tuple[Range, ...]:
         """Up to `most` records under the number `seq`; the same ones when asked again."""
         ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms)
+        self._tally.acquired(ranges)
         if ranges:
             self._held = seq
             self._keeper.hold()
@@ -121,6 +126,10 @@ class Driver:
             if any(run.state == _AVAILABLE and run.first < target for run in runs):
                 return False
         return True
+
+    def standing(self) -> Standing:
+        """The group's lag beside the batch that was acquired last, and what became of records."""
+        return self._tally.standing(self._cluster)
 
     def close(self) -> None:
         """Stop the keeper and close connections; nothing is released."""

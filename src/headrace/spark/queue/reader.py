@@ -86,6 +86,9 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = driver.acquire(before.seq + 1, most)
         return Batch(before.session, before.seq + 1, ranges).to_json() if ranges else start
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._driver is None else self._driver.standing().to_json()
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start == end:
             return []
