@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 
 from headrace.client.connection import Cluster, addresses
 from headrace.spark.executions import Executions
-from headrace.spark.queue.handle import Handle
+from headrace.spark.queue.handle import stage
 from headrace.wire.leases import Disposition, Verdict
 
 REASON_LENGTH_MAX = 500
@@ -79,11 +79,9 @@ def acknowledge(
                 "join after each_record loses it; join in the sink)"
             )
         with Cluster(bootstrap_servers, client_id=f"headrace-spark-{group}") as cluster:
-            for text in found.leases:
-                mine = [one for one in found.set_aside if one.lease == text]
-                handle = Handle.parse(text)
-                with handle.staging(cluster, group) as lease:
-                    lease.stage(handle.seq, tuple(coalesced(mine)))
+            for lease in found.leases:
+                mine = [one for one in found.set_aside if one.lease == lease]
+                stage(cluster, group, lease, coalesced(mine))
 
     return on_batch
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -211,6 +212,23 @@ def test_a_broker_that_restarts_in_a_batch_costs_no_second_run(
         return reading.finished()
 
     reading.until(settled)
+
+
+def test_a_run_of_what_is_available_waits_for_what_others_hold(reading: Reading) -> None:
+    reading.produce(10)
+    last = reading.all(reading.reader.initialOffset(), 10)
+    assert reading.settled(last)
+    other = SyncShareConsumer(reading.servers, group=reading.group, topics=[reading.topic])
+    with other, ThreadPoolExecutor(1) as thread:
+        reading.produce(1)
+        (held,) = other.poll(1, timeout_s=120)
+        reader = reading.reader
+        reader.prepareForTriggerAvailableNow()
+        waiting = thread.submit(reader.latestOffset, last, ReadMaxRows(100))
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=1)
+        held.accept().result(timeout_s=120)
+        assert waiting.result(timeout=120) == last
 
 
 def test_a_group_with_members_begins_where_the_option_says(reading: Reading) -> None:

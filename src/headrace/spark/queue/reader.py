@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from headrace.client.connection import Cluster
 from headrace.spark.queue.driver import ends_now
-from headrace.spark.queue.handle import Handle
+from headrace.spark.queue.handle import stage
 from headrace.spark.queue.holder import Holder, holder
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch, split
@@ -107,16 +107,14 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _stage(self, task: Task) -> Stage:
         """What tells the broker of values that this task rejects, under a name of its own."""
-        handle = Handle.parse(task.lease)
         first = task.ranges[0]
         part = f"values of {first.topic}-{first.partition} from {first.first}"
 
-        def stage(cluster: Cluster, rejected: Sequence[Disposition]) -> None:
-            with handle.staging(cluster, self._options.group) as lease:
-                lease.stage(handle.seq, tuple(rejected), part=part)
+        def tell(cluster: Cluster, rejected: Sequence[Disposition]) -> None:
+            stage(cluster, self._options.group, task.lease, rejected, part=part)
             LOG.info("%s: %d rejected, the last as %s", part, len(rejected), rejected[-1].reason)
 
-        return stage
+        return tell
 
     def commit(self, end: dict[str, Any]) -> None:
         batch = Batch.from_json(end)
