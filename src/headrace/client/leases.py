@@ -76,9 +76,12 @@ class Lease:
         request = RenewRequest(self.group, self.session, self.epoch)
         return _asked(self.cluster, request, RenewResponse, "renewing locks")
 
-    def stage(self, seq: int, dispositions: tuple[Disposition, ...]) -> None:
-        """Replace what is staged under `seq`; returns once it is durable."""
-        request = StageRequest(self.group, self.session, self.epoch, seq, dispositions)
+    def stage(self, seq: int, dispositions: tuple[Disposition, ...], part: str = "") -> None:
+        """Replace what `part` staged under `seq`; returns once it is durable.
+
+        What other parts staged stays; of what several say of a record the strictest holds.
+        """
+        request = StageRequest(self.group, self.session, self.epoch, seq, dispositions, part)
         _asked(self.cluster, request, StageResponse, f"staging for number {seq}")
 
     def commit(self, seq: int) -> CommitResponse:

@@ -78,12 +78,13 @@ class RenewLease:
 
 @dataclass(frozen=True, slots=True)
 class StageLease:
-    """Keep dispositions for the commit of `seq`."""
+    """Keep dispositions for the commit of `seq`, in place of those that `part` gave before."""
 
     lease: LeaseKey
     epoch: int
     seq: int
     staged: tuple[Staged, ...]
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)

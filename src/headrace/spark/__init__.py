@@ -7,7 +7,10 @@ flights = spark.readStream.format("headrace").option("share.group.id", "delays")
 """
 
 from headrace.spark.acknowledge import acknowledge
-from headrace.spark.isolate import IncomingRecord, Reject, Release, each_record, isolate
+from headrace.spark.isolation.batches import Misuse, isolate
+from headrace.spark.isolation.outcomes import Reject, Release, WorkerDied
+from headrace.spark.isolation.records import IncomingRecord, each_record
+from headrace.spark.isolation.udf import isolated_udf
 from headrace.spark.jvm import JavaError, ensure_java, local_session
 from headrace.spark.options import OptionError
 from headrace.spark.progress import Counts, Progress, ProgressLog, progress
@@ -18,15 +21,18 @@ __all__ = [
     "HeadraceDataSource",
     "IncomingRecord",
     "JavaError",
+    "Misuse",
     "OptionError",
     "Progress",
     "ProgressLog",
     "Reject",
     "Release",
+    "WorkerDied",
     "acknowledge",
     "each_record",
     "ensure_java",
     "isolate",
+    "isolated_udf",
     "local_session",
     "progress",
     "register",

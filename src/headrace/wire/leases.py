@@ -58,7 +58,10 @@ class Range(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Disposition(Struct):
-    """What shall become of records `first` to `last` at the commit of their acquisition."""
+    """What shall become of records `first` to `last` at the commit of their acquisition.
+
+    Released records are delivered to nobody for `delay_ms` from the commit on.
+    """
 
     topic: Text
     partition: Int32
@@ -66,6 +69,7 @@ class Disposition(Struct):
     last: Int64
     verdict: Annotated[Verdict, Kind(_read_verdict, Writer.int8)]
     reason: MaybeText = None
+    delay_ms: Int64 = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +154,17 @@ class RenewResponse(Struct):
 
 @dataclass(frozen=True, slots=True)
 class StageRequest(Call):
-    """Replace the dispositions staged under `seq`; they take effect at its commit."""
+    """Replace the dispositions staged under `seq` by `part`; they take effect at its commit.
+
+    Each part, such as a task, stages on its own; of what several say of a record the strictest
+    holds. What the drivers of older epochs staged under the number is dropped with the first part.
+    """
 
     KEY: ClassVar[LeaseApi] = LeaseApi.STAGE
 
     seq: Int64
     dispositions: tuple[Disposition, ...]
+    part: Text = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from headrace.client.leases import Lease, describe
 from headrace.spark.log_lines import show
 from headrace.spark.options import connect
 from headrace.spark.progress import Standing
+from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
 from headrace.spark.queue.standing import Tally
@@ -36,6 +37,7 @@ class Driver:
         self._lease = Lease(self._cluster, options.group, session)
         opened = self._lease.open(options.topics, options.start)
         self._committed = opened.committed
+        self._replayed = frozenset(opened.outstanding)
         self._held = max(opened.outstanding, default=opened.committed)
         self._tally = Tally(options)
         self._keeper = _Keeper(options, self._lease, opened.lock_ms)
@@ -52,8 +54,11 @@ class Driver:
         )
 
     def handle(self, seq: int) -> str:
-        """The lease as a short text for the `lease` column; `acknowledge` reads it back."""
-        return f"{self.session}/{self._lease.epoch}/{seq}"
+        """The lease as a short text for the `lease` column; `acknowledge` reads it back.
+
+        It says whether the batch was another driver's: that one may have died of a record in it.
+        """
+        return Handle(self.session, self._lease.epoch, seq, replayed=seq in self._replayed).text
 
     def follows(self, seq: int) -> None:
         """Raises: ClientError when a checkpoint that ends at `seq` is older than the session."""
