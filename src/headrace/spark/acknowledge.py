@@ -17,15 +17,13 @@ from typing import Protocol
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 
-from headrace.client.connection import Cluster, Patience, addresses
-from headrace.client.leases import Lease
+from headrace.client.connection import Cluster, addresses
 from headrace.spark.executions import Executions
-from headrace.spark.queue.handle import Handle
+from headrace.spark.queue.handle import stage
 from headrace.wire.leases import Disposition, Verdict
 
 REASON_LENGTH_MAX = 500
 BOOKKEEPING = ("topic", "partition", "offset", "delivery_count", "lease", "disposition", "reason")
-_DRIVER_PATIENCE_S = 10.0
 _NEEDED = ("topic", "partition", "offset", "lease", "disposition", "reason")
 _VERDICTS = {
     "accept": Verdict.ACCEPT,
@@ -80,21 +78,12 @@ def acknowledge(
                 "rows set aside have no lease: keep the column as the source gave it (an outer "
                 "join after each_record loses it; join in the sink)"
             )
-        for text in found.leases:
-            mine = [one for one in found.set_aside if one.lease == text]
-            handle = Handle.parse(text)
-            with _staging(handle, bootstrap_servers, group) as cluster:
-                lease = Lease(cluster, group, handle.session, handle.epoch)
-                lease.stage(handle.seq, tuple(coalesced(mine)))
+        with Cluster(bootstrap_servers, client_id=f"headrace-spark-{group}") as cluster:
+            for lease in found.leases:
+                mine = [one for one in found.set_aside if one.lease == lease]
+                stage(cluster, group, lease, coalesced(mine))
 
     return on_batch
-
-
-def _staging(handle: Handle, bootstrap_servers: str, group: str) -> Cluster:
-    """Where the verdicts of a batch are staged: a driver that is gone does not come back."""
-    patience = Patience(total_s=_DRIVER_PATIENCE_S) if handle.address else None
-    servers = handle.address or bootstrap_servers
-    return Cluster(servers, client_id=f"headrace-spark-{group}", patience=patience)
 
 
 @dataclass(frozen=True, slots=True)
