@@ -84,6 +84,11 @@ def test_offsets_without_a_forecast(table: Table) -> None:
     assert (row["committed_at"], row["expires_at"], row["expiry"]) == (None, None, None)
 
 
+def test_a_group_of_the_other_kind_has_no_rows(table: Table) -> None:
+    assert table("offsets", group="work").collect() == []
+    assert table("share_partitions", group="reports").collect() == []
+
+
 def test_share_partitions(table: Table) -> None:
     (row,) = table("share_partitions", group="work").collect()
     assert (row["topic"], row["start_offset"], row["lag"], row["acquired"]) == (
@@ -106,4 +111,5 @@ def test_what_kafka_does_not_tell_is_one_line(table: Table, name: str, lacks: st
 def test_queries_over_a_log_are_seen(kafka: Broker) -> None:
     with Cluster(kafka.servers) as cluster:
         (query,) = list_spark_queries(cluster)
+        assert list_spark_queries(cluster, ["reports", "work", "nobody"]) == [query]
     assert (query.group, query.mode, query.state, query.lag) == ("reports", "log", "unknown", 7)
