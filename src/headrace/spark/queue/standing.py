@@ -47,6 +47,7 @@ class Tally:
 
     def settled(self, done: Outcome) -> None:
         """What a commit came to."""
+        self._held = ()
         self._counts += Counts(0, done.accepted, done.released, done.rejected, done.refused)
 
     def standing(self, cluster: Cluster) -> Standing:
