@@ -17,6 +17,7 @@ from headrace.spark.progress import Standing
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
+from headrace.spark.queue.redriven import Subscription
 from headrace.spark.queue.standing import Tally
 from headrace.wire.leases import CommitResponse, Range
 
@@ -35,18 +36,25 @@ class Driver:
         self._options = options
         self._cluster = connect(options)
         self._lease = Lease(self._cluster, options.group, session)
-        opened = self._lease.open(options.topics, options.start)
+        self._tally = Tally(options)
+        self._subscription = Subscription(self._cluster, options)
+        self._subscription.appeared()
+        self._open()
+
+    def _open(self) -> None:
+        opened = self._subscription.open(self._lease)
         self._committed = opened.committed
         self._replayed = frozenset(opened.outstanding)
         self._held = max(opened.outstanding, default=opened.committed)
-        self._tally = Tally(options)
-        self._keeper = _Keeper(options, self._lease, opened.lock_ms)
+        self._keeper = _Keeper(self._options, self._lease, opened.lock_ms)
         if opened.outstanding:
             self._keeper.hold()
         LOG.info(
-            "group %s session %s: opened with epoch %d, committed %d, outstanding %s, locks %d ms",
-            options.group,
-            session,
+            "group %s session %s: opened on %s with epoch %d, committed %d, outstanding %s, "
+            "locks %d ms",
+            self._options.group,
+            self.session,
+            ", ".join(self._subscription.topics),
             opened.epoch,
             opened.committed,
             list(opened.outstanding),
@@ -93,6 +101,9 @@ class Driver:
 
     def acquire(self, seq: int, most: int) -> tuple[Range, ...]:
         """Up to `most` records under the number `seq`; the same ones when asked again."""
+        if self._subscription.appeared():
+            self._keeper.stop()  # it renews under the epoch that ends here
+            self._open()
         ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms)
         self._tally.acquired(ranges)
         if ranges:
@@ -155,11 +166,13 @@ def report(settled: CommitResponse, group: str, session: str, seq: int) -> None:
 
 
 def ends_now(options: QueueOptions) -> dict[tuple[str, int], int]:
-    """The ends of all subscribed logs. Raises: as `Cluster`."""
+    """The ends of all logs that are read. Raises: as `Cluster`."""
     with connect(options) as cluster:
+        subscription = Subscription(cluster, options)
+        subscription.appeared()
         return {
             (topic, partition): end
-            for topic in options.topics
+            for topic in subscription.topics
             for partition, end in log_ends(cluster, topic).items()
         }
 
