@@ -1,4 +1,4 @@
-"""`accepted` around sinks of any kind: what the tasks set aside is never accepted, come what may."""
+"""`accepted` around sinks of any kind: what the tasks set aside is never accepted."""
 
 import time
 
@@ -99,7 +99,7 @@ def test_a_released_record_comes_back_after_its_delay(flow: Flow) -> None:
 def test_a_disposition_that_is_none_fails_the_batch(flow: Flow) -> None:
     flow.produce(4)
     rows = judged(flow).withColumn("disposition", f.lit("drop"))
-    with pytest.raises(StreamingQueryException, match="'drop' of t-. offset . is not 'accept'"):
+    with pytest.raises(StreamingQueryException, match=r"'drop' of t-. offset . is not 'accept'"):
         run(flow, taken(flow, rows), "none")
     assert all(one.start == 0 for one in flow.state())
 

@@ -99,6 +99,10 @@ def staged(lease: Lease, command: StageLease) -> Decided[Event] | Refused:
     refused = lease.check_staged(command.seq, command.part, command.staged)
     if refused is not None:
         return refused
+    if not lease.acquisitions[command.seq].is_changed_by(
+        command.part, command.staged, command.epoch
+    ):
+        return Decided([])  # most tasks set nothing aside, and say so
     said = tuple(sorted(command.staged, key=lambda one: (one.key, one.span)))
     return Decided([LeaseStaged(lease.key, command.seq, command.part, command.epoch, said)])
 

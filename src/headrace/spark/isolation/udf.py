@@ -29,9 +29,9 @@ def isolated_udf(
     """A function of columns like `pyspark.sql.functions.udf`, for rows of the source `headrace`.
 
     Its column is a struct: `value` of `return_type`, null for a record set aside, `disposition`,
-    `reason` and `delay_ms`; select the last three, and what `acknowledge` needs, beside what you make of the
-    value. The rows must have `delivery_count` and `lease` (option `includeDelivery`). Exceptions
-    and the other arguments count as in `each_record`.
+    `reason` and `delay_ms`; select the last three, and what `acknowledge` needs, beside what you
+    make of the value. The rows must have `delivery_count` and `lease` (option `includeDelivery`).
+    Exceptions and the other arguments count as in `each_record`.
 
     Raises: ValueError for a limit that is none.
     """
