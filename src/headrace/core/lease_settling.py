@@ -52,6 +52,8 @@ def acquired(
     left = command.records_max
     for index, key in enumerate(mine[turn:] + mine[:turn]):
         partition, end = partitions[key], views[key.topic_id].ends[key.partition]
+        if command.bounds:
+            end = min(end, command.bounds.get(key, 0))
         first = partition.next_fetch_offset()
         if first >= end:
             continue
