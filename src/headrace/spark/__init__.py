@@ -6,6 +6,7 @@ register(spark)
 flights = spark.readStream.format("headrace").option("share.group.id", "delays")...
 """
 
+from headrace.spark.accepted import accepted
 from headrace.spark.acknowledge import acknowledge
 from headrace.spark.dead_letters import Redriven, dead_letters, redrive
 from headrace.spark.isolation.batches import Misuse, isolate
@@ -31,6 +32,7 @@ __all__ = [
     "Reject",
     "Release",
     "WorkerDied",
+    "accepted",
     "acknowledge",
     "dead_letters",
     "each_record",

@@ -19,7 +19,7 @@ from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
 from headrace.spark.queue.redriven import Subscription
 from headrace.spark.queue.standing import Tally
-from headrace.wire.leases import CommitResponse, Range
+from headrace.wire.leases import Bound, CommitResponse, Range
 
 LOG = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ class Driver:
         self._cluster = connect(options)
         self._lease = Lease(self._cluster, options.group, session)
         self._tally = Tally(options)
+        self._bounds: tuple[Bound, ...] = ()
         self._subscription = Subscription(self._cluster, options)
         self._subscription.appeared()
         self._open()
@@ -104,7 +105,7 @@ class Driver:
         if self._subscription.appeared():
             self._keeper.stop()  # it renews under the epoch that ends here
             self._open()
-        ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms)
+        ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms, self._bounds)
         self._tally.acquired(ranges)
         if ranges:
             self._held = seq
@@ -127,7 +128,11 @@ class Driver:
         LOG.debug("number %d holds %s", batch.seq, batch.ranges)
 
     def has_reached(self, until: dict[tuple[str, int], int]) -> bool:
-        """Whether nothing below `until` is left for this session to acquire."""
+        """Whether nothing below `until` is left for this session, which acquires no more than that.
+
+        Records that wait for the end of a delay are not waited for.
+        """
+        self._bounds = tuple(Bound(*place, end) for place, end in until.items())
         found = describe(self._cluster, self._options.group)
         state = {(one.topic, one.partition): one for one in found}
         for place, target in until.items():
