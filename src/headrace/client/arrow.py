@@ -6,7 +6,7 @@ hands out thousands of ranges of one record each.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +14,14 @@ import pyarrow as pa
 from headrace.client.admin import LogEnd, log_end
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, DataLost
-from headrace.client.fetch import fetch
+from headrace.client.fetch import committed, fetch
 from headrace.wire.batches import headers as batch_headers
 from headrace.wire.columns import decode
 
 Bounds = tuple[int, int]
+Lost = Callable[[DataLost], object]
 
-_OFFSET_OUT_OF_RANGE = 1
+_OFFSET_OUT_OF_RANGE, _UNKNOWN_TOPIC_OR_PARTITION = 1, 3
 ROWS_MIN, ROWS_MAX = 10_000, 50_000
 _GAP_MAX = 2_000
 _FETCH_BYTES_MIN, _FETCH_BYTES_MAX = 64 * 1024, 8 * 1024 * 1024
@@ -40,15 +41,25 @@ def read_range(
 
 
 def read_ranges(
-    cluster: Cluster, topic: str, partition: int, ranges: Sequence[Bounds], *, headers: bool = False
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    ranges: Sequence[Bounds],
+    *,
+    headers: bool = False,
+    read_committed: bool = False,
+    lost: Lost | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of ascending, disjoint ranges, in batches of 10,000 to 50,000 rows where so many
-    are there. Raises: as `read_range`.
+    are there; with `read_committed` without those of aborted transactions. When some are lost,
+    `lost` is told and what is left is read. Raises: as `read_range`; `DataLost` without `lost`.
     """
     found = (
         batch
         for stretch in _stretches(ranges)
-        for batch in _read_stretch(cluster, topic, partition, stretch, headers)
+        for batch in _read_stretch(
+            cluster, topic, partition, stretch, headers, read_committed=read_committed, lost=lost
+        )
     )
     return _resized(found)
 
@@ -65,7 +76,14 @@ def _stretches(ranges: Sequence[Bounds]) -> Iterator[list[Bounds]]:
 
 
 def _read_stretch(
-    cluster: Cluster, topic: str, partition: int, stretch: list[Bounds], headers: bool
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    stretch: list[Bounds],
+    headers: bool,
+    *,
+    read_committed: bool,
+    lost: Lost | None,
 ) -> Iterator[pa.RecordBatch]:
     position, last = stretch[0][0], stretch[-1][1]
     patient_until: float | None = None
@@ -73,25 +91,56 @@ def _read_stretch(
         wanted = (last - position + 1) * _BYTES_A_RECORD
         bytes_max = min(max(wanted, _FETCH_BYTES_MIN), _FETCH_BYTES_MAX)
         try:
-            fetched = fetch(cluster, topic, partition, position, bytes_max=bytes_max)
+            fetched = fetch(
+                cluster,
+                topic,
+                partition,
+                position,
+                bytes_max=bytes_max,
+                read_committed=read_committed,
+            )
+            found = batch_headers(fetched.records)
+            if not found:
+                # A leader just elected may not know the high watermark yet.
+                patient_until = patient_until or time.monotonic() + _BEYOND_END_S
+                if time.monotonic() > patient_until:
+                    raise BrokerError(_OFFSET_OUT_OF_RANGE, f"reading {topic}-{partition}")
+                continue
         except BrokerError as error:
-            if error.code != _OFFSET_OUT_OF_RANGE:
-                raise
-            start = log_end(cluster, topic, partition, LogEnd.EARLIEST)
-            end = log_end(cluster, topic, partition, LogEnd.LATEST)
-            raise _lost(topic, partition, (position, last), start, end) from error
-        found = batch_headers(fetched.records)
-        if not found:
-            # A leader just elected may not know the high watermark yet.
-            patient_until = patient_until or time.monotonic() + _BEYOND_END_S
-            if time.monotonic() > patient_until:
-                start = log_end(cluster, topic, partition, LogEnd.EARLIEST)
-                raise _lost(topic, partition, (position, last), start, fetched.high_watermark)
+            position = _next_there(cluster, topic, partition, (position, last), error, lost)
             continue
         patient_until = None
-        batch = decode(fetched.records, first=position, last=last, headers=headers)
-        yield batch if len(stretch) == 1 else batch.filter(_inside(batch, stretch))
+        for piece in committed(fetched, found):
+            batch = decode(piece, first=position, last=last, headers=headers)
+            yield batch if len(stretch) == 1 else batch.filter(_inside(batch, stretch))
         position = _next_wanted(found[-1].last_offset + 1, stretch)
+
+
+def _next_there(
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    asked: Bounds,
+    error: BrokerError,
+    lost: Lost | None,
+) -> int:
+    """Where reading goes on when `asked` could not be read; beyond it when nothing is left.
+
+    Raises: `DataLost` unless `lost` takes it; `error` when nothing was lost.
+    """
+    first, last = asked
+    if error.code == _UNKNOWN_TOPIC_OR_PARTITION and lost is not None:
+        lost(DataLost(f"{topic}-{partition}: offsets {first} to {last} are gone with their topic"))
+        return last + 1
+    if error.code != _OFFSET_OUT_OF_RANGE:
+        raise error
+    start = log_end(cluster, topic, partition, LogEnd.EARLIEST)
+    loss = _lost(topic, partition, asked, start, log_end(cluster, topic, partition))
+    if lost is None:
+        told = "Nothing was skipped: the batch fails until its reader's position is moved"
+        raise DataLost(f"{loss}. {told}") from error
+    lost(loss)
+    return start if first < start else last + 1
 
 
 def _next_wanted(position: int, stretch: list[Bounds]) -> int:
@@ -137,5 +186,5 @@ def _lost(topic: str, partition: int, asked: Bounds, start: int, end: int) -> Da
         gone = f"{max(first, end)} to {last} are beyond the end of the log"
     return DataLost(
         f"{topic}-{partition}: of offsets {first} to {last}, {gone}; the log now has {start} to "
-        f"{end - 1}. Nothing was skipped: the batch fails until the group's position is reset"
+        f"{end - 1}"
     )

@@ -14,14 +14,18 @@ from headrace.spark.isolation.records import IncomingRecord, each_record
 from headrace.spark.isolation.udf import isolated_udf
 from headrace.spark.jvm import JavaError, ensure_java, local_session
 from headrace.spark.options import OptionError
+from headrace.spark.progress import Counts, Progress, ProgressLog, progress
 from headrace.spark.source import HeadraceDataSource, register
 
 __all__ = [
+    "Counts",
     "HeadraceDataSource",
     "IncomingRecord",
     "JavaError",
     "Misuse",
     "OptionError",
+    "Progress",
+    "ProgressLog",
     "Reject",
     "Release",
     "WorkerDied",
@@ -32,5 +36,6 @@ __all__ = [
     "isolate",
     "isolated_udf",
     "local_session",
+    "progress",
     "register",
 ]

@@ -61,12 +61,13 @@ def _keeping(stager: Stager, name: str) -> Any:
     def keep(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
         task = TaskContext.get()
         place = task.partitionId() if task is not None else 0
-        for number, (leases, aside) in enumerate(batches):
-            found = [SetAside(**one.as_py()) for one in aside.drop_null()]
-            held = [lease.as_py() for lease in pc.unique(leases.drop_null())]
-            # Also where nothing was set aside: the task may have run before, and said otherwise.
-            stager.stage(held, found, f"{name}/{place}/{number}")
-            yield aside.is_null()
+        with stager.cluster() as cluster:
+            for number, (leases, aside) in enumerate(batches):
+                found = [SetAside(**one.as_py()) for one in aside.drop_null()]
+                held = [lease.as_py() for lease in pc.unique(leases.drop_null())]
+                # Also where nothing was set aside: the task may have run before, and said else.
+                stager.stage(cluster, held, found, f"{name}/{place}/{number}")
+                yield aside.is_null()
 
     made_by: Any = arrow_udf  # PySpark's own hints know of no function that is not deterministic
     return made_by(keep, "boolean").asNondeterministic()

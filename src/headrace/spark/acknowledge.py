@@ -66,7 +66,8 @@ def acknowledge(
         check_columns(rows, "acknowledge")
         judge = _by_persisting if persist else _by_observing
         found = judge(rows, lambda good: write(stripped(good, keep_bookkeeping), batch_id))
-        stager.stage(found.leases, found.set_aside)
+        with stager.cluster() as cluster:
+            stager.stage(cluster, found.leases, found.set_aside)
 
     return on_batch
 

@@ -12,8 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from headrace.client.connection import Cluster, Patience, addresses
-from headrace.client.leases import Lease
-from headrace.spark.queue.handle import Handle
+from headrace.spark.queue.handle import stage
 from headrace.wire.leases import Disposition, Verdict
 
 REASON_LENGTH_MAX = 500
@@ -23,7 +22,6 @@ BOOKKEEPING = (
 )  # fmt: skip
 RETRY_TIMEOUT_MS = 120_000
 _NEEDED = ("topic", "partition", "offset", "lease", "disposition", "reason")
-_DRIVER_PATIENCE_S = 10.0
 _VERDICTS = {
     "accept": Verdict.ACCEPT,
     "release": Verdict.RELEASE,
@@ -82,7 +80,17 @@ class Stager:
         if self.retry_timeout_ms < 1:
             raise ValueError("retry_timeout_ms is a number of milliseconds of at least 1")
 
-    def stage(self, leases: Iterable[str], rows: list[SetAside], part: str = "") -> None:
+    def cluster(self) -> Cluster:
+        """The connection to stage over."""
+        return Cluster(
+            self.bootstrap_servers,
+            client_id=f"headrace-spark-{self.group}",
+            patience=Patience(total_s=self.retry_timeout_ms / 1000),
+        )
+
+    def stage(
+        self, cluster: Cluster, leases: Iterable[str], rows: list[SetAside], part: str = ""
+    ) -> None:
         """Replace what `part` staged of each of the leases by what `rows` say.
 
         Raises: ValueError for rows of no lease, or with a disposition or delay that is none.
@@ -95,20 +103,8 @@ class Stager:
                     "join after each_record loses it; join in the sink, or behind `accepted`)"
                 )
             by_lease[row.lease].append(row)
-        for text, mine in by_lease.items():
-            handle = Handle.parse(text or "")
-            with self._cluster(handle) as cluster:
-                lease = Lease(cluster, self.group, handle.session, handle.epoch)
-                lease.stage(handle.seq, tuple(coalesced(mine)), part)
-
-    def _cluster(self, handle: Handle) -> Cluster:
-        """Where the dispositions of a batch are kept: a driver that is gone does not come back."""
-        patience = _DRIVER_PATIENCE_S if handle.address else self.retry_timeout_ms / 1000
-        return Cluster(
-            handle.address or self.bootstrap_servers,
-            client_id=f"headrace-spark-{self.group}",
-            patience=Patience(total_s=patience),
-        )
+        for lease, mine in by_lease.items():
+            stage(cluster, self.group, lease or "", coalesced(mine), part)
 
 
 def coalesced(rows: Iterable[SetAside]) -> list[Disposition]:

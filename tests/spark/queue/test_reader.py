@@ -223,7 +223,7 @@ def test_a_checkpoint_of_another_broker_is_refused(flow: Any, reader: ShareReade
 
 def test_what_is_no_stream_is_told(flow: Any) -> None:
     reader = flow.spark.read.format("headrace").options(**flow.options)
-    with pytest.raises(Exception, match=r"is a stream: use spark.readStream"):
+    with pytest.raises(Exception, match=r"a share group is a stream: use spark.readStream"):
         reader.load().count()
     writer = flow.spark.range(1).write.format("headrace").mode("append").options(**flow.options)
     with pytest.raises(Exception, match="is a source: write with any Kafka client"):

@@ -11,10 +11,13 @@ import threading
 from headrace.client.admin import log_ends
 from headrace.client.errors import BrokerError, ClientError
 from headrace.client.leases import Lease, describe
+from headrace.spark.log_lines import show
 from headrace.spark.options import connect
+from headrace.spark.progress import Standing
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
+from headrace.spark.queue.standing import Tally
 from headrace.wire.leases import Bound, CommitResponse, Range
 
 LOG = logging.getLogger(__name__)
@@ -27,7 +30,7 @@ class Driver:
     """An opened session. Raises: as `Lease`, from every method; at once when it was fenced."""
 
     def __init__(self, options: QueueOptions, session: str) -> None:
-        log_as(options.log_level)
+        show(options.log_level)
         self.session = session
         self._options = options
         self._cluster = connect(options)
@@ -37,6 +40,7 @@ class Driver:
         self._bounds: tuple[Bound, ...] = ()
         self._replayed = frozenset(opened.outstanding)
         self._held = max(opened.outstanding, default=opened.committed)
+        self._tally = Tally(options)
         self._keeper = _Keeper(options, self._lease, opened.lock_ms)
         if opened.outstanding:
             self._keeper.hold()
@@ -83,6 +87,7 @@ class Driver:
             return
         settled = self._lease.commit(seq)
         self._committed = seq
+        self._tally.settled(settled)
         if self._held <= seq:
             self._keeper.rest()
         self._report(seq, settled)
@@ -90,6 +95,7 @@ class Driver:
     def acquire(self, seq: int, most: int) -> tuple[Range, ...]:
         """Up to `most` records under the number `seq`; the same ones when asked again."""
         ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms, self._bounds)
+        self._tally.acquired(ranges)
         if ranges:
             self._held = seq
             self._keeper.hold()
@@ -125,6 +131,10 @@ class Driver:
             if any(run.state == _AVAILABLE and run.first < target for run in runs):
                 return False
         return True
+
+    def standing(self) -> Standing:
+        """The group's lag beside the batch that was acquired last, and what became of records."""
+        return self._tally.standing(self._cluster)
 
     def close(self) -> None:
         """Stop the keeper and close connections; nothing is released."""
@@ -212,13 +222,3 @@ class _Keeper:
                         renewed.lost,
                         renewed.held,
                     )
-
-
-def log_as(level: str) -> None:
-    """Show our log lines in the driver's stderr: Spark's Python processes set up no logging."""
-    ours = logging.getLogger("headrace")
-    ours.setLevel(level)
-    if not ours.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        ours.addHandler(handler)

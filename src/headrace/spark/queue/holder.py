@@ -10,6 +10,7 @@ from typing import Protocol
 from headrace.client.connection import Cluster
 from headrace.client.errors import Unsupported
 from headrace.spark.options import connect
+from headrace.spark.progress import Standing
 from headrace.spark.queue.driver import Driver
 from headrace.spark.queue.kafka import KafkaDriver
 from headrace.spark.queue.options import QueueOptions
@@ -49,6 +50,9 @@ class Holder(Protocol):
 
         Where the broker lets it, nothing from there on is acquired after this.
         """
+
+    def standing(self) -> Standing:
+        """The group's lag beside the batch that was acquired last, and what became of records."""
 
     def close(self) -> None:
         """End it. What becomes of the records held is told by the class."""

@@ -18,8 +18,9 @@ from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.offsets import OffsetSpec, list_offsets
 from headrace.client.share_consumer.sync import SyncShareConsumer, SyncShareRecord
 from headrace.client.share_groups import list_share_group_offsets
+from headrace.spark.log_lines import show
 from headrace.spark.options import connect
-from headrace.spark.queue.driver import log_as
+from headrace.spark.progress import Standing
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.kafka_owed import Owed
 from headrace.spark.queue.kafka_settling import Settling, place_of
@@ -27,6 +28,7 @@ from headrace.spark.queue.kafka_staging import Place, Staging
 from headrace.spark.queue.kafka_start import begin
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
+from headrace.spark.queue.standing import Tally
 from headrace.wire.leases import Disposition, Range
 
 LOG = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ class KafkaDriver:
 
     def __init__(self, options: QueueOptions, batch: Batch) -> None:
         """`batch` is where the checkpoint stands."""
-        log_as(options.log_level)
+        show(options.log_level)
         self.session = batch.session
         self._options = options
         self._start = batch
@@ -60,6 +62,7 @@ class KafkaDriver:
         self._held: dict[int, list[SyncShareRecord]] = {}
         self._replayed: dict[int, Batch] = {}
         self._owed = Owed()
+        self._tally = Tally(options)
         self._settling = Settling(options.group, self._owed)
         self._below_at: float | None = None
         self._cluster = connect(options)
@@ -130,8 +133,10 @@ class KafkaDriver:
                 found += more
             if not found:
                 self._cluster.partitions(self._options.topics[0])
+                self._tally.acquired(())
                 return ()
             self._held[seq] = sorted(found, key=lambda one: (one.topic, one.partition, one.offset))
+            self._tally.acquired(tuple(_ranges(self._held[seq])))
         return tuple(_ranges(self._held[seq]))
 
     def _look(self, most: int, has_some: bool) -> list[SyncShareRecord]:
@@ -172,6 +177,7 @@ class KafkaDriver:
         for number in sorted(one for one in self._held if one <= seq):
             said = self._staging.taken(number)
             counts = self._settling.settle(self._consumer, self._held.pop(number), said)
+            self._tally.settled(counts)
             LOG.log(
                 logging.WARNING if counts.refused else logging.INFO,
                 "group %s session %s: committed number %d: %s",
@@ -240,6 +246,10 @@ class KafkaDriver:
             if start < target and (unfinished is None or unfinished > above):
                 left.append(place)
         return left
+
+    def standing(self) -> Standing:
+        """The group's lag beside the batch that was acquired last, and what became of records."""
+        return self._tally.standing(self._cluster)
 
     def close(self) -> None:
         """Leave the group, and release what is held."""

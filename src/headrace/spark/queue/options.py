@@ -28,6 +28,8 @@ class QueueOptions(ReadOptions):
     include_delivery: bool = False
     acquire_wait_ms: int = 200
 
+    CAN_REJECT = True
+
     @property
     def who(self) -> str:
         return self.group

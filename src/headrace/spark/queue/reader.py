@@ -11,8 +11,9 @@ settle its last batch; therefore `latestOffset` itself commits `start` first.
 Source: PySpark 4.3 `python_streaming_source_runner`; `wire/leases.py`.
 """
 
+import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +22,16 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headrace.client.connection import Cluster
 from headrace.spark.queue.driver import ends_now
+from headrace.spark.queue.handle import stage
 from headrace.spark.queue.holder import Holder, holder
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch, split
-from headrace.spark.read import read_task
-from headrace.wire.leases import Range
+from headrace.spark.read import Stage, read_task
+from headrace.wire.leases import Disposition, Range
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -81,6 +86,9 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = driver.acquire(before.seq + 1, most)
         return Batch(before.session, before.seq + 1, ranges).to_json() if ranges else start
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._driver is None else self._driver.standing().to_json()
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start == end:
             return []
@@ -93,7 +101,20 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)
-        return read_task(self._options, self._schema, partition.ranges, partition.lease)
+        return read_task(
+            self._options, self._schema, partition.ranges, partition.lease, self._stage(partition)
+        )
+
+    def _stage(self, task: Task) -> Stage:
+        """What tells the broker of values that this task rejects, under a name of its own."""
+        first = task.ranges[0]
+        part = f"values of {first.topic}-{first.partition} from {first.first}"
+
+        def tell(cluster: Cluster, rejected: Sequence[Disposition]) -> None:
+            stage(cluster, self._options.group, task.lease, rejected, part=part)
+            LOG.info("%s: %d rejected, the last as %s", part, len(rejected), rejected[-1].reason)
+
+        return tell
 
     def commit(self, end: dict[str, Any]) -> None:
         batch = Batch.from_json(end)

@@ -1,0 +1,34 @@
+"""A log as a batch query: what stands between two bounds, looked up when the query is planned."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from headrace.spark.log.driver import Driver
+from headrace.spark.log.options import LogOptions
+from headrace.spark.log.stream import Part
+from headrace.spark.read import read_task
+
+
+class LogBatch(DataSourceReader):
+    """Plans on the driver, reads on executors."""
+
+    def __init__(self, options: LogOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        driver = Driver(self._options)
+        try:
+            return [Part(one) for one in driver.batch()]
+        finally:
+            driver.close()
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """A query without a partition has one task all the same, with None."""
+        if partition is None:
+            return iter(())
+        assert isinstance(partition, Part)
+        return read_task(self._options, self._schema, [partition.offsets], "")

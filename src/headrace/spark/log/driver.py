@@ -1,0 +1,152 @@
+"""The driver's side of one query over a log: what the next batch has, and what was lost."""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.client.errors import DataLost
+from headrace.client.offsets import OffsetSpec, TopicPartition
+from headrace.spark.log.group import Commits
+from headrace.spark.log.options import LogOptions
+from headrace.spark.log.plan import (
+    Loss,
+    Seen,
+    begins,
+    limited,
+    must_wait,
+    ranges_between,
+    split,
+    still_there,
+)
+from headrace.spark.log.position import Position
+from headrace.spark.log.topics import Topics, must_be_ordered
+from headrace.spark.log_lines import show
+from headrace.spark.options import connect
+from headrace.wire.leases import Range
+
+LOG = logging.getLogger(__name__)
+
+
+class Driver:
+    """Connections and memory of one query.
+
+    Raises, from every method: as `Cluster`; `DataLost` when records were lost, unless options say
+    to go on; `OptionError` for options that do not fit what is there.
+    """
+
+    def __init__(self, options: LogOptions) -> None:
+        show(options.log_level)
+        self._options = options
+        self._cluster = connect(options)
+        self._topics = Topics(options, self._cluster)
+        self._commits = Commits(self._cluster, options.group)
+        self._initial: Position | None = None
+        self._until: dict[TopicPartition, int] | None = None
+        self._seen: Seen | None = None
+        self._last_batch: float | None = None
+        if options.group_id_prefix is not None and options.group is None:
+            LOG.warning(
+                "groupIdPrefix %r has no effect: without 'kafka.group.id' no group is used",
+                options.group_id_prefix,
+            )
+
+    def initial(self) -> Position:
+        """Where the query starts when it has no checkpoint; the same when asked again."""
+        if self._initial is None:
+            seen = self._topics.look()
+            self._topics.must_be_there(seen)
+            start = self._topics.start(seen, OffsetSpec.LATEST)
+            self._initial = Position(start, start, seen.ids)
+            LOG.info("without a checkpoint the query starts at %s", self._initial.to_json())
+        return self._initial
+
+    def until_now(self) -> None:
+        """Have the query end where logs end now."""
+        self._until = self._topics.look().ends
+
+    def next_position(
+        self, before: Position, *, fewest: int | None, most: int | None
+    ) -> Position | None:
+        """Where the batch ends that begins at `before`; None when there is none to be run.
+
+        `fewest` offsets are waited for, as long as `maxTriggerDelay`; `most` are read.
+        """
+        seen = self._seen = self._topics.look(before.offsets)
+        self._commits.commit({at: one for at, one in before.offsets.items() if at in seen.logs})
+        if self._until is not None:
+            known = {at: log for at, log in seen.logs.items() if at in self._until}
+            seen, fewest = Seen(known, seen.ids), None
+        start, losses = begins(before, seen)
+        self._tell(losses)
+        ends = self._ends(start, seen)
+        waiting = sum(end - start[at] for at, end in ends.items())
+        if not losses and self._must_wait(waiting, fewest):
+            return None
+        if most is not None:
+            ends = limited(start, ends, most)
+        if ends == before.offsets:
+            return None
+        self._last_batch = time.monotonic()
+        since = {
+            at: first
+            for at, first in start.items()
+            if before.may_be_initial or before.offsets.get(at) != first
+        }
+        return Position(ends, since, seen.ids)
+
+    def latest(self) -> dict[str, Any] | None:
+        """Where logs ended when they were last looked at, in the form of a position."""
+        return None if self._seen is None else Position(self._seen.ends).to_json()
+
+    def ranges(self, before: Position, after: Position) -> list[Range]:
+        """What the tasks of the batch read that leads from `before` to `after`."""
+        ranges = ranges_between(after.begins(before), after.offsets)
+        if self._seen is None and ranges:  # the batch was planned before this process began
+            ranges, losses = still_there(ranges, after.ids, self._topics.look(after.offsets))
+            self._tell(losses)
+        return self.tasks(ranges)
+
+    def batch(self) -> list[Range]:
+        """What the tasks of a batch query read."""
+        seen = self._topics.look()
+        self._topics.must_be_there(seen)
+        start, end = self._topics.start(seen, OffsetSpec.EARLIEST), self._topics.end(seen)
+        must_be_ordered(start, end, self._options.given_end)
+        there, losses = begins(Position(start), seen)
+        ranges, more = still_there(ranges_between(there, end), {}, seen)
+        self._tell(losses + more)
+        return self.tasks(ranges)
+
+    def tasks(self, ranges: list[Range]) -> list[Range]:
+        """The ranges cut as options say."""
+        found = split(ranges, self._options.min_partitions, self._options.max_records_per_partition)
+        offsets = sum(one.last - one.first + 1 for one in ranges)
+        LOG.info("%d offsets of %d partitions in %d tasks", offsets, len(ranges), len(found))
+        LOG.debug("the tasks are %s", found)
+        return found
+
+    def close(self) -> None:
+        """Close connections."""
+        self._cluster.close()
+
+    def _ends(self, start: Mapping[TopicPartition, int], seen: Seen) -> dict[TopicPartition, int]:
+        until = seen.ends if self._until is None else self._until
+        return {at: max(start[at], min(log.end, until[at])) for at, log in seen.logs.items()}
+
+    def _must_wait(self, waiting: int, fewest: int | None) -> bool:
+        since = None if self._last_batch is None else time.monotonic() - self._last_batch
+        return must_wait(waiting, fewest, since, self._options.max_trigger_delay_s)
+
+    def _tell(self, losses: list[Loss]) -> None:
+        if losses and self._options.fail_on_data_loss:
+            raise DataLost(
+                f"records were lost before they were read: {'; '.join(map(str, losses))}. Set "
+                "failOnDataLoss to false to go on with what is there, or take a new checkpoint"
+            )
+        for loss in losses:
+            LOG.warning(
+                "records were lost before they were read: %s; %s, as failOnDataLoss is false",
+                loss,
+                loss.instead,
+            )

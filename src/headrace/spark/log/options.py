@@ -1,0 +1,232 @@
+"""The options of the source as a log; docs/spark.md has the table."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from headrace.client.offsets import OffsetSpec, TopicPartition
+from headrace.spark.log.bounds import (
+    Bound,
+    Committed,
+    Offsets,
+    Time,
+    Times,
+    assignment,
+    ending_offsets,
+    starting_offsets,
+    timestamp,
+    timestamps,
+)
+from headrace.spark.options import (
+    READ_SPELLINGS,
+    OptionError,
+    ReadOptions,
+    Spelling,
+    count,
+    flag,
+    parsed,
+    topics,
+)
+
+_LATEST, _EARLIEST = int(OffsetSpec.LATEST), int(OffsetSpec.EARLIEST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions(ReadOptions):
+    """What `format("headrace")` was given without `share.group.id`.
+
+    Of `topics`, `pattern` and `assigned` one is given. Bounds that are None have a default that
+    depends on the use: `starts` and `ends` tell.
+    """
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: tuple[TopicPartition, ...] = ()
+    group: str | None = None
+    start: Bound | None = None
+    start_times: Bound | None = None
+    start_time: Bound | None = None
+    end: Bound | None = None
+    end_times: Bound | None = None
+    end_time: Bound | None = None
+    no_match: str = "error"
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_s: float = 900.0
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    group_id_prefix: str | None = None
+    offset_retries: int = 3
+    offset_retry_ms: int = 1_000
+
+    @property
+    def who(self) -> str:
+        return self.group or "log"
+
+    @property
+    def given_start(self) -> Bound | None:
+        """The start that was given: a time counts before times, and these before offsets."""
+        return self.start_time or self.start_times or self.start
+
+    @property
+    def given_end(self) -> Bound | None:
+        """The end that was given, in the same order."""
+        return self.end_time or self.end_times or self.end
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        """The options in `given`, in any case. Raises: `OptionError`, one line with the remedy."""
+        found = cls(**parsed(given, _SPELLINGS, _ELSEWHERE))
+        named = [bool(found.topics), found.pattern is not None, bool(found.assigned)]
+        if sum(named) != 1:
+            raise OptionError(
+                "give 'share.group.id' to read as a queue, or one of 'subscribe', "
+                "'subscribePattern' and 'assign' to read as a log"
+                if not any(named)
+                else "give one of 'subscribe', 'subscribePattern' and 'assign', not several"
+            )
+        if isinstance(found.given_start, Committed) and found.group is None:
+            raise OptionError(
+                "startingOffsets 'committed' are those of a group; name it with 'kafka.group.id'"
+            )
+        fewest, most = found.min_offsets_per_trigger, found.max_offsets_per_trigger
+        if fewest is not None and most is not None and fewest > most:
+            raise OptionError(
+                f"minOffsetsPerTrigger ({fewest}) is more than maxOffsetsPerTrigger ({most}); "
+                "lower the one or raise the other"
+            )
+        return found
+
+    def for_stream(self) -> Self:
+        """These options. Raises: `OptionError` when they are not those of a stream."""
+        if self.given_end is not None:
+            raise OptionError(
+                "a stream has no end: leave out 'endingOffsets', 'endingTimestamp' and "
+                "'endingOffsetsByTimestamp', or use spark.read"
+            )
+        return self
+
+    def for_batch(self) -> Self:
+        """These options. Raises: `OptionError` when they are not those of a batch query."""
+        start, end = self.given_start, self.given_end
+        if start is OffsetSpec.LATEST or _names(start, _LATEST):
+            raise OptionError(
+                "a batch query cannot start at latest, it would have nothing to read: leave "
+                "'startingOffsets' out, or use spark.readStream"
+            )
+        if end is OffsetSpec.EARLIEST or _names(end, _EARLIEST):
+            raise OptionError("a batch query cannot end at earliest: leave 'endingOffsets' out")
+        for first, last in ((Offsets, Offsets), (Times, Times)):
+            if isinstance(start, first) and isinstance(end, last):
+                _must_fit(start.of, end.of)
+        if isinstance(start, Time) and isinstance(end, Time) and start.ms > end.ms:
+            raise OptionError(
+                f"startingTimestamp {start.ms} is after endingTimestamp {end.ms}; exchange them"
+            )
+        return self
+
+
+def _names(bound: Bound | None, number: int) -> bool:
+    return isinstance(bound, Offsets) and number in bound.of.values()
+
+
+def _must_fit(start: dict[TopicPartition, int], end: dict[TopicPartition, int]) -> None:
+    if start.keys() != end.keys():
+        (topic, partition), *_ = sorted(start.keys() ^ end.keys())
+        raise OptionError(
+            f"start and end must name the same partitions, but {topic}-{partition} stands in one "
+            "of them only"
+        )
+    for (topic, partition), first in sorted(start.items()):
+        last = end[topic, partition]
+        if min(first, last) >= 0 and first > last:
+            raise OptionError(
+                f"{topic}-{partition} starts at {first}, after its end {last}; exchange them"
+            )
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError("give the name of a group")
+    return text
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"it is no regular expression: {error}") from None
+    if not text:
+        raise ValueError("give a regular expression that whole topic names match, e.g. 'orders-.*'")
+    return text
+
+
+_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "": 0.001}
+
+
+def _delay(text: str) -> float:
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
+    if found is None or found[2] not in _UNITS_S:
+        raise ValueError("give a time with its unit (ms, s, m, h, d), e.g. '15m'")
+    return int(found[1]) * _UNITS_S[found[2]]
+
+
+def _no_match(text: str) -> str:
+    if text.lower() not in {"error", "latest"}:
+        raise ValueError("give 'error' or 'latest'")
+    return text.lower()
+
+
+def _isolation(text: str) -> bool:
+    if text.lower() not in {"read_committed", "read_uncommitted"}:
+        raise ValueError("give 'read_committed' or 'read_uncommitted'")
+    return text.lower() == "read_committed"
+
+
+_SPELLINGS = (
+    *READ_SPELLINGS,
+    Spelling("subscribe", "topics", topics),
+    Spelling("subscribePattern", "pattern", _pattern),
+    Spelling("assign", "assigned", assignment),
+    Spelling("kafka.group.id", "group", _name),
+    Spelling("startingOffsets", "start", starting_offsets),
+    Spelling("startingOffsetsByTimestamp", "start_times", timestamps),
+    Spelling("startingTimestamp", "start_time", timestamp),
+    Spelling("startingOffsetsByTimestampStrategy", "no_match", _no_match),
+    Spelling("endingOffsets", "end", ending_offsets),
+    Spelling("endingOffsetsByTimestamp", "end_times", timestamps),
+    Spelling("endingTimestamp", "end_time", timestamp),
+    Spelling("failOnDataLoss", "fail_on_data_loss", flag),
+    Spelling("maxOffsetsPerTrigger", "max_offsets_per_trigger", count),
+    Spelling("minOffsetsPerTrigger", "min_offsets_per_trigger", count),
+    Spelling("maxTriggerDelay", "max_trigger_delay_s", _delay),
+    Spelling("minPartitions", "min_partitions", count),
+    Spelling("maxRecordsPerPartition", "max_records_per_partition", count),
+    Spelling("kafka.isolation.level", "read_committed", _isolation),
+    Spelling("groupIdPrefix", "group_id_prefix", str),
+    Spelling("fetchOffset.numRetries", "offset_retries", count),
+    Spelling("fetchOffset.retryIntervalMs", "offset_retry_ms", count),
+    Spelling("kafkaConsumer.pollTimeoutMs", "request_timeout_ms", count),
+)
+_QUEUE_ONLY = "it is of the source as a queue; name the share group with 'share.group.id'"
+_BINARY = "keys and values are binary columns; decode them with DataFrame functions"
+_TIMEOUT = "it is 'requestTimeoutMs' here, and 'retryTimeoutMs' for all tries together"
+_PLAIN = "connections are not encrypted or authenticated yet; use a listener of type PLAINTEXT"
+_ELSEWHERE = {
+    "path": "load() takes no path; name topics with option 'subscribe'",
+    "includedelivery": _QUEUE_ONLY,
+    "acquirewaitms": _QUEUE_ONLY,
+    "kafka.auto.offset.reset": "say where to start with 'startingOffsets'; what is lost later is "
+    "told, or not, by 'failOnDataLoss'",
+    "kafka.key.deserializer": _BINARY,
+    "kafka.value.deserializer": _BINARY,
+    "kafka.enable.auto.commit": "offsets are committed to 'kafka.group.id' after each batch",
+    "kafka.interceptor.classes": "use DataFrame functions",
+    "kafka.request.timeout.ms": _TIMEOUT,
+    "kafka.default.api.timeout.ms": _TIMEOUT,
+    "kafka.max.poll.records": "use 'maxOffsetsPerTrigger' or 'maxRecordsPerPartition'",
+    "kafka.security.protocol": _PLAIN,
+    "kafka.sasl.mechanism": _PLAIN,
+    "kafka.sasl.jaas.config": _PLAIN,
+}

@@ -1,0 +1,174 @@
+"""What a batch reads: pure functions over the ends of logs.
+
+Offsets between a log's start and its end are never called lost, whether or not records stand there:
+compaction and transactions leave gaps. Below the start and beyond the end nothing can be read.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from heapq import heapify, heapreplace
+from math import ceil, floor
+
+from headrace.client.offsets import TopicPartition
+from headrace.spark.log.position import Position
+from headrace.wire.leases import Range
+
+_NOT_DELIVERED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The offset of the first record kept, and the one after the last."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The partitions that there are, and the ids of their topics where brokers have them."""
+
+    logs: Mapping[TopicPartition, Log]
+    ids: Mapping[str, str]
+
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        return {place: log.end for place, log in self.logs.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Records of a partition that were to be read and are not there; what is done about it."""
+
+    topic: str
+    partition: int
+    what: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}: {self.what}"
+
+
+def begins(position: Position, seen: Seen) -> tuple[dict[TopicPartition, int], list[Loss]]:
+    """Where each partition that is there is read from, and what was lost of `position`.
+
+    A partition that `position` does not know is new and read from its first record.
+    """
+    found: dict[TopicPartition, int] = {}
+    losses = [
+        Loss(topic, partition, f"it is gone; it was read up to offset {at}", "it is left out")
+        for (topic, partition), at in sorted(position.offsets.items())
+        if (topic, partition) not in seen.logs
+    ]
+    for (topic, partition), log in sorted(seen.logs.items()):
+        at = position.offsets.get((topic, partition), 0)
+        if _made_again(topic, position.ids, seen):
+            at, told = log.start, f"its topic was deleted and created again after offset {at}"
+            instead = f"it is read from its start, {log.start}"
+        elif at < log.start:
+            told = f"offsets {at} to {log.start - 1} were removed (retention or deletion)"
+            at, instead = log.start, f"it is read from offset {log.start}"
+        elif at > log.end:
+            told = f"offsets {log.end} to {at - 1} are beyond the end of the log"
+            at, instead = log.end, f"it is read on from its end, {log.end}"
+        else:
+            found[topic, partition] = at
+            continue
+        found[topic, partition] = at
+        losses.append(Loss(topic, partition, told, instead))
+    return found, losses
+
+
+def still_there(
+    ranges: Iterable[Range], ids: Mapping[str, str], seen: Seen
+) -> tuple[list[Range], list[Loss]]:
+    """What of planned `ranges` can be read, and what was lost; `ids` are those of their topics."""
+    found, losses = [], []
+    for one in ranges:
+        log = seen.logs.get((one.topic, one.partition))
+        instead = "they are left out"
+        if log is None:
+            told = f"offsets {one.first} to {one.last} are gone with it"
+        elif _made_again(one.topic, ids, seen):
+            told = f"offsets {one.first} to {one.last} were deleted; its topic is a new one"
+        else:
+            first, end = max(one.first, log.start), min(one.last + 1, log.end)
+            if first < end:
+                found.append(replace(one, first=first, last=end - 1))
+            if first == one.first and end > one.last:
+                continue
+            kept = f"the log has {log.start} to {log.end - 1}"
+            told = f"of offsets {one.first} to {one.last} some are not there, {kept}"
+            instead = "the others are left out"
+        losses.append(Loss(one.topic, one.partition, told, instead))
+    return found, losses
+
+
+def _made_again(topic: str, ids: Mapping[str, str], seen: Seen) -> bool:
+    known, now = ids.get(topic), seen.ids.get(topic)
+    return known is not None and now is not None and known != now
+
+
+def limited(
+    start: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], most: int
+) -> dict[TopicPartition, int]:
+    """Where a batch of about `most` offsets ends; each partition has its share of what waits.
+
+    None that has something waiting gets nothing, so there may be one more for each.
+    """
+    waiting = {place: max(0, end - start[place]) for place, end in ends.items()}
+    total = sum(waiting.values())
+    if total <= most:
+        return {place: start[place] + size for place, size in waiting.items()}
+    found = {}
+    for place, size in waiting.items():
+        share = most * size / total
+        found[place] = start[place] + min(size, ceil(share) if share < 1 else floor(share))
+    return found
+
+
+def must_wait(
+    waiting: int, fewest: int | None, since_last_s: float | None, longest_s: float
+) -> bool:
+    """Whether a batch is put off until `fewest` offsets wait, or `longest_s` passed.
+
+    `since_last_s` is None before the first batch, which is never put off.
+    """
+    if fewest is None or since_last_s is None or since_last_s >= longest_s:
+        return False
+    return waiting < fewest
+
+
+def split(ranges: list[Range], tasks_min: int | None, records_max: int | None) -> list[Range]:
+    """What each task reads: a partition, or an equal part of it, in the order of `ranges`.
+
+    No task has more than `records_max` offsets. There are `tasks_min` tasks or more where there
+    are as many offsets; the largest parts are divided first.
+    """
+    sizes = [one.last - one.first + 1 for one in ranges]
+    parts = [1 if records_max is None else -(-size // records_max) for size in sizes]
+    heap = [
+        (-size / count, index) for index, (size, count) in enumerate(zip(sizes, parts, strict=True))
+    ]
+    heapify(heap)
+    for _ in range(min(tasks_min or 0, sum(sizes)) - sum(parts)):
+        _, index = heap[0]
+        parts[index] += 1
+        heapreplace(heap, (-sizes[index] / parts[index], index))
+    return [
+        Range(one.topic, one.partition, one.first + size * n // count,
+              one.first + size * (n + 1) // count - 1, _NOT_DELIVERED)
+        for one, size, count in zip(ranges, sizes, parts, strict=True)
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def ranges_between(
+    start: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> list[Range]:
+    """The offsets from `start` to before `ends`, sorted; partitions without any left out."""
+    return [
+        Range(topic, partition, start[topic, partition], end - 1, _NOT_DELIVERED)
+        for (topic, partition), end in sorted(ends.items())
+        if start[topic, partition] < end
+    ]

@@ -1,0 +1,408 @@
+"""A log in a real streaming query against a real broker."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from headrace.client.connection import Cluster
+from headrace.client.errors import DataLost
+from headrace.client.group_offsets import alter_group_offsets, list_group_offsets
+from headrace.client.topics import add_partitions, create_topic, delete_records, delete_topic
+from headrace.spark.log.options import LogOptions
+from headrace.spark.log.stream import LogStream
+from headrace.spark.options import OptionError
+
+pytestmark = pytest.mark.spark
+
+GROUP = "billing"
+Options = Mapping[str, str]
+
+
+@pytest.fixture
+def log(flow: Any) -> Any:
+    """The flow, without its share group."""
+    flow.log_options = {
+        "kafka.bootstrap.servers": flow.servers,
+        "subscribe": "t",
+        "startingOffsets": "earliest",
+    }
+    return flow
+
+
+def rows(log: Any, **options: str) -> DataFrame:
+    given = {**log.log_options, **{name.replace("_", "."): text for name, text in options.items()}}
+    found: DataFrame = log.spark.readStream.format("headrace").options(**given).load()
+    return found
+
+
+@pytest.fixture
+def reading(log: Any) -> Iterator[Callable[..., LogStream]]:
+    """Readers without Spark around them, as Spark would call them."""
+    made: list[LogStream] = []
+
+    def make(**options: str) -> LogStream:
+        given = {name.replace("_", "."): text for name, text in options.items()}
+        parsed = LogOptions.parse({**log.log_options, "logLevel": "INFO", **given})
+        made.append(LogStream(parsed.for_stream(), StructType()))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def planned(reader: LogStream, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, ...]]:
+    """What tasks read: partition, first, last."""
+    parts: list[Any] = list(reader.partitions(start, end))
+    return [(one.offsets.partition, one.offsets.first, one.offsets.last) for one in parts]
+
+
+def committed(cluster: Cluster, group: str = GROUP) -> dict[int, int]:
+    found = list_group_offsets(cluster, group)
+    return {partition: one.offset for (_, partition), one in found.items()}
+
+
+def test_rows_have_the_schema_of_spark_s_kafka_source(log: Any) -> None:
+    log.produce(10)
+    found: list[Row] = []
+    log.run(rows(log, includeHeaders="true"), lambda batch, _: found.extend(batch.collect()))
+    kafka = StructType.fromDDL(
+        "key binary, value binary, topic string, partition int, offset bigint, "
+        "timestamp timestamp, timestampType int"
+    )
+    assert rows(log).schema == kafka
+    row = next(one for one in found if (one.partition, one.offset) == (1, 3))
+    assert (row.key, row.value, row.topic, row.timestampType) == (b"key 7", b"value 7", "t", 0)
+    assert row.headers == [Row(key="number", value=b"7")]
+    assert len(found) == 10
+
+
+def test_available_now_reads_all_in_batches_and_the_group_has_no_lag(log: Any, all_of: Any) -> None:
+    log.produce(1000)
+    batches = rows(log, maxOffsetsPerTrigger="300", kafka_group_id=GROUP, minPartitions="5")
+    log.run(batches, log.note)
+    assert log.noted == all_of(1000)
+    assert [len(batch) for batch in log.seen.values()] == [300, 300, 300, 100]
+    assert committed(log.cluster) == {0: 500, 1: 500}
+    log.produce(10)
+    log.run(batches, log.note)
+    assert log.noted == sorted(all_of(1000) + [(p, o) for p in (0, 1) for o in range(500, 505)])
+    assert committed(log.cluster) == {0: 505, 1: 505}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_once_reads_all_in_one_batch_whatever_the_limits(log: Any, all_of: Any) -> None:
+    log.produce(100)
+    limits = {"maxOffsetsPerTrigger": "30", "minOffsetsPerTrigger": "20"}
+    log.start(rows(log, **limits), log.note, once=True).awaitTermination()
+    assert log.seen == {0: all_of(100)}
+
+
+def test_a_running_query_sees_what_comes_and_commits_it_while_idle(log: Any, all_of: Any) -> None:
+    query = log.start(rows(log, kafka_group_id=GROUP), log.note)
+    log.until(lambda: committed(log.cluster) == {0: 0, 1: 0})
+    log.produce(100)
+    log.until(lambda: committed(log.cluster) == {0: 50, 1: 50})
+    assert log.noted == all_of(100)
+    assert query.isActive
+
+
+def test_progress_tells_where_the_query_is_and_where_logs_end(log: Any) -> None:
+    log.produce(100)
+    query = log.start(rows(log, maxOffsetsPerTrigger="60"), log.note, processingTime="1 hour")
+    log.until(lambda: query.lastProgress and query.lastProgress["numInputRows"])
+    source = query.lastProgress["sources"][0]
+    assert json.loads(source["endOffset"])["offsets"] == {"t": {"0": 30, "1": 30}}
+    assert json.loads(source["latestOffset"])["offsets"] == {"t": {"0": 50, "1": 50}}
+
+
+def test_a_stream_starts_at_latest_unless_told_otherwise(log: Any) -> None:
+    log.produce(10)
+    del log.log_options["startingOffsets"]
+    log.start(rows(log, kafka_group_id=GROUP), log.note)
+    log.until(lambda: committed(log.cluster) == {0: 5, 1: 5})
+    log.produce(4)
+    log.until(lambda: committed(log.cluster) == {0: 7, 1: 7})
+    assert log.noted == [(0, 5), (0, 6), (1, 5), (1, 6)]
+
+
+def test_a_query_starts_where_its_group_stopped(log: Any) -> None:
+    log.produce(10)
+    alter_group_offsets(log.cluster, GROUP, {("t", 0): 3}).check()
+    start = {"kafka_group_id": GROUP, "startingOffsets": "committed"}
+    log.run(rows(log, **start), log.note)
+    assert log.noted == [(0, 3), (0, 4), *((1, offset) for offset in range(5))]
+
+
+def test_without_a_commit_a_group_starts_at_the_end_that_is_named(reading: Any, log: Any) -> None:
+    log.produce(10)
+    alter_group_offsets(log.cluster, GROUP, {("t", 0): 3}).check()
+    reader = reading(kafka_group_id=GROUP, startingOffsets="committed,latest")
+    assert reader.initialOffset()["offsets"] == {"t": {"0": 3, "1": 5}}
+
+
+def test_a_batch_that_failed_runs_again_with_the_same_records(log: Any, all_of: Any) -> None:
+    log.produce(500)
+    first: dict[int, list[tuple[int, int]]] = {}
+
+    def failing(batch: DataFrame, batch_id: int) -> None:
+        log.note(batch, batch_id)
+        if batch_id == 1:
+            first.update(log.seen)
+            raise RuntimeError("sink is full")
+
+    read = rows(log, maxOffsetsPerTrigger="200", kafka_group_id=GROUP)
+    with pytest.raises(StreamingQueryException, match="sink is full"):
+        log.run(read, failing)
+    assert committed(log.cluster) == {0: 100, 1: 100}
+    log.produce(10)
+    log.run(read, log.note)
+    assert log.seen[1] == first[1]
+    assert log.noted == all_of(510)
+    assert committed(log.cluster) == {0: 255, 1: 255}
+
+
+def test_the_first_batch_runs_again_with_the_same_records_though_latest_has_moved(
+    log: Any, reading: Any
+) -> None:
+    """Spark logs ends of batches only, and asks for the very start again after a crash."""
+    log.produce(10)
+    before = reading(startingOffsets="latest")
+    start = before.initialOffset()
+    assert before.initialOffset() == start
+    log.produce(4)
+    end = json.loads(json.dumps(before.latestOffset(start, ReadAllAvailable())))
+    assert planned(before, start, end) == [(0, 5, 6), (1, 5, 6)]
+    log.produce(6)
+    after = reading(startingOffsets="latest")
+    assert after.initialOffset() != start
+    assert planned(after, after.initialOffset(), end) == [(0, 5, 6), (1, 5, 6)]
+    following = after.latestOffset(end, ReadAllAvailable())
+    assert planned(after, end, following) == [(0, 7, 9), (1, 7, 9)]
+
+
+def test_partitions_and_topics_that_are_new_are_read_from_their_start(
+    log: Any, reading: Any
+) -> None:
+    reader = reading(subscribePattern="t|u.*", subscribe=" ", startingOffsets="latest")
+    log.produce(4)
+    start = reader.initialOffset()
+    assert start["offsets"] == {"t": {"0": 2, "1": 2}}
+    add_partitions(log.cluster, "t", 3)
+    create_topic(log.cluster, "u1", 1)
+    create_topic(log.cluster, "other", 1)
+    log.produce(2)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end["offsets"] == {"t": {"0": 3, "1": 3, "2": 0}, "u1": {"0": 0}}
+    assert planned(reader, start, end) == [(0, 2, 2), (1, 2, 2)]
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_only_assigned_partitions_are_read(log: Any) -> None:
+    log.produce(10)
+    del log.log_options["subscribe"]
+    log.run(rows(log, assign='{"t":[1]}'), log.note)
+    assert log.noted == [(1, offset) for offset in range(5)]
+
+
+def test_available_now_ends_though_records_keep_coming(log: Any, all_of: Any) -> None:
+    log.produce(100)
+
+    def producing(batch: DataFrame, batch_id: int) -> None:
+        log.note(batch, batch_id)
+        log.produce(20)
+
+    read = rows(log, maxOffsetsPerTrigger="50", minOffsetsPerTrigger="40")
+    log.run(read, producing)
+    assert log.noted == all_of(100)
+
+
+def test_small_batches_wait_until_enough_is_there(log: Any, reading: Any) -> None:
+    reader = reading(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="50", maxTriggerDelay="1d")
+    log.produce(4)
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, ReadMaxRows(50))
+    assert first["offsets"] == {"t": {"0": 2, "1": 2}}, "the first batch does not wait"
+    log.produce(8)
+    assert reader.latestOffset(first, ReadMaxRows(50)) == first
+    log.produce(2)
+    assert reader.latestOffset(first, ReadMaxRows(50))["offsets"] == {"t": {"0": 7, "1": 7}}
+
+
+def test_a_least_size_alone_is_a_limit_that_spark_passes_back(log: Any, all_of: Any) -> None:
+    log.produce(20)
+    log.start(rows(log, minOffsetsPerTrigger="10"), log.note)
+    log.until(lambda: log.noted == all_of(20))
+
+
+def test_a_commit_that_fails_is_a_warning_and_no_more(
+    log: Any, reading: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody else's consumers are at work in the group."""
+    log.produce(4)
+    member = Consumer({"bootstrap.servers": log.servers, "group.id": GROUP})
+    member.subscribe(["t"])
+    log.until(lambda: member.poll(0.1) is not None or member.assignment())
+    reader = reading(kafka_group_id=GROUP)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) != start
+    member.close()
+    assert f"offsets were not committed to group {GROUP}" in caplog.text
+    assert "goes on from its checkpoint" in caplog.text
+    assert "UNKNOWN_MEMBER_ID" in caplog.text
+
+
+def test_a_prefix_for_groups_is_told_to_have_no_effect(
+    reading: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    reading(groupIdPrefix="team").initialOffset()
+    assert "groupIdPrefix 'team' has no effect" in caplog.text
+
+
+def test_a_topic_that_is_not_there_is_told_with_a_remedy(log: Any, reading: Any) -> None:
+    with pytest.raises(OptionError, match="has no u, v; create it, or correct the name"):
+        reading(subscribe="t,u,v").initialOffset()
+    del log.log_options["subscribe"]
+    with pytest.raises(OptionError, match="has no t-7;"):
+        reading(assign='{"t":[0,7]}').initialOffset()
+
+
+def test_offsets_must_name_all_partitions(reading: Any) -> None:
+    with pytest.raises(OptionError, match="t-1 is missing; use -2 for earliest"):
+        reading(startingOffsets='{"t":{"0":5}}').initialOffset()
+    with pytest.raises(OptionError, match="t-2 is not there"):
+        reading(startingOffsets='{"t":{"0":-2,"1":-1,"2":0}}').initialOffset()
+
+
+class TestLoss:
+    """Records that were removed before they were read."""
+
+    @staticmethod
+    def remove(log: Any) -> None:
+        """Of 10 records of partition 0, the first 7."""
+        delete_records(log.cluster, {("t", 0): 7})
+
+    def test_a_query_fails_and_names_what_was_lost(self, log: Any) -> None:
+        log.produce(4)
+        log.run(rows(log), log.note)
+        log.produce(16)
+        self.remove(log)
+        with pytest.raises(
+            StreamingQueryException, match=r"t-0: offsets 2 to 6 were removed .* failOnDataLoss"
+        ):
+            log.run(rows(log), log.note)
+
+    def test_or_goes_on_with_what_is_there(self, log: Any) -> None:
+        log.produce(4)
+        log.run(rows(log), log.note)
+        log.produce(16)
+        self.remove(log)
+        log.run(rows(log, failOnDataLoss="false"), log.note)
+        kept = [offset for offset in range(10) if offset not in range(2, 7)]
+        assert log.noted == [*((0, o) for o in kept), *((1, o) for o in range(10))]
+
+    def test_and_tells_it_once(
+        self, log: Any, reading: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        log.produce(20)
+        self.remove(log)
+        reader = reading(failOnDataLoss="false", startingOffsets='{"t":{"0":2,"1":10}}')
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadMaxRows(2))
+        assert planned(reader, start, end) == [(0, 7, 8)]
+        assert reader.latestOffset(end, ReadMaxRows(2))["offsets"] == {"t": {"0": 10, "1": 10}}
+        told = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+        assert told == [
+            "records were lost before they were read: t-0: offsets 2 to 6 were removed (retention "
+            "or deletion); it is read from offset 7, as failOnDataLoss is false"
+        ]
+
+    def test_a_batch_that_runs_again_says_what_it_misses(self, log: Any, reading: Any) -> None:
+        log.produce(20)
+        before = reading()
+        start = before.initialOffset()
+        end = before.latestOffset(start, ReadAllAvailable())
+        assert planned(before, start, end) == [(0, 0, 9), (1, 0, 9)]
+        self.remove(log)
+        with pytest.raises(DataLost, match="t-0: of offsets 0 to 9 some are not there"):
+            planned(reading(), start, end)
+        lenient = reading(failOnDataLoss="false")
+        assert planned(lenient, start, end) == [(0, 7, 9), (1, 0, 9)]
+
+    def test_a_task_that_finds_less_than_was_planned(self, log: Any, reading: Any) -> None:
+        log.produce(20)
+        schema = rows(log).schema
+        for lenient, reader in ((False, reading()), (True, reading(failOnDataLoss="false"))):
+            reader._schema = schema
+            start = reader.initialOffset()
+            end = {**start, "offsets": {"t": {"0": 10, "1": 10}}, "from": {"t": {"0": 2, "1": 10}}}
+            reader.latestOffset(start, ReadAllAvailable())  # so that nothing is checked again
+            self.remove(log)
+            (task,) = reader.partitions(start, end)
+            if lenient:
+                found = [o for batch in reader.read(task) for o in batch["offset"].to_pylist()]
+                assert found == [7, 8, 9]
+            else:
+                with pytest.raises(DataLost, match=r"2 to 6 were removed .*Nothing was skipped"):
+                    list(reader.read(task))
+
+    def test_a_topic_that_was_made_again_is_told_however_long_it_is(
+        self, log: Any, reading: Any
+    ) -> None:
+        log.produce(10)
+        reader = reading()
+        end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        delete_topic(log.cluster, "t")
+        create_topic(log.cluster, "t", 2)
+        log.produce(40)
+        with pytest.raises(DataLost, match="its topic was deleted and created again after offset"):
+            reader.latestOffset(end, ReadAllAvailable())
+        lenient = reading(failOnDataLoss="false")
+        following = lenient.latestOffset(end, ReadAllAvailable())
+        assert planned(lenient, end, following) == [(0, 0, 19), (1, 0, 19)]
+        assert lenient.latestOffset(following, ReadAllAvailable()) == following
+
+    def test_a_topic_that_is_gone(self, log: Any, reading: Any) -> None:
+        log.produce(10)
+        reader = reading()
+        end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        delete_topic(log.cluster, "t")
+        with pytest.raises(DataLost, match="t-0: it is gone; it was read up to offset 5"):
+            reader.latestOffset(end, ReadAllAvailable())
+        lenient = reading(failOnDataLoss="false")
+        following = lenient.latestOffset(end, ReadAllAvailable())
+        assert following["offsets"] == {}
+        create_topic(log.cluster, "t", 2)
+        log.produce(4)
+        latest = lenient.latestOffset(following, ReadAllAvailable())
+        assert planned(lenient, following, latest) == [(0, 0, 1), (1, 0, 1)]
+
+    def test_an_offset_beyond_the_end_is_asked_for_again_before_it_is_called_lost(
+        self, log: Any, reading: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        log.produce(10)
+        given = {"startingOffsets": '{"t":{"0":9,"1":5}}', "fetchOffset_retryIntervalMs": "1"}
+        reader = reading(**given)
+        start = reader.initialOffset()
+        with pytest.raises(DataLost, match="t-0: offsets 5 to 8 are beyond the end of the log"):
+            reader.latestOffset(start, ReadAllAvailable())
+        assert caplog.text.count("asking again") == 3
+        lenient = reading(failOnDataLoss="false", **given)
+        end = lenient.latestOffset(start, ReadAllAvailable())
+        assert end["offsets"] == {"t": {"0": 5, "1": 5}}
+        assert planned(lenient, start, end) == []
+
+
+def test_the_checkpoint_of_a_queue_is_refused(reading: Any, tmp_path: Path) -> None:
+    queue = {"v": 1, "session": "s", "seq": 3, "ranges": []}
+    with pytest.raises(ValueError, match="start with a new checkpoint"):
+        reading().latestOffset(queue, ReadAllAvailable())
