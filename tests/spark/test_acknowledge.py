@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -66,8 +65,7 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> Staged:
             assert part == ""
             found.append((self.session, self.epoch, seq, dispositions))
 
-    # The package exports a function of the module's name, which hides the module as an attribute.
-    monkeypatch.setattr(import_module("headrace.spark.dispositions"), "Lease", Recorder)
+    monkeypatch.setattr("headrace.spark.queue.handle.Lease", Recorder)
     return found
 
 
