@@ -25,7 +25,7 @@ from .halting_driver import Case, Program
 
 DEAD_LETTERS = "dlq.all"
 PARTITIONS = 2
-WAIT_S = 240
+WAIT_S = 280
 
 
 @contextmanager

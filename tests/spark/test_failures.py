@@ -20,7 +20,7 @@ from .driver_process import complaints, driver, not_reached, prepare, unfinished
 from .halting_driver import Case
 
 pytestmark = pytest.mark.spark
-RECORDS = 240
+RECORDS = 160
 LOCK_MS, SHORT_LOCK_MS = 60_000, 2_000
 Batches = Mapping[int, list[tuple[int, int]]]
 
