@@ -49,7 +49,7 @@ class Holder(Protocol):
         """Whether nothing below `until` is left for this query to acquire."""
 
     def standing(self) -> Standing:
-        """The group's lag beside the batch that was acquired last, and what became of records."""
+        """What the group has left beside the batch, and what became of records."""
 
     def close(self) -> None:
         """End it. What becomes of the records held is told by the class."""
