@@ -124,12 +124,13 @@ class Reader:
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
         environment.pop("SPARK_HOME", None)
-        self._log = tempfile.TemporaryFile("w+")
-        self._process = subprocess.Popen(
-            [python, Path(__file__).with_name("spark_reader.py"), _jars()],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
-            env=environment,
-        )  # fmt: skip
+        self._log = broker.folder / "spark.txt"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [python, Path(__file__).with_name("spark_reader.py"), _jars()],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                env=environment,
+            )  # fmt: skip
         assert self._line() == "begun", "what comes first"
 
     def __enter__(self) -> "Reader":
@@ -139,7 +140,6 @@ class Reader:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(60)
-        self._log.close()
 
     def run(self, source: str, topic: str, batch: int, *select: str, **options: str) -> Told:
         """A query of all of a topic by `jvm`, `log` or `queue`; options with `_` for `.`."""
@@ -168,8 +168,7 @@ class Reader:
         assert self._process.stdout is not None
         line = self._process.stdout.readline().strip()
         if not line:
-            self._log.seek(0)
-            sys.exit(f"Spark ended:\n{self._log.read()[-3000:]}")
+            sys.exit(f"Spark ended:\n{self._log.read_text()[-3000:]}")
         return line
 
 
