@@ -124,13 +124,14 @@ class Reader:
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
         environment.pop("SPARK_HOME", None)
-        self._process = subprocess.Popen(
-            [python, Path(__file__).with_name("spark_reader.py"), _jars()],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env=environment,
-        )  # fmt: skip
-        if self._line() != "begun":
-            sys.exit("Spark did not start")
+        self._log = broker.folder / "spark.txt"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [python, Path(__file__).with_name("spark_reader.py"), _jars()],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                env=environment,
+            )  # fmt: skip
+        assert self._line() == "begun", "what comes first"
 
     def __enter__(self) -> "Reader":
         return self
@@ -167,7 +168,7 @@ class Reader:
         assert self._process.stdout is not None
         line = self._process.stdout.readline().strip()
         if not line:
-            sys.exit("Spark ended")
+            sys.exit(f"Spark ended:\n{self._log.read_text()[-3000:]}")
         return line
 
 

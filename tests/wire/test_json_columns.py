@@ -54,7 +54,7 @@ def plain(copied: Any) -> Any:
 def decoder(request: pytest.FixtureRequest, plain: ModuleType) -> ModuleType:
     if request.param == "plain":
         return plain
-    if not (_codec_json.COMPILED and _codec_json_times.COMPILED):
+    if not json_columns.IS_COMPILED:
         pytest.skip(
             "the kernel is not compiled here: install a C compiler, then `pip install -e .`"
         )

@@ -16,6 +16,7 @@ from typing import Any
 import cython
 
 COMPILED = bool(cython.compiled)
+LAYOUT = 2  # of what callers pass; a build of another is out of date
 
 # Why a record is refused; `columns_compiled` has the words.
 _BAD_VARINT = 1

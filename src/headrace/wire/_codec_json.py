@@ -15,6 +15,7 @@ from typing import Any
 import cython
 
 COMPILED = bool(cython.compiled)
+LAYOUT = 1  # of what callers pass; a build of another is out of date
 
 # What a field is. INTEGER has a least and a greatest value; cells hold what is named.
 INTEGER = _INTEGER = 1

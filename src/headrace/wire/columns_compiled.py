@@ -27,7 +27,11 @@ from headrace.wire.primitives import Buffer
 
 Table = npt.NDArray[np.int64]
 
-COMPILED = bool(_codec.COMPILED and _codec_encode.COMPILED)
+# A build from before the source was updated may be lying there: numpy is slower, but right.
+_LAYOUT = 2
+COMPILED = bool(
+    _codec.COMPILED and _codec_encode.COMPILED and getattr(_codec, "LAYOUT", None) == _LAYOUT
+)
 _REFUSALS = (  # by the kernel's number
     "",
     "varint",

@@ -19,7 +19,10 @@ except ImportError:  # neither the kernel nor the Cython that would run its sour
     IS_COMPILED = False
 else:
     IS_COMPILED = (
-        kernel.COMPILED and times.COMPILED and os.environ.get("HEADRACE_KERNEL") != "numpy"
+        kernel.COMPILED
+        and times.COMPILED
+        and getattr(kernel, "LAYOUT", None) == 1  # else a build from before an update lies there
+        and os.environ.get("HEADRACE_KERNEL") != "numpy"
     )
 
 Bools = npt.NDArray[np.bool_]
