@@ -13,10 +13,13 @@ from headrace.client.errors import BrokerError, ClientError
 from headrace.client.leases import Lease, describe
 from headrace.spark.log_lines import show
 from headrace.spark.options import connect
+from headrace.spark.progress import Standing
+from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
 from headrace.spark.queue.redriven import Subscription
-from headrace.wire.leases import CommitResponse, Range
+from headrace.spark.queue.standing import Tally
+from headrace.wire.leases import Bound, CommitResponse, Range
 
 LOG = logging.getLogger(__name__)
 
@@ -34,12 +37,15 @@ class Driver:
         self._cluster = connect(options)
         self._lease = Lease(self._cluster, options.group, session)
         self._subscription = Subscription(self._cluster, options)
+        self._bounds: tuple[Bound, ...] = ()
+        self._tally = Tally(options)
         self._subscription.appeared()
         self._open()
 
     def _open(self) -> None:
         opened = self._subscription.open(self._lease)
         self._committed = opened.committed
+        self._replayed = frozenset(opened.outstanding)
         self._held = max(opened.outstanding, default=opened.committed)
         self._keeper = _Keeper(self._options, self._lease, opened.lock_ms)
         if opened.outstanding:
@@ -57,8 +63,11 @@ class Driver:
         )
 
     def handle(self, seq: int) -> str:
-        """The lease as a short text for the `lease` column; `acknowledge` reads it back."""
-        return f"{self.session}/{self._lease.epoch}/{seq}"
+        """The lease as a short text for the `lease` column; `acknowledge` reads it back.
+
+        It says whether the batch was another driver's: that one may have died of a record in it.
+        """
+        return Handle(self.session, self._lease.epoch, seq, replayed=seq in self._replayed).text
 
     def follows(self, seq: int) -> None:
         """Raises: ClientError when a checkpoint that ends at `seq` is older than the session."""
@@ -86,6 +95,7 @@ class Driver:
             return
         settled = self._lease.commit(seq)
         self._committed = seq
+        self._tally.settled(settled)
         if self._held <= seq:
             self._keeper.rest()
         self._report(seq, settled)
@@ -95,7 +105,8 @@ class Driver:
         if self._subscription.appeared():
             self._keeper.stop()  # it renews under the epoch that ends here
             self._open()
-        ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms)
+        ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms, self._bounds)
+        self._tally.acquired(ranges)
         if ranges:
             self._held = seq
             self._keeper.hold()
@@ -117,7 +128,11 @@ class Driver:
         LOG.debug("number %d holds %s", batch.seq, batch.ranges)
 
     def has_reached(self, until: dict[tuple[str, int], int]) -> bool:
-        """Whether nothing below `until` is left for this session to acquire."""
+        """Whether nothing below `until` is left for this session, which acquires no more than that.
+
+        Records that wait for the end of a delay are not waited for.
+        """
+        self._bounds = tuple(Bound(*place, end) for place, end in until.items())
         found = describe(self._cluster, self._options.group)
         state = {(one.topic, one.partition): one for one in found}
         for place, target in until.items():
@@ -127,6 +142,10 @@ class Driver:
             if any(run.state == _AVAILABLE and run.first < target for run in runs):
                 return False
         return True
+
+    def standing(self) -> Standing:
+        """The group's lag beside the batch that was acquired last, and what became of records."""
+        return self._tally.standing(self._cluster)
 
     def close(self) -> None:
         """Stop the keeper and close connections; nothing is released."""

@@ -29,6 +29,8 @@ class QueueOptions(ReadOptions):
     include_redriven: bool = True
     acquire_wait_ms: int = 200
 
+    CAN_REJECT = True
+
     @property
     def who(self) -> str:
         return self.group
