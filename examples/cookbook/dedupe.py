@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from flights_source import FLIGHT, KEY, arguments, flight_of, records, session, through
+from flights_source import FLIGHT, KEY, arguments, flight_of, queue, session, through
 from headrace.spark import acknowledge, each_record
 
 GROUP = "cookbook-dedupe"
@@ -28,7 +28,7 @@ def run(spark: SparkSession, bootstrap: str, out: str) -> None:
             fresh = fresh.join(known, KEY, "left_anti")
         fresh.write.mode("overwrite").parquet(str(table / f"batch_id={batch_id}"))
 
-    flights = each_record(records(spark, bootstrap, GROUP), flight_of, FLIGHT)
+    flights = each_record(queue(spark, bootstrap, GROUP), flight_of, FLIGHT)
     through(flights, acknowledge(write, bootstrap_servers=bootstrap, group=GROUP), out)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from headrace.spark import IncomingRecord, Reject, local_session
 
@@ -34,18 +35,21 @@ def session(name: str) -> SparkSession:
     return spark
 
 
-def records(spark: SparkSession, bootstrap: str, group: str) -> DataFrame:
-    """The records of the topic `flights` that `group` has not finished."""
+def topic(spark: SparkSession, bootstrap: str) -> DataStreamReader:
+    """The topic `flights` from its beginning, to be read as a queue or as a log."""
     return (
         spark.readStream.format("headrace")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", "flights")
-        .option("share.group.id", group)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", 2000)
-        .option("includeDelivery", "true")
-        .load()
     )
+
+
+def queue(spark: SparkSession, bootstrap: str, group: str) -> DataFrame:
+    """The records that the share group has not finished, ready for a verdict on each."""
+    reader = topic(spark, bootstrap).option("share.group.id", group)
+    return reader.option("includeDelivery", "true").load()
 
 
 def flight_of(record: IncomingRecord) -> dict[str, Any]:
@@ -59,7 +63,7 @@ def flight_of(record: IncomingRecord) -> dict[str, Any]:
 def departed(records: DataFrame) -> DataFrame:
     """The flights that left, by Spark's own functions: for queries that keep state.
 
-    What is no flight is filtered away, and so accepted.
+    What is no flight is filtered away; a share group takes it for accepted.
     """
     flight = f.from_json(f.col("value").cast("string"), FLIGHT)
     return records.select(flight.alias("flight")).select("flight.*").where("dep_time IS NOT NULL")

@@ -7,7 +7,7 @@ rows that are set aside, and what a query drops is accepted.
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from flights_source import FLIGHT, arguments, flight_of, records, session, through
+from flights_source import FLIGHT, arguments, flight_of, queue, session, through
 from headrace.demo.flights import airlines_csv, planes_csv
 from headrace.spark import acknowledge, each_record
 
@@ -25,7 +25,7 @@ def run(spark: SparkSession, bootstrap: str, out: str) -> None:
         whole = known.join(f.broadcast(models), "tailnum", "left")
         whole.write.mode("overwrite").parquet(f"{out}/flights/batch_id={batch_id}")
 
-    flights = each_record(records(spark, bootstrap, GROUP), flight_of, FLIGHT)
+    flights = each_record(queue(spark, bootstrap, GROUP), flight_of, FLIGHT)
     through(flights, acknowledge(write, bootstrap_servers=bootstrap, group=GROUP), out)
 
 

@@ -6,7 +6,7 @@ Each write replaces the folder of its batch: a batch that is run again leaves no
 
 from pyspark.sql import DataFrame, SparkSession
 
-from flights_source import FLIGHT, arguments, flight_of, records, session, through
+from flights_source import FLIGHT, arguments, flight_of, queue, session, through
 from headrace.spark import acknowledge, each_record
 
 GROUP = "cookbook-multi-sink"
@@ -21,7 +21,7 @@ def run(spark: SparkSession, bootstrap: str, out: str) -> None:
         late = rows.where(rows.dep_delay >= LATE_MINUTES)
         late.write.mode("overwrite").partitionBy("origin").json(f"{out}/late/batch_id={batch_id}")
 
-    flights = each_record(records(spark, bootstrap, GROUP), flight_of, FLIGHT)
+    flights = each_record(queue(spark, bootstrap, GROUP), flight_of, FLIGHT)
     sink = acknowledge(write, bootstrap_servers=bootstrap, group=GROUP, persist=True)
     through(flights, sink, out)
 

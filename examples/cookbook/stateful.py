@@ -1,4 +1,4 @@
-"""Which planes are due for an inspection: each time they have been in the air for 25 hours.
+"""Which planes are due for an inspection: each time they have been in the air for ten hours.
 
 `transformWithState` keeps the minutes of each plane. A total does not care for the order in which
 flights come, which a queue does not promise.
@@ -10,10 +10,10 @@ from typing import Any
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from flights_source import arguments, departed, into, records, session
+from flights_source import arguments, departed, into, queue, session
 
 GROUP = "cookbook-stateful"
-MINUTES = 25 * 60
+MINUTES = 10 * 60
 INSPECTION = "tailnum string, inspection int"
 STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -38,7 +38,7 @@ class Inspections(StatefulProcessor):
 def run(spark: SparkSession, bootstrap: str, out: str) -> None:
     """Until nothing is left."""
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", STORE)
-    flights = departed(records(spark, bootstrap, GROUP)).where("tailnum IS NOT NULL")
+    flights = departed(queue(spark, bootstrap, GROUP)).where("tailnum IS NOT NULL")
     due = flights.groupBy("tailnum").transformWithState(
         Inspections(), INSPECTION, outputMode="append", timeMode="none"
     )

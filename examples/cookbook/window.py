@@ -1,14 +1,14 @@
 """Departures a day from each airport, written when the watermark says that a day is over.
 
-The records are accepted when their batch is committed: from then on they live in Spark's state, in
-the checkpoint. A queue keeps no order among partitions, and a released record comes later than its
-neighbours: the watermark has to wait for them.
+A watermark trusts that records come about in the order of their times. A queue promises no order:
+a released record comes after its neighbours, and other members of the group take some in between.
+So this program reads the topic as a log, all partitions at the same pace.
 """
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from flights_source import arguments, departed, into, records, session
+from flights_source import arguments, departed, into, session, topic
 
 GROUP = "cookbook-window"
 LATE = "1 day"
@@ -16,8 +16,9 @@ LATE = "1 day"
 
 def run(spark: SparkSession, bootstrap: str, out: str) -> None:
     """Until nothing is left; days that may still grow stay in the state for the next run."""
+    log = topic(spark, bootstrap).option("kafka.group.id", GROUP).load()
     days = (
-        departed(records(spark, bootstrap, GROUP))
+        departed(log)
         .withWatermark("time_hour", LATE)
         .groupBy(f.window("time_hour", "1 day").alias("day"), "origin")
         .agg(f.count("*").alias("departures"), f.avg("dep_delay").alias("late"))

@@ -21,11 +21,10 @@ from headrace.demo.evidence import collect, dead_letters
 from headrace.demo.run import finished, settled
 
 from . import halting_driver
-from .halting_driver import Case, Program
+from .halting_driver import PARTITIONS, Case, Program
 
 DEAD_LETTERS = "dlq.all"
-PARTITIONS = 2
-WAIT_S = 240
+WAIT_S = 280
 
 
 @contextmanager

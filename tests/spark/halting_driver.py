@@ -13,12 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -35,11 +36,15 @@ from headrace.spark import (
     each_record,
     local_session,
 )
+from headrace.spark.log.options import LogOptions
+from headrace.spark.log.position import Position
+from headrace.spark.log.stream import LogStream, Part
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import ShareReader, Task
 
-RECORDS_A_BATCH = 100
+PARTITIONS, RECORDS_A_BATCH = 2, 100
 HALTING = "halting"
+Sink = Callable[[DataFrame, int], None]
 _LOOK_EVERY_S = 0.02
 _TOO_SLOW = "Python worker failed to connect back"
 
@@ -48,14 +53,16 @@ _TOO_SLOW = "Python worker failed to connect back"
 class Case:
     """One query: its share group and topic are called `name`.
 
-    `point` is where its batch number `batch` stands still, empty for nowhere; `life` names
-    checkpoint and output, so that a query can be another one of the same group.
+    It reads a queue or, in the mode "log", a log. `point` is where its batch number `batch` stands
+    still, empty for nowhere; `life` names checkpoint and output, so that a query can be another one
+    of the same group.
     """
 
     name: str
     point: str
     batch: int = 1
     life: str = "first"
+    mode: str = "queue"
 
     def checkpoint(self, folder: Path) -> Path:
         return folder / self.name / f"checkpoint-{self.life}"
@@ -98,37 +105,65 @@ def up(folder: Path, driver: int) -> Path:
     return folder / f"up-{driver}"
 
 
-class HaltingReader(ShareReader):
-    """The reader of the product; its numbers are one ahead of Spark's batch ids."""
+class Halting(DataSourceStreamReader):
+    """Mixed into a reader of the product. A number is the batch id of what ends at an offset."""
 
-    def __init__(self, options: QueueOptions, schema: StructType, halt: Halt) -> None:
-        super().__init__(options, schema)
-        self._halt = halt
+    halt: Halt
+
+    def number(self, offset: dict[str, Any]) -> int:
+        raise NotImplementedError
+
+    def number_of_task(self, partition: InputPartition) -> int:
+        raise NotImplementedError
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        self._halt.at("logged", start["seq"] - 1)
-        end = super().latestOffset(start, limit)
-        self._halt.at("acquired", end["seq"] - 1)
-        self._halt.at("settled", start["seq"] - 1)
+        above: Any = super()
+        before = self.number(start)
+        self.halt.at("logged", before)
+        end: dict[str, Any] = above.latestOffset(start, limit)
+        self.halt.at("acquired", self.number(end))
+        self.halt.at("settled", before)
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        tasks = super().partitions(start, end)
-        self._halt.at("planned", end["seq"] - 1)
+        above: Any = super()
+        tasks: list[InputPartition] = above.partitions(start, end)
+        self.halt.at("planned", self.number(end))
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Task)
-        batch = int(partition.lease.rpartition("/")[2]) - 1
-        for rows in super().read(partition):
+        above: Any = super()
+        for rows in above.read(partition):
             half = rows.num_rows // 2
             yield rows.slice(0, half)
-            self._halt.at("task", batch)
+            self.halt.at("task", self.number_of_task(partition))
             yield rows.slice(half)
 
 
+class HaltingQueue(Halting, ShareReader):
+    """Its own numbers are one ahead of Spark's."""
+
+    def number(self, offset: dict[str, Any]) -> int:
+        return int(offset["seq"]) - 1
+
+    def number_of_task(self, partition: InputPartition) -> int:
+        assert isinstance(partition, Task)
+        return int(partition.lease.rpartition("/")[2]) - 1
+
+
+class HaltingLog(Halting, LogStream):
+    """A log has no numbers, but every batch before the last is of one size."""
+
+    def number(self, offset: dict[str, Any]) -> int:
+        return -(-sum(Position.from_json(offset).offsets.values()) // RECORDS_A_BATCH) - 1
+
+    def number_of_task(self, partition: InputPartition) -> int:
+        assert isinstance(partition, Part)
+        return partition.offsets.first * PARTITIONS // RECORDS_A_BATCH
+
+
 class HaltingDataSource(HeadraceDataSource):
-    """The source, with the four options of a `Halt`."""
+    """The source, with one option more: the fields of a `Halt`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         given = {name: value for name, value in options.items() if name != HALTING}
@@ -139,11 +174,16 @@ class HaltingDataSource(HeadraceDataSource):
     def name(cls) -> str:
         return HALTING
 
-    def streamReader(self, schema: StructType) -> ShareReader:
-        options = QueueOptions.parse(self._given)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         assert self._halt is not None
         up(Path(self._halt.folder), self._halt.driver).touch()
-        return HaltingReader(options, schema, self._halt)
+        reader: HaltingQueue | HaltingLog
+        if QueueOptions.wanted(self._given):
+            reader = HaltingQueue(QueueOptions.parse(self._given), schema)
+        else:
+            reader = HaltingLog(LogOptions.parse(self._given).for_stream(), schema)
+        reader.halt = self._halt
+        return reader
 
 
 def judge(record: IncomingRecord) -> dict[str, Any]:
@@ -155,9 +195,7 @@ def judge(record: IncomingRecord) -> dict[str, Any]:
     return {"number": number}
 
 
-def halting_sink(
-    halt: Halt, output: Path, judged: Callable[..., Callable[[DataFrame, int], None]]
-) -> Callable[[DataFrame, int], None]:
+def halting_sink(halt: Halt, output: Path, judged: Callable[[Sink], Sink]) -> Sink:
     """A sink of one folder a batch that stands still around its write; `judged` goes around it.
 
     Each write that came to its end is a line in `writes`, whatever became of its batch later.
@@ -185,29 +223,29 @@ def writer(spark: SparkSession, bootstrap: str, folder: Path, case: Case) -> Dat
     home = folder / case.name
     home.mkdir(parents=True, exist_ok=True)
     halt = Halt(str(home), os.getpid(), case.point, case.batch)
-    records = (
+    reader = (
         spark.readStream.format(HALTING)
         .option(HALTING, json.dumps([halt.folder, halt.driver, halt.point, halt.batch]))
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", case.name)
-        .option("share.group.id", case.name)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", RECORDS_A_BATCH)
         .option("minPartitions", 2)
-        .option("includeDelivery", "true")
-        .load()
     )
-
-    def judged(write: Any) -> Callable[[DataFrame, int], None]:
-        return acknowledge(
-            write, bootstrap_servers=bootstrap, group=case.name, keep_bookkeeping=True
+    if case.mode == "log":
+        rows = reader.option("kafka.group.id", case.name).load().select("partition", "offset")
+        sink = halting_sink(halt, case.output(folder), lambda write: write)
+    else:
+        rows = reader.option("share.group.id", case.name).option("includeDelivery", "true").load()
+        rows = each_record(rows, judge, "number int")
+        told = partial(
+            acknowledge, bootstrap_servers=bootstrap, group=case.name, keep_bookkeeping=True
         )
-
+        sink = halting_sink(halt, case.output(folder), told)
     return (
-        each_record(records, judge, "number int")
-        .writeStream.queryName(f"{case.name} {case.life}")
+        rows.writeStream.queryName(f"{case.name} {case.life}")
         .option("checkpointLocation", str(case.checkpoint(folder)))
-        .foreachBatch(halting_sink(halt, case.output(folder), judged))
+        .foreachBatch(sink)
     )
 
 
@@ -231,27 +269,34 @@ def main(program: Program) -> None:
     cases = [Case(*one) for one in program.cases]
     folder = Path(program.folder)
     writers = [writer(spark, program.bootstrap, folder, case) for case in cases]
-    queries = []
-    for case, one in zip(cases, writers, strict=True):
-        queries.append(one.start())
-        # One at a time: each has a Python process to start.
-        while queries[-1].isActive and not up(folder / case.name, os.getpid()).exists():
-            time.sleep(_LOOK_EVERY_S)
-    supervise(writers, queries)
+    signs = [up(folder / case.name, os.getpid()) for case in cases]
+    supervise(list(zip(writers, signs, strict=True)))
 
 
-def supervise(writers: list[DataStreamWriter], queries: list[StreamingQuery]) -> None:
-    """Until a query fails. One whose Python process had no time to start is started again, as
-    Spark gives those ten seconds, which a busy machine may not have.
+def supervise(doings: list[tuple[DataStreamWriter, Path]]) -> None:
+    """Start all queries, and keep them running until one fails.
+
+    One whose Python process had no time to start is started again: Spark gives those ten seconds,
+    which a busy machine may not have.
     """
+    queries = [begun(*one) for one in doings]
     while True:
         for number, query in enumerate(queries):
             failed = query.exception()
             if failed is not None and _TOO_SLOW not in str(failed):
                 raise failed
             if not query.isActive:
-                queries[number] = writers[number].start()
+                queries[number] = begun(*doings[number])
         time.sleep(_LOOK_EVERY_S)
+
+
+def begun(writer: DataStreamWriter, sign: Path) -> StreamingQuery:
+    """The query, started: one at a time, as each has a Python process to start."""
+    sign.unlink(missing_ok=True)
+    query = writer.start()
+    while query.isActive and not sign.exists():
+        time.sleep(_LOOK_EVERY_S)
+    return query
 
 
 if __name__ == "__main__":

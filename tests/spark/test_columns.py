@@ -13,7 +13,7 @@ from headrace.spark.columns import Columns, check_schema, schema_of
 from headrace.spark.ddl import schema_from
 from headrace.spark.options import OptionError, ReadOptions
 from headrace.spark.queue.options import QueueOptions
-from headrace.wire.columns import SCHEMA
+from headrace.wire.columns import SCHEMA, Wanted
 from headrace.wire.leases import Disposition, Range, Verdict
 
 LOG = ReadOptions(bootstrap_servers="127.0.0.1:1")
@@ -122,6 +122,23 @@ def test_a_value_that_is_not_as_it_should_be_is_a_row_with_its_reason() -> None:
         ],
         [],
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (LOG, Wanted(headers=False, keys=True, values=True)),
+        (replace(LOG, include_headers=True), Wanted(headers=True, keys=True, values=True)),
+        (replace(LOG, columns=("offset",)), Wanted(headers=False, keys=False, values=False)),
+        (replace(JSON, columns=("value",)), Wanted(headers=False, keys=False, values=True)),
+        (
+            replace(JSON, columns=("value",), value_schema=schema_from("key int, headers int")),
+            Wanted(headers=False, keys=False, values=True),
+        ),
+    ],
+)
+def test_only_pieces_that_are_shown_are_looked_at(options: ReadOptions, wanted: Wanted) -> None:
+    assert Columns(options, schema_of(options, delivery=False), "").wanted == wanted
 
 
 def test_in_a_queue_it_may_be_rejected_instead() -> None:

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 
 from headrace.spark.options import OptionError, ReadOptions
 from headrace.spark.values import Values
+from headrace.wire.columns import Wanted
 from headrace.wire.leases import Disposition, Range, Verdict
 
 VALUE_ERROR = "value_error"
@@ -107,6 +108,12 @@ class Columns:
         self._lease = lease
         self._values = None if options.value_schema is None else Values(options)
         self._rejects = options.rejects
+        shown = {one.name for one in schema.fields if one in (*_KAFKA, *_HEADERS)}
+        self.wanted = Wanted(
+            headers="headers" in shown,
+            keys="key" in shown,
+            values="value" in shown or self._values is not None,
+        )
 
     def rows(self, batch: pa.RecordBatch, held: Sequence[Range]) -> pa.RecordBatch:
         """The rows of a batch of records, all from the topic partition of `held`."""

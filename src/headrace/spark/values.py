@@ -1,5 +1,8 @@
 """The values of records as typed columns: quickly where values are usual, else one at a time."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -7,10 +10,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructType
 
 from headrace.spark.options import ReadOptions
-from headrace.spark.values_json import Misfit, converter
+from headrace.spark.values_json import Misfit, converter, field_converter
 from headrace.wire import json_columns
 
 Columns = dict[str, pa.Array]
+Convert = Callable[[str], Any]
 Reasons = dict[int, str]
 
 
@@ -25,7 +29,13 @@ class Values:
         self._schema = to_arrow_schema(wanted, timezone="UTC")
         self._convert = converter(wanted)
         self._nothing = (None,) * len(wanted.fields)
-        self._is_flat = json_columns.can_decode(self._schema)
+        self._by_kernel = json_columns.IS_COMPILED
+        # Where the kernel finds the JSON of a field and no more.
+        self._inner = {
+            number: field_converter(one.dataType)
+            for number, one in enumerate(wanted.fields)
+            if self._by_kernel and not json_columns.knows(self._schema.field(number).type)
+        }
 
     def decoded(self, values: pa.Array) -> tuple[Columns, Reasons]:
         """The columns, and by their rows the reasons of values that are not as they should be.
@@ -33,25 +43,44 @@ class Values:
         Those rows have null in every column but that of corrupt records, as have null values, which
         have no reason.
         """
-        if self._is_flat:
-            arrays, unusual = json_columns.decode(values, self._schema)
-            rows = np.flatnonzero(unusual)
-        else:
-            arrays, rows = [], np.arange(len(values))
         reasons: Reasons = {}
-        if len(rows) or not self._is_flat:
-            single = self._one_by_one(values, rows, reasons)
-            arrays = (
-                [_replaced(one, unusual, by) for one, by in zip(arrays, single, strict=True)]
-                if self._is_flat
-                else single
-            )
+        if self._by_kernel:
+            arrays = self._quickly(values, reasons)
+        else:
+            single = self._one_by_one(values, np.arange(len(values)), reasons)
+            arrays = [
+                pa.array(column, field.type)
+                for column, field in zip(single, self._schema, strict=True)
+            ]
         columns = dict(zip(self._schema.names, arrays, strict=True))
         if self._corrupt is not None:
             columns[self._corrupt.name] = self._kept(values, reasons)
         return columns, reasons
 
-    def _one_by_one(self, values: pa.Array, rows: np.ndarray, reasons: Reasons) -> list[pa.Array]:
+    def _quickly(self, values: pa.Array, reasons: Reasons) -> list[pa.Array]:
+        arrays, unusual = json_columns.decode(values, self._schema)
+        inner = {
+            number: _converted(arrays[number], convert, unusual)
+            for number, convert in self._inner.items()
+        }
+        rows = np.flatnonzero(unusual)
+        if len(rows):
+            single = self._one_by_one(values, rows, reasons)
+            for number, column in enumerate(single):
+                if number in inner:
+                    for row, value in zip(rows.tolist(), column, strict=True):
+                        inner[number][row] = value
+                else:
+                    by = pa.array(column, self._schema.field(number).type)
+                    arrays[number] = pc.replace_with_mask(arrays[number], pa.array(unusual), by)
+        for number, found in inner.items():
+            arrays[number] = pa.array(found, self._schema.field(number).type)
+        return arrays
+
+    def _one_by_one(
+        self, values: pa.Array, rows: np.ndarray, reasons: Reasons
+    ) -> list[Sequence[Any]]:
+        """The columns of some rows, as `pyarrow.array` takes them."""
         found = []
         for row, raw in zip(rows.tolist(), values.take(pa.array(rows)).to_pylist(), strict=True):
             try:
@@ -59,11 +88,7 @@ class Values:
             except Misfit as error:
                 reasons[row] = str(error)
                 found.append(self._nothing)
-        columns = zip(*found, strict=True) if found else [()] * len(self._nothing)
-        return [
-            pa.array(column, field.type)
-            for column, field in zip(columns, self._schema, strict=True)
-        ]
+        return list(zip(*found, strict=True)) if found else [()] * len(self._nothing)
 
     def _kept(self, values: pa.Array, reasons: Reasons) -> pa.Array:
         assert self._corrupt is not None
@@ -78,5 +103,13 @@ class Values:
         return pa.array(kept, kind)
 
 
-def _replaced(column: pa.Array, rows: np.ndarray, by: pa.Array) -> pa.Array:
-    return pc.replace_with_mask(column, pa.array(rows), by)
+def _converted(texts: pa.Array, convert: Convert, unusual: np.ndarray) -> list[Any]:
+    """Values of JSON texts. One that is not of its type makes its row unusual."""
+    found: list[Any] = []
+    for row, text in enumerate(texts.to_pylist()):
+        try:
+            found.append(None if text is None else convert(text))
+        except Misfit:
+            unusual[row] = True
+            found.append(None)
+    return found

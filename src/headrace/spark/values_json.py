@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 Converter = Callable[[Any], Any]
 
 _SHOWN_MAX = 80
+_TOO_DEEP = "the value is nested too deep"
 _INTEGER_MAX = 20  # characters; 64 bits need no more
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _NOT_FINITE = {"NaN", "Infinity", "-Infinity"}
@@ -70,6 +71,19 @@ class _Number(str):
 _DECODER = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_Number)
 
 
+def field_converter(kind: DataType) -> Callable[[str], Any]:
+    """A function from the JSON of one field, not null, to its value; raises `Misfit`."""
+    convert = _converter(kind)
+
+    def converted(text: str) -> Any:
+        try:
+            return convert(_DECODER.decode(text))
+        except RecursionError:
+            raise Misfit(_TOO_DEEP) from None
+
+    return converted
+
+
 def converter(schema: StructType) -> Callable[[bytes], tuple[Any, ...]]:
     """A function from a value to those of the fields of `schema`, as `pyarrow.array` takes them.
 
@@ -82,7 +96,7 @@ def converter(schema: StructType) -> Callable[[bytes], tuple[Any, ...]]:
             found = _parsed(raw)
             return tuple(_at(name, convert, found.get(name)) for name, convert in fields)
         except RecursionError:
-            raise Misfit("the value is nested too deep") from None
+            raise Misfit(_TOO_DEEP) from None
 
     return convert
 

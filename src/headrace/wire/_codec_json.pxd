@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 ctypedef unsigned char octet_t
 ctypedef long long int64
 
-cdef int _INTEGER, _DOUBLE, _STRING
+cdef int _INTEGER, _DOUBLE, _STRING, _JSON
 cdef int _FIELD_NUMBERS, _POWERS_EXACT, _SEEN, _SEEN_NULL, _DEPTH_MAX
 cdef int64 _EXPONENT_MAX, _MANTISSA_EXACT, _MANTISSA_MAX, _UINT32
 cdef int _QUOTE, _BACKSLASH, _COLON, _COMMA, _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST

@@ -21,6 +21,7 @@ INTEGER = _INTEGER = 1
 DOUBLE = _DOUBLE = 2
 BOOLEAN = 3  # 0 or 1
 STRING = _STRING = 4  # its start in the data << 32 | its size
+JSON = _JSON = 5  # the same, of any value as it is written
 
 # A field is five numbers: kind, start and end of the name, least and greatest value.
 _FIELD_NUMBERS = 5
@@ -84,7 +85,7 @@ def decode(plan: Plan, ends: memoryview, unusual: memoryview) -> int:
 
 
 def gather(plan: Plan, field: int, out: memoryview, ends: memoryview) -> None:
-    """The texts of a STRING field, one behind the other; `ends` gets one more than the rows."""
+    """The texts of a STRING or JSON field in one; `ends` gets one more than the rows."""
     target = _octets(out)
     with cython.nogil:
         size = 0
@@ -223,6 +224,10 @@ def _cell(plan: Plan, field: int, row: int, position: int, end: int) -> int:
         close = _string(plan, position, end)
         plan.cells[cell] = (position + 1) << 32 | (close - position - 1)
         return close + 1 if close > 0 else -1
+    if kind == _JSON:
+        close = _skip(plan, position, end)
+        plan.cells[cell] = position << 32 | (close - position)
+        return close
     if kind == _INTEGER:
         return _integer(plan, field, cell, position, end)
     if kind == _DOUBLE:

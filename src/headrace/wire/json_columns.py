@@ -1,7 +1,8 @@
 """Flat fields of JSON values as Arrow columns, by the compiled kernel, for the rows that it can do.
 
-What it cannot is left to the caller: whole schemas (`can_decode`), and single rows, which `decode`
-names. Nothing here raises for what a value holds.
+What it cannot is left to the caller: all without a kernel (`IS_COMPILED`), fields of types that it
+does not know, which come as the JSON that they are, and single rows, which `decode` names. Nothing
+here raises for what a value holds.
 """
 
 import os
@@ -15,9 +16,9 @@ try:
     from headrace.wire import _codec_json as kernel
     from headrace.wire import _codec_json_times as times
 except ImportError:  # neither the kernel nor the Cython that would run its source
-    _IS_COMPILED = False
+    IS_COMPILED = False
 else:
-    _IS_COMPILED = (
+    IS_COMPILED = (
         kernel.COMPILED and times.COMPILED and os.environ.get("HEADRACE_KERNEL") != "numpy"
     )
 
@@ -27,9 +28,9 @@ _SIZE_BITS = 32
 _TIMES = (pa.timestamp("us", tz="UTC"), pa.date32())
 
 
-def can_decode(schema: pa.Schema) -> bool:
-    """Whether the kernel is there and knows the types of all fields."""
-    return _IS_COMPILED and all(_kind(field.type) for field in schema)
+def knows(kind: pa.DataType) -> bool:
+    """Whether fields of a type are decoded; others come as strings of JSON."""
+    return _kind(kind) != kernel.JSON
 
 
 def decode(values: pa.Array, schema: pa.Schema) -> tuple[list[pa.Array], Bools]:
@@ -67,7 +68,7 @@ def decode(values: pa.Array, schema: pa.Schema) -> tuple[list[pa.Array], Bools]:
         skipped |= values.is_null().to_numpy(zero_copy_only=False)
     columns = [
         _strings(plan, number, cells[number], valid[number] == 1)
-        if pa.types.is_string(field.type)
+        if _kind(field.type) in (kernel.JSON, kernel.STRING) and field.type not in _TIMES
         else _numbers(field.type, cells[number], valid[number] == 1)
         for number, field in enumerate(schema)
     ]
@@ -75,7 +76,7 @@ def decode(values: pa.Array, schema: pa.Schema) -> tuple[list[pa.Array], Bools]:
 
 
 def _kind(kind: pa.DataType) -> int:
-    """The kernel's number of a type; 0 for one that it does not know."""
+    """The kernel's number of a type; JSON for one that it does not know."""
     if pa.types.is_signed_integer(kind):
         return int(kernel.INTEGER)
     if kind in (pa.float32(), pa.float64()):
@@ -85,7 +86,7 @@ def _kind(kind: pa.DataType) -> int:
         pa.string(): kernel.STRING,
         **dict.fromkeys(_TIMES, kernel.STRING),
     }
-    return int(known.get(kind, 0))
+    return int(known.get(kind, kernel.JSON))
 
 
 def _fields(schema: pa.Schema) -> tuple[bytes, npt.NDArray[np.int64]]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -58,6 +59,12 @@ class Reading(Shared):
             count -= sum(records(before).values())
         assert count == 0
         return before
+
+    def to_the_end(self, before: Offset) -> None:
+        """Batches until there is none."""
+        while (after := self.reader.latestOffset(before, ReadMaxRows(100))) != before:
+            self.reader.partitions(before, after)
+            before = after
 
     def stage(self, before: Offset, after: Offset, *said: Disposition) -> None:
         (task, *_) = self.reader.partitions(before, after)
@@ -211,6 +218,26 @@ def test_a_broker_that_restarts_in_a_batch_costs_no_second_run(
         return reading.finished()
 
     reading.until(settled)
+
+
+def test_a_run_of_what_is_available_waits_for_what_others_hold(reading: Reading) -> None:
+    reading.produce(10)
+    last = reading.all(reading.reader.initialOffset(), 10)
+    assert reading.settled(last)
+    other = SyncShareConsumer(reading.servers, group=reading.group, topics=[reading.topic])
+    with other, ThreadPoolExecutor(1) as thread:
+        reading.produce(2)  # one for each member
+        (held,) = other.poll(1, timeout_s=120)
+        reading.reader.prepareForTriggerAvailableNow()
+        run = thread.submit(reading.to_the_end, last)
+        with pytest.raises(TimeoutError):
+            run.result(timeout=1)
+        held.accept()
+        while not run.done():
+            for record in other.poll(1, timeout_s=1):
+                record.accept()
+        run.result()
+        assert reading.finished()
 
 
 def test_a_group_with_members_begins_where_the_option_says(reading: Reading) -> None:

@@ -36,9 +36,9 @@ class Driver:
         self._options = options
         self._cluster = connect(options)
         self._lease = Lease(self._cluster, options.group, session)
-        self._subscription = Subscription(self._cluster, options)
-        self._bounds: tuple[Bound, ...] = ()
         self._tally = Tally(options)
+        self._bounds: tuple[Bound, ...] = ()
+        self._subscription = Subscription(self._cluster, options)
         self._subscription.appeared()
         self._open()
 
@@ -98,7 +98,7 @@ class Driver:
         self._tally.settled(settled)
         if self._held <= seq:
             self._keeper.rest()
-        self._report(seq, settled)
+        report(settled, self._options.group, self.session, seq)
 
     def acquire(self, seq: int, most: int) -> tuple[Range, ...]:
         """Up to `most` records under the number `seq`; the same ones when asked again."""
@@ -152,20 +152,22 @@ class Driver:
         self._keeper.stop()
         self._cluster.close()
 
-    def _report(self, seq: int, settled: CommitResponse) -> None:
-        LOG.log(
-            logging.WARNING if settled.refused else logging.INFO,
-            "group %s session %s: committed number %d: %d accepted, %d released, %d rejected, "
-            "%d refused%s",
-            self._options.group,
-            self.session,
-            seq,
-            settled.accepted,
-            settled.released,
-            settled.rejected,
-            settled.refused,
-            " (their locks had ended; others may have read them too)" if settled.refused else "",
-        )
+
+def report(settled: CommitResponse, group: str, session: str, seq: int) -> None:
+    """Log what a commit came to, as a warning when locks had ended."""
+    LOG.log(
+        logging.WARNING if settled.refused else logging.INFO,
+        "group %s session %s: committed number %d: %d accepted, %d released, %d rejected, "
+        "%d refused%s",
+        group,
+        session,
+        seq,
+        settled.accepted,
+        settled.released,
+        settled.rejected,
+        settled.refused,
+        " (their locks had ended; others may have read them too)" if settled.refused else "",
+    )
 
 
 def ends_now(options: QueueOptions) -> dict[tuple[str, int], int]:

@@ -52,7 +52,7 @@ class Holder(Protocol):
         """
 
     def standing(self) -> Standing:
-        """What the group has left beside the batch, and what became of records."""
+        """The group's lag, and what became of the records of this query."""
 
     def close(self) -> None:
         """End it. What becomes of the records held is told by the class."""

@@ -21,6 +21,7 @@ from headrace.client.share_groups import list_share_group_offsets
 from headrace.spark.log_lines import show
 from headrace.spark.options import connect
 from headrace.spark.progress import Standing
+from headrace.spark.queue.driver import report
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.kafka_owed import Owed
 from headrace.spark.queue.kafka_settling import Settling, place_of
@@ -62,8 +63,8 @@ class KafkaDriver:
         self._held: dict[int, list[SyncShareRecord]] = {}
         self._replayed: dict[int, Batch] = {}
         self._owed = Owed()
-        self._tally = Tally(options)
         self._settling = Settling(options.group, self._owed)
+        self._tally = Tally(options)
         self._below_at: float | None = None
         self._cluster = connect(options)
         try:
@@ -132,12 +133,12 @@ class KafkaDriver:
             while len(found) < most and (more := self._look(most - len(found), bool(found))):
                 found += more
             if not found:
-                self._cluster.partitions(self._options.topics[0])
                 self._tally.acquired(())
+                self._cluster.partitions(self._options.topics[0])
                 return ()
-            self._held[seq] = sorted(found, key=lambda one: (one.topic, one.partition, one.offset))
-            self._tally.acquired(tuple(_ranges(self._held[seq])))
-        return tuple(_ranges(self._held[seq]))
+            self._held[seq] = sorted(found, key=place_of)
+            self._tally.acquired(_ranges(self._held[seq]))
+        return _ranges(self._held[seq])
 
     def _look(self, most: int, has_some: bool) -> list[SyncShareRecord]:
         """What is there for this query within the wait that the options allow."""
@@ -176,13 +177,9 @@ class KafkaDriver:
             self._owe(self._replayed.pop(number), self._staging.taken(number))
         for number in sorted(one for one in self._held if one <= seq):
             said = self._staging.taken(number)
-            counts = self._settling.settle(self._consumer, self._held.pop(number), said)
-            self._tally.settled(counts)
-            LOG.log(
-                logging.WARNING if counts.refused else logging.INFO,
-                "group %s session %s: committed number %d: %s",
-                self._options.group, self.session, number, counts,
-            )  # fmt: skip
+            settled = self._settling.settle(self._consumer, self._held.pop(number), said)
+            self._tally.settled(settled)
+            report(settled, self._options.group, self.session, number)
         self._committed = seq
 
     def _owe(self, batch: Batch, said: dict[Place, Disposition]) -> None:
@@ -193,7 +190,7 @@ class KafkaDriver:
 
     def _owe_start(self) -> None:
         """Spark committed this batch before the process started; was it all accepted?"""
-        if not self._options.include_delivery:
+        if not (self._options.include_delivery or self._options.rejects):
             self._owe(self._start, {})
         elif self._start.seq:
             LOG.warning(
@@ -258,7 +255,7 @@ class KafkaDriver:
         self._cluster.close()
 
 
-def _ranges(records: Iterable[SyncShareRecord]) -> list[Range]:
+def _ranges(records: Iterable[SyncShareRecord]) -> tuple[Range, ...]:
     """Neighbours with the same delivery count together; the records ascend."""
     found: list[Range] = []
     for one in records:
@@ -269,4 +266,4 @@ def _ranges(records: Iterable[SyncShareRecord]) -> list[Range]:
         ):
             first = found.pop().first
         found.append(Range(one.topic, one.partition, first, one.offset, one.delivery_count))
-    return found
+    return tuple(found)

@@ -8,44 +8,19 @@ import heapq
 import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from headrace.client.share_consumer.sync import SyncShareConsumer, SyncShareRecord
 from headrace.client.share_consumer.words import AcknowledgeResult, LockLost
 from headrace.spark.queue.kafka_owed import Owed
 from headrace.spark.queue.kafka_staging import Place
-from headrace.wire.leases import Disposition, Verdict
+from headrace.wire.leases import CommitResponse, Disposition, Verdict
 
 LOG = logging.getLogger(__name__)
 
-
-@dataclass(slots=True)
-class Counts:
-    """Records of one commit; `refused` were not held any more."""
-
-    accepted: int = 0
-    released: int = 0
-    rejected: int = 0
-    refused: int = 0
-
-    def add(self, verdict: str) -> None:
-        match verdict:
-            case "accept":
-                self.accepted += 1
-            case "release":
-                self.released += 1
-            case "reject":
-                self.rejected += 1
-
-    def __str__(self) -> str:
-        told = (
-            f"{self.accepted} accepted, {self.released} released, {self.rejected} rejected, "
-            f"{self.refused} refused"
-        )
-        ended = " (their locks had ended; others may have read them too)"
-        return told + ended if self.refused else told
+_REFUSED = "refused"
 
 
 class Settling:
@@ -69,27 +44,28 @@ class Settling:
         consumer: SyncShareConsumer,
         records: Sequence[SyncShareRecord],
         said: Mapping[Place, Disposition],
-    ) -> Counts:
+    ) -> CommitResponse:
         """Give each record its verdict and wait for the answers; what was lost is owed.
 
         Raises: `BrokerError` for a refusal that is not for want of a lock.
         """
         self.results.clear()
-        counts = Counts()
         told = [record for record in records if self._give(record, said.get(place_of(record)))]
         with suppress(LockLost):
             consumer.commit()
         heard = {(one.topic, one.partition, one.first): one.error for one in self.results}
-        counts.released += len(records) - len(told)
+        counts = Counter(release=len(records) - len(told))
         for record in told:
             place = place_of(record)
             verdict = said[place].verdict if place in said else Verdict.ACCEPT
             if place in heard and heard[place] is None:
-                counts.add(verdict.name.lower())
+                counts[verdict.name.lower()] += 1
                 continue
-            counts.refused += 1
+            counts[_REFUSED] += 1
             self._owed.add(place, said.get(place), record.delivery_count, record.place[0])
-        return counts
+        return CommitResponse(
+            0, None, counts["accept"], counts["release"], counts["reject"], counts[_REFUSED]
+        )
 
     def release_due(self) -> None:
         """Release what has waited long enough."""

@@ -14,6 +14,7 @@ from headrace.client.errors import BrokerError
 from headrace.client.records import read_records
 from headrace.client.share_archived import ArchivedRun, list_archived_share_records
 from headrace.spark.tables.names import Row, is_absent, moment, portions
+from headrace.spark.tables.share import span
 from headrace.spark.tables.wanted import Wanted
 from headrace.wire.batches import Record
 
@@ -88,15 +89,8 @@ def _copied(
 
 
 def _run(group: str, one: ArchivedRun) -> Row:
-    return {
-        "group": group,
-        "topic": one.topic,
-        "partition": one.partition,
-        "first": one.first,
-        "last": one.last,
-        "records": one.records,
+    return span(group, one) | {
         "readable": one.readable,
-        "delivery_count": one.delivery_count,
         "reason": one.reason,
         "holder": one.member,
         "archived_at": moment(one.archived_at),

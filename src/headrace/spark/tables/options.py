@@ -31,15 +31,15 @@ class TableOptions(ConnectOptions):
     def who(self) -> str:
         return f"table-{self.table}"
 
-    @classmethod
-    def parse(cls, given: Mapping[str, str]) -> Self:
-        """The options in `given`, in any case. Raises: `OptionError`, one line with the remedy."""
-        return cls(**parsed(given, _SPELLINGS, _ELSEWHERE))
-
     @staticmethod
     def wanted(given: Mapping[str, str]) -> bool:
         """Whether a table is asked for, and not records."""
         return any(name.lower() == _OPTION for name in given)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        """The options in `given`, in any case. Raises: `OptionError`, one line with the remedy."""
+        return cls(**parsed(given, _SPELLINGS, _ELSEWHERE))
 
 
 def _table(text: str) -> str:

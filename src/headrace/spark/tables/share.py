@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.offsets import TopicPartition
+from headrace.client.share_archived import ArchivedRun
 from headrace.client.share_browse import browse_share_group_runs
 from headrace.client.share_groups import ShareOffset, list_share_group_offsets
 from headrace.client.share_records import (
@@ -105,14 +106,7 @@ def _partition(
 
 def _run(group: str, one: BrowsedRun) -> Row:
     holder = one.holder
-    return {
-        "group": group,
-        "topic": one.topic,
-        "partition": one.partition,
-        "first": one.first,
-        "last": one.last,
-        "records": one.records,
-        "delivery_count": one.delivery_count,
+    return span(group, one) | {
         "state": str(one.state),
         "holder": None if holder is None else holder.member,
         "session": None if holder is None else holder.session,
@@ -121,4 +115,17 @@ def _run(group: str, one: BrowsedRun) -> Row:
         "acquired_at": moment(one.acquired_at),
         "lock_until": moment(one.lock_until),
         "reason": one.reason,
+    }
+
+
+def span(group: str, one: BrowsedRun | ArchivedRun) -> Row:
+    """The columns that every run of records has."""
+    return {
+        "group": group,
+        "topic": one.topic,
+        "partition": one.partition,
+        "first": one.first,
+        "last": one.last,
+        "records": one.records,
+        "delivery_count": one.delivery_count,
     }
