@@ -12,7 +12,7 @@ from headrace.client.connection import Cluster
 from headrace.client.leases import Lease
 from headrace.client.topics import describe_topics
 from headrace.spark.queue.options import QueueOptions
-from headrace.wire.leases import OpenResponse
+from headrace.wire.leases import LeaseApi, OpenResponse
 
 PREFIX = "redrive."
 LOOK_EVERY_S = 10.0
@@ -48,7 +48,12 @@ class Subscription:
         if self._found or not self._options.include_redriven or time.monotonic() < self._look_at:
             return False
         self._look_at = time.monotonic() + LOOK_EVERY_S
-        self._found = self._topic in describe_topics(self._cluster, [self._topic])
+        # A session's topics begin where it says. By the stock protocol they would begin at the
+        # end, and skip what was redriven: there, the topic is to be subscribed to by name.
+        has_sessions = self._cluster.retrying(
+            "asking for the lease API", lambda: self._cluster.offers(LeaseApi.OPEN, 0)
+        )
+        self._found = has_sessions and self._topic in describe_topics(self._cluster, [self._topic])
         return self._found
 
     @property

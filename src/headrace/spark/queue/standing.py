@@ -12,6 +12,7 @@ from headrace.client.share_groups import list_share_group_offsets
 from headrace.spark.progress import Counts, Standing
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import records_of
+from headrace.spark.queue.redriven import redrive_topic
 from headrace.wire.leases import Range
 
 LOG = logging.getLogger(__name__)
@@ -70,11 +71,12 @@ def _left(
     cluster: Cluster, options: QueueOptions, held: Iterable[Range]
 ) -> dict[TopicPartition, int]:
     """Records of each partition that the group has not finished, but for those in `held`."""
+    read = {*options.topics, redrive_topic(options.group)}
     mine: Counter[TopicPartition] = Counter()
     for one in held:
         mine[one.topic, one.partition] += records_of(one)
     return {
         place: max(0, one.lag - mine[place])
         for place, one in list_share_group_offsets(cluster, options.group).items()
-        if one is not None and one.lag is not None and place[0] in options.topics
+        if one is not None and one.lag is not None and place[0] in read
     }
