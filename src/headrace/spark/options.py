@@ -70,10 +70,8 @@ def _unknown(name: str, spellings: tuple[Spelling, ...], elsewhere: Mapping[str,
     if near:
         return f"unknown option {name!r}; did you mean {names[near[0]]!r}?"
     if name.lower().startswith("kafka."):
-        return (
-            f"option {name!r} is not for format 'headrace': its client is not librdkafka's; "
-            "leave it out"
-        )
+        told = "its client is not librdkafka's; leave it out"
+        return f"option {name!r} is not for format 'headrace': {told}"
     return f"unknown option {name!r}; there are {', '.join(names.values())}"
 
 
