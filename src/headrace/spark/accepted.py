@@ -5,8 +5,8 @@ before it passes on what is left of their Arrow batch. So whatever follows, join
 several sinks, is about accepted rows, and no column is needed to carry verdicts to the end. What a
 task stages stands under a name of its own, so that one that runs again replaces what it said.
 
-This costs a way through Python for every row, some two seconds of CPU a million rows; `acknowledge`
-finds the rows set aside beside the sink for a quarter of it.
+This costs a way through Python for every row, 1.1 to 1.5 seconds of CPU for a million rows of 100
+bytes; `acknowledge` finds the rows set aside beside the sink for half of it.
 """
 
 import uuid
