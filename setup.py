@@ -9,7 +9,7 @@ import sys
 from setuptools import Extension, setup
 
 LIMITED_API = 0x030B0000
-KERNEL = ("_codec", "_codec_encode")
+KERNEL = ("_codec", "_codec_encode", "_codec_json", "_codec_json_times")
 
 
 def extensions() -> list[Extension]:

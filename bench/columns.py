@@ -105,9 +105,10 @@ def _fetch(case: Case, records: list[Record]) -> bytes:
 
 def _decoders(case: Case, data: bytes) -> dict[str, Callable[[], object]]:
     headers = case.headers > 0
+    pieces = {"headers": headers, "keys": True, "values": True}
     return {
-        "headrace": lambda: columns.decode(data, first=0, last=LAST, headers=headers),
-        "numpy": lambda: columns_numpy.decode(data, first=0, last=LAST, headers=headers),
+        "headrace": lambda: columns.decode(data, first=0, last=LAST, **pieces),
+        "numpy": lambda: columns_numpy.decode(data, first=0, last=LAST, **pieces),
         "aiokafka": lambda: _aiokafka_decode(data, headers=headers),
     }
 

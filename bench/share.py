@@ -231,6 +231,7 @@ def _told_by_tool(broker: Broker, records: int) -> float:
     command = java(
         "org.apache.kafka.tools.ShareConsumerPerformance", "--topic", _TOPIC, "--group", group,
         "--num-records", str(records), "--bootstrap-server", broker.servers,
+        "--timeout", str(1000 * _SECONDS_MAX),  # three times which all records must have come
     )  # fmt: skip
     told = subprocess.run(
         command, check=True, capture_output=True, text=True, timeout=_SECONDS_MAX

@@ -10,6 +10,7 @@ import pytest
 
 import headrace
 from headrace.cli.offsets_journal import GroupOnWire
+from headrace.client.offset_expiry import offset_expiry
 from headrace.wire.batches import Record
 
 Command = Callable[..., Any]
@@ -172,3 +173,27 @@ def test_nothing_is_foretold_from_half_a_journal(
         "headrace offsets forecast: record 7 of __consumer_offsets-0 (type 99) cannot be read: "
     )
     assert ended.err.endswith("; a forecast without it could be wrong\n")
+
+
+def test_the_broker_foretells_the_same_over_the_wire(member: Any, forecast: Command) -> None:
+    def both() -> tuple[dict[str, int | None], dict[str, int | None]]:
+        wire = offset_expiry(member.cluster, "g")
+        told_now = told(forecast("g", "--json"))[1]
+        return (
+            {topic: one.expires_at for (topic, _), one in wire.items()},
+            {topic: one["expires_timestamp"] for topic, one in told_now.items()},
+        )
+
+    member.join("orders")
+    member.commit("orders", 5)
+    member.commit("bills", 7)
+    active, printed = both()
+    assert active == printed
+    assert active["orders"] is None
+    assert active["bills"] is not None
+    reasons = {topic: one.reason for (topic, _), one in offset_expiry(member.cluster, "g").items()}
+    assert reasons["orders"] == "subscribed by an active group"
+    member.leave()
+    empty, printed = both()
+    assert empty == printed
+    assert None not in empty.values()

@@ -1,7 +1,5 @@
 """The lease protocol: a test for each piece and each row of its failure matrix (docs/spark.md)."""
 
-from uuid import UUID
-
 import pytest
 
 from headrace.core.errors import Refused, Why
@@ -11,60 +9,41 @@ from headrace.core.shard_words import (
     CommitLease,
     Committed,
     ForgetTopic,
-    On,
     OpenLease,
     Renewed,
     RenewLease,
     StageLease,
 )
-from headrace.core.share_group import Heartbeat, TopicView
-from headrace.core.share_words import Acquire, ShareKey, Verdict
+from headrace.core.share_group import Heartbeat
+from headrace.core.share_words import ShareKey, Verdict
 from headrace.core.types import MemberId, Span
 
-from .share_shard_rig import ShardRig
-
-TOPIC = UUID(int=5)
-LEASE = ("delays", "checkpoint")
-P0, P1 = ShareKey("delays", TOPIC, 0), ShareKey("delays", TOPIC, 1)
-LOCK_MS = 30_000
-
-
-class Broker(ShardRig):
-    """With one topic of two partitions, unless it is deleted."""
-
-    ends: tuple[int, ...] = (100, 100)
-    exists = True
-
-    def topic(self, name: str) -> TopicView | None:
-        if name != "flights" or not self.exists:
-            return None
-        return TopicView(TOPIC, (0,) * len(self.ends), self.ends)
-
-    def open(self) -> int:
-        return int(self.ask(OpenLease(LEASE, ("flights",), True)).epoch)
-
-    def other_takes(self, key: ShareKey, first: int, last: int) -> list[Span]:
-        command = Acquire(MemberId("other"), [Span(first, last)], 1000, 1000, exact=True)
-        return [event.span for event in self.ask(On(key, command))]
-
-    def state(self, key: ShareKey = P0) -> str:
-        partition = self.shard.partitions[key]
-        runs = [f"{run.span} {run.state.name} {run.deliveries}" for run in partition.runs]
-        return ", ".join([f"SPSO={partition.start}", *runs])
+from .lease_rig import LEASE, LOCK_MS, P0, P1, TOPIC, LeaseRig
 
 
 @pytest.fixture
-def broker() -> Broker:
-    return Broker()
+def broker() -> LeaseRig:
+    return LeaseRig()
 
 
-def test_ranges_come_from_all_partitions_up_to_the_limit(broker: Broker) -> None:
+def test_ranges_come_from_all_partitions_up_to_the_limit(broker: LeaseRig) -> None:
     epoch = broker.open()
     held = broker.ask(AcquireLease(LEASE, epoch, 1, 50))
     assert held == (Held(P0, Span(0, 24), 1), Held(P1, Span(0, 24), 1))
 
 
-def test_acquire_is_numbered_and_idempotent(broker: Broker) -> None:
+def test_bounds_keep_later_records_out(broker: LeaseRig) -> None:
+    epoch = broker.open()
+    bounds = {P0: 7}
+    assert broker.ask(AcquireLease(LEASE, epoch, 1, 50, bounds)) == (Held(P0, Span(0, 6), 1),)
+    assert broker.ask(AcquireLease(LEASE, epoch, 2, 50, bounds)) == ()
+    broker.ask(StageLease(LEASE, epoch, 1, (Staged(P0, Span(6, 6), Verdict.RELEASE),)))
+    broker.ask(CommitLease(LEASE, epoch, 1))
+    assert broker.ask(AcquireLease(LEASE, epoch, 3, 50, {P0: 6})) == ()
+    assert broker.ask(AcquireLease(LEASE, epoch, 4, 50, bounds)) == (Held(P0, Span(6, 6), 2),)
+
+
+def test_acquire_is_numbered_and_idempotent(broker: LeaseRig) -> None:
     epoch = broker.open()
     first = broker.ask(AcquireLease(LEASE, epoch, 1, 50))
     assert broker.ask(AcquireLease(LEASE, epoch, 1, 50)) == first
@@ -73,14 +52,14 @@ def test_acquire_is_numbered_and_idempotent(broker: Broker) -> None:
     assert refused.why is Why.INVALID_REQUEST
 
 
-def test_nothing_available_is_no_acquisition(broker: Broker) -> None:
+def test_nothing_available_is_no_acquisition(broker: LeaseRig) -> None:
     broker.ends = (0, 0)
     epoch = broker.open()
     assert broker.ask(AcquireLease(LEASE, epoch, 1, 50)) == ()
     assert broker.shard.leases[LEASE].acquisitions == {}
 
 
-def test_older_driver_is_fenced(broker: Broker) -> None:
+def test_older_driver_is_fenced(broker: LeaseRig) -> None:
     old = broker.open()
     new = broker.open()
     assert new == old + 1
@@ -93,12 +72,12 @@ def test_older_driver_is_fenced(broker: Broker) -> None:
         assert broker.ask(command).why is Why.STALE_EPOCH
 
 
-def test_session_never_opened_and_topic_that_does_not_exist(broker: Broker) -> None:
+def test_session_never_opened_and_topic_that_does_not_exist(broker: LeaseRig) -> None:
     assert broker.ask(RenewLease(LEASE, 1)).why is Why.UNKNOWN_MEMBER
     assert broker.ask(OpenLease(LEASE, ("nosuch",), True)).why is Why.UNKNOWN_TOPIC
 
 
-def test_commit_settles_as_staged_and_accepts_the_rest(broker: Broker) -> None:
+def test_commit_settles_as_staged_and_accepts_the_rest(broker: LeaseRig) -> None:
     epoch = broker.open()
     broker.ask(AcquireLease(LEASE, epoch, 1, 20))
     staged = (
@@ -115,7 +94,7 @@ def test_commit_settles_as_staged_and_accepts_the_rest(broker: Broker) -> None:
     assert broker.ask(AcquireLease(LEASE, epoch, 2, 4))[0] == Held(P0, Span(2, 3), 2)
 
 
-def test_staging_again_replaces(broker: Broker) -> None:
+def test_staging_again_replaces(broker: LeaseRig) -> None:
     epoch = broker.open()
     broker.ask(AcquireLease(LEASE, epoch, 1, 20))
     broker.ask(StageLease(LEASE, epoch, 1, (Staged(P0, Span(0, 9), Verdict.REJECT),)))
@@ -124,7 +103,7 @@ def test_staging_again_replaces(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("span", [Span(0, 10), Span(10, 10), Span(0, (1 << 63) - 1)])
-def test_staging_what_was_not_acquired_is_refused(broker: Broker, span: Span) -> None:
+def test_staging_what_was_not_acquired_is_refused(broker: LeaseRig, span: Span) -> None:
     epoch = broker.open()
     broker.ask(AcquireLease(LEASE, epoch, 1, 20))
     staged = (Staged(P0, span, Verdict.REJECT),)
@@ -132,20 +111,20 @@ def test_staging_what_was_not_acquired_is_refused(broker: Broker, span: Span) ->
     assert broker.ask(StageLease(LEASE, epoch, 2, ())).why is Why.INVALID_REQUEST
 
 
-def test_after_acquire_before_the_offset_log(broker: Broker) -> None:
+def test_after_acquire_before_the_offset_log(broker: LeaseRig) -> None:
     """A new driver asks for the same number and finds the same ranges, without a wait."""
     held = broker.ask(AcquireLease(LEASE, broker.open(), 1, 20))
     assert broker.ask(AcquireLease(LEASE, broker.open(), 1, 20)) == held
 
 
-def test_driver_gone_for_good(broker: Broker) -> None:
+def test_driver_gone_for_good(broker: LeaseRig) -> None:
     broker.ask(AcquireLease(LEASE, broker.open(), 1, 20))
     assert broker.other_takes(P0, 0, 9) == []
     broker.elapse(LOCK_MS)
     assert broker.other_takes(P0, 0, 9) == [Span(0, 9)]
 
 
-def test_renewal_keeps_the_locks(broker: Broker) -> None:
+def test_renewal_keeps_the_locks(broker: LeaseRig) -> None:
     epoch = broker.open()
     broker.ask(AcquireLease(LEASE, epoch, 1, 20))
     broker.elapse(LOCK_MS - 1)
@@ -154,7 +133,7 @@ def test_renewal_keeps_the_locks(broker: Broker) -> None:
     assert broker.other_takes(P0, 0, 9) == []
 
 
-def test_locks_ended_and_records_taken_by_others(broker: Broker) -> None:
+def test_locks_ended_and_records_taken_by_others(broker: LeaseRig) -> None:
     """Read twice; the late verdict is refused and counted, never applied to the other's records."""
     epoch = broker.open()
     broker.ask(AcquireLease(LEASE, epoch, 1, 20))
@@ -165,14 +144,14 @@ def test_locks_ended_and_records_taken_by_others(broker: Broker) -> None:
     assert broker.state() == "SPSO=0, 0-4 ACQUIRED 2, 5-9 ACKNOWLEDGED 1"
 
 
-def test_locks_ended_but_nobody_came(broker: Broker) -> None:
+def test_locks_ended_but_nobody_came(broker: LeaseRig) -> None:
     epoch = broker.open()
     broker.ask(AcquireLease(LEASE, epoch, 1, 20))
     broker.elapse(LOCK_MS)
     assert broker.ask(CommitLease(LEASE, epoch, 1)) == Committed(20, 0, 0, 0)
 
 
-def test_broker_restarted(broker: Broker) -> None:
+def test_broker_restarted(broker: LeaseRig) -> None:
     """Sessions, acquisitions and staged dispositions are durable; locks are given back at once."""
     epoch = broker.open()
     broker.ask(AcquireLease(LEASE, epoch, 1, 20))
@@ -188,7 +167,7 @@ def test_broker_restarted(broker: Broker) -> None:
     )
 
 
-def test_broker_restarted_after_the_commit_that_got_no_answer(broker: Broker) -> None:
+def test_broker_restarted_after_the_commit_that_got_no_answer(broker: LeaseRig) -> None:
     epoch = broker.open()
     broker.ask(AcquireLease(LEASE, epoch, 1, 20))
     broker.ask(CommitLease(LEASE, epoch, 1))
@@ -196,19 +175,19 @@ def test_broker_restarted_after_the_commit_that_got_no_answer(broker: Broker) ->
     assert broker.ask(CommitLease(LEASE, epoch, 1)) == Committed(0, 0, 0, 0)
 
 
-def test_partitions_added_later_start_at_zero(broker: Broker) -> None:
+def test_partitions_added_later_start_at_zero(broker: LeaseRig) -> None:
     epoch = broker.open()
     broker.ends = (100, 100, 7)
     broker.ask(AcquireLease(LEASE, epoch, 1, 3))
     assert broker.shard.partitions[ShareKey("delays", TOPIC, 2)].start == 0
 
 
-def test_topic_new_to_the_group_starts_at_the_end_when_asked(broker: Broker) -> None:
+def test_topic_new_to_the_group_starts_at_the_end_when_asked(broker: LeaseRig) -> None:
     broker.ask(OpenLease(LEASE, ("flights",), False))
     assert broker.state() == "SPSO=100"
 
 
-def test_partitions_added_later_start_at_zero_for_members_too(broker: Broker) -> None:
+def test_partitions_added_later_start_at_zero_for_members_too(broker: LeaseRig) -> None:
     member = MemberId("member")
     broker.ask(Heartbeat("delays", member, 0, frozenset({"flights"})))
     assert broker.state() == "SPSO=100"  # latest
@@ -217,7 +196,7 @@ def test_partitions_added_later_start_at_zero_for_members_too(broker: Broker) ->
     assert broker.state(ShareKey("delays", TOPIC, 2)) == "SPSO=0"
 
 
-def test_topic_that_appears_after_the_subscription_is_read_from_its_start(broker: Broker) -> None:
+def test_topic_that_appears_after_the_subscription_is_read_from_its_start(broker: LeaseRig) -> None:
     member = MemberId("member")
     broker.exists = False
     broker.ask(Heartbeat("delays", member, 0, frozenset({"flights"})))
@@ -226,7 +205,7 @@ def test_topic_that_appears_after_the_subscription_is_read_from_its_start(broker
     assert broker.state() == "SPSO=0"
 
 
-def test_restart_gives_a_record_to_the_lease_that_had_it_last(broker: Broker) -> None:
+def test_restart_gives_a_record_to_the_lease_that_had_it_last(broker: LeaseRig) -> None:
     older, newer = LEASE, ("delays", "another checkpoint")
     for first, second in ((older, newer), (newer, older)):
         broker.records.clear()
@@ -241,14 +220,14 @@ def test_restart_gives_a_record_to_the_lease_that_had_it_last(broker: Broker) ->
         assert broker.ask(CommitLease(older, 1, 1)) == Committed(0, 0, 0, 20)
 
 
-def test_two_dispositions_of_one_record_are_refused(broker: Broker) -> None:
+def test_two_dispositions_of_one_record_are_refused(broker: LeaseRig) -> None:
     epoch = broker.open()
     broker.ask(AcquireLease(LEASE, epoch, 1, 20))
     staged = (Staged(P0, Span(0, 5), Verdict.RELEASE), Staged(P0, Span(5, 5), Verdict.REJECT))
     assert broker.ask(StageLease(LEASE, epoch, 1, staged)).why is Why.INVALID_REQUEST
 
 
-def test_forgotten_topic_leaves_no_timer(broker: Broker) -> None:
+def test_forgotten_topic_leaves_no_timer(broker: LeaseRig) -> None:
     broker.ask(AcquireLease(LEASE, broker.open(), 1, 20))
     assert broker.shard.next_deadline() == LOCK_MS
     broker.ask(ForgetTopic(TOPIC))
@@ -257,7 +236,7 @@ def test_forgotten_topic_leaves_no_timer(broker: Broker) -> None:
     assert not broker.shard.partitions
 
 
-def test_staging_for_a_settled_number_changes_nothing(broker: Broker) -> None:
+def test_staging_for_a_settled_number_changes_nothing(broker: LeaseRig) -> None:
     """Spark runs a batch again when its commit log lost the entry; the query must not stop."""
     epoch = broker.open()
     broker.ask(AcquireLease(LEASE, epoch, 1, 20))

@@ -8,11 +8,11 @@ import pytest
 from headrace.broker.runtime import ShardRuntime
 from headrace.core.archived import PageListed
 from headrace.core.errors import Refused
-from headrace.core.leases import LeaseCommitted, LeaseDiscarded
+from headrace.core.leases import LeaseCommitted, LeaseDiscarded, LeaseStaged
 from headrace.core.runs import State
 from headrace.core.shard_words import Forgotten, On
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import Acknowledge, Event, Range, Settled, Started, Verdict
+from headrace.core.share_words import Acknowledge, Delayed, Event, Range, Settled, Started, Verdict
 from headrace.log import share_batches, share_holds
 from headrace.log.record_codec import ShareJournal
 
@@ -121,6 +121,21 @@ def commits_not_written(patch: pytest.MonkeyPatch) -> None:
     _not_written(patch, lambda event: isinstance(event, LeaseCommitted))
 
 
+def parts_not_written(patch: pytest.MonkeyPatch) -> None:
+    """What the tasks of a batch staged is not written to the journal."""
+    _not_written(patch, lambda event: isinstance(event, LeaseStaged))
+
+
+def delays_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What is released with a delay may be had at once."""
+    sound = SharePartition.apply_all
+
+    def hasty(self: SharePartition, events: Iterable[Event]) -> None:
+        sound(self, [event for event in events if not isinstance(event, Delayed)])
+
+    patch.setattr(SharePartition, "apply_all", hasty)
+
+
 def resets_not_written(patch: pytest.MonkeyPatch) -> None:
     """The journal has where a queue began first, and not what an administrator made of it."""
     _not_written(patch, lambda event: isinstance(event, Started) and event.state_epoch > 0)
@@ -192,6 +207,8 @@ _IN_BOTH: list[Callable[[pytest.MonkeyPatch], None]] = [
     anybody_may_acknowledge,
     snapshots_without_finished_records,
     commits_not_written,
+    parts_not_written,
+    delays_forgotten,
     resets_not_written,
     deletions_not_written,
     lists_not_written,

@@ -227,6 +227,13 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.lease.committing(1),
         lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0), lambda b: b.gets(0, 0, 2),
     ],
+    "before its delay was over": [
+        lambda b: b.lease.acquired(
+            b.asks("lease/checkpoint"), 1, [(PLACE, 0, 0, 1)], fresh=True, whole=True
+        ),
+        lambda b: staged(b, {(PLACE, 0): "later"}), lambda b: b.lease.committing(1),
+        lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0), lambda b: b.gets(0, 0, 2),
+    ],
 }  # fmt: skip
 
 

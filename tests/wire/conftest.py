@@ -2,6 +2,7 @@
 
 import importlib.util
 import struct
+from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +33,11 @@ def _copy(module: ModuleType, path: str, **changes: ModuleType) -> ModuleType:
     for name, value in changes.items():
         setattr(copied, name, value)
     return copied
+
+
+@pytest.fixture(scope="session")
+def copied() -> Callable[..., ModuleType]:
+    return _copy
 
 
 def _columns(decoder: ModuleType, encoder: ModuleType) -> ModuleType:

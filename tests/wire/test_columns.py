@@ -93,6 +93,20 @@ def test_columns_are_the_records(
         )
 
 
+def test_keys_and_values_that_nobody_wants_are_null(kernel: ModuleType) -> None:
+    data = batches.build([Record(0, 1, b"k", b"v"), Record(1, 1, None, b"w")])
+    whole = kernel.decode(data, headers=False, **EVERYTHING).to_pydict()
+    for keys in (True, False):
+        for values in (True, False):
+            found = kernel.decode(data, headers=False, keys=keys, values=values, **EVERYTHING)
+            found.validate(full=True)
+            nothing = [None, None]
+            assert found.to_pydict() == whole | {
+                "key": whole["key"] if keys else nothing,
+                "value": whole["value"] if values else nothing,
+            }
+
+
 @pytest.mark.parametrize("codec", Codec)
 def test_many_records_in_many_batches(kernel: ModuleType, codec: Codec) -> None:
     made = [

@@ -76,6 +76,7 @@ SERVED = (
     Api(47, "OffsetDelete", range(1), "offset_delete"),
     Api(68, "ConsumerGroupHeartbeat", range(2), "consumer_group_heartbeat"),
     Api(69, "ConsumerGroupDescribe", range(2), "consumer_group_describe"),
+    Api(20920, "DescribeOffsetExpiry", range(1), "offset_expiry", flexible=True),
 )
 # OffsetCommit: those that follow each other on a connection share a write (`request.Later`).
 ANSWERED_LATER = frozenset({8})
@@ -96,4 +97,5 @@ SERVED_FOR_SHARE_GROUPS = (
     Api(20906, "DescribeShareRecords", range(1), "describe_share_records", flexible=True),
     Api(20907, "ListArchivedRecords", range(1), "archived_records", flexible=True),
     Api(20908, "ClearArchivedRecords", range(1), "archived_records", flexible=True),
+    Api(20921, "ListLeaseSessions", range(1), "lease_sessions", flexible=True),
 )

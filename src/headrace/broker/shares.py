@@ -40,6 +40,7 @@ from headrace.core.share_partition import SharePartition
 from headrace.core.share_session import Continue, SessionEnded, SessionEvent, ShareSessions
 from headrace.core.share_words import (
     Advanced,
+    Delayed,
     LogStartMoved,
     Policy,
     Settled,
@@ -53,7 +54,7 @@ log = logging.getLogger("headrace.broker")
 STATE_TOPIC = "__share_group_state"
 EMPTY, STABLE = "Empty", "Stable"  # as Kafka calls the states of share groups
 
-_WAKING = (Settled, Started, Advanced)
+_WAKING = (Settled, Started, Advanced, Delayed)
 
 Shard = ShardRuntime[Command, Event]
 

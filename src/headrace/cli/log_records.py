@@ -14,7 +14,7 @@ from uuid import UUID
 
 from headrace.core.archived import PageForgotten, PageListed
 from headrace.log.archived_records import ARCHIVED, restored
-from headrace.log.lease_records import LEASE
+from headrace.log.lease_records import LEASE, PART, part_restored
 from headrace.log.record_codec import SNAPSHOT, UPDATE
 from headrace.wire.primitives import Malformed, Reader
 
@@ -34,6 +34,11 @@ def share_group_state(key: bytes | None, value: bytes | None, offset: int) -> De
         raise Malformed("a record of the share-group journal without a key")
     source = Reader(key)
     kind = source.int16()
+    if kind == PART:
+        staged = part_restored(source, value)
+        group, session = staged.lease
+        said = {"groupId": group, "lease": session, "number": staged.seq, "part": staged.part}
+        return compact({"type": str(kind), "data": said}), "<staged>"
     if kind == LEASE:
         lease = {"groupId": source.nullable_string(), "lease": source.nullable_string()}
         return compact({"type": str(kind), "data": lease}), None if value is None else "<lease>"

@@ -20,7 +20,7 @@ _USAGE = 2
 # A new command is added here: a module of this package that has the command's name.
 COMMANDS = (
     "configs", "consume", "consumer-groups", "demo", "doctor", "log", "offsets", "produce", "serve",
-    "share", "share-groups", "sim", "topics",
+    "share", "share-groups", "sim", "spark", "topics",
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, DataLost
 from headrace.client.fetch import committed, fetch
 from headrace.wire.batches import headers as batch_headers
-from headrace.wire.columns import decode
+from headrace.wire.columns import Wanted, decode
 
 Bounds = tuple[int, int]
 Lost = Callable[[DataLost], object]
@@ -27,6 +27,7 @@ _GAP_MAX = 2_000
 _FETCH_BYTES_MIN, _FETCH_BYTES_MAX = 64 * 1024, 8 * 1024 * 1024
 _BYTES_A_RECORD = 1024
 _BEYOND_END_S = 10.0
+PLAIN = Wanted()
 
 
 def read_range(
@@ -37,7 +38,7 @@ def read_range(
     Raises: `DataLost` when offsets of the range are below the log's start or beyond its end (gaps
     that compaction or transactions leave are none); `CorruptBatch`; as `Cluster`.
     """
-    return read_ranges(cluster, topic, partition, [(first, last)], headers=headers)
+    return read_ranges(cluster, topic, partition, [(first, last)], Wanted(headers=headers))
 
 
 def read_ranges(
@@ -45,8 +46,8 @@ def read_ranges(
     topic: str,
     partition: int,
     ranges: Sequence[Bounds],
+    wanted: Wanted = PLAIN,
     *,
-    headers: bool = False,
     read_committed: bool = False,
     lost: Lost | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -58,7 +59,7 @@ def read_ranges(
         batch
         for stretch in _stretches(ranges)
         for batch in _read_stretch(
-            cluster, topic, partition, stretch, headers, read_committed=read_committed, lost=lost
+            cluster, topic, partition, stretch, wanted, read_committed=read_committed, lost=lost
         )
     )
     return _resized(found)
@@ -80,7 +81,7 @@ def _read_stretch(
     topic: str,
     partition: int,
     stretch: list[Bounds],
-    headers: bool,
+    wanted: Wanted,
     *,
     read_committed: bool,
     lost: Lost | None,
@@ -88,8 +89,8 @@ def _read_stretch(
     position, last = stretch[0][0], stretch[-1][1]
     patient_until: float | None = None
     while position <= last:
-        wanted = (last - position + 1) * _BYTES_A_RECORD
-        bytes_max = min(max(wanted, _FETCH_BYTES_MIN), _FETCH_BYTES_MAX)
+        expected = (last - position + 1) * _BYTES_A_RECORD
+        bytes_max = min(max(expected, _FETCH_BYTES_MIN), _FETCH_BYTES_MAX)
         try:
             fetched = fetch(
                 cluster,
@@ -111,7 +112,7 @@ def _read_stretch(
             continue
         patient_until = None
         for piece in committed(fetched, found):
-            batch = decode(piece, first=position, last=last, headers=headers)
+            batch = decode(piece, first=position, last=last, **wanted._asdict())
             yield batch if len(stretch) == 1 else batch.filter(_inside(batch, stretch))
         position = _next_wanted(found[-1].last_offset + 1, stretch)
 

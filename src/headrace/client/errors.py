@@ -12,7 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.wire import share_records
+from headrace.wire import lease_sessions, offset_expiry, share_records
 from headrace.wire.leases import LeaseApi
 from headrace.wire.share_archived import ArchivedApi
 
@@ -70,6 +70,8 @@ _OF_HEADRACE = {
     **dict.fromkeys(map(int, LeaseApi), ("the lease API", "share.group.id")),
     share_records.KEY: ("DescribeShareRecords", "browsing"),
     **dict.fromkeys(map(int, ArchivedApi), ("ListArchivedRecords", "the list of archived records")),
+    lease_sessions.KEY: ("ListLeaseSessions", "the list of lease sessions"),
+    offset_expiry.KEY: ("DescribeOffsetExpiry", "the forecast of offsets"),
 }
 _OF_SHARE_GROUPS = frozenset({76, 77, 78, 79, 90, 91, 92})
 SHARE_GROUPS_NEED = (
@@ -166,10 +168,8 @@ def lacking(address: object, key: int, version: int, offered: range) -> Unsuppor
     """What is told of a broker that does not offer this version of an API."""
     if key in _OF_HEADRACE:
         lacks, user = _OF_HEADRACE[key]
-        return Unsupported(
-            f"{address} lacks {lacks}; {user} needs Headrace, with share groups on "
-            "(share.group.enable)"
-        )
+        share = "" if key == offset_expiry.KEY else ", with share groups on (share.group.enable)"
+        return Unsupported(f"{address} lacks {lacks}; {user} needs Headrace{share}")
     needed = "a newer or older broker is needed"
     if key in _OF_SHARE_GROUPS and not offered:
         needed = SHARE_GROUPS_NEED

@@ -11,6 +11,7 @@ from headrace.client.errors import check
 from headrace.wire.leases import (
     AcquireRequest,
     AcquireResponse,
+    Bound,
     CommitRequest,
     CommitResponse,
     DescribeRequest,
@@ -62,10 +63,14 @@ class Lease:
         self.epoch = answer.epoch
         return answer
 
-    def acquire(self, seq: int, max_records: int, max_wait_ms: int) -> tuple[Range, ...]:
-        """The ranges held under `seq`; none when nothing became available within `max_wait_ms`."""
+    def acquire(
+        self, seq: int, max_records: int, max_wait_ms: int, bounds: tuple[Bound, ...] = ()
+    ) -> tuple[Range, ...]:
+        """The ranges held under `seq`, below `bounds` where there are some; none when nothing
+        became available within `max_wait_ms`.
+        """
         request = AcquireRequest(
-            self.group, self.session, self.epoch, seq, max_records, max_wait_ms
+            self.group, self.session, self.epoch, seq, max_records, max_wait_ms, bounds
         )
         wait_s = max_wait_ms / 1000
         what = f"acquiring number {seq}"
@@ -76,9 +81,12 @@ class Lease:
         request = RenewRequest(self.group, self.session, self.epoch)
         return _asked(self.cluster, request, RenewResponse, "renewing locks")
 
-    def stage(self, seq: int, dispositions: tuple[Disposition, ...]) -> None:
-        """Replace what is staged under `seq`; returns once it is durable."""
-        request = StageRequest(self.group, self.session, self.epoch, seq, dispositions)
+    def stage(self, seq: int, dispositions: tuple[Disposition, ...], part: str = "") -> None:
+        """Replace what `part` staged under `seq`; returns once it is durable.
+
+        What other parts staged stays; of what several say of a record the strictest holds.
+        """
+        request = StageRequest(self.group, self.session, self.epoch, seq, dispositions, part)
         _asked(self.cluster, request, StageResponse, f"staging for number {seq}")
 
     def commit(self, seq: int) -> CommitResponse:

@@ -23,6 +23,12 @@ class Ends:
     earliest: int | None = None
     latest: int | None = None
 
+    def lag(self, offset: int) -> int | None:
+        """How many offsets a reader at `offset` has left: what is gone cannot be read any more."""
+        if self.latest is None:
+            return None
+        return max(0, self.latest - max(offset, self.earliest or 0))
+
 
 def ends_of(
     cluster: Cluster, partitions: Iterable[TopicPartition], *, with_earliest: bool = True

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from headrace.core.runs import State
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import NO_RECORD, Advanced, Ended, Settled, ShareKey
+from headrace.core.share_words import DELAYED, NO_RECORD, Advanced, Ended, Settled, ShareKey
 from headrace.core.types import MemberId, Now, Span, WallMs
 
 RUNS_PER_PAGE = 50
@@ -201,7 +201,7 @@ def _overtaken(partition: SharePartition, start: int, now: Now) -> list[Archived
             Span(first, last),
             status.deliveries,
             f"{status.reason}; {_REMOVED}" if status.reason else _REMOVED,
-            status.holder,
+            status.holder if status.holder != DELAYED else None,
             now,
         )
         for first, last, status in partition.runs.between(partition.start, start - 1)

@@ -1,7 +1,7 @@
 """Events of a share-partition as runs to be laid, as many as possible in one go."""
 
 from headrace.core.runs import Piece, Runs, State, Status
-from headrace.core.share_words import Acquired, Hold, Replayed, Settled
+from headrace.core.share_words import DELAYED, Acquired, Delayed, Hold, Replayed, Settled
 from headrace.core.types import MemberId
 
 _Plain = tuple[State, int, str | None, MemberId | None]
@@ -63,6 +63,18 @@ class Laying:
             self._last = last
         else:
             self._add(first, last, self._made)
+
+    def delayed(self, event: Delayed) -> None:
+        """Records of one status, which nobody holds, are withheld, or are no longer."""
+        _, span, until = event
+        was = self._was(span.first)
+        assert was is not None, f"{span} is not in flight"
+        count, lot = was.deliveries, was.lot
+        if until is None:
+            status = self._runs.status(State.AVAILABLE, count, lot=lot)
+        else:
+            status = self._runs.status(State.ACQUIRED, count, DELAYED, until, count, lot=lot)
+        self._add(span.first, span.last, status)
 
     def _lock(self, event: Acquired) -> Status:
         stored, since = event.stored, event.since

@@ -8,15 +8,25 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from headrace.core.errors import Refused
-from headrace.core.leases import Held, Lease, LeaseAcquired, LeaseCommitted, verdicts
+from headrace.core.leases import Held, Lease, LeaseAcquired, LeaseCommitted, LeaseStaged, verdicts
 from headrace.core.machine import Decided
+from headrace.core.runs import State
 from headrace.core.settling import Settling
-from headrace.core.shard_words import AcquireLease, Committed, Event, Renewed
+from headrace.core.shard_words import AcquireLease, Committed, Event, Renewed, StageLease
 from headrace.core.share_group import TopicView
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_starts import started
-from headrace.core.share_words import Acquire, Acquired, Ended, Policy, Reclaim, ShareKey, Verdict
-from headrace.core.types import Now, Span
+from headrace.core.share_words import (
+    Acquire,
+    Acquired,
+    Delayed,
+    Ended,
+    Policy,
+    Reclaim,
+    ShareKey,
+    Verdict,
+)
+from headrace.core.types import Now, Span, after
 
 Partitions = Mapping[ShareKey, SharePartition]
 
@@ -42,6 +52,8 @@ def acquired(
     left = command.records_max
     for index, key in enumerate(mine[turn:] + mine[:turn]):
         partition, end = partitions[key], views[key.topic_id].ends[key.partition]
+        if command.bounds:
+            end = min(end, command.bounds.get(key, 0))
         first = partition.next_fetch_offset()
         if first >= end:
             continue
@@ -82,9 +94,27 @@ def renewed(lease: Lease, partitions: Partitions, now: Now, policy: Policy) -> D
     return Decided(events, Renewed(kept, wanted - kept))
 
 
-def committed(lease: Lease, seq: int, partitions: Partitions, policy: Policy) -> Decided[Event]:
-    """Settle all numbers up to `seq`: as staged, the rest accepted."""
+def staged(lease: Lease, command: StageLease) -> Decided[Event] | Refused:
+    """Keep what a part says of an acquisition for its commit."""
+    if command.seq <= lease.committed:
+        return Decided([])  # a batch that is replayed although it is settled
+    refused = lease.check_staged(command.seq, command.part, command.staged)
+    if refused is not None:
+        return refused
+    if not lease.acquisitions[command.seq].is_changed_by(
+        command.part, command.staged, command.epoch
+    ):
+        return Decided([])  # most tasks set nothing aside, and say so
+    said = tuple(sorted(command.staged, key=lambda one: (one.key, one.span)))
+    return Decided([LeaseStaged(lease.key, command.seq, command.part, command.epoch, said)])
+
+
+def committed(
+    lease: Lease, seq: int, partitions: Partitions, now: Now, policy: Policy
+) -> Decided[Event]:
+    """Settle all numbers up to `seq`: as staged, the rest accepted. Delays begin now."""
     events: list[Event] = []
+    delayed: list[Event] = []  # behind all others, so that these are laid in one go
     settled = dict.fromkeys(Verdict, 0)
     wanted, holder = 0, lease.holder
     for number, acquisition in sorted(lease.acquisitions.items()):
@@ -92,7 +122,7 @@ def committed(lease: Lease, seq: int, partitions: Partitions, policy: Policy) ->
             break
         wanted += sum(len(held.span) for held in acquisition.held)
         key: ShareKey | None = None
-        for held, span, verdict, reason in verdicts(acquisition):
+        for held, span, said in verdicts(acquisition):
             if held.key is not key:  # hashing names costs more than all the rest
                 key = held.key
                 partition = partitions.get(key)
@@ -102,14 +132,18 @@ def committed(lease: Lease, seq: int, partitions: Partitions, policy: Policy) ->
             for first, last, status in partition.claimable(span, held.deliveries, holder):
                 whole = first == span.first and last == span.last
                 part = span if whole else Span(first, last)
-                events.append(settle(part, status, verdict, reason))
+                verdict, reason = (said.verdict, said.reason) if said else (Verdict.ACCEPT, None)
+                became = settle(part, status, verdict, reason)
+                events.append(became)
                 settled[verdict] += last - first + 1
+                if said is not None and said.delay_ms and became.state is State.AVAILABLE:
+                    delayed.append(Delayed(key, part, after(now.mono, said.delay_ms)))
     if seq > lease.committed:
-        events.append(LeaseCommitted(lease.key, seq))
+        delayed.append(LeaseCommitted(lease.key, seq))
     reply = Committed(
         settled[Verdict.ACCEPT],
         settled[Verdict.RELEASE],
         settled[Verdict.REJECT],
         wanted - sum(settled.values()),
     )
-    return Decided(events, reply)
+    return Decided([*events, *delayed], reply)

@@ -4,20 +4,28 @@ Theory of operation. A session is named by its reader (a Spark checkpoint), open
 epoch, and acquires ranges under ascending numbers. All of it is durable, unlike the acquisition
 locks of ordinary members: after a restart, of the reader or of the broker, the ranges of every
 number not yet committed are claimed again. Dispositions are staged under a number and take effect
-with its commit, together with the acceptance of the rest. Source: the lease protocol of
-docs/spark.md, whose failure matrix says what each crash point leaves behind.
+with its commit, together with the acceptance of the rest. They are staged by part: the tasks of a
+batch each stage theirs, and one that is run again replaces what it staged itself. Source: the lease
+protocol of docs/spark.md, whose failure matrix says what each crash point leaves behind.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TypeVar, assert_never
 
 from headrace.core.errors import Refused, Why
-from headrace.core.share_words import ShareKey, Verdict
+from headrace.core.share_words import DELAYED, ShareKey, Verdict
 from headrace.core.types import MemberId, MonoMs, Now, Span
 
 LeaseKey = tuple[str, str]  # group and session
+
+PART_BYTES_MAX = 1_000  # of the name of a part
+PARTS_MAX = 10_000  # that stage under one number
+STAGED_MAX = 1_000_000  # ranges that are staged under one number
+REASON_LENGTH_MAX = 10_000
+DELAY_MS_MAX = 366 * 24 * 3_600_000
 
 _LEASE = "lease/"  # what its name among the holders of records begins with
 
@@ -33,26 +41,58 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What shall become of a range at the commit."""
+    """What shall become of a range at the commit; if released, not before `delay_ms` after it."""
 
     key: ShareKey
     span: Span
     verdict: Verdict
     reason: str | None = None
+    delay_ms: int = 0
+
+    @property
+    def strictness(self) -> tuple[Verdict, int, str]:
+        """Of what several parts say of a record, the highest holds."""
+        return self.verdict, self.delay_ms, self.reason or ""
 
 
 @dataclass(frozen=True, slots=True)
 class Acquisition:
-    """All that was acquired under one number."""
+    """All that was acquired under one number, and what was staged by part, by drivers of `epoch`.
+
+    What drivers before those staged may be of a batch that was since cut into other tasks.
+    """
 
     held: tuple[Held, ...]
-    staged: tuple[Staged, ...] = ()
+    parts: Mapping[str, tuple[Staged, ...]] = field(default_factory=dict)
+    epoch: int = 0
+
+    @property
+    def staged(self) -> Iterator[Staged]:
+        """What all parts staged; several may speak of a record."""
+        return (one for part in self.parts.values() for one in part)
+
+    def kept(self, epoch: int) -> Mapping[str, tuple[Staged, ...]]:
+        """The parts that stay when a driver of `epoch` stages."""
+        return self.parts if epoch == self.epoch else {}
+
+    def with_part(self, name: str, staged: tuple[Staged, ...], epoch: int) -> "Acquisition":
+        """It, when a part was staged by a driver of `epoch`; one that says nothing is not kept."""
+        parts = {one: said for one, said in self.kept(epoch).items() if one != name}
+        return Acquisition(self.held, {**parts, name: staged} if staged else parts, epoch)
+
+    def is_changed_by(self, name: str, staged: Sequence[Staged], epoch: int) -> bool:
+        """Whether it makes a difference that a part is staged by a driver of `epoch`."""
+        return bool(staged) or name in self.parts or self.kept(epoch) != self.parts
 
     def without(self, keys: frozenset[ShareKey]) -> "Acquisition":
         """What is left of it when nothing is held of these share-partitions."""
         return Acquisition(
             tuple(one for one in self.held if one.key not in keys),
-            tuple(one for one in self.staged if one.key not in keys),
+            {
+                name: tuple(one for one in part if one.key not in keys)
+                for name, part in self.parts.items()
+            },
+            self.epoch,
         )
 
 
@@ -76,10 +116,12 @@ class LeaseAcquired:
 
 @dataclass(frozen=True, slots=True)
 class LeaseStaged:
-    """Dispositions were staged under a number, in place of earlier ones. Durable."""
+    """A part staged dispositions under a number, in place of its earlier ones. Durable."""
 
     lease: LeaseKey
     seq: int
+    part: str
+    epoch: int
     staged: tuple[Staged, ...]
 
 
@@ -183,11 +225,23 @@ class Lease:
             f"Acquisition {seq} is already committed; {self.last_seq} is the last.",
         )
 
-    def check_staged(self, seq: int, staged: Sequence[Staged]) -> Refused | None:
-        """Refuse dispositions of records that were not acquired under the number."""
+    def check_staged(self, seq: int, part: str, staged: Sequence[Staged]) -> Refused | None:
+        """Refuse dispositions of records that were not acquired under the number, and too many."""
         acquisition = self.acquisitions.get(seq)
         if acquisition is None:
             return Refused(Why.INVALID_REQUEST, f"Acquisition {seq} is not outstanding.")
+        beside = {name: one for name, one in acquisition.kept(self.epoch).items() if name != part}
+        if len(beside) >= PARTS_MAX or len(part.encode()) > PART_BYTES_MAX:
+            return Refused(
+                Why.INVALID_REQUEST,
+                f"A number is staged by at most {PARTS_MAX} parts, with names of at most "
+                f"{PART_BYTES_MAX} bytes.",
+            )
+        if len(staged) + sum(map(len, beside.values())) > STAGED_MAX:
+            return Refused(
+                Why.INVALID_REQUEST,
+                f"At most {STAGED_MAX} ranges are staged under a number; acquire fewer records.",
+            )
         held = _by_key(acquisition.held)
         for key, ranges in _by_key(staged).items():
             before = -1
@@ -212,8 +266,8 @@ class Lease:
                 self.epoch, self.topics = epoch, topics
             case LeaseAcquired(_, seq, held):
                 self.acquisitions[seq] = Acquisition(held)
-            case LeaseStaged(_, seq, staged):
-                self.acquisitions[seq] = Acquisition(self.acquisitions[seq].held, staged)
+            case LeaseStaged(_, seq, part, epoch, staged):
+                self.acquisitions[seq] = self.acquisitions[seq].with_part(part, staged, epoch)
             case LeaseCommitted(_, seq):
                 self.committed = max(self.committed, seq)
                 for done in [number for number in self.acquisitions if number <= seq]:
@@ -232,29 +286,48 @@ class Lease:
                 assert_never(event)
 
 
-def verdicts(acquisition: Acquisition) -> Iterator[tuple[Held, Span, Verdict, str | None]]:
-    """Every held range in parts of one verdict and reason each: as staged, the rest accepted."""
-    staged = _by_key(acquisition.staged)
+def verdicts(acquisition: Acquisition) -> Iterator[tuple[Held, Span, Staged | None]]:
+    """Every held range in parts: as staged, the strictest first, and the rest accepted (None)."""
+    staged = {key: _strictest(found) for key, found in _by_key(acquisition.staged).items()}
     for held in acquisition.held:
         at = held.span.first
         for one, part in _overlaps(staged.get(held.key, ()), held.span):
             if part.last < at:
                 continue
             if at < part.first:
-                yield held, Span(at, part.first - 1), Verdict.ACCEPT, None
+                yield held, Span(at, part.first - 1), None
                 at = part.first
             rest = part if part.first == at else Span(at, part.last)
-            yield held, rest, one.verdict, one.reason
+            yield held, rest, one
             at = part.last + 1
         if at <= held.span.last:
             rest = held.span if at == held.span.first else Span(at, held.span.last)
-            yield held, rest, Verdict.ACCEPT, None
+            yield held, rest, None
+
+
+def _strictest(ranges: list[Staged]) -> list[Staged]:
+    """Of ranges in order, ones that do not overlap: of what is said of a record the strictest."""
+    if all(one.span.last < following.span.first for one, following in pairwise(ranges)):
+        return ranges
+    found: list[Staged] = []
+    open_: list[Staged] = []  # those that began, and may go on
+    begun = 0
+    edges = sorted({edge for one in ranges for edge in (one.span.first, one.span.last + 1)})
+    for first, stop in pairwise(edges):
+        while begun < len(ranges) and ranges[begun].span.first == first:
+            open_.append(ranges[begun])
+            begun += 1
+        open_ = [one for one in open_ if one.span.last >= first]
+        if open_:
+            strictest = max(open_, key=lambda one: one.strictness)
+            found.append(replace(strictest, span=Span(first, stop - 1)))
+    return found
 
 
 RangeT = TypeVar("RangeT", Held, Staged)
 
 
-def _by_key(ranges: Sequence[RangeT]) -> dict[ShareKey, list[RangeT]]:
+def _by_key(ranges: Iterable[RangeT]) -> dict[ShareKey, list[RangeT]]:
     grouped: dict[ShareKey, list[RangeT]] = {}
     key, group = None, list[RangeT]()
     for one in sorted(ranges, key=_first):
@@ -292,7 +365,11 @@ def told_holder(holder: MemberId) -> str:
 
     >>> told_holder(Lease(("work", "checkpoint")).holder)
     'lease/checkpoint'
+    >>> told_holder(DELAYED)
+    'delayed'
     """
+    if holder == DELAYED:
+        return "delayed"
     if holder.startswith(_LEASE):
         return f"{_LEASE}{holder.removeprefix(_LEASE).lstrip()}"
     return holder

@@ -1,7 +1,20 @@
 """What a verdict makes of records: the seed's state diagram, row by row. KIP-932."""
 
-from headrace.core.runs import State, Status
-from headrace.core.share_words import NO_RECORD, Ended, Hold, Policy, Settled, ShareKey, Verdict
+from collections.abc import Iterable
+
+from headrace.core.runs import Piece, State, Status
+from headrace.core.share_words import (
+    DELAYED,
+    NO_RECORD,
+    Delayed,
+    Ended,
+    Event,
+    Hold,
+    Policy,
+    Settled,
+    ShareKey,
+    Verdict,
+)
 from headrace.core.types import MemberId, Span
 
 LIMIT_REACHED = "delivery count limit"  # how the reason begins that is given then
@@ -17,7 +30,7 @@ class Settling:
     def __init__(
         self, key: ShareKey, policy: Policy, ended: Ended, holder: MemberId | None = None
     ) -> None:
-        self._key = key
+        self.key = key
         self._policy = policy
         self._ended = ended
         self._holder = holder
@@ -33,7 +46,7 @@ class Settling:
             state, why = self._outcome(status, verdict, reason)
             hold = Hold(status.holder or self._holder, status.since, self._ended)
             outcome = self._decided[asked] = (state, why, hold)
-        return Settled(self._key, span, outcome[0], status.deliveries, outcome[1], outcome[2])
+        return Settled(self.key, span, outcome[0], status.deliveries, outcome[1], outcome[2])
 
     def _outcome(
         self, status: Status, verdict: Verdict, reason: str | None
@@ -54,3 +67,14 @@ class Settling:
                 return archive, f"{reached}: {reason}" if reason else reached
             case _:
                 raise AssertionError(f"{verdict} settles nothing")
+
+
+def released(pieces: Iterable[Piece], settle: Settling) -> list[Event]:
+    """The end of locks, and of delays, which charge nobody."""
+    key, release = settle.key, Verdict.RELEASE
+    return [
+        settle(Span(first, last), status, release)
+        if status.holder != DELAYED
+        else Delayed(key, Span(first, last), None)
+        for first, last, status in pieces
+    ]

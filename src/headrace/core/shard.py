@@ -12,7 +12,7 @@ from uuid import UUID
 
 from headrace.core.archived import Archive, PageForgotten, PageListed, found_in
 from headrace.core.errors import Refused, Why
-from headrace.core.lease_settling import acquired, committed, reclaimed, renewed
+from headrace.core.lease_settling import acquired, committed, reclaimed, renewed, staged
 from headrace.core.leases import (
     Lease,
     LeaseAcquired,
@@ -70,6 +70,7 @@ from headrace.core.share_words import (
     PORTION_RUNS,
     Acquired,
     Advanced,
+    Delayed,
     Leaving,
     ReleaseHeld,
     Replayed,
@@ -80,7 +81,7 @@ from headrace.core.share_words import (
 from headrace.core.share_words import Event as PartitionEvent
 from headrace.core.types import MemberId, MonoMs, Now, after
 
-_RUNS = (Acquired, Settled, Replayed)  # the events that lay runs, most frequent first
+_RUNS = (Acquired, Settled, Replayed, Delayed)  # the events that lay runs, most frequent first
 _LISTED = frozenset({Settled, Advanced, Forgotten})  # those that may change a list
 
 
@@ -211,7 +212,9 @@ class ShareShard:
                 partition = SharePartition(key, start, state_epoch)
                 self.partitions[key] = partition
                 self._of_group.setdefault(key.group, {})[key] = partition
-            case Started() | Advanced() | Leaving() | Acquired() | Settled() | Replayed():
+            case Started() | Advanced() | Leaving():
+                self._lay([event])
+            case Acquired() | Settled() | Replayed() | Delayed():
                 self._lay([event])
             case MemberSeen() | MemberGone() | Assigned():
                 self._apply_to_group(event)
@@ -378,15 +381,10 @@ class ShareShard:
                 )
             case RenewLease():
                 return renewed(lease, self.partitions, now, policy)
-            case StageLease(_, _, seq) if seq <= lease.committed:
-                return Decided([])  # a batch that is replayed although it is settled
-            case StageLease(_, _, seq, staged):
-                refused = lease.check_staged(seq, staged)
-                if refused is not None:
-                    return refused
-                return Decided([LeaseStaged(lease.key, seq, staged)])
+            case StageLease():
+                return staged(lease, command)
             case CommitLease(_, _, seq):
-                return committed(lease, seq, self.partitions, policy)
+                return committed(lease, seq, self.partitions, now, policy)
             case _:
                 assert_never(command)
 

@@ -20,7 +20,7 @@ from headrace.core.errors import Refused, Why
 from headrace.core.laying import Laying
 from headrace.core.redelivery import shrinks_from, shrunk
 from headrace.core.runs import Piece, Runs, State, Status
-from headrace.core.settling import Settling
+from headrace.core.settling import Settling, released
 from headrace.core.share_words import (
     NO_RECORD,
     PORTION_RUNS,
@@ -30,6 +30,7 @@ from headrace.core.share_words import (
     Advanced,
     Command,
     DeadLettered,
+    Delayed,
     Ended,
     Event,
     Hold,
@@ -122,7 +123,7 @@ class SharePartition:
             case ReleaseHeld(holder, runs_max):
                 held = self.runs.of(self.runs.held_by(holder))
                 left = Settling(self.key, policy, Ended.MEMBER_LEFT)
-                events = _released(islice(held, runs_max), left)
+                events = released(islice(held, runs_max), left)
                 return [*events, Leaving(self.key, holder)] if next(held, None) else events
             case Reclaim():
                 return self._reclaim(command, after(now.mono, policy.lock_ms), now.wall)
@@ -142,12 +143,12 @@ class SharePartition:
         if due is None or due > now.mono:
             return []
         left = [one for holder in self.leaving for one in self.runs.held_by(holder)]
-        events = _released(
+        events = released(
             islice(self.runs.of(left), runs_max), Settling(self.key, policy, Ended.MEMBER_LEFT)
         )
         overdue = [one for one in self.runs.due(now.mono) if one.holder not in self.leaving]
         expired = Settling(self.key, policy, Ended.LOCK_EXPIRED)
-        return events + _released(islice(self.runs.of(overdue), runs_max - len(events)), expired)
+        return events + released(islice(self.runs.of(overdue), runs_max - len(events)), expired)
 
     def apply(self, event: Event) -> None:
         """The only place where the state changes."""
@@ -164,6 +165,8 @@ class SharePartition:
                 laying.settled(event)
             elif isinstance(event, Replayed):
                 laying.replayed(event)
+            elif isinstance(event, Delayed):
+                laying.delayed(event)
             else:
                 laying.done()
                 self._follow_finished_head()
@@ -348,11 +351,6 @@ class SharePartition:
                 break
             start = last + 1
         self.runs.drop_below(start)
-
-
-def _released(pieces: Iterable[Piece], settle: Settling) -> list[Event]:
-    release = Verdict.RELEASE
-    return [settle(Span(first, last), status, release) for first, last, status in pieces]
 
 
 def _taken_to(command: Acquire, first: int, last: int, records_max: int) -> int:

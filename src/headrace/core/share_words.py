@@ -11,6 +11,8 @@ from headrace.core.types import MemberId, MonoMs, Span, WallMs
 
 NO_RECORD = "no record at this offset"
 PORTION_RUNS = 500  # that are settled without a pause where nobody asked for more: some 3 ms
+# Has records that were released with a delay; too long for a member's id on the wire.
+DELAYED = MemberId(f"delayed/{'':>32}")
 NAME_BYTES_MAX = 32_767  # of a group or session: what the journal's keys, and Kafka's, can hold
 
 
@@ -221,6 +223,14 @@ class Leaving:
     holder: MemberId
 
 
+class Delayed(NamedTuple):
+    """Released records are nobody's until then, or (None) that is over. Volatile."""
+
+    key: ShareKey
+    span: Span
+    until: MonoMs | None
+
+
 class Settled(NamedTuple):
     """The span left the hands of its holder, or a dead letter was written. Durable.
 
@@ -251,4 +261,4 @@ class Advanced:
     start: int
 
 
-Event = Started | Acquired | Leaving | Settled | Replayed | Advanced
+Event = Started | Acquired | Delayed | Leaving | Settled | Replayed | Advanced

@@ -44,6 +44,7 @@ from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import (
     Acquired,
     Advanced,
+    Delayed,
     Hold,
     Range,
     Replayed,
@@ -55,14 +56,22 @@ from headrace.core.types import MemberId, Span, WallMs
 from headrace.log import archived_records, share_holds
 from headrace.log.archived_records import ARCHIVED, page_record
 from headrace.log.group_records import CAUSE_HEADER
-from headrace.log.lease_records import LEASE, lease_key, lease_record, restored
+from headrace.log.lease_records import (
+    LEASE,
+    PART,
+    lease_key,
+    lease_record,
+    part_record,
+    part_restored,
+    restored,
+)
 from headrace.log.share_batches import durable, portions, read
 from headrace.wire.primitives import Malformed, Reader, Writer
 
 SNAPSHOT, UPDATE = 0, 1
 _VALUE_VERSION = 0
 _DELIVERY_COMPLETE_COUNT = 0  # a tag of Kafka's
-_UPDATE_KEY = UPDATE.to_bytes(2, "big")
+_CHANGE_KEYS = (UPDATE.to_bytes(2, "big"), PART.to_bytes(2, "big"))  # of no whole state
 _UNCHANGED = -1
 _RUNS_PER_UPDATE = 64
 _CLIENTS_MAX = 10_000  # that are remembered
@@ -147,13 +156,14 @@ class ShareJournal:
                 case (
                     LeaseOpened()
                     | LeaseAcquired()
-                    | LeaseStaged()
                     | LeaseCommitted()
                     | LeaseDiscarded()
                     | LeaseKept()
                 ):
                     leases[event.lease] = None
-                case PageListed() | PageForgotten() | Forgotten() | LeaseForgotten():
+                case (
+                    PageListed() | PageForgotten() | Forgotten() | LeaseForgotten() | LeaseStaged()
+                ):
                     out.append(self._entry(event))
                 case _:
                     self._remember(event)  # what members are dies with the process
@@ -169,7 +179,7 @@ class ShareJournal:
 
     def placed(self, offset: int, key: Bytes, value: Bytes) -> None:
         """A record is in the journal at `offset`."""
-        if key is not None and not key.startswith(_UPDATE_KEY):
+        if key is not None and not key.startswith(_CHANGE_KEYS):
             self._newest.pop(key, None)
             if value is not None:
                 self._newest[key] = offset
@@ -208,6 +218,8 @@ class ShareJournal:
         if kind == LEASE:
             lease = (_text(source), _text(source))
             return [restored(lease, value) if value is not None else LeaseForgotten(lease)]
+        if kind == PART:
+            return self._staged(part_restored(source, value))
         if kind == ARCHIVED:
             return [archived_records.restored(source, value)]
         if kind not in (SNAPSHOT, UPDATE):
@@ -217,6 +229,14 @@ class ShareJournal:
             self.unfounded.discard(share_key)
             return [Forgotten(share_key)]
         return self._replayed(_decoded(share_key, kind, value, all_holds=False))
+
+    def _staged(self, staged: LeaseStaged) -> list[Event]:
+        lease = self._shard.leases.get(staged.lease)
+        if lease is not None and staged.seq in lease.acquisitions:
+            return [staged]
+        if self._pruned:  # a whole state that has it comes later, or it is settled
+            return []
+        raise Malformed(f"number {staged.seq} of lease {staged.lease} was staged, not acquired")
 
     def _replayed(self, record: _Decoded) -> list[Event]:
         key = record.key
@@ -237,8 +257,10 @@ class ShareJournal:
         settled: list[Event] = [Replayed(key, record.ranges)]
         return [*settled, Advanced(key, record.start)] if record.start != _UNCHANGED else settled
 
-    def _entry(self, event: ArchiveEvent | Forgotten | LeaseForgotten) -> Entry:
-        """The one record of an event: a page, or a tombstone."""
+    def _entry(self, event: ArchiveEvent | Forgotten | LeaseForgotten | LeaseStaged) -> Entry:
+        """The one record of an event: a page, what a part staged, or a tombstone."""
+        if isinstance(event, LeaseStaged):
+            return part_record(event)
         if isinstance(event, LeaseForgotten):
             return Entry(lease_key(event.lease), None)
         if not isinstance(event, Forgotten):
@@ -333,8 +355,8 @@ def read_share_record(key: Bytes, value: Bytes, *, at: int | None = None) -> Sha
 
 
 def _without_locks(events: Sequence[Event]) -> list[Event]:
-    """What is not an acquisition: they come by the hundred, and die with the process."""
-    return [event for event in events if type(event) is not Acquired]
+    """What is no lock: they come by the hundred, and die with the process."""
+    return [event for event in events if type(event) not in (Acquired, Delayed)]
 
 
 def _named(source: Reader) -> ShareKey:

@@ -183,6 +183,8 @@ class Auditor:
             and self._now_us() < one.locked_until_us
         ):
             self.broken(f"{told} while {one.locked_by} held it")
+        if one.is_withheld(asked, self._now_us(), self.incarnation):
+            self.broken(f"{told} before its delay was over")
 
     def let_go(self, group: str, holder: str) -> None:
         """A holder ends its session or its connection: what it held may be given to others."""
@@ -235,6 +237,12 @@ class Auditor:
             one.failed, one.failed_at_us = one.counts_of[holder], now_us
         elif verdict == "renew" and one.locked_by == holder:
             one.locked_until_us = max(one.locked_until_us, asked.at_us + self._lock_us)
+
+    def withheld(self, asked: Asked, place: Place, offset: int, delay_us: int) -> None:
+        """The broker let out that nobody is given a record for some time since it was asked."""
+        one = self.facts((asked.group, place), offset)
+        one.withheld_until_us, one.withheld_at_us = asked.at_us + delay_us, self._now_us()
+        one.withheld_in = asked.incarnation
 
     def may_be_finished(self, queue: Queue, offset: int, *, but: str = "") -> bool:
         """Whether anything that was asked, by others than `but`, can have finished a record."""

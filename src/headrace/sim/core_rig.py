@@ -16,11 +16,12 @@ from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Command, Event, OpenLease
 from headrace.core.share_group import Heartbeat, Timing, TopicView
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import Acquired, Policy, ShareKey
+from headrace.core.share_words import DELAYED, Acquired, Policy, ShareKey
 from headrace.core.types import MemberId, MonoMs, Now, WallMs
 from headrace.log.record_codec import ShareJournal
 from headrace.log.share_history import Delivery, RecordHistory
 from headrace.sim.model import ACQUIRED, ARCHIVING, AVAILABLE, LEASE, Given, Listed, Model
+from headrace.sim.model import DELAYED as LATER
 from headrace.wire.batches import Record
 
 TOPIC = UUID(int=9)
@@ -163,6 +164,8 @@ class CoreRig:
         for run in partition.runs:
             holder = LEASE if run.holder == lease.holder else (run.holder or "")
             seen = (run.state.name.lower(), run.deliveries, holder, run.reason or "")
+            if run.holder == DELAYED:
+                seen = (LATER, run.deliveries, "", "")
             for offset in run.span:
                 cell = cells[offset]
                 known = (cell.state, cell.deliveries, cell.holder, cell.reason)
@@ -190,7 +193,7 @@ class CoreRig:
         assert partition.next_fetch_offset() == next(free, model.end)
         waits = any(cell.state == ARCHIVING for cell in flight)
         assert (KEY in self.shard.archiving) == waits, "dead letters are forgotten"
-        locks = [cell.until for cell in flight if cell.state == ACQUIRED]
+        locks = [cell.until for cell in flight if cell.state in (ACQUIRED, LATER)]
         assert partition.leaving == model.leaving
         if locks:
             due = self.shard.next_deadline()
@@ -215,7 +218,7 @@ class CoreRig:
         cell = self.model.cells.get(offset)
         if cell is not None and self.model.start <= offset < self.model.end:
             state, count = cell.state, cell.deliveries
-            if state == ACQUIRED:
+            if state in (ACQUIRED, LATER):
                 state, count = AVAILABLE, cell.stored
             assert history.state is not None
             found = (history.state.name.lower(), history.deliveries)

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from headrace.sim.facts import Place
-from headrace.sim.lease_auditor import Held, LeaseAuditor
+from headrace.sim.lease_auditor import LATER, LATER_US, Held, LeaseAuditor
 from headrace.sim.network import Connection, Lost
 from headrace.wire import leases as wire
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 _PAUSE_SECONDS = 0.2
 _WIRE = {
-    "accept": wire.Verdict.ACCEPT,
     "release": wire.Verdict.RELEASE,
+    LATER: wire.Verdict.RELEASE,
     "reject": wire.Verdict.REJECT,
 }
+_DELAY_MS = {"release": 0, LATER: LATER_US // 1000, "reject": 0}
 
 
 class Gone(Exception):
@@ -177,21 +178,23 @@ class LeaseDriver:
         for place, first, last, _ in self._held[number]:
             for offset in range(first, last + 1):
                 if self._rng.random() < 0.4:
-                    staged[place, offset] = self._rng.choice(("release", "reject"))
+                    staged[place, offset] = self._rng.choice(("release", LATER, "reject"))
+        part = self._rng.choice(("", "task 0", "task 1"))
 
         def let_out(answer: Any) -> None:
             if answer.error_code == 0:
                 self._told.fenced(asked, epoch)
-                self._told.staged(number, staged)
+                self._told.staged(number, staged, part, epoch)
 
         dispositions = tuple(
-            wire.Disposition(place[0], place[1], offset, offset, _WIRE[verdict], "as drawn")
+            wire.Disposition(*place, offset, offset, _WIRE[verdict], "as drawn", _DELAY_MS[verdict])
             for (place, offset), verdict in staged.items()
         )
-        self._told.staging(number, staged)
-        call = wire.StageRequest(self.group, self.name, epoch, number, dispositions)
+        self._told.staging(number, staged, part, epoch)
+        call = wire.StageRequest(self.group, self.name, epoch, number, dispositions, part)
         await self._call(connection, call, wire.StageResponse, let_out)
-        self._step(f"stage {number}: {[f'{v} {p[0]}-{p[1]}@{o}' for (p, o), v in staged.items()]}")
+        told = [f"{v} {p[0]}-{p[1]}@{o}" for (p, o), v in staged.items()]
+        self._step(f"stage {number} {part}: {told}")
 
     async def _commit(self, connection: Connection, number: int) -> None:
         asked, epoch = self._auditor.asked(self.group, self._told.holder), self._epoch

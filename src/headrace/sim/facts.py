@@ -44,6 +44,14 @@ class Facts:
     locked_until_us: int = 0
     locked_at_us: int = 0
     locked_in: int = -1
+    withheld_until_us: int = 0
+    withheld_at_us: int = 0
+    withheld_in: int = -1
+
+    def is_withheld(self, asked: Asked, now_us: int, incarnation: int) -> bool:
+        """Whether a delay that was told of before somebody asked is not over yet."""
+        told = self.withheld_at_us <= asked.at_us and self.withheld_in == incarnation
+        return told and now_us < self.withheld_until_us
 
     def verdicts(self, *, but: str = "") -> set[str]:
         """What was said of it, by others than the holder `but`."""
@@ -56,8 +64,9 @@ class Facts:
 class LeaseFacts:
     """One session: its highest epoch that was let out, and its numbers.
 
-    `staged` is what was last sent to be staged under a number, and `doubted` are the numbers of
-    which it is not known whether that holds. `committing` is the highest number that was sent to be
+    `staged` is what was last sent to be staged under a number, by part, by drivers of the epoch in
+    `staged_in`; `doubted` are the numbers and parts of which it is not known whether that holds.
+    `committing` is the highest number that was sent to be
     committed, `committed` the highest that was answered.
     """
 
@@ -65,8 +74,9 @@ class LeaseFacts:
     epoch_at_us: int = 0
     ranges: dict[int, tuple[tuple[Place, int, int, int], ...]] = field(default_factory=dict)
     told_at_us: dict[int, int] = field(default_factory=dict)
-    staged: dict[int, dict[tuple[Place, int], str]] = field(default_factory=dict)
-    doubted: set[int] = field(default_factory=set)
+    staged: dict[int, dict[str, dict[tuple[Place, int], str]]] = field(default_factory=dict)
+    staged_in: dict[int, int] = field(default_factory=dict)
+    doubted: set[tuple[int, str]] = field(default_factory=set)
     committing: int = 0
     committed: int = 0
     committed_at_us: int = 0

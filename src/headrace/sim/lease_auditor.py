@@ -10,6 +10,8 @@ from headrace.sim.facts import Asked, LeaseFacts, Place
 
 Held = tuple[Place, int, int, int]  # place, first and last offset, delivery count
 Staged = Mapping[tuple[Place, int], str]  # verdict by offset
+LATER, LATER_US = "later", 1_500_000  # a verdict: release, with this delay
+_STRICTNESS = ("accept", "release", LATER, "reject")
 
 
 class LeaseAuditor:
@@ -68,15 +70,22 @@ class LeaseAuditor:
             ranges = [(first, last, count) for of, first, last, count in held if of == place]
             self._auditor.delivered(asked, place, ranges, fresh=fresh)
 
-    def staging(self, number: int, staged: Staged) -> None:
+    def staging(self, number: int, staged: Staged, part: str = "", epoch: int = 0) -> None:
         """Dispositions are sent: until it is answered, the earlier ones or these may hold."""
-        self._facts.staged[number] = dict(staged)
-        self._facts.doubted.add(number)
+        facts = self._facts
+        parts = facts.staged.setdefault(number, {})
+        if facts.staged_in.get(number) != epoch:  # the first part of a driver ends those before it
+            parts.clear()
+        facts.staged_in[number] = epoch
+        parts[part] = dict(staged)
+        facts.doubted.add((number, part))
 
-    def staged(self, number: int, staged: Staged) -> None:
+    def staged(self, number: int, staged: Staged, part: str = "", epoch: int = 0) -> None:
         """Dispositions are durable."""
-        if self._facts.staged.get(number) == dict(staged):
-            self._facts.doubted.discard(number)
+        facts = self._facts
+        sent = facts.staged.get(number, {}).get(part)
+        if sent == dict(staged) and facts.staged_in.get(number) == epoch:
+            facts.doubted.discard((number, part))
 
     def committing(self, number: int) -> None:
         """All numbers up to this may be settled from now on."""
@@ -85,9 +94,8 @@ class LeaseAuditor:
             if known <= number:
                 for place, offset in _offsets(held):
                     for verdict in self._possible(known, place, offset):
-                        self._auditor.acknowledging(
-                            self._group, place, self.holder, [(offset, offset, verdict)]
-                        )
+                        said = (offset, offset, "release" if verdict == LATER else verdict)
+                        self._auditor.acknowledging(self._group, place, self.holder, [said])
         facts.committing = max(facts.committing, number)
 
     def discarded(self, place: Place) -> None:
@@ -105,16 +113,20 @@ class LeaseAuditor:
             for place, offset in [] if refused else _offsets(held):
                 possible = self._possible(known, place, offset)
                 if len(possible) == 1:
-                    self._auditor.acknowledged(
-                        asked, place, self.holder, [(offset, offset, possible[0])]
-                    )
+                    later = possible[0] == LATER
+                    said = (offset, offset, "release" if later else possible[0])
+                    self._auditor.acknowledged(asked, place, self.holder, [said])
+                    if later:
+                        self._auditor.withheld(asked, place, offset, LATER_US)
 
     def _possible(self, number: int, place: Place, offset: int) -> list[str]:
         """The verdicts that a commit may give a record: as staged, the rest accepted."""
-        verdict = self._facts.staged.get(number, {}).get((place, offset), "accept")
-        if number not in self._facts.doubted:
-            return [verdict]
-        return sorted({verdict, "accept", "release", "reject"})
+        facts = self._facts
+        parts = facts.staged.get(number, {}).values()
+        said = [one[place, offset] for one in parts if (place, offset) in one]
+        if any(doubted == number for doubted, _ in facts.doubted):
+            return ["accept", "release", "reject"]
+        return [max(said, key=_STRICTNESS.index, default="accept")]
 
 
 def _offsets(held: Sequence[Held]) -> list[tuple[Place, int]]:

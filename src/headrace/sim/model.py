@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = (
-    "available", "acquired", "acknowledged", "archiving", "archived",
+from headrace.sim.staged_model import StagedModel
+
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED, DELAYED = (
+    "available", "acquired", "acknowledged", "archiving", "archived", "delayed",
 )  # fmt: skip
 LEASE = "lease"
 
@@ -80,7 +82,7 @@ class Model:
         self.accepted: set[int] = set()
         self.leaving: set[str] = set()  # whose records are released in portions
         self.numbers: dict[int, list[int]] = {}
-        self.staged: dict[int, dict[int, str]] = {}
+        self.staged = StagedModel()
         self.committed = 0  # the highest number that is
         self.listed: list[Listed] = []  # archived without a dead letter
         self.told: dict[int, list[Ended]] = {}  # every delivery that ended, since ever
@@ -257,7 +259,8 @@ class Model:
     def is_ended(self, offset: int, now: int) -> bool:
         """Whether the lock of an acquired record, or the session of its holder, has ended."""
         cell = self.cells[offset]
-        return cell.state == ACQUIRED and (cell.until <= now or cell.holder in self.leaving)
+        left = cell.state == ACQUIRED and cell.holder in self.leaving
+        return left or (cell.state in (ACQUIRED, DELAYED) and cell.until <= now)
 
     def release(self, holder: str) -> None:
         """A session ended."""
@@ -282,7 +285,9 @@ class Model:
 
     def _release(self, chosen: Callable[[int], bool]) -> None:
         for offset in range(self.start, self.end):
-            if self.cells[offset].state == ACQUIRED and chosen(offset):
+            if self.cells[offset].state == DELAYED and chosen(offset):
+                self.cells[offset].state = AVAILABLE  # which ends no delivery
+            elif self.cells[offset].state == ACQUIRED and chosen(offset):
                 left = self.cells[offset].holder in self.leaving
                 self.settle(offset, "release", why="member left" if left else "lock expired")
         self._follow()
@@ -314,8 +319,7 @@ class Model:
         """An administrator set where the queue begins: what was of it before is forgotten."""
         self.cells.clear()
         self.start = self.end = start
-        self.accepted.clear()
-        self.leaving.clear()
+        self.accepted, self.leaving = set(), set()
         self.numbers = {number: [] for number in self.numbers}
         self.staged.clear()
 
@@ -353,20 +357,22 @@ class Model:
                 lost += 1
         return held, lost
 
-    def commit(self, number: int) -> None:
+    def commit(self, number: int, now: int) -> None:
         """All numbers up to this are settled: as staged, the rest accepted."""
         self.committed = number
         for known in [one for one in sorted(self.numbers) if one <= number]:
-            said = self.staged.pop(known, {})
-            for offset in self.numbers.pop(known):
-                if self.mine(offset):
-                    self.cells[offset].holder = LEASE
-                    self.settle(offset, said.get(offset, "accept"), "why" if offset in said else "")
+            said = self.staged.taken(known)
+            for offset in filter(self.mine, self.numbers.pop(known)):
+                cell, (verdict, delay_ms) = self.cells[offset], said.get(offset, ("accept", 0))
+                cell.holder = LEASE
+                self.settle(offset, verdict, "why" if offset in said else "")
+                if delay_ms and cell.state == AVAILABLE:
+                    cell.state, cell.until = DELAYED, now + delay_ms
         self._follow()
 
     def forget_lease(self) -> None:
         """The group was deleted, with the session."""
-        self.numbers, self.staged, self.committed = {}, {}, 0
+        self.numbers, self.staged, self.committed = {}, StagedModel(), 0
 
     # ---- crashes
 
@@ -375,7 +381,7 @@ class Model:
         self.leaving.clear()
         for cell in self.cells.values():
             cell.lot = None
-            if cell.state == ACQUIRED:
+            if cell.state in (ACQUIRED, DELAYED):
                 cell.state, cell.holder, cell.deliveries = AVAILABLE, "", cell.stored
         while self.end > self.start and self._is_new(self.cells[self.end - 1]):
             self.end -= 1

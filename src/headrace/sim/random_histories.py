@@ -29,6 +29,7 @@ from headrace.core.share_words import (
     Acknowledged,
     Acquire,
     DeadLettered,
+    Delayed,
     LogStartMoved,
     ReleaseHeld,
     Settled,
@@ -69,6 +70,7 @@ class RandomHistory:
             *[leases.acquires] * 2, *[self._crash] * 2, self._session_ends, self._leaves,
             self._portion, *[self._copy] * 2, self._cut, self._clear, self._look, self._produce,
             self._set, leases.asks_again, leases.renews, leases.stages, leases.commits,
+            leases.runs_batches,
             leases.is_replaced, leases.strays, self._reset, self._delete, self._prune, self._wear,
         ]  # fmt: skip
         for _ in range(self._rng.randint(4, STEPS_MAX)):
@@ -344,7 +346,7 @@ class RandomHistory:
 
 
 def _released(events: Sequence[Event]) -> list[Span]:
-    return [event.span for event in events if isinstance(event, Settled)]
+    return [event.span for event in events if isinstance(event, Settled | Delayed)]
 
 
 def first_difference(seed: int) -> str | None:

@@ -5,10 +5,14 @@ from headrace.core.leases import Staged
 from headrace.core.shard_words import AcquireLease, CommitLease, RenewLease, StageLease
 from headrace.core.share_words import Verdict
 from headrace.core.types import Span
-from headrace.sim.core_rig import KEY, SESSION, CoreRig
+from headrace.sim.core_rig import KEY, LOCK_MS, SESSION, CoreRig
 from headrace.sim.model import LEASE, Ask
 
-_VERDICTS = {"release": Verdict.RELEASE, "reject": Verdict.REJECT}
+_VERDICTS = {"accept": Verdict.ACCEPT, "release": Verdict.RELEASE, "reject": Verdict.REJECT}
+_SAYINGS = (
+    ("accept", 0), ("release", 0), ("release", 0), ("release", LOCK_MS // 2),
+    ("release", 3 * LOCK_MS), ("reject", 0),
+)  # fmt: skip
 
 
 class LeaseSteps:
@@ -25,9 +29,11 @@ class LeaseSteps:
         number, budget = self._number + 1, self._rng.randint(1, 12)
         room = rig.outside_policy.lease_window - model.unfinished
         first = rig.partition.next_fetch_offset()
-        held = rig.send(AcquireLease(SESSION, rig.lease_epoch, number, budget))
+        end = self._rng.choice((rig.log_end, rig.log_end, self._rng.randint(0, rig.log_end)))
+        bounds = {} if end == rig.log_end else {KEY: end}
+        held = rig.send(AcquireLease(SESSION, rig.lease_epoch, number, budget, bounds))
         taken = [(one.span.first, one.span.last, one.deliveries) for one in held]
-        model.lease(number, Ask(LEASE, first, rig.log_end - 1, budget, room), taken, rig.mono)
+        model.lease(number, Ask(LEASE, first, end - 1, budget, room), taken, rig.mono)
         self._number += bool(taken)
         return f"the lease acquires {budget} as {number}: {taken}"
 
@@ -53,24 +59,43 @@ class LeaseSteps:
         rig, number = self._rig, self._some_number()
         if number is None:
             return "the lease has nothing"
+        part = self._rng.choice(("", "", "one task", "another"))
         said = {
-            offset: self._rng.choice(("release", "reject"))
+            offset: self._rng.choice(_SAYINGS)
             for offset in rig.model.numbers[number]
             if self._rng.random() < 0.5
         }
-        staged = tuple(Staged(KEY, Span(o, o), _VERDICTS[v], "why") for o, v in said.items())
-        answer = rig.send(StageLease(SESSION, rig.lease_epoch, number, staged))
+        staged = tuple(
+            Staged(KEY, Span(offset, offset), _VERDICTS[verdict], "why", delay_ms)
+            for offset, (verdict, delay_ms) in said.items()
+        )
+        answer = rig.send(StageLease(SESSION, rig.lease_epoch, number, staged, part))
         assert not isinstance(answer, Refused), answer
-        rig.model.staged[number] = said
-        return f"the lease stages {said} under {number}"
+        rig.model.staged.stage(number, part, rig.lease_epoch, said)
+        return f"the lease stages {said} under {number} as {part!r}"
 
     def commits(self) -> str:
         rig, number = self._rig, self._some_number()
         if number is None:
             return "the lease has nothing"
         rig.send(CommitLease(SESSION, rig.lease_epoch, number))
-        rig.model.commit(number)
+        rig.model.commit(number, rig.mono)
         return f"the lease commits {number}"
+
+    def runs_batches(self) -> str:
+        """Some batches, one after the other, with what time makes of what they released."""
+        rig, rng = self._rig, self._rng
+        told: list[str] = []
+        for _ in range(rng.randint(1, 4)):
+            told.append(self.acquires())
+            told += [self.stages() for _ in range(rng.randint(0, 3))]
+            if rng.random() < 0.3:
+                told += [self.is_replaced(), *(self.stages() for _ in range(rng.randint(0, 2)))]
+            told.append(self.commits())
+            rig.agree()
+            rig.mono += rng.choice((0, LOCK_MS // 2, 4 * LOCK_MS))
+            rig.tick()
+        return "; ".join(told)
 
     def is_replaced(self) -> str:
         """A new driver opens the session; the old one is fenced."""

@@ -66,9 +66,12 @@ def ensure_java() -> Path | None:
 
 
 def local_session(
-    app_name: str, master: str = "local[2]", config: dict[str, str] | None = None
+    app_name: str, master: str = "local[2,4]", config: dict[str, str] | None = None
 ) -> SparkSession:
     """A Spark session on this machine, on any Java `ensure_java` finds, without Spark's chatter.
+
+    Two tasks at a time, each of which may be tried four times, as on a cluster: a master such as
+    "local[2]" would try once, and a Python worker that dies would stop the query.
 
     Raises: `JavaError`.
     """
@@ -82,6 +85,7 @@ def local_session(
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_QUIET.as_uri()}",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
+        "spark.sql.python.filterPushdown.enabled": "true",
         **(config or {}),
     }
     for name, value in settings.items():

@@ -10,9 +10,14 @@ Source: Spark "Structured Streaming + Kafka Integration Guide".
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+
+from pyspark.sql.types import StructType
 
 from headrace.client.connection import Cluster, Patience, addresses
+from headrace.spark.ddl import schema_from
+
+_SCHEMA_EXAMPLE = "id bigint, total double"
 
 
 class OptionError(ValueError):
@@ -65,7 +70,10 @@ def _unknown(name: str, spellings: tuple[Spelling, ...], elsewhere: Mapping[str,
     if near:
         return f"unknown option {name!r}; did you mean {names[near[0]]!r}?"
     if name.lower().startswith("kafka."):
-        return f"option {name!r} is not for format 'headrace': its client is not librdkafka's"
+        return (
+            f"option {name!r} is not for format 'headrace': its client is not librdkafka's; "
+            "leave it out"
+        )
     return f"unknown option {name!r}; there are {', '.join(names.values())}"
 
 
@@ -91,6 +99,34 @@ class ReadOptions(ConnectOptions):
     include_headers: bool = False
     fail_on_data_loss: bool = True
     read_committed: bool = False
+    columns: tuple[str, ...] = ()
+    value_format: str | None = None
+    value_schema: StructType | None = None
+    value_mode: str = "PERMISSIVE"
+    corrupt_record: str = "_corrupt_record"
+
+    CAN_REJECT: ClassVar[bool] = False
+
+    @property
+    def rejects(self) -> bool:
+        """Whether values that cannot be decoded are rejected, and are no rows."""
+        return self.value_mode == "REJECT"
+
+    def check_values(self) -> None:
+        """Raises: `OptionError` when the options on values contradict each other."""
+        if self.value_format and self.value_schema is None:
+            raise OptionError(
+                f"option 'value.schema' is required with 'value.format', e.g. {_SCHEMA_EXAMPLE!r}"
+            )
+        if not self.value_format and (self.value_schema is not None or self.rejects):
+            raise OptionError(
+                "options 'value.schema' and 'value.mode' need 'value.format', e.g. 'json'"
+            )
+        if self.rejects and not self.CAN_REJECT:
+            raise OptionError(
+                "option 'value.mode' is 'REJECT', which needs a share group to keep what is "
+                "rejected: give 'share.group.id', or take 'PERMISSIVE'"
+            )
 
 
 def connect(options: ConnectOptions) -> Cluster:
@@ -130,10 +166,33 @@ def level(text: str) -> str:
     return text.upper()
 
 
+def _format(text: str) -> str:
+    if text.lower() != "json":
+        raise ValueError("'json' is the format that there is; leave it out for bytes")
+    return "json"
+
+
+def _mode(text: str) -> str:
+    if text.upper() not in {"PERMISSIVE", "REJECT"}:
+        raise ValueError(
+            "give 'PERMISSIVE' for rows with the reason in 'value_error', or, in a share group, "
+            "'REJECT'; no mode drops records silently or fails the query for one of them"
+        )
+    return text.upper()
+
+
 CONNECT_SPELLINGS = (
     Spelling("kafka.bootstrap.servers", "bootstrap_servers", servers, "127.0.0.1:9092"),
     Spelling("retryTimeoutMs", "retry_timeout_ms", count),
     Spelling("requestTimeoutMs", "request_timeout_ms", count),
     Spelling("logLevel", "log_level", level),
 )
-READ_SPELLINGS = (*CONNECT_SPELLINGS, Spelling("includeHeaders", "include_headers", flag))
+READ_SPELLINGS = (
+    *CONNECT_SPELLINGS,
+    Spelling("includeHeaders", "include_headers", flag),
+    Spelling("columns", "columns", topics),
+    Spelling("value.format", "value_format", _format),
+    Spelling("value.schema", "value_schema", schema_from),
+    Spelling("value.mode", "value_mode", _mode),
+    Spelling("columnNameOfCorruptRecord", "corrupt_record", str),
+)

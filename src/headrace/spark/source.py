@@ -7,21 +7,26 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
 
+from headrace.spark.columns import check_schema, schema_of
 from headrace.spark.log.batch import LogBatch
 from headrace.spark.log.options import LogOptions
 from headrace.spark.log.stream import LogStream
 from headrace.spark.options import OptionError
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import ShareReader
-from headrace.spark.read import schema_of
+from headrace.spark.sink.options import SinkOptions
+from headrace.spark.sink.writer import BatchWriter, StreamWriter
+from headrace.spark.tables import reader as tables
+from headrace.spark.tables.options import TableOptions
 
 
 class HeadraceDataSource(DataSource):
-    """`format("headrace")`: with `share.group.id` a queue, otherwise a log.
+    """`format("headrace")`: with `table` a table, with `share.group.id` a queue, otherwise a log.
 
     Raises: `OptionError` for options that are unknown, missing or wrong.
     """
@@ -33,27 +38,42 @@ class HeadraceDataSource(DataSource):
     def name(cls) -> str:
         return "headrace"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType | str:
+        if TableOptions.wanted(self._given):
+            return tables.schema_of(TableOptions.parse(self._given))
         if QueueOptions.wanted(self._given):
             options = QueueOptions.parse(self._given)
             return schema_of(options, delivery=options.include_delivery)
         return schema_of(LogOptions.parse(self._given), delivery=False)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if TableOptions.wanted(self._given):
+            return tables.reader_of(TableOptions.parse(self._given), schema)
         if QueueOptions.wanted(self._given):
             raise OptionError(
                 "a share group is a stream: use spark.readStream, or leave out 'share.group.id' to "
                 "read the log"
             )
-        return LogBatch(LogOptions.parse(self._given).for_batch(), schema)
+        log = LogOptions.parse(self._given).for_batch()
+        check_schema(log, schema, delivery=False)
+        return LogBatch(log, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        raise OptionError("format 'headrace' is a source: write with any Kafka client or sink")
+        return BatchWriter(SinkOptions.parse(self._given), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return StreamWriter(SinkOptions.parse(self._given), schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if TableOptions.wanted(self._given):
+            raise OptionError("a table is no stream: use spark.read")
         if QueueOptions.wanted(self._given):
-            return ShareReader(QueueOptions.parse(self._given), schema)
-        return LogStream(LogOptions.parse(self._given).for_stream(), schema)
+            queue = QueueOptions.parse(self._given)
+            check_schema(queue, schema, delivery=queue.include_delivery)
+            return ShareReader(queue, schema)
+        log = LogOptions.parse(self._given).for_stream()
+        check_schema(log, schema, delivery=False)
+        return LogStream(log, schema)
 
 
 def register(spark: SparkSession) -> None:

@@ -19,6 +19,7 @@ cdef class Binary:
     cdef octet_t *data
     cdef octet_t *valid
     cdef int *ends
+    cdef bint wanted
     cdef readonly int64 size, rows, nulls
 
 

@@ -36,10 +36,13 @@ _MS_MAX = _INT64_MAX // 1000
 
 
 class Binary:
-    """A column of bytes in the making: each value is copied behind the one before."""
+    """A column of bytes in the making: each value is copied behind the one before, if `wanted`."""
 
-    def __init__(self, data: memoryview, ends: memoryview, valid: memoryview) -> None:
+    def __init__(
+        self, data: memoryview, ends: memoryview, valid: memoryview, wanted: bool = True
+    ) -> None:
         self.views = (data, ends, valid)
+        self.wanted = wanted
         self.size = self.rows = self.nulls = 0
         self.data: memoryview = _octets(data)
         self.ends: memoryview = _int32s(ends)
@@ -223,6 +226,8 @@ def _piece(source: memoryview, position: int, end: int) -> tuple[int, int]:
 
 
 def _append(column: Binary, source: memoryview, start: int, size: int) -> None:
+    if not column.wanted:
+        return
     row = column.rows
     if row & 7 == 0:
         column.valid[row >> 3] = 0

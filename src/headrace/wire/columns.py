@@ -9,7 +9,7 @@ Source: Kafka's DefaultRecord for the layout; Spark's KafkaRecordToRowConverter 
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -35,17 +35,27 @@ _encoder = columns_compiled if KERNEL == "compiled" else columns_numpy_encode
 _SEQUENCE_MAX = (1 << 31) - 1
 
 
-def decode(data: Buffer, *, first: int, last: int, headers: bool) -> pa.RecordBatch:
+class Wanted(NamedTuple):
+    """Which of the pieces of records are looked at; the others are null in every row."""
+
+    headers: bool = False
+    keys: bool = True
+    values: bool = True
+
+
+def decode(
+    data: Buffer, *, first: int, last: int, headers: bool, keys: bool = True, values: bool = True
+) -> pa.RecordBatch:
     """The records from offset `first` to `last` in `data`, as columns of `SCHEMA`.
 
     Control batches and a partial last batch are left out. Records have null in place of no headers,
-    as in Spark's Kafka source; without `headers` all have, and theirs are not looked at. A
+    as in Spark's Kafka source. Without `headers`, `keys` or `values` these are null everywhere. A
     timestamp in ms that does not fit 64 bits in us is null.
 
     Raises: `CorruptBatch` when a batch with wanted offsets is damaged; OverflowError when they are
     2 GiB or more decompressed, which Arrow's offsets cannot address.
     """
-    return _decoder.decode(data, first=first, last=last, headers=headers)
+    return _decoder.decode(data, first=first, last=last, headers=headers, keys=keys, values=values)
 
 
 def encode(

@@ -45,7 +45,9 @@ _GROWTH = 4  # decompressed bytes that are expected of a compressed one
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
-def decode(data: Buffer, *, first: int, last: int, headers: bool) -> pa.RecordBatch:
+def decode(
+    data: Buffer, *, first: int, last: int, headers: bool, keys: bool, values: bool
+) -> pa.RecordBatch:
     """As `columns.decode`."""
     view = memoryview(data)
     table = _survey(view, max(first, _INT64_MIN), min(last, _INT64_MAX))
@@ -57,15 +59,14 @@ def decode(data: Buffer, *, first: int, last: int, headers: bool) -> pa.RecordBa
     # What a batch counts is not believed, so that nobody makes this allocate what is not there.
     rows_max = int(np.minimum(table[:, 10], sizes // _RECORD_BYTES_MIN).sum())
     bytes_max = int(sizes.sum())
-    keys, values = _Bytes(rows_max, bytes_max), _Bytes(rows_max, bytes_max)
+    pairs = [_Bytes(rows_max, bytes_max, wanted=wanted) for wanted in (keys, values)]
     numbers = _Numbers(rows_max, first, last, headers=headers)
-    _codec.decode(source, table.data, len(table), numbers.rows, keys.column, values.column)
+    _codec.decode(source, table.data, len(table), numbers.rows, *(one.column for one in pairs))
     numbers.check()
     if not numbers.rows.count:
         return pa.RecordBatch.from_pylist([], schema=SCHEMA)
     columns = [
-        keys.array(),
-        values.array(),
+        *(one.array(numbers.rows.count) for one in pairs),
         *numbers.arrays(),
         numbers.headers(source) if headers else pa.nulls(numbers.rows.count, HEADER_LIST),
     ]
@@ -168,14 +169,21 @@ def _buffer(count: int, kind: Literal["B", "i", "q"]) -> tuple[pa.ResizableBuffe
 class _Bytes:
     """Buffers of a binary column; the kernel writes to `column`."""
 
-    def __init__(self, rows_max: int, bytes_max: int) -> None:
+    def __init__(self, rows_max: int, bytes_max: int, *, wanted: bool = True) -> None:
+        rows_max, bytes_max = (rows_max, bytes_max) if wanted else (0, 0)
+        self._wanted = wanted
         self._data, data = _buffer(bytes_max, "B")
         self._ends, ends = _buffer(rows_max + 1, "i")
         self._valid, valid = _buffer((rows_max + 7) // 8, "B")
-        self.column = _codec.Binary(data, ends, valid)
+        self.column = _codec.Binary(data, ends, valid, wanted)
 
-    def array(self) -> pa.Array:
-        """The column. The kernel must be done with it: its memory may move."""
+    def array(self, rows: int | None = None) -> pa.Array:
+        """The column, null in `rows` rows when it was not wanted.
+
+        The kernel must be done with it: its memory may move.
+        """
+        if not self._wanted:
+            return pa.nulls(rows, pa.binary())
         made = self.column
         self._data.resize(made.size, shrink_to_fit=True)
         self._ends.resize(4 * (made.rows + 1), shrink_to_fit=True)

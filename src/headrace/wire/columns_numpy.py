@@ -45,7 +45,9 @@ _US_PER_MS = 1000
 _MS_MAX = ((1 << 63) - 1) // _US_PER_MS
 
 
-def decode(data: Buffer, *, first: int, last: int, headers: bool) -> pa.RecordBatch:
+def decode(
+    data: Buffer, *, first: int, last: int, headers: bool, keys: bool, values: bool
+) -> pa.RecordBatch:
     """As `columns.decode`."""
     wanted: list[tuple[int, BatchHeader]] = []
     position = 0
@@ -59,12 +61,18 @@ def decode(data: Buffer, *, first: int, last: int, headers: bool) -> pa.RecordBa
     rows = rows.where((rows.offset >= first) & (rows.offset <= last))
     if not len(rows.offset):
         return pa.RecordBatch.from_pylist([], schema=SCHEMA)
-    keys, values = _pairs(source, rows.key_start, rows.key_size, rows.value_start, rows.value_size)
+    nothing = np.full(len(rows.offset), -1)
+    pairs = _pairs(
+        source,
+        rows.key_start,
+        rows.key_size if keys else nothing,
+        rows.value_start,
+        rows.value_size if values else nothing,
+    )
     too_far = (rows.timestamp > _MS_MAX) | (rows.timestamp < -_MS_MAX)
     micros = np.where(too_far, 0, rows.timestamp) * _US_PER_MS
     columns = [
-        keys,
-        values,
+        *pairs,
         pa.array(rows.offset),
         pa.array(micros, mask=too_far).cast(SCHEMA.field("timestamp").type),
         pa.array(rows.timestamp_type.astype(np.int32)),

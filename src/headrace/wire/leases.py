@@ -58,7 +58,10 @@ class Range(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Disposition(Struct):
-    """What shall become of records `first` to `last` at the commit of their acquisition."""
+    """What shall become of records `first` to `last` at the commit of their acquisition.
+
+    Released records are delivered to nobody for `delay_ms` from the commit on.
+    """
 
     topic: Text
     partition: Int32
@@ -66,6 +69,7 @@ class Disposition(Struct):
     last: Int64
     verdict: Annotated[Verdict, Kind(_read_verdict, Writer.int8)]
     reason: MaybeText = None
+    delay_ms: Int64 = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +113,20 @@ class OpenResponse(Struct):
 
 
 @dataclass(frozen=True, slots=True)
+class Bound(Struct):
+    """Records of a partition below `end`."""
+
+    topic: Text
+    partition: Int32
+    end: Int64
+
+
+@dataclass(frozen=True, slots=True)
 class AcquireRequest(Call):
     """Acquire at most `max_records` under the number `seq`, waiting up to `max_wait_ms` for one.
 
-    Asked again with a number already acquired, the answer is the same ranges.
+    Where there are `bounds`, only records below them, and of no other partition. Asked again with a
+    number already acquired, the answer is the same ranges.
     """
 
     KEY: ClassVar[LeaseApi] = LeaseApi.ACQUIRE
@@ -120,6 +134,7 @@ class AcquireRequest(Call):
     seq: Int64
     max_records: Int64
     max_wait_ms: Int32
+    bounds: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +165,17 @@ class RenewResponse(Struct):
 
 @dataclass(frozen=True, slots=True)
 class StageRequest(Call):
-    """Replace the dispositions staged under `seq`; they take effect at its commit."""
+    """Replace the dispositions staged under `seq` by `part`; they take effect at its commit.
+
+    Each part, such as a task, stages on its own; of what several say of a record the strictest
+    holds. What the drivers of older epochs staged under the number is dropped with the first part.
+    """
 
     KEY: ClassVar[LeaseApi] = LeaseApi.STAGE
 
     seq: Int64
     dispositions: tuple[Disposition, ...]
+    part: Text = ""
 
 
 @dataclass(frozen=True, slots=True)

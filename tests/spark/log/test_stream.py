@@ -1,8 +1,6 @@
 """A log in a real streaming query against a real broker."""
 
 import json
-import logging
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,62 +11,13 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from headrace.client.connection import Cluster
-from headrace.client.errors import DataLost
-from headrace.client.group_offsets import alter_group_offsets, list_group_offsets
-from headrace.client.topics import add_partitions, create_topic, delete_records, delete_topic
-from headrace.spark.log.options import LogOptions
-from headrace.spark.log.stream import LogStream
+from headrace.client.group_offsets import alter_group_offsets
+from headrace.client.topics import add_partitions, create_topic
 from headrace.spark.options import OptionError
 
+from .asking import GROUP, committed, planned, rows
+
 pytestmark = pytest.mark.spark
-
-GROUP = "billing"
-Options = Mapping[str, str]
-
-
-@pytest.fixture
-def log(flow: Any) -> Any:
-    """The flow, without its share group."""
-    flow.log_options = {
-        "kafka.bootstrap.servers": flow.servers,
-        "subscribe": "t",
-        "startingOffsets": "earliest",
-    }
-    return flow
-
-
-def rows(log: Any, **options: str) -> DataFrame:
-    given = {**log.log_options, **{name.replace("_", "."): text for name, text in options.items()}}
-    found: DataFrame = log.spark.readStream.format("headrace").options(**given).load()
-    return found
-
-
-@pytest.fixture
-def reading(log: Any) -> Iterator[Callable[..., LogStream]]:
-    """Readers without Spark around them, as Spark would call them."""
-    made: list[LogStream] = []
-
-    def make(**options: str) -> LogStream:
-        given = {name.replace("_", "."): text for name, text in options.items()}
-        parsed = LogOptions.parse({**log.log_options, "logLevel": "INFO", **given})
-        made.append(LogStream(parsed.for_stream(), StructType()))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.stop()
-
-
-def planned(reader: LogStream, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, ...]]:
-    """What tasks read: partition, first, last."""
-    parts: list[Any] = list(reader.partitions(start, end))
-    return [(one.offsets.partition, one.offsets.first, one.offsets.last) for one in parts]
-
-
-def committed(cluster: Cluster, group: str = GROUP) -> dict[int, int]:
-    found = list_group_offsets(cluster, group)
-    return {partition: one.offset for (_, partition), one in found.items()}
 
 
 def test_rows_have_the_schema_of_spark_s_kafka_source(log: Any) -> None:
@@ -281,125 +230,6 @@ def test_offsets_must_name_all_partitions(reading: Any) -> None:
         reading(startingOffsets='{"t":{"0":5}}').initialOffset()
     with pytest.raises(OptionError, match="t-2 is not there"):
         reading(startingOffsets='{"t":{"0":-2,"1":-1,"2":0}}').initialOffset()
-
-
-class TestLoss:
-    """Records that were removed before they were read."""
-
-    @staticmethod
-    def remove(log: Any) -> None:
-        """Of 10 records of partition 0, the first 7."""
-        delete_records(log.cluster, {("t", 0): 7})
-
-    def test_a_query_fails_and_names_what_was_lost(self, log: Any) -> None:
-        log.produce(4)
-        log.run(rows(log), log.note)
-        log.produce(16)
-        self.remove(log)
-        with pytest.raises(
-            StreamingQueryException, match=r"t-0: offsets 2 to 6 were removed .* failOnDataLoss"
-        ):
-            log.run(rows(log), log.note)
-
-    def test_or_goes_on_with_what_is_there(self, log: Any) -> None:
-        log.produce(4)
-        log.run(rows(log), log.note)
-        log.produce(16)
-        self.remove(log)
-        log.run(rows(log, failOnDataLoss="false"), log.note)
-        kept = [offset for offset in range(10) if offset not in range(2, 7)]
-        assert log.noted == [*((0, o) for o in kept), *((1, o) for o in range(10))]
-
-    def test_and_tells_it_once(
-        self, log: Any, reading: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        log.produce(20)
-        self.remove(log)
-        reader = reading(failOnDataLoss="false", startingOffsets='{"t":{"0":2,"1":10}}')
-        start = reader.initialOffset()
-        end = reader.latestOffset(start, ReadMaxRows(2))
-        assert planned(reader, start, end) == [(0, 7, 8)]
-        assert reader.latestOffset(end, ReadMaxRows(2))["offsets"] == {"t": {"0": 10, "1": 10}}
-        told = [one.message for one in caplog.records if one.levelno == logging.WARNING]
-        assert told == [
-            "records were lost before they were read: t-0: offsets 2 to 6 were removed (retention "
-            "or deletion); it is read from offset 7, as failOnDataLoss is false"
-        ]
-
-    def test_a_batch_that_runs_again_says_what_it_misses(self, log: Any, reading: Any) -> None:
-        log.produce(20)
-        before = reading()
-        start = before.initialOffset()
-        end = before.latestOffset(start, ReadAllAvailable())
-        assert planned(before, start, end) == [(0, 0, 9), (1, 0, 9)]
-        self.remove(log)
-        with pytest.raises(DataLost, match="t-0: of offsets 0 to 9 some are not there"):
-            planned(reading(), start, end)
-        lenient = reading(failOnDataLoss="false")
-        assert planned(lenient, start, end) == [(0, 7, 9), (1, 0, 9)]
-
-    def test_a_task_that_finds_less_than_was_planned(self, log: Any, reading: Any) -> None:
-        log.produce(20)
-        schema = rows(log).schema
-        for lenient, reader in ((False, reading()), (True, reading(failOnDataLoss="false"))):
-            reader._schema = schema
-            start = reader.initialOffset()
-            end = {**start, "offsets": {"t": {"0": 10, "1": 10}}, "from": {"t": {"0": 2, "1": 10}}}
-            reader.latestOffset(start, ReadAllAvailable())  # so that nothing is checked again
-            self.remove(log)
-            (task,) = reader.partitions(start, end)
-            if lenient:
-                found = [o for batch in reader.read(task) for o in batch["offset"].to_pylist()]
-                assert found == [7, 8, 9]
-            else:
-                with pytest.raises(DataLost, match=r"2 to 6 were removed .*Nothing was skipped"):
-                    list(reader.read(task))
-
-    def test_a_topic_that_was_made_again_is_told_however_long_it_is(
-        self, log: Any, reading: Any
-    ) -> None:
-        log.produce(10)
-        reader = reading()
-        end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-        delete_topic(log.cluster, "t")
-        create_topic(log.cluster, "t", 2)
-        log.produce(40)
-        with pytest.raises(DataLost, match="its topic was deleted and created again after offset"):
-            reader.latestOffset(end, ReadAllAvailable())
-        lenient = reading(failOnDataLoss="false")
-        following = lenient.latestOffset(end, ReadAllAvailable())
-        assert planned(lenient, end, following) == [(0, 0, 19), (1, 0, 19)]
-        assert lenient.latestOffset(following, ReadAllAvailable()) == following
-
-    def test_a_topic_that_is_gone(self, log: Any, reading: Any) -> None:
-        log.produce(10)
-        reader = reading()
-        end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-        delete_topic(log.cluster, "t")
-        with pytest.raises(DataLost, match="t-0: it is gone; it was read up to offset 5"):
-            reader.latestOffset(end, ReadAllAvailable())
-        lenient = reading(failOnDataLoss="false")
-        following = lenient.latestOffset(end, ReadAllAvailable())
-        assert following["offsets"] == {}
-        create_topic(log.cluster, "t", 2)
-        log.produce(4)
-        latest = lenient.latestOffset(following, ReadAllAvailable())
-        assert planned(lenient, following, latest) == [(0, 0, 1), (1, 0, 1)]
-
-    def test_an_offset_beyond_the_end_is_asked_for_again_before_it_is_called_lost(
-        self, log: Any, reading: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        log.produce(10)
-        given = {"startingOffsets": '{"t":{"0":9,"1":5}}', "fetchOffset_retryIntervalMs": "1"}
-        reader = reading(**given)
-        start = reader.initialOffset()
-        with pytest.raises(DataLost, match="t-0: offsets 5 to 8 are beyond the end of the log"):
-            reader.latestOffset(start, ReadAllAvailable())
-        assert caplog.text.count("asking again") == 3
-        lenient = reading(failOnDataLoss="false", **given)
-        end = lenient.latestOffset(start, ReadAllAvailable())
-        assert end["offsets"] == {"t": {"0": 5, "1": 5}}
-        assert planned(lenient, start, end) == []
 
 
 def test_the_checkpoint_of_a_queue_is_refused(reading: Any, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.broker.shares import wait_key
 from headrace.core.errors import Refused
-from headrace.core.leases import Held, LeaseKey, Staged
+from headrace.core.leases import DELAY_MS_MAX, REASON_LENGTH_MAX, Held, LeaseKey, Staged
 from headrace.core.shard_words import (
     AcquireLease,
     Command,
@@ -90,7 +90,15 @@ async def _open(call: wire.OpenRequest, services: Services) -> wire.OpenResponse
 async def _acquire(call: wire.AcquireRequest, services: Services) -> wire.AcquireResponse:
     if call.seq < 1 or call.max_records < 1:
         return wire.AcquireResponse(Code.INVALID_REQUEST, "seq and max_records begin at 1")
-    command = AcquireLease(_lease(call), call.epoch, call.seq, call.max_records)
+    topics = services.catalog.topics
+    bounds = {
+        ShareKey(call.group, topics[one.topic].id, one.partition): one.end
+        for one in call.bounds
+        if one.topic in topics  # of one that was deleted there is nothing to acquire
+    }
+    if call.bounds and not bounds:
+        return wire.AcquireResponse(Code.NONE, None)
+    command = AcquireLease(_lease(call), call.epoch, call.seq, call.max_records, bounds)
     deadline = after(services.clock.mono(), call.max_wait_ms)
     while True:
         with services.waits.watch(_keys(services, call)) as watch:
@@ -137,16 +145,28 @@ async def _stage(call: wire.StageRequest, services: Services) -> wire.StageRespo
     staged: list[Staged] = []
     for one in call.dispositions:
         topic = services.catalog.topics.get(one.topic)
-        if topic is None or not 0 <= one.first <= one.last:
-            return wire.StageResponse(
-                Code.INVALID_REQUEST,
-                f"{one.topic}-{one.partition} {one.first} to {one.last} is no range of records",
-            )
-        key = ShareKey(call.group, topic.id, one.partition)
-        staged.append(Staged(key, Span(one.first, one.last), Verdict(one.verdict), one.reason))
-    command = StageLease(_lease(call), call.epoch, call.seq, tuple(staged))
+        trouble = _trouble(one) if topic is not None else "is of a topic that does not exist"
+        if topic is None or trouble:
+            what = f"{one.topic}-{one.partition} {one.first} to {one.last} {trouble}"
+            return wire.StageResponse(Code.INVALID_REQUEST, what)
+        key, span = ShareKey(call.group, topic.id, one.partition), Span(one.first, one.last)
+        staged.append(Staged(key, span, Verdict(one.verdict), one.reason, one.delay_ms))
+    command = StageLease(_lease(call), call.epoch, call.seq, tuple(staged), call.part)
     _, code, message = await _ask(services, call.group, command)
     return wire.StageResponse(code, message)
+
+
+def _trouble(said: wire.Disposition) -> str | None:
+    """What is wrong with a disposition on the face of it."""
+    if not 0 <= said.first <= said.last:
+        return "is no range of records"
+    if said.delay_ms and (said.verdict is not wire.Verdict.RELEASE):
+        return "has a delay, and only released records come back"
+    if not 0 <= said.delay_ms <= DELAY_MS_MAX:
+        return f"has a delay of {said.delay_ms} ms; give 0 to {DELAY_MS_MAX}"
+    if said.reason is not None and len(said.reason) > REASON_LENGTH_MAX:
+        return f"has a reason of more than {REASON_LENGTH_MAX} characters"
+    return None
 
 
 async def _commit(call: wire.CommitRequest, services: Services) -> wire.CommitResponse:

@@ -11,7 +11,7 @@ from headrace.broker.errors import Code
 from headrace.broker.group_descriptions import NOTHING_KNOWN
 from headrace.broker.request import Answer, Raw, Request
 from headrace.broker.services import Services
-from headrace.wire import leases, share_archived, share_records
+from headrace.wire import lease_sessions, leases, share_archived, share_records
 from headrace.wire.leases import LeaseApi
 from headrace.wire.primitives import Writer
 from headrace.wire.share_archived import ArchivedApi
@@ -31,6 +31,7 @@ _OURS: dict[int, Callable[[int, str], Struct]] = {
     share_records.KEY: share_records.DescribeShareRecordsResponse,
     ArchivedApi.LIST: share_archived.ListArchivedResponse,
     ArchivedApi.CLEAR: share_archived.ClearArchivedResponse,
+    lease_sessions.KEY: lease_sessions.ListLeaseSessionsResponse,
 }
 
 

@@ -48,6 +48,7 @@ class Face:
         renew_s_max: float = RENEW_S_MAX,
         timeout_s: float = TIMEOUT_S,
         on_acknowledged: Callable[[AcknowledgeResult], None] | None = None,
+        member_id: str | None = None,
     ) -> None:
         self._settings = Settings(
             bootstrap=addresses(bootstrap_servers),
@@ -63,6 +64,7 @@ class Face:
             renew_s_max=renew_s_max,
             timeout_s=timeout_s,
             on_acknowledged=on_acknowledged,
+            member_id=member_id,
         )
         self._engine: Engine | None = None
 
@@ -129,6 +131,7 @@ class ShareConsumer(Face):
         renew_s_max: how long the lock of one record is renewed by itself; 0 for never.
         timeout_s: for the first contact, and for each request.
         on_acknowledged: called with an `AcknowledgeResult` for every verdict that was answered.
+        member_id: the id of a member that is gone, whose place this one takes; a new one if None.
 
     Raises: `ValueError` for settings that make no sense. From every method that asks: `BrokerError`
     for a refusal that ends the membership, `Closed` after `close`. A broker that is away is waited

@@ -130,7 +130,7 @@ class Member:
         *,
         on_assigned: Callable[[frozenset[Place]], None],
     ) -> None:
-        self.id = str(uuid4())
+        self.id = settings.member_id or str(uuid4())
         self._settings = settings
         self._control = control
         self._on_assigned = on_assigned

@@ -94,7 +94,10 @@ class ShareStats:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a consumer was opened. `renew_s_max` is 0 where locks are renewed when asked only."""
+    """How a consumer was opened. `renew_s_max` is 0 where locks are renewed when asked only.
+
+    `member_id` is for one that takes over the membership of a process that is gone.
+    """
 
     bootstrap: tuple[Address, ...]
     group: str
@@ -109,6 +112,7 @@ class Settings:
     renew_s_max: float
     timeout_s: float
     on_acknowledged: Callable[[AcknowledgeResult], None] | None
+    member_id: str | None = None
 
     def __post_init__(self) -> None:
         """Raises: ValueError for what makes no sense."""

@@ -11,6 +11,7 @@ from headrace.client.connection import Cluster
 from headrace.client.errors import ClientError
 from headrace.client.group_offsets import CommittedOffset, alter_group_offsets
 from headrace.client.offsets import TopicPartition
+from headrace.client.spark_queries import COMMITTED_BY
 
 LOG = logging.getLogger(__name__)
 
@@ -37,7 +38,10 @@ class Commits:
                 results = alter_group_offsets(
                     self._cluster,
                     self._group,
-                    {place: CommittedOffset(offset) for place, offset in changed.items()},
+                    {
+                        place: CommittedOffset(offset, metadata=COMMITTED_BY)
+                        for place, offset in changed.items()
+                    },
                 )
             results.check()
         except ClientError as error:

@@ -13,9 +13,13 @@ from headrace.client.errors import BrokerError, ClientError
 from headrace.client.leases import Lease, describe
 from headrace.spark.log_lines import show
 from headrace.spark.options import connect
+from headrace.spark.progress import Standing
+from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
-from headrace.wire.leases import CommitResponse, Range
+from headrace.spark.queue.redriven import Subscription
+from headrace.spark.queue.standing import Tally
+from headrace.wire.leases import Bound, CommitResponse, Range
 
 LOG = logging.getLogger(__name__)
 
@@ -32,16 +36,26 @@ class Driver:
         self._options = options
         self._cluster = connect(options)
         self._lease = Lease(self._cluster, options.group, session)
-        opened = self._lease.open(options.topics, options.start)
+        self._tally = Tally(options)
+        self._bounds: tuple[Bound, ...] = ()
+        self._subscription = Subscription(self._cluster, options)
+        self._subscription.appeared()
+        self._open()
+
+    def _open(self) -> None:
+        opened = self._subscription.open(self._lease)
         self._committed = opened.committed
+        self._replayed = frozenset(opened.outstanding)
         self._held = max(opened.outstanding, default=opened.committed)
-        self._keeper = _Keeper(options, self._lease, opened.lock_ms)
+        self._keeper = _Keeper(self._options, self._lease, opened.lock_ms)
         if opened.outstanding:
             self._keeper.hold()
         LOG.info(
-            "group %s session %s: opened with epoch %d, committed %d, outstanding %s, locks %d ms",
-            options.group,
-            session,
+            "group %s session %s: opened on %s with epoch %d, committed %d, outstanding %s, "
+            "locks %d ms",
+            self._options.group,
+            self.session,
+            ", ".join(self._subscription.topics),
             opened.epoch,
             opened.committed,
             list(opened.outstanding),
@@ -49,8 +63,11 @@ class Driver:
         )
 
     def handle(self, seq: int) -> str:
-        """The lease as a short text for the `lease` column; `acknowledge` reads it back."""
-        return f"{self.session}/{self._lease.epoch}/{seq}"
+        """The lease as a short text for the `lease` column; `acknowledge` reads it back.
+
+        It says whether the batch was another driver's: that one may have died of a record in it.
+        """
+        return Handle(self.session, self._lease.epoch, seq, replayed=seq in self._replayed).text
 
     def follows(self, seq: int) -> None:
         """Raises: ClientError when a checkpoint that ends at `seq` is older than the session."""
@@ -78,13 +95,18 @@ class Driver:
             return
         settled = self._lease.commit(seq)
         self._committed = seq
+        self._tally.settled(settled)
         if self._held <= seq:
             self._keeper.rest()
-        self._report(seq, settled)
+        report(settled, self._options.group, self.session, seq)
 
     def acquire(self, seq: int, most: int) -> tuple[Range, ...]:
         """Up to `most` records under the number `seq`; the same ones when asked again."""
-        ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms)
+        if self._subscription.appeared():
+            self._keeper.stop()  # it renews under the epoch that ends here
+            self._open()
+        ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms, self._bounds)
+        self._tally.acquired(ranges)
         if ranges:
             self._held = seq
             self._keeper.hold()
@@ -106,7 +128,11 @@ class Driver:
         LOG.debug("number %d holds %s", batch.seq, batch.ranges)
 
     def has_reached(self, until: dict[tuple[str, int], int]) -> bool:
-        """Whether nothing below `until` is left for this session to acquire."""
+        """Whether nothing below `until` is left for this session, which acquires no more than that.
+
+        Records that wait for the end of a delay are not waited for.
+        """
+        self._bounds = tuple(Bound(*place, end) for place, end in until.items())
         found = describe(self._cluster, self._options.group)
         state = {(one.topic, one.partition): one for one in found}
         for place, target in until.items():
@@ -117,33 +143,41 @@ class Driver:
                 return False
         return True
 
+    def standing(self) -> Standing:
+        """The group's lag beside the batch that was acquired last, and what became of records."""
+        return self._tally.standing(self._cluster)
+
     def close(self) -> None:
         """Stop the keeper and close connections; nothing is released."""
         self._keeper.stop()
         self._cluster.close()
 
-    def _report(self, seq: int, settled: CommitResponse) -> None:
-        LOG.log(
-            logging.WARNING if settled.refused else logging.INFO,
-            "group %s session %s: committed number %d: %d accepted, %d released, %d rejected, "
-            "%d refused%s",
-            self._options.group,
-            self.session,
-            seq,
-            settled.accepted,
-            settled.released,
-            settled.rejected,
-            settled.refused,
-            " (their locks had ended; others may have read them too)" if settled.refused else "",
-        )
+
+def report(settled: CommitResponse, group: str, session: str, seq: int) -> None:
+    """Log what a commit came to, as a warning when locks had ended."""
+    LOG.log(
+        logging.WARNING if settled.refused else logging.INFO,
+        "group %s session %s: committed number %d: %d accepted, %d released, %d rejected, "
+        "%d refused%s",
+        group,
+        session,
+        seq,
+        settled.accepted,
+        settled.released,
+        settled.rejected,
+        settled.refused,
+        " (their locks had ended; others may have read them too)" if settled.refused else "",
+    )
 
 
 def ends_now(options: QueueOptions) -> dict[tuple[str, int], int]:
-    """The ends of all subscribed logs. Raises: as `Cluster`."""
+    """The ends of all logs that are read. Raises: as `Cluster`."""
     with connect(options) as cluster:
+        subscription = Subscription(cluster, options)
+        subscription.appeared()
         return {
             (topic, partition): end
-            for topic in options.topics
+            for topic in subscription.topics
             for partition, end in log_ends(cluster, topic).items()
         }
 

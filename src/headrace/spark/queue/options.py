@@ -26,7 +26,10 @@ class QueueOptions(ReadOptions):
     min_partitions: int | None = None
     max_records_per_partition: int = 50_000
     include_delivery: bool = False
+    include_redriven: bool = True
     acquire_wait_ms: int = 200
+
+    CAN_REJECT = True
 
     @property
     def who(self) -> str:
@@ -60,6 +63,7 @@ _SPELLINGS = (
     Spelling("minPartitions", "min_partitions", count),
     Spelling("maxRecordsPerPartition", "max_records_per_partition", count),
     Spelling("includeDelivery", "include_delivery", flag),
+    Spelling("includeRedriven", "include_redriven", flag),
     Spelling("acquireWaitMs", "acquire_wait_ms", count),
 )
 _ELSEWHERE = {

@@ -11,8 +11,9 @@ settle its last batch; therefore `latestOffset` itself commits `start` first.
 Source: PySpark 4.3 `python_streaming_source_runner`; `wire/leases.py`.
 """
 
+import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +22,16 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from headrace.spark.queue.driver import Driver, ends_now
+from headrace.client.connection import Cluster
+from headrace.spark.queue.driver import ends_now
+from headrace.spark.queue.handle import stage
+from headrace.spark.queue.holder import Holder, holder
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch, split
-from headrace.spark.read import read_task
-from headrace.wire.leases import Range
+from headrace.spark.read import Stage, read_task
+from headrace.wire.leases import Disposition, Range
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -37,13 +43,22 @@ class Task(InputPartition):
 
 
 class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans on the driver, reads on executors; what is pickled to those is options and schema."""
+    """Plans on the driver, reads on executors; what is pickled to those is options and schema.
 
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
+    `open_holder` says who holds the records, given where the checkpoint stands.
+    """
+
+    def __init__(
+        self,
+        options: QueueOptions,
+        schema: StructType,
+        open_holder: Callable[[QueueOptions, Batch], Holder] = holder,
+    ) -> None:
         self._options = options
         self._schema = schema
         self._session = uuid.uuid4().hex
-        self._driver: Driver | None = None
+        self._open_holder = open_holder
+        self._driver: Holder | None = None
         self._until: dict[tuple[str, int], int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -60,7 +75,7 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = Batch.from_json(start)
-        driver = self._opened(before.session)
+        driver = self._opened(before)
         driver.follows(before.seq)
         driver.knows(before.seq)
         driver.commit(before.seq)
@@ -71,11 +86,14 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = driver.acquire(before.seq + 1, most)
         return Batch(before.session, before.seq + 1, ranges).to_json() if ranges else start
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._driver is None else self._driver.standing().to_json()
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start == end:
             return []
         batch = Batch.from_json(end)
-        driver = self._opened(batch.session)
+        driver = self._opened(batch)
         driver.knows(batch.seq)
         driver.reading(batch)
         lease = driver.handle(batch.seq)
@@ -83,20 +101,33 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)
-        return read_task(self._options, self._schema, partition.ranges, partition.lease)
+        return read_task(
+            self._options, self._schema, partition.ranges, partition.lease, self._stage(partition)
+        )
+
+    def _stage(self, task: Task) -> Stage:
+        """What tells the broker of values that this task rejects, under a name of its own."""
+        first = task.ranges[0]
+        part = f"values of {first.topic}-{first.partition} from {first.first}"
+
+        def tell(cluster: Cluster, rejected: Sequence[Disposition]) -> None:
+            stage(cluster, self._options.group, task.lease, rejected, part=part)
+            LOG.info("%s: %d rejected, the last as %s", part, len(rejected), rejected[-1].reason)
+
+        return tell
 
     def commit(self, end: dict[str, Any]) -> None:
         batch = Batch.from_json(end)
-        self._opened(batch.session).commit(batch.seq)
+        self._opened(batch).commit(batch.seq)
 
     def stop(self) -> None:
         if self._driver is not None:
             self._driver.close()
 
-    def _opened(self, session: str) -> Driver:
-        """The driver's side of `session`; a restarted query finds its session in the checkpoint."""
-        if self._driver is None or self._driver.session != session:
+    def _opened(self, batch: Batch) -> Holder:
+        """Who holds records for the session of `batch`; a restarted query finds it there."""
+        if self._driver is None or self._driver.session != batch.session:
             self.stop()
-            self._session = session
-            self._driver = Driver(self._options, session)
+            self._session = batch.session
+            self._driver = self._open_holder(self._options, batch)
         return self._driver

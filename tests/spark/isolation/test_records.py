@@ -8,25 +8,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row
 
 from headrace.spark import IncomingRecord, Reject, Release, each_record, isolate
 
 pytestmark = pytest.mark.spark
 Records = Callable[..., DataFrame]
-
-
-@pytest.fixture(scope="module")
-def records(spark: SparkSession) -> Records:
-    """Rows as the source makes them, with the values given."""
-
-    def of(*values: bytes | None) -> DataFrame:
-        rows = [(b"k", value, "t", 0, at, at + 1, "s/1/1") for at, value in enumerate(values)]
-        columns = "key binary, value binary, topic string, partition int, offset bigint, "
-        made = spark.createDataFrame(rows, columns + "delivery_count int, lease string")
-        return made.selectExpr("*", "timestamp_micros(offset * 1000) as timestamp").coalesce(1)
-
-    return of
 
 
 def by_offset(found: DataFrame) -> list[Row]:

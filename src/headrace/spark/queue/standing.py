@@ -1,0 +1,80 @@
+"""What a queue tells of itself in each trigger: its group's lag, and what became of its records."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+from headrace.client.connection import Cluster
+from headrace.client.errors import ClientError
+from headrace.client.offsets import TopicPartition
+from headrace.client.share_groups import list_share_group_offsets
+from headrace.spark.progress import Counts, Standing
+from headrace.spark.queue.options import QueueOptions
+from headrace.spark.queue.plan import records_of
+from headrace.wire.leases import Range
+
+LOG = logging.getLogger(__name__)
+
+_PATIENCE_S = 5.0
+
+
+class Settled(Protocol):
+    """Records of one commit."""
+
+    @property
+    def accepted(self) -> int: ...
+    @property
+    def released(self) -> int: ...
+    @property
+    def rejected(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+
+
+class Tally:
+    """Counts records as they are acquired and settled, and tells the standing on request."""
+
+    def __init__(self, options: QueueOptions) -> None:
+        self._options = options
+        self._counts = Counts()
+        self._held: tuple[Range, ...] = ()
+
+    def acquired(self, ranges: tuple[Range, ...]) -> None:
+        """The next batch, which may be none; everything before it is settled."""
+        self._held = ranges
+        self._counts += Counts(acquired=sum(map(records_of, ranges)))
+
+    def settled(self, done: Settled) -> None:
+        """What a commit came to."""
+        self._held = ()
+        self._counts += Counts(0, done.accepted, done.released, done.rejected, done.refused)
+
+    def standing(self, cluster: Cluster) -> Standing:
+        """The counts, and the lag beside the batch; without a lag when the broker does not tell.
+
+        A query does not fail for want of its progress.
+        """
+        try:
+            with cluster.within(_PATIENCE_S):
+                lag = _left(cluster, self._options, self._held)
+        except ClientError as error:
+            LOG.warning(
+                "group %s: the lag is not told, the query goes on: %s", self._options.group, error
+            )
+            lag = {}
+        return Standing(lag, self._counts)
+
+
+def _left(
+    cluster: Cluster, options: QueueOptions, held: Iterable[Range]
+) -> dict[TopicPartition, int]:
+    """Records of each partition that the group has not finished, but for those in `held`."""
+    mine: Counter[TopicPartition] = Counter()
+    for one in held:
+        mine[one.topic, one.partition] += records_of(one)
+    return {
+        place: max(0, one.lag - mine[place])
+        for place, one in list_share_group_offsets(cluster, options.group).items()
+        if one is not None and one.lag is not None and place[0] in options.topics
+    }

@@ -1,0 +1,25 @@
+"""The text of the `lease` column, there and back."""
+
+import pytest
+
+from headrace.spark.queue.handle import Handle
+
+
+@pytest.mark.parametrize(
+    ("handle", "text"),
+    [
+        (Handle("s", 3, 7), "s/3/7"),
+        (Handle("s", 3, 7, replayed=True), "s/3/7/replayed"),
+        (Handle("s", 3, 7, "10.0.0.5:4711"), "s/3/7/10.0.0.5:4711"),
+        (Handle("s", 3, 7, "10.0.0.5:4711", True), "s/3/7/10.0.0.5:4711/replayed"),
+    ],
+)
+def test_what_is_written_is_read(handle: Handle, text: str) -> None:
+    assert handle.text == text
+    assert Handle.parse(text) == handle
+
+
+@pytest.mark.parametrize("text", ["", "s/1", "s/x/1", "s/1/2/a:1/b:2"])
+def test_what_is_no_handle_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Handle.parse(text)
