@@ -148,7 +148,7 @@ class HaltingQueue(Halting, ShareReader):
 
     def number_of_task(self, partition: InputPartition) -> int:
         assert isinstance(partition, Task)
-        return int(partition.lease.rpartition("/")[2]) - 1
+        return int(partition.lease.split("/")[2]) - 1
 
 
 class HaltingLog(Halting, LogStream):
