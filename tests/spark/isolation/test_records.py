@@ -46,11 +46,14 @@ def test_a_record_that_raises_is_rejected_with_its_reason(records: Records) -> N
     assert (found[1].delivery_count, found[1].lease) == (2, "s/1/1")
 
 
-def test_a_function_may_choose_and_some_exceptions_release(records: Records) -> None:
+@pytest.mark.parametrize("careful", [None, True])
+def test_a_function_may_choose_and_some_exceptions_release(
+    records: Records, careful: bool | None
+) -> None:
     def judge(record: IncomingRecord) -> dict[str, Any]:
         match record.offset:
             case 0:
-                raise Release("later")
+                raise Release("later", delay_s=1.5)
             case 1:
                 raise Reject("never")
             case 2:
@@ -59,7 +62,10 @@ def test_a_function_may_choose_and_some_exceptions_release(records: Records) -> 
                 raise ValueError("x" * 2000)
         return {"a": 1}
 
-    found = each_record(records(*[b""] * 5), judge, "a int", release_on=(ConnectionError,))
+    away = (ConnectionError,)
+    rows = records(*[b""] * 5)
+    found = each_record(rows, judge, "a int", release_on=away, careful=careful)
+    assert [row.delay_ms for row in by_offset(found)] == [1500, None, None, None, None]
     told = verdicts(found)
     assert told[:3] == [
         ("release", "later"),

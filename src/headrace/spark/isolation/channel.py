@@ -101,10 +101,10 @@ class Reader:
         self._left = bytearray()
         self._at = 0
 
-    def ask(self, job: Any) -> None:
-        """Send a job. Raises: OSError when the child is gone."""
+    def ask(self, job: Any, within_s: float | None) -> None:
+        """Send a job. Raises: OSError when the child is gone or does not take it `within_s`."""
         body = pickle.dumps(job, protocol=5)
-        self._shared.parents.settimeout(None)
+        self._shared.parents.settimeout(within_s)
         self._shared.parents.sendall(_LENGTH.pack(len(body)) + body)
 
     def result(self, still_s: float | None) -> Any:

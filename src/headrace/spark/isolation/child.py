@@ -52,7 +52,7 @@ class Child:
     def ask(self, job: Any) -> None:
         """Send a job. Raises: `Death`."""
         try:
-            self._reader.ask(job)
+            self._reader.ask(job, self._timeout_s)
         except OSError:
             raise Death(self._cause()) from None
 
@@ -78,6 +78,8 @@ class Child:
         return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def _cause(self) -> str:
+        # It may only have closed its end; the signal does nothing to one that is ending already.
+        os.kill(self._pid, signal.SIGKILL)
         ended = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
         if self._overdue:
             return f"took longer than {self._timeout_s:g} s and was killed"

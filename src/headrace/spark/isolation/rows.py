@@ -135,7 +135,9 @@ def judged_batches(judge: Judge, care: Care, batches: Iterable[pa.RecordBatch]) 
 
 
 def _runs_tasks_once(rows: DataFrame) -> bool:
-    context = rows.sparkSession.sparkContext
+    context = getattr(rows.sparkSession, "sparkContext", None)
+    if context is None:  # Spark Connect does not tell
+        return False
     failures = context.getConf().get("spark.task.maxFailures", "")
     local = re.fullmatch(r"local(\[[^,\]]*\])?", context.master or "")
     return local is not None or failures == "1"
