@@ -248,7 +248,7 @@ class KafkaDriver:
         return left
 
     def standing(self) -> Standing:
-        """What the group has left beside the batch, and what became of records."""
+        """The group's lag beside the batch that was acquired last, and what became of records."""
         return self._tally.standing(self._cluster)
 
     def close(self) -> None:

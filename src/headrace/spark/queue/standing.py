@@ -19,8 +19,8 @@ LOG = logging.getLogger(__name__)
 _PATIENCE_S = 5.0
 
 
-class Outcome(Protocol):
-    """What became of the records of a commit."""
+class Settled(Protocol):
+    """Records of one commit."""
 
     @property
     def accepted(self) -> int: ...
@@ -45,7 +45,7 @@ class Tally:
         self._held = ranges
         self._counts += Counts(acquired=sum(map(records_of, ranges)))
 
-    def settled(self, done: Outcome) -> None:
+    def settled(self, done: Settled) -> None:
         """What a commit came to."""
         self._held = ()
         self._counts += Counts(0, done.accepted, done.released, done.rejected, done.refused)
