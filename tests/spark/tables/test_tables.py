@@ -250,3 +250,19 @@ def test_nobody_at_the_address_is_told(table: Table) -> None:
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "retryTimeoutMs": "100"}
     with pytest.raises(PySparkException, match=r"gave up after 0\.1 s at 127\.0\.0\.1:1"):
         table("groups", **options).collect()
+
+
+def test_records_are_filtered_too_where_the_session_pushes_filters(
+    spark: SparkSession, world: Any
+) -> None:
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    options = {"kafka.bootstrap.servers": world.servers, "subscribe": "orders"}
+    rows = spark.read.format("headrace").options(**options).load()
+    for condition, count in (
+        ("value = X'33' and partition = 1", 1),
+        ("timestamp > timestamp '2001-01-01 00:00:00' and key is null", 20),
+        ("offset in (0, 1) and topic like 'ord%' and `timestampType` <> 7", 4),
+        ("topic = 'bills'", 0),
+    ):
+        assert rows.where(condition).count() == count, condition
+    assert rows.count() == 20
