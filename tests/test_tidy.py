@@ -21,7 +21,7 @@ def _python(*folders: str) -> list[Path]:
 
 
 SOURCES = _python("src")
-ALL_PYTHON = _python("src", "tests", "bench")
+ALL_PYTHON = _python("src", "tests", "bench", "examples")
 TIMELESS = [
     path
     for path in _python("src/headrace/core", "src/headrace/wire", "src/headrace/log")

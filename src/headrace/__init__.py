@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headrace.broker.embedded import Broker
     from headrace.client.admin_client import Admin, SyncAdmin
     from headrace.client.configs import ConfigEntry, ResourceType
+    from headrace.client.consumer import Consumer
     from headrace.client.errors import BrokerError, ClientError, Closed, Unreachable, Unsupported
     from headrace.client.group_offsets import CommittedOffset, PartitionResults
     from headrace.client.groups import GroupDescription, GroupListing, MemberDescription
@@ -55,6 +56,7 @@ __all__ = [
     "ClusterDescription",
     "CommittedOffset",
     "ConfigEntry",
+    "Consumer",
     "GroupDescription",
     "GroupListing",
     "HandFull",
@@ -99,6 +101,7 @@ _MODULES = {
     "ClusterDescription": "headrace.client.nodes",
     "CommittedOffset": "headrace.client.group_offsets",
     "ConfigEntry": "headrace.client.configs",
+    "Consumer": "headrace.client.consumer",
     "GroupDescription": "headrace.client.groups",
     "GroupListing": "headrace.client.groups",
     "HandFull": "headrace.client.share_consumer.words",

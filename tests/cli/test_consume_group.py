@@ -43,6 +43,50 @@ def requests(broker: headrace.Broker) -> Callable[[str], int]:
     return count
 
 
+@pytest.mark.parametrize(
+    ("strategy", "read"),
+    [("earliest", "a\nb\nc\n"), ("earliest_on_start", "a\nb\nc\n")],
+)
+@pytest.mark.parametrize("group", [(), ("--group", "g")])
+def test_a_strategy_says_where_it_begins(
+    cli: Command, group: tuple[str, ...], strategy: str, read: str
+) -> None:
+    begin = ("consume", "--topic", "t", "--timeout-ms", IDLE_MS, "--max-messages", "3")
+    ended = cli(*begin, *group, "--auto-offset-reset", strategy)
+    assert (ended.code, ended.text) == (0, read)
+
+
+def test_safe_latest_begins_at_the_end_and_loses_no_new_partition(
+    cli: Command, broker: headrace.Broker
+) -> None:
+    begin = ("consume", "--topic", "t", "--group", "g", "--auto-offset-reset", "safe_latest")
+    assert cli(*begin, "--timeout-ms", "1000").text == ""
+    with headrace.SyncAdmin(broker.bootstrap_servers) as admin:
+        admin.create_partitions("t", 2)
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce("t", b"new", partition=1)
+    assert producer.flush(10) == 0
+    ended = cli(*begin, "--timeout-ms", IDLE_MS, "--max-messages", "1")
+    assert (ended.code, ended.text) == (0, "new\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--auto-offset-reset", "nearest"), "auto.offset.reset is 'nearest'; it is one of none,"),
+        (
+            ("--auto-offset-reset", "latest", "--from-beginning"),
+            "--from-beginning and --auto-offset-reset cannot be specified together",
+        ),
+        (("--auto-offset-reset", "none", "--group", "g"), "no previously committed offset"),
+    ],
+)
+def test_where_it_cannot_begin(cli: Command, arguments: tuple[str, ...], told: str) -> None:
+    ended = cli("consume", "--topic", "t", "--timeout-ms", IDLE_MS, *arguments)
+    assert ended.code == 1
+    assert told in ended.err
+
+
 def groups(cli: Command) -> list[dict[str, Any]]:
     """The groups of the broker with their offsets."""
     lines = cli("consumer-groups", "--describe", "--all-groups", "--json").text.splitlines()

@@ -148,9 +148,35 @@ def test_a_plan_as_json(plan: Command) -> None:
     ]
 
 
+def test_only_offsets_outside_the_log_move_to_its_nearest_end(
+    broker: headrace.Broker, groups: Command
+) -> None:
+    with Cluster(broker.bootstrap_servers) as cluster:
+        alter_group_offsets(
+            cluster, "idle", {("orders", 0): 1, ("orders", 1): 99, ("orders", 2): 7}
+        )
+    with headrace.SyncAdmin(broker.bootstrap_servers) as admin:
+        admin.delete_records({("orders", 0): 4})
+    ended = groups(
+        "--reset-offsets", *IDLE, "--to-nearest", "--topic", "orders", "--execute", "--json"
+    )
+    moved = json.loads(ended.text)["partitions"]
+    assert [(one["current_offset"], one["new_offset"]) for one in moved] == [
+        (1, 4),
+        (99, 10),
+        (7, 7),
+    ]
+    assert committed(broker, "idle")["orders", 1] == 10
+    assert (ended.code, ended.err) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (
+            ("--to-nearest", "--topic", "orders"),
+            "Cannot move offset for partition orders-2 since there is no current committed offset",
+        ),
         (
             ("--shift-by", "-2", "--topic", "orders"),
             "Cannot shift offset for partition orders-2 since there is no current committed offset",

@@ -207,6 +207,18 @@ def test_a_lease_is_told_by_its_name_and_number(rig: Rig) -> None:
     assert ended["reason"] == "not JSON"
 
 
+def test_a_record_that_was_released_with_a_delay_says_until_when(rig: Rig) -> None:
+    rig.produce(3)
+    lease = Lease(rig.cluster, GROUP, "checkpoint")
+    lease.open((TOPIC,), "earliest")
+    lease.acquire(1, 2, 1000)
+    lease.stage(1, (Disposition(TOPIC, 0, 1, 1, Verdict.RELEASE, "later", 600_000),))
+    lease.commit(1)
+    assert [one["outcome"] for one in rig.told(1) if one["type"] == "delivery"] == ["released"]
+    told = rig.run(f"{TOPIC}:0:1").text
+    assert "released with a delay, delivered 1 time, until " in told
+
+
 def test_what_administrators_and_retention_do(rig: Rig) -> None:
     rig.produce(6)
     with rig.member() as consumer:

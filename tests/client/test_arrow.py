@@ -81,6 +81,22 @@ def test_records_beyond_the_end_are_an_error_that_names_them(
         list(read_range(cluster, "t", 0, 200, 205))
 
 
+def test_or_the_loss_is_told_and_what_is_left_is_read(
+    cluster: Cluster, filled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow, "_BEYOND_END_S", 0.05)
+    filled.log_start = 40
+    lost: list[DataLost] = []
+    assert offsets(read_ranges(cluster, "t", 0, [(30, 50)], lost=lost.append)) == [*range(40, 51)]
+    assert offsets(read_ranges(cluster, "t", 0, [(30, 35)], lost=lost.append)) == []
+    assert offsets(read_ranges(cluster, "t", 0, [(95, 105)], lost=lost.append)) == [*range(95, 100)]
+    assert [str(one).partition("; ")[0] for one in lost] == [
+        "t-0: of offsets 30 to 50, 30 to 39 were removed (retention or deletion)",
+        "t-0: of offsets 30 to 35, 30 to 35 were removed (retention or deletion)",
+        "t-0: of offsets 100 to 105, 100 to 105 are beyond the end of the log",
+    ]
+
+
 def test_what_retention_took_between_the_ranges_is_not_missed(
     cluster: Cluster, filled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

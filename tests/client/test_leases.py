@@ -10,6 +10,7 @@ from headrace.client.leases import Lease, describe
 from headrace.wire.leases import (
     AcquireRequest,
     AcquireResponse,
+    Bound,
     CommitRequest,
     CommitResponse,
     DescribeRequest,
@@ -59,12 +60,12 @@ def test_the_epoch_of_open_goes_into_every_later_call(cluster: Cluster, broker: 
 
     lease = Lease(cluster, "g", "s")
     assert lease.open(("t",), "earliest") == opened
-    assert lease.acquire(8, 100, 50) == (held,)
+    assert lease.acquire(8, 100, 50, (Bound("t", 0, 10),)) == (held,)
     assert lease.renew().held == 5
     lease.stage(8, (staged,))
     settled = lease.commit(8)
     assert (settled.accepted, settled.rejected) == (4, 1)
-    assert acquires == [AcquireRequest("g", "s", 3, 8, 100, 50)]
+    assert acquires == [AcquireRequest("g", "s", 3, 8, 100, 50, (Bound("t", 0, 10),))]
     assert renews == [RenewRequest("g", "s", 3)]
     assert stages == [StageRequest("g", "s", 3, 8, (staged,))]
     assert commits == [CommitRequest("g", "s", 3, 8)]

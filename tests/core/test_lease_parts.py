@@ -77,6 +77,20 @@ def test_parts_outlive_the_broker(broker: LeaseRig) -> None:
     assert set(broker.shard.leases[LEASE].acquisitions) == {2}
 
 
+def test_a_part_that_says_nothing_leaves_no_trace(broker: LeaseRig) -> None:
+    epoch = acquired(broker)
+    before = len(broker.records)
+    stage(broker, epoch, "task 0")
+    assert len(broker.records) == before
+    stage(broker, epoch, "task 1", Staged(P0, Span(0, 1), REJECT))
+    stage(broker, epoch, "task 1")
+    assert broker.shard.leases[LEASE].acquisitions[1].parts == {}
+    stage(broker, epoch, "task 1", Staged(P0, Span(0, 1), REJECT))
+    stage(broker, broker.open(), "task 0")
+    broker.restart()
+    assert broker.shard.leases[LEASE].acquisitions[1].parts == {}
+
+
 def test_parts_do_not_hold_the_journal(broker: LeaseRig) -> None:
     """It is cut at the oldest whole state that is the newest of its kind; a part is none."""
     epoch = acquired(broker)

@@ -32,6 +32,17 @@ def test_ranges_come_from_all_partitions_up_to_the_limit(broker: LeaseRig) -> No
     assert held == (Held(P0, Span(0, 24), 1), Held(P1, Span(0, 24), 1))
 
 
+def test_bounds_keep_later_records_out(broker: LeaseRig) -> None:
+    epoch = broker.open()
+    bounds = {P0: 7}
+    assert broker.ask(AcquireLease(LEASE, epoch, 1, 50, bounds)) == (Held(P0, Span(0, 6), 1),)
+    assert broker.ask(AcquireLease(LEASE, epoch, 2, 50, bounds)) == ()
+    broker.ask(StageLease(LEASE, epoch, 1, (Staged(P0, Span(6, 6), Verdict.RELEASE),)))
+    broker.ask(CommitLease(LEASE, epoch, 1))
+    assert broker.ask(AcquireLease(LEASE, epoch, 3, 50, {P0: 6})) == ()
+    assert broker.ask(AcquireLease(LEASE, epoch, 4, 50, bounds)) == (Held(P0, Span(6, 6), 2),)
+
+
 def test_acquire_is_numbered_and_idempotent(broker: LeaseRig) -> None:
     epoch = broker.open()
     first = broker.ask(AcquireLease(LEASE, epoch, 1, 50))

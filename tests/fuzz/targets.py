@@ -35,6 +35,8 @@ from headrace.wire import (
     codec,
     columns,
     compression,
+    lease_sessions,
+    offset_expiry,
     produced,
     share_archived,
     share_records,
@@ -246,7 +248,7 @@ def _sharing(version: int) -> list[bytes]:
 
 
 def _looks() -> list[bytes]:
-    """What our own requests about a share group are: its records, what it archived, that seen."""
+    """What our own requests about groups are: records, what was archived, sessions, expiry."""
     cursor = share_records.TopicCursor("t", (share_records.PartitionCursor(0, 0),))
     topics = (cursor, share_records.TopicCursor("t"))
     place = share_archived.Place("t", 0, 1)
@@ -254,6 +256,8 @@ def _looks() -> list[bytes]:
         (share_records.KEY, share_records.DescribeShareRecordsRequest("g", topics)),
         (ArchivedApi.LIST, share_archived.ListArchivedRequest("g", ("t",), place)),
         (ArchivedApi.CLEAR, share_archived.ClearArchivedRequest("g", (place,))),
+        (lease_sessions.KEY, lease_sessions.ListLeaseSessionsRequest("g", "g", "s")),
+        (offset_expiry.KEY, offset_expiry.DescribeOffsetExpiryRequest("g", "t", 0)),
     ]
     found = []
     for key, message in given:

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -12,17 +11,17 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from headrace.spark import IncomingRecord, Reject, Release, acknowledge, each_record
-from headrace.spark.acknowledge import coalesced
+from headrace.spark.dispositions import SetAside, coalesced
 from headrace.wire.leases import Disposition, Verdict
 
 pytestmark = pytest.mark.spark
 Staged = list[tuple[str, int, int, tuple[Disposition, ...]]]
 
 
-def judged(offset: int, disposition: str | None, reason: str | None = None) -> Row:
-    return Row(
-        topic="t", partition=0, offset=offset, lease="s/1/7", disposition=disposition, reason=reason
-    )
+def judged(
+    offset: int, disposition: str, reason: str | None = None, delay_ms: int | None = None
+) -> SetAside:
+    return SetAside("t", 0, offset, "s/1/7", disposition, reason, delay_ms)
 
 
 def test_neighbours_with_one_verdict_and_reason_are_one_disposition() -> None:
@@ -34,6 +33,18 @@ def test_neighbours_with_one_verdict_and_reason_are_one_disposition() -> None:
         Disposition("t", 0, 5, 5, Verdict.RELEASE, None),
         Disposition("t", 0, 7, 7, Verdict.REJECT, "bad"),
     ]
+
+
+def test_the_longest_delay_of_a_released_record_counts() -> None:
+    rows = [judged(1, "release", None, 5_000), judged(1, "release", None, 60_000)]
+    rows += [judged(2, "release", None, 60_000), judged(3, "release"), judged(4, "reject", "no", 7)]
+    assert coalesced(rows) == [
+        Disposition("t", 0, 1, 2, Verdict.RELEASE, None, 60_000),
+        Disposition("t", 0, 3, 3, Verdict.RELEASE, None),
+        Disposition("t", 0, 4, 4, Verdict.REJECT, "no"),
+    ]
+    with pytest.raises(ValueError, match="delay_ms -1 of t-0 offset 5 is negative"):
+        coalesced([judged(5, "release", None, -1)])
 
 
 def test_a_disposition_that_is_none_is_an_error() -> None:
@@ -50,11 +61,11 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> Staged:
         def __init__(self, cluster: object, group: str, session: str, epoch: int) -> None:
             self.session, self.epoch = session, epoch
 
-        def stage(self, seq: int, dispositions: tuple[Disposition, ...]) -> None:
+        def stage(self, seq: int, dispositions: tuple[Disposition, ...], part: str) -> None:
+            assert part == ""
             found.append((self.session, self.epoch, seq, dispositions))
 
-    # The package exports a function of the module's name, which hides the module as an attribute.
-    monkeypatch.setattr(import_module("headrace.spark.acknowledge"), "Lease", Recorder)
+    monkeypatch.setattr("headrace.spark.queue.handle.Lease", Recorder)
     return found
 
 

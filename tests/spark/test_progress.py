@@ -82,6 +82,7 @@ def test_lag_is_the_groups_own(flow: Any) -> None:
     seen: list[int] = []
 
     def look(rows: DataFrame, batch_id: int) -> None:
+        rows.count()
         found = list_share_group_offsets(flow.cluster, "g").values()
         seen.append(sum(one.lag or 0 for one in found if one is not None))
 

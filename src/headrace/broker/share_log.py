@@ -20,7 +20,7 @@ from headrace.core.shard_words import (
 )
 from headrace.core.share_admin import TO_POLICY
 from headrace.core.share_group import GroupForgotten, Member, MemberGone, MemberSeen
-from headrace.core.share_words import Ended, ShareKey
+from headrace.core.share_words import DELAYED, Ended, ShareKey
 from headrace.core.types import MemberId, Now, WallMs, elapsed_ms
 
 log = logging.getLogger("headrace.broker")
@@ -142,6 +142,8 @@ def _state(status: Status | None, now: Now) -> str:
     if status.state is State.ACQUIRED and status.deadline is not None:
         left_ms = elapsed_ms(now.mono, status.deadline)
         until = time_text(WallMs(now.wall + left_ms))
+        if status.holder == DELAYED:
+            return f"{delivered}, released with a delay until {until}"
         return f"{delivered}, held by {status.holder} until {until}"
     if status.state is State.ARCHIVING:
         return f"{delivered}, its dead letter is yet to be written"

@@ -39,8 +39,8 @@ _REFRESH_MS = 5000  # new topics and partitions are read after this long
 _INTERNAL = "^__consumer_offsets$,^__transaction_state$,^__share_group_state$"
 _SIGNALLED = 128
 _OF_LOGS = (
-    "include", "from_beginning", "partition", "offset", "group", "isolation_level",
-    "skip_message_on_error",
+    "include", "from_beginning", "partition", "offset", "group", "auto_offset_reset",
+    "isolation_level", "skip_message_on_error",
 )  # fmt: skip
 _OF_SHARES = ("release", "reject", "reject_message_on_error")
 
@@ -93,6 +93,14 @@ _FormatterConfig = Annotated[
 ]
 _KeyDeserializer = Annotated[str | None, typer.Option(help="What keys are, e.g. Long.")]
 _ValueDeserializer = Annotated[str | None, typer.Option(help="What values are, e.g. Long.")]
+_Reset = Annotated[
+    str | None,
+    typer.Option(
+        metavar="STRATEGY",
+        help="Where it begins without a committed offset: none, earliest, latest, "
+        "earliest_on_start, latest_on_start, safe_latest.",
+    ),
+]
 _Isolation = Annotated[str, typer.Option(metavar="LEVEL", help=f"{' or '.join(_LEVELS)}.")]
 _CommandProperty = Annotated[
     list[str] | None,
@@ -123,6 +131,7 @@ def consume(
     max_messages: _Messages = None,
     timeout_ms: _Timeout = None,
     group: _Group = None,
+    auto_offset_reset: _Reset = None,
     share_group: _ShareGroup = None,
     release: _Release = False,
     reject: _Reject = False,
@@ -155,7 +164,7 @@ def consume(
         settings = {
             "bootstrap.servers": bootstrap_server,
             "isolation.level": _level(isolation_level),
-            "auto.offset.reset": "earliest" if from_beginning else "latest",
+            "auto.offset.reset": _strategy(auto_offset_reset, from_beginning),
             **_identity(group, given),
             **({} if include is None else {"topic.blacklist": _INTERNAL}),
             **{name: one for name, one in given.items() if name != "group.id"},
@@ -170,6 +179,16 @@ def consume(
             skip_message_on_error, not (group or given.get("group.id")),
         )  # fmt: skip
         _run(bootstrap_server, settings, wanted, None if as_json else shown)
+
+
+def _strategy(reset: str | None, from_beginning: bool) -> str:
+    if reset is None:
+        return "earliest" if from_beginning else "latest"
+    if from_beginning:
+        raise Trouble(
+            "Options --from-beginning and --auto-offset-reset cannot be specified together"
+        )
+    return reset
 
 
 def _level(isolation_level: str) -> str:
@@ -289,7 +308,7 @@ def _first(
 ) -> int | None:
     """The first offset; None for the end. Raises: Trouble."""
     if offset is None:
-        return _BEGINNING if from_beginning or reset == "earliest" else None
+        return _BEGINNING if from_beginning or reset.startswith("earliest") else None
     if partition is None:
         raise Trouble("The partition is required when offset is specified: add --partition")
     if from_beginning:

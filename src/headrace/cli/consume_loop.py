@@ -16,7 +16,6 @@ from typing import Any
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_STORED,
-    Consumer,
     KafkaError,
     KafkaException,
     Message,
@@ -28,6 +27,7 @@ from headrace.cli.decoders import Undecodable
 from headrace.cli.ending import Trouble, stopping, tell
 from headrace.client.admin import log_end
 from headrace.client.connection import Cluster, Patience
+from headrace.client.consumer import Consumer
 from headrace.client.errors import ClientError
 from headrace.client.topics import describe_topics
 
@@ -275,3 +275,5 @@ def _new_consumer(settings: dict[str, Any]) -> Consumer:
         return Consumer(settings, logger=quiet)
     except KafkaException as error:
         raise Trouble(f"a setting of the consumer: {error.args[0].str()}") from error
+    except ValueError as error:
+        raise Trouble(str(error)) from error

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 COMMAND = "consumer-groups"
 _ACTIONS = ("list", "describe", "delete", "reset_offsets", "delete_offsets", "validate_regex")
 SCENARIOS = (
-    "to_earliest", "to_latest", "to_offset", "shift_by", "to_current", "to_datetime",
-    "by_duration", "from_file",
+    "to_earliest", "to_latest", "to_offset", "shift_by", "to_current", "to_nearest",
+    "to_datetime", "by_duration", "from_file",
 )  # fmt: skip
 # Options that mean something with some actions only.
 _ONLY_WITH = {
@@ -86,6 +86,10 @@ _Verbose = Annotated[bool, typer.Option("--verbose", help="Describe epochs and a
 _ToOffset = Annotated[int | None, typer.Option(help="To this offset.")]
 _ShiftBy = Annotated[int | None, typer.Option(help="So many records on, or back if negative.")]
 _ToCurrent = Annotated[bool, typer.Option("--to-current", help="To where they are.")]
+_ToNearest = Annotated[
+    bool,
+    typer.Option("--to-nearest", help="Those outside the log to its nearest end, others stay."),
+]
 _ByDuration = Annotated[
     str | None, typer.Option(metavar="PnDTnHnMnS", help="To the records of so long ago.")
 ]
@@ -109,6 +113,7 @@ class Asked(group_options.Asked):
     to_offset: int | None
     shift_by: int | None
     to_current: bool
+    to_nearest: bool
     by_duration: str | None
     from_file: Path | None
     export: bool
@@ -148,6 +153,7 @@ def consumer_groups(
     to_offset: _ToOffset = None,
     shift_by: _ShiftBy = None,
     to_current: _ToCurrent = False,
+    to_nearest: _ToNearest = False,
     to_datetime: ToDatetime = None,
     by_duration: _ByDuration = None,
     from_file: _FromFile = None,

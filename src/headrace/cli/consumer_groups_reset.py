@@ -143,7 +143,7 @@ def _plan(draft: _Draft, logs: Logs, asked: Asked) -> _Reset:
 
 
 def _new_offset(draft: _Draft, place: TopicPartition, logs: Logs, asked: Asked) -> int:
-    """By the scenario asked for. Raises: Trouble when there is nothing to shift."""
+    """By the scenario asked for. Raises: Trouble when there is nothing to start from."""
     if logs.since:
         return logs.since[place]
     earliest, latest = logs.earliest(place), logs.latest(place)
@@ -153,16 +153,23 @@ def _new_offset(draft: _Draft, place: TopicPartition, logs: Logs, asked: Asked) 
         return latest
     if asked.to_current:
         return draft.committed.get(place, latest)
-    if asked.shift_by is None:
-        offset = draft.wanted[place] if asked.to_offset is None else asked.to_offset
-    elif place in draft.committed:
-        offset = draft.committed[place] + asked.shift_by
+    if asked.to_nearest:
+        return min(max(_committed(draft, place, "move"), earliest), latest)
+    if asked.shift_by is not None:
+        offset = _committed(draft, place, "shift") + asked.shift_by
     else:
+        offset = draft.wanted[place] if asked.to_offset is None else asked.to_offset
+    return within(place, offset, earliest, latest)
+
+
+def _committed(draft: _Draft, place: TopicPartition, doing: str) -> int:
+    """Raises: Trouble when there is no offset to start from."""
+    if place not in draft.committed:
         raise Trouble(
-            f"Cannot shift offset for partition {spelled(place)} since there is no current "
+            f"Cannot {doing} offset for partition {spelled(place)} since there is no current "
             "committed offset; name partitions that have one, or use --to-offset"
         )
-    return within(place, offset, earliest, latest)
+    return draft.committed[place]
 
 
 def within(place: TopicPartition, offset: int, earliest: int, latest: int) -> int:

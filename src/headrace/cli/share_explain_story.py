@@ -217,6 +217,9 @@ def _times(count: int) -> str:
     return f"delivered {count} time{'s' * (count != 1)}" if count else "never delivered"
 
 
+_DELAYED = "delayed"  # the broker's name for who has what waits to be delivered again
+
+
 def _sentence(now: Told) -> str:
     count = now["deliveries"]
     times = _times(count)
@@ -226,6 +229,8 @@ def _sentence(now: Told) -> str:
         left = now["lock_left_ms"]
         until = "" if left is None else f", until {now['lock_until']} (in {in_words(left)})"
         since = f" since {now['from']}" if now["from"] else ""
+        if now["holder"] == _DELAYED:
+            return f"released with a delay, {times}{until}"
         return f"{by}{since}, delivery {count}{until}"
     if state == "available":
         known = "" if now["by"] == "broker" else "; who may have it now, a running broker knows"

@@ -11,6 +11,7 @@ from headrace.client.errors import check
 from headrace.wire.leases import (
     AcquireRequest,
     AcquireResponse,
+    Bound,
     CommitRequest,
     CommitResponse,
     DescribeRequest,
@@ -62,10 +63,14 @@ class Lease:
         self.epoch = answer.epoch
         return answer
 
-    def acquire(self, seq: int, max_records: int, max_wait_ms: int) -> tuple[Range, ...]:
-        """The ranges held under `seq`; none when nothing became available within `max_wait_ms`."""
+    def acquire(
+        self, seq: int, max_records: int, max_wait_ms: int, bounds: tuple[Bound, ...] = ()
+    ) -> tuple[Range, ...]:
+        """The ranges held under `seq`, below `bounds` where there are some; none when nothing
+        became available within `max_wait_ms`.
+        """
         request = AcquireRequest(
-            self.group, self.session, self.epoch, seq, max_records, max_wait_ms
+            self.group, self.session, self.epoch, seq, max_records, max_wait_ms, bounds
         )
         wait_s = max_wait_ms / 1000
         what = f"acquiring number {seq}"

@@ -10,13 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from kio.schema.errors import ErrorCode
+
 from headrace.client.connection import Cluster
-from headrace.client.errors import Unsupported
+from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.group_offsets import list_group_offsets
 from headrace.client.groups import list_consumer_groups
 from headrace.client.lease_sessions import LeaseSession, list_lease_sessions
 from headrace.client.log_ends import ends_of
 from headrace.client.offset_expiry import offset_expiry
+from headrace.client.offsets import TopicPartition
 from headrace.client.share_groups import list_share_group_offsets
 
 COMMITTED_BY = "headrace-spark"
@@ -96,11 +99,7 @@ def _queue(one: LeaseSession, lags: dict[str, int]) -> SparkQuery:
 def _logs(cluster: Cluster, groups: Sequence[str]) -> Iterator[SparkQuery]:
     names = groups or [one.group for one in list_consumer_groups(cluster)]
     for name in names:
-        committed = {
-            place: one.offset
-            for place, one in list_group_offsets(cluster, name).items()
-            if one.metadata == COMMITTED_BY
-        }
+        committed = _committed(cluster, name)
         if not committed:
             continue
         ends = ends_of(cluster, committed)
@@ -112,6 +111,17 @@ def _logs(cluster: Cluster, groups: Sequence[str]) -> Iterator[SparkQuery]:
             state = "running" if seen_ms <= _QUIET_MS else "quiet"
         topics = tuple(dict.fromkeys(topic for topic, _ in committed))
         yield SparkQuery(name, "log", state, topics, sum(lags) if lags else None, seen_ms)
+
+
+def _committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
+    """What a query committed; none of a share group, which Kafka says is not there."""
+    try:
+        found = list_group_offsets(cluster, group)
+    except BrokerError as error:
+        if error.code != ErrorCode.group_id_not_found:
+            raise
+        return {}
+    return {place: one.offset for place, one in found.items() if one.metadata == COMMITTED_BY}
 
 
 def _since_commit(cluster: Cluster, group: str) -> int | None:

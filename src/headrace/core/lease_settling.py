@@ -52,6 +52,8 @@ def acquired(
     left = command.records_max
     for index, key in enumerate(mine[turn:] + mine[:turn]):
         partition, end = partitions[key], views[key.topic_id].ends[key.partition]
+        if command.bounds:
+            end = min(end, command.bounds.get(key, 0))
         first = partition.next_fetch_offset()
         if first >= end:
             continue
@@ -99,6 +101,10 @@ def staged(lease: Lease, command: StageLease) -> Decided[Event] | Refused:
     refused = lease.check_staged(command.seq, command.part, command.staged)
     if refused is not None:
         return refused
+    if not lease.acquisitions[command.seq].is_changed_by(
+        command.part, command.staged, command.epoch
+    ):
+        return Decided([])  # most tasks set nothing aside, and say so
     said = tuple(sorted(command.staged, key=lambda one: (one.key, one.span)))
     return Decided([LeaseStaged(lease.key, command.seq, command.part, command.epoch, said)])
 

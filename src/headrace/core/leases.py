@@ -76,8 +76,13 @@ class Acquisition:
         return self.parts if epoch == self.epoch else {}
 
     def with_part(self, name: str, staged: tuple[Staged, ...], epoch: int) -> "Acquisition":
-        """It, when a part was staged by a driver of `epoch`."""
-        return Acquisition(self.held, {**self.kept(epoch), name: staged}, epoch)
+        """It, when a part was staged by a driver of `epoch`; one that says nothing is not kept."""
+        parts = {one: said for one, said in self.kept(epoch).items() if one != name}
+        return Acquisition(self.held, {**parts, name: staged} if staged else parts, epoch)
+
+    def is_changed_by(self, name: str, staged: Sequence[Staged], epoch: int) -> bool:
+        """Whether it makes a difference that a part is staged by a driver of `epoch`."""
+        return bool(staged) or name in self.parts or self.kept(epoch) != self.parts
 
     def without(self, keys: frozenset[ShareKey]) -> "Acquisition":
         """What is left of it when nothing is held of these share-partitions."""

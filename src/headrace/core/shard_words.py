@@ -60,12 +60,16 @@ class OpenLease:
 
 @dataclass(frozen=True, slots=True)
 class AcquireLease:
-    """Acquire up to `records_max` under `seq`; the same ranges when it is asked again."""
+    """Acquire up to `records_max` under `seq`; the same ranges when it is asked again.
+
+    Where there are `bounds`, by share-partition, what lies below them alone.
+    """
 
     lease: LeaseKey
     epoch: int
     seq: int
     records_max: int
+    bounds: Mapping[ShareKey, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,11 @@ class LeaseSteps:
         number, budget = self._number + 1, self._rng.randint(1, 12)
         room = rig.outside_policy.lease_window - model.unfinished
         first = rig.partition.next_fetch_offset()
-        held = rig.send(AcquireLease(SESSION, rig.lease_epoch, number, budget))
+        end = self._rng.choice((rig.log_end, rig.log_end, self._rng.randint(0, rig.log_end)))
+        bounds = {} if end == rig.log_end else {KEY: end}
+        held = rig.send(AcquireLease(SESSION, rig.lease_epoch, number, budget, bounds))
         taken = [(one.span.first, one.span.last, one.deliveries) for one in held]
-        model.lease(number, Ask(LEASE, first, rig.log_end - 1, budget, room), taken, rig.mono)
+        model.lease(number, Ask(LEASE, first, end - 1, budget, room), taken, rig.mono)
         self._number += bool(taken)
         return f"the lease acquires {budget} as {number}: {taken}"
 

@@ -6,6 +6,7 @@ register(spark)
 flights = spark.readStream.format("headrace").option("share.group.id", "delays")...
 """
 
+from headrace.spark.accepted import accepted
 from headrace.spark.acknowledge import acknowledge
 from headrace.spark.isolation.batches import Misuse, isolate
 from headrace.spark.isolation.outcomes import Reject, Release, WorkerDied
@@ -28,6 +29,7 @@ __all__ = [
     "Reject",
     "Release",
     "WorkerDied",
+    "accepted",
     "acknowledge",
     "each_record",
     "ensure_java",

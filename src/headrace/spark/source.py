@@ -7,6 +7,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
@@ -18,6 +19,8 @@ from headrace.spark.log.stream import LogStream
 from headrace.spark.options import OptionError
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import ShareReader
+from headrace.spark.sink.options import SinkOptions
+from headrace.spark.sink.writer import BatchWriter, StreamWriter
 from headrace.spark.tables import reader as tables
 from headrace.spark.tables.options import TableOptions
 
@@ -56,7 +59,10 @@ class HeadraceDataSource(DataSource):
         return LogBatch(log, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        raise OptionError("format 'headrace' is a source: write with any Kafka client or sink")
+        return BatchWriter(SinkOptions.parse(self._given), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return StreamWriter(SinkOptions.parse(self._given), schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if TableOptions.wanted(self._given):

@@ -113,10 +113,20 @@ class OpenResponse(Struct):
 
 
 @dataclass(frozen=True, slots=True)
+class Bound(Struct):
+    """Records of a partition below `end`."""
+
+    topic: Text
+    partition: Int32
+    end: Int64
+
+
+@dataclass(frozen=True, slots=True)
 class AcquireRequest(Call):
     """Acquire at most `max_records` under the number `seq`, waiting up to `max_wait_ms` for one.
 
-    Asked again with a number already acquired, the answer is the same ranges.
+    Where there are `bounds`, only records below them, and of no other partition. Asked again with a
+    number already acquired, the answer is the same ranges.
     """
 
     KEY: ClassVar[LeaseApi] = LeaseApi.ACQUIRE
@@ -124,6 +134,7 @@ class AcquireRequest(Call):
     seq: Int64
     max_records: Int64
     max_wait_ms: Int32
+    bounds: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

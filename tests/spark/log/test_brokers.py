@@ -191,7 +191,9 @@ class TestTransactions:
     """They need Apache Kafka. Their markers take offsets, which are not lost records."""
 
     @pytest.fixture
-    def rig(self, launched: dict[str, Broker], spark: SparkSession, tmp_path: Path) -> Rig:
+    def rig(
+        self, launched: dict[str, Broker], spark: SparkSession, tmp_path: Path
+    ) -> Iterator[Rig]:
         made = Rig(spark, launched["kafka"].servers, tmp_path)
         settings = {"bootstrap.servers": made.servers, "transactional.id": made.group}
         producer = Producer(settings)
@@ -205,7 +207,8 @@ class TestTransactions:
                 producer.abort_transaction(SECONDS_MAX)
             else:
                 producer.commit_transaction(SECONDS_MAX)
-        return made
+        yield made
+        made.cluster.close()
 
     COMMITTED = tuple(number for number in range(40) if number % 8 < 4)
 

@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from tests.spark.queue.stock_rig import Stock, judge, stock_source
 
 from brokers import Broker, Kafka
-from headrace.spark import acknowledge, each_record
+from headrace.spark import acknowledge, each_record, progress
 
 pytestmark = pytest.mark.spark
 AllOf = Callable[[int], list[tuple[int, int]]]
@@ -36,6 +37,17 @@ def test_everything_is_read_once_in_batches_of_the_size_asked_for(
     assert stock.noted == all_of(1000)
     assert max(map(len, stock.seen.values())) <= 300
     assert stock.finished()
+
+
+def test_progress_tells_lag_and_counts(stock: Stock) -> None:
+    stock.produce(100)
+    query = stock.start(stock.rows(maxOffsetsPerTrigger="40"), stock.note, availableNow=True)
+    assert query.awaitTermination(300)
+    told = [found for one in query.recentProgress if (found := progress(one)) and found.rows]
+    assert [one.counts.acquired for one in told] == list(accumulate(one.rows for one in told))
+    assert [one.counts.accepted for one in told][1:] == [one.counts.acquired for one in told][:-1]
+    assert {place for one in told for place in one.lag} == {(stock.topic, 0), (stock.topic, 1)}
+    assert told[0].total_lag >= told[-1].total_lag == 0
 
 
 def test_released_records_come_again_and_rejected_ones_do_not(stock: Stock) -> None:

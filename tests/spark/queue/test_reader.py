@@ -245,3 +245,18 @@ def test_what_spark_may_call_twice_changes_nothing() -> None:
     assert begin["seq"] == 0
     assert reader.partitions(begin, begin) == []
     reader.stop()
+
+
+def test_available_now_leaves_what_came_later_to_the_next_run(flow: Any) -> None:
+    flow.produce(30)
+
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        flow.note(rows, batch_id)
+        flow.produce(10)  # while the query runs
+
+    flow.run(flow.rows(maxOffsetsPerTrigger="20"), sink)
+    assert len(flow.noted) == 30
+    later = 10 * len(flow.seen)
+    flow.seen.clear()
+    flow.run(flow.rows(maxOffsetsPerTrigger="20"), sink)
+    assert len(flow.noted) == later

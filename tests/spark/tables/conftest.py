@@ -12,8 +12,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
 import headrace
-from headrace.client.admin import create_topic, set_group_configs
+from headrace.client.admin import create_topic, log_ends, set_group_configs
 from headrace.client.connection import Cluster
+from headrace.client.errors import BrokerError
 from headrace.client.group_offsets import CommittedOffset, alter_group_offsets
 from headrace.client.leases import Lease
 from headrace.wire.leases import Disposition, Verdict
@@ -36,6 +37,7 @@ class World:
         assert producer.flush(30) == 0
         self._idle()
         self._queue()
+        self._dead_letter()
 
     def _idle(self) -> None:
         """Groups that were only ever committed to."""
@@ -61,6 +63,28 @@ class World:
         self.lease.commit(1)
         self.rejected = (first.partition, first.first, first.first + 1)
         self.held = self.lease.acquire(2, 3, 0)
+
+    def _dead_letter(self) -> None:
+        """Share group `strict`: the first record of orders-0 rejected, into `dlq.strict`."""
+        settings = {"errors.deadletterqueue.topic.name": "dlq.strict"}
+        set_group_configs(self.cluster, "strict", settings)
+        lease = Lease(self.cluster, "strict", "checkpoint-2")
+        lease.open(("orders",), "earliest")
+        first = lease.acquire(1, 1, 0)[0]
+        place = (first.topic, first.partition, first.first, first.last)
+        lease.stage(1, (Disposition(*place, Verdict.REJECT, "too strict"),))
+        lease.commit(1)
+        self.lettered = (first.partition, first.first)
+        deadline = time.monotonic() + JOIN_S_MAX
+        while not self._letters():
+            assert time.monotonic() < deadline, "the dead letter was not written"
+            time.sleep(0.05)
+
+    def _letters(self) -> int:
+        try:
+            return sum(log_ends(self.cluster, "dlq.strict").values())
+        except BrokerError:
+            return 0  # the topic comes with its first record
 
     def requests(self) -> dict[str, int]:
         """How many requests of each API the broker has answered."""

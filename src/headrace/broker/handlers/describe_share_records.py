@@ -14,6 +14,7 @@ from headrace.broker.services import Services
 from headrace.core.browsing import Budget, page
 from headrace.core.catalog import Topic
 from headrace.core.errors import Refused, Why
+from headrace.core.leases import told_holder
 from headrace.core.runs import Piece, State, Status
 from headrace.core.share_admin import Queue
 from headrace.core.share_words import ShareKey
@@ -193,7 +194,7 @@ class _Telling:
         members = {} if self.queue.group is None else self.queue.group.members
         member = members.get(name)
         if member is None:
-            return wire.Holder(_cut(name))
+            return wire.Holder(_cut(told_holder(name)))
         return wire.Holder(_cut(name), _cut(member.client_id), f"/{member.client_host}")
 
 

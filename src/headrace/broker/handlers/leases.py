@@ -90,7 +90,15 @@ async def _open(call: wire.OpenRequest, services: Services) -> wire.OpenResponse
 async def _acquire(call: wire.AcquireRequest, services: Services) -> wire.AcquireResponse:
     if call.seq < 1 or call.max_records < 1:
         return wire.AcquireResponse(Code.INVALID_REQUEST, "seq and max_records begin at 1")
-    command = AcquireLease(_lease(call), call.epoch, call.seq, call.max_records)
+    topics = services.catalog.topics
+    bounds = {
+        ShareKey(call.group, topics[one.topic].id, one.partition): one.end
+        for one in call.bounds
+        if one.topic in topics  # of one that was deleted there is nothing to acquire
+    }
+    if call.bounds and not bounds:
+        return wire.AcquireResponse(Code.NONE, None)
+    command = AcquireLease(_lease(call), call.epoch, call.seq, call.max_records, bounds)
     deadline = after(services.clock.mono(), call.max_wait_ms)
     while True:
         with services.waits.watch(_keys(services, call)) as watch:

@@ -69,7 +69,11 @@ class Children:
                     pending.extendleft(reversed(_halves(span)))
                     suspected = False
                 elif fresh:
-                    LOG.warning("%s: the Python worker %s", _place(batch, span), death)
+                    LOG.warning(
+                        "%s: the Python worker %s; the record is set aside, its neighbours go on",
+                        _place(batch, span),
+                        death,
+                    )
                     yield pending.popleft(), WorkerDied(f"the Python worker {death}")
                     suspected = False
                 else:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from headrace.spark.acknowledge import REASON_LENGTH_MAX
+from headrace.spark.dispositions import REASON_LENGTH_MAX
 
 _MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
@@ -13,7 +13,17 @@ Errors = tuple[type[Exception], ...]
 
 
 class Release(Exception):
-    """Raised for a record that shall be delivered again, e.g. as a service it needs is away."""
+    """Raised for a record that shall be delivered again, e.g. as a service it needs is away.
+
+    It comes not before `delay_s` seconds after the commit of its batch. Raises: ValueError for a
+    delay below 0.
+    """
+
+    def __init__(self, *reason: object, delay_s: float = 0) -> None:
+        if delay_s < 0:
+            raise ValueError(f"delay_s {delay_s} is negative; give seconds to wait")
+        super().__init__(*reason)
+        self.delay_ms = round(delay_s * 1000)
 
 
 class Reject(Exception):
@@ -29,6 +39,7 @@ class SetAside(NamedTuple):
 
     disposition: str
     reason: str | None
+    delay_ms: int | None = None
 
 
 Outcome = Mapping[str, Any] | SetAside
@@ -37,16 +48,19 @@ Outcome = Mapping[str, Any] | SetAside
 def set_aside(error: Exception, release_on: Errors = ()) -> SetAside:
     """What an exception means for the record that caused it."""
     if isinstance(error, Release | Reject):
-        disposition = "release" if isinstance(error, Release) else "reject"
-        return SetAside(disposition, _short(_told(error)) or None)
-    reason = _short(f"{type(error).__name__}: {_told(error)}")
-    return SetAside("release" if isinstance(error, release_on) else "reject", reason)
+        reason = _short(_told(error)) or None
+        if isinstance(error, Reject):
+            return SetAside("reject", reason)
+        return SetAside("release", reason, error.delay_ms or None)
+    told_of = _short(f"{type(error).__name__}: {_told(error)}")
+    return SetAside("release" if isinstance(error, release_on) else "reject", told_of)
 
 
 def told(outcomes: Sequence[Outcome]) -> list[pa.Array]:
-    """The columns disposition and reason."""
-    aside = [one if isinstance(one, SetAside) else (None, None) for one in outcomes]
-    return [pa.array(column, pa.string()) for column in zip(*aside, strict=True)]
+    """The columns disposition, reason and delay_ms."""
+    aside = [one if isinstance(one, SetAside) else (None, None, None) for one in outcomes]
+    kinds = (pa.string(), pa.string(), pa.int64())
+    return [pa.array(one, kind) for one, kind in zip(zip(*aside, strict=True), kinds, strict=True)]
 
 
 def columns(outcomes: Sequence[Any], schema: pa.Schema) -> tuple[list[pa.Array], Sequence[Outcome]]:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from headrace.spark.acknowledge import BOOKKEEPING
+from headrace.spark.dispositions import BOOKKEEPING
 from headrace.spark.isolation.care import Care
 from headrace.spark.isolation.children import Attempt, Children, Span
 from headrace.spark.isolation.outcomes import columns, told
@@ -20,7 +20,7 @@ CARRIED = ("topic", "partition", "offset", "delivery_count", "lease")
 _INPUT = ("key", "value", *CARRIED[:3], "timestamp", *CARRIED[3:])
 _ALONG_DDL = (
     "topic string, partition int, offset bigint, delivery_count int, lease string, "
-    "disposition string, reason string"
+    "disposition string, reason string, delay_ms bigint"
 )
 _used = False
 LOG = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Target:
     def accepted(self, batch: pa.RecordBatch, made: pa.RecordBatch) -> pa.RecordBatch:
         """`made` beside what goes with every record of `batch`; none is set aside."""
         nothing = pa.nulls(batch.num_rows, pa.string())
-        return self._with(batch, made.columns, [nothing, nothing])
+        return self._with(batch, made.columns, [nothing, nothing, nothing.cast(pa.int64())])
 
     def _with(
         self, batch: pa.RecordBatch, made: list[pa.Array], verdicts: list[pa.Array]

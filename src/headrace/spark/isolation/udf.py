@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, StringType, StructType
+from pyspark.sql.types import DataType, LongType, StringType, StructType
 
 from headrace.spark.isolation.care import Care
 from headrace.spark.isolation.outcomes import Errors, columns, told
@@ -28,17 +28,17 @@ def isolated_udf(
 ) -> Callable[..., Column]:
     """A function of columns like `pyspark.sql.functions.udf`, for rows of the source `headrace`.
 
-    Its column is a struct: `value` of `return_type`, null for a record set aside, `disposition`
-    and `reason`; select the last two, and what `acknowledge` needs, beside what you make of the
-    value. The rows must have `delivery_count` and `lease` (option `includeDelivery`). Exceptions
-    and the other arguments count as in `each_record`.
+    Its column is a struct: `value` of `return_type`, null for a record set aside, `disposition`,
+    `reason` and `delay_ms`; select the last three, and what `acknowledge` needs, beside what you
+    make of the value. The rows must have `delivery_count` and `lease` (option `includeDelivery`).
+    Exceptions and the other arguments count as in `each_record`.
 
     Raises: ValueError for a limit that is none.
     """
     care = Care.of(release_on, careful, timeout_s, memory_limit)
     value = DataType.fromDDL(return_type) if isinstance(return_type, str) else return_type
     struct = StructType().add("value", value).add("disposition", StringType())
-    struct = struct.add("reason", StringType())
+    struct = struct.add("reason", StringType()).add("delay_ms", LongType())
     schema = to_arrow_schema(StructType().add("value", value), timezone="UTC")
 
     def called(values: tuple[Any, ...]) -> dict[str, Any]:

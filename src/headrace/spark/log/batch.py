@@ -26,9 +26,8 @@ class LogBatch(DataSourceReader):
         finally:
             driver.close()
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """A query without a partition has one task all the same, with None."""
-        if partition is None:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """A query with nothing to read has one task all the same, with a partition of Spark's."""
+        if not isinstance(partition, Part):
             return iter(())
-        assert isinstance(partition, Part)
         return read_task(self._options, self._schema, [partition.offsets], "")

@@ -18,7 +18,7 @@ from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
 from headrace.spark.queue.standing import Tally
-from headrace.wire.leases import CommitResponse, Range
+from headrace.wire.leases import Bound, CommitResponse, Range
 
 LOG = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ class Driver:
         self._lease = Lease(self._cluster, options.group, session)
         opened = self._lease.open(options.topics, options.start)
         self._committed = opened.committed
+        self._bounds: tuple[Bound, ...] = ()
         self._replayed = frozenset(opened.outstanding)
         self._held = max(opened.outstanding, default=opened.committed)
         self._tally = Tally(options)
@@ -93,7 +94,7 @@ class Driver:
 
     def acquire(self, seq: int, most: int) -> tuple[Range, ...]:
         """Up to `most` records under the number `seq`; the same ones when asked again."""
-        ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms)
+        ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms, self._bounds)
         self._tally.acquired(ranges)
         if ranges:
             self._held = seq
@@ -116,7 +117,11 @@ class Driver:
         LOG.debug("number %d holds %s", batch.seq, batch.ranges)
 
     def has_reached(self, until: dict[tuple[str, int], int]) -> bool:
-        """Whether nothing below `until` is left for this session to acquire."""
+        """Whether nothing below `until` is left for this session, which acquires no more than that.
+
+        Records that wait for the end of a delay are not waited for.
+        """
+        self._bounds = tuple(Bound(*place, end) for place, end in until.items())
         found = describe(self._cluster, self._options.group)
         state = {(one.topic, one.partition): one for one in found}
         for place, target in until.items():

@@ -46,7 +46,10 @@ class Holder(Protocol):
         """Note that a batch is about to be read, also one replayed from the checkpoint."""
 
     def has_reached(self, until: dict[tuple[str, int], int]) -> bool:
-        """Whether nothing below `until` is left for this query to acquire."""
+        """Whether nothing below `until` is left for this query to acquire.
+
+        Where the broker lets it, nothing from there on is acquired after this.
+        """
 
     def standing(self) -> Standing:
         """The group's lag, and what became of the records of this query."""

@@ -202,7 +202,7 @@ class KafkaDriver:
     def has_reached(self, until: Ends) -> bool:
         """Whether nothing below `until` is left; waits for what others hold, until their locks end.
 
-        Kafka tells how many records are not finished, but not who holds them.
+        Records that wait for the end of a delay are not waited for. Kafka tells how many records are not finished, but not who holds them.
         """
         locks_s = (int(self._settings[_LOCK_MS]) + int(self._settings[_SESSION_MS])) / 1000
         tell_at = time.monotonic() + _PROGRESS_S
@@ -239,7 +239,7 @@ class KafkaDriver:
             known = found.get(place)
             start = 0 if known is None else known.start
             unfinished = None if known is None else known.lag
-            above = (ends[place].offset or 0) - target
+            above = (ends[place].offset or 0) - target + self._settling.waiting(place, target)
             if start < target and (unfinished is None or unfinished > above):
                 left.append(place)
         return left

@@ -33,6 +33,7 @@ class Tally:
 
     def settled(self, done: CommitResponse) -> None:
         """What a commit came to."""
+        self._held = ()
         self._counts += Counts(0, done.accepted, done.released, done.rejected, done.refused)
 
     def standing(self, cluster: Cluster) -> Standing:

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import Unsupported
+from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.group_offsets import CommittedOffset, list_group_offsets
 from headrace.client.log_ends import Ends, ends_of
 from headrace.client.offset_expiry import OffsetExpiry, offset_expiry
 from headrace.client.offsets import TopicPartition
-from headrace.spark.tables.names import Row, moment, portions
+from headrace.spark.tables.names import Row, is_absent, moment, portions
 from headrace.spark.tables.wanted import Wanted
 
 OFFSETS = (
@@ -35,7 +35,12 @@ def offsets(cluster: Cluster, wanted: Wanted) -> Iterator[list[Row]]:
 
 
 def _committed(cluster: Cluster, name: str, wanted: Wanted) -> Committed:
-    found = list_group_offsets(cluster, name)
+    try:
+        found = list_group_offsets(cluster, name)
+    except BrokerError as error:
+        if is_absent(error):
+            return {}  # Kafka says so of a share group
+        raise
     return {place: one for place, one in found.items() if wanted.has(*place)}
 
 

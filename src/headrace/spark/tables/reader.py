@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from headrace.client.connection import Cluster
 from headrace.spark.options import connect
-from headrace.spark.tables import groups, offsets, share
+from headrace.spark.tables import dead_letters, groups, offsets, share
 from headrace.spark.tables.names import Row
 from headrace.spark.tables.options import TableOptions
 from headrace.spark.tables.wanted import Wanted
@@ -24,7 +24,7 @@ _TABLES: dict[str, tuple[str, Reading]] = {
     "offsets": (offsets.OFFSETS, offsets.offsets),
     "share_partitions": (share.SHARE_PARTITIONS, share.share_partitions),
     "in_flight": (share.RUNS, share.in_flight),
-    "dead_letters": (share.DEAD_LETTERS, share.dead_letters),
+    "dead_letters": (dead_letters.DEAD_LETTERS, dead_letters.dead_letters),
 }
 
 

@@ -1,11 +1,10 @@
-"""The tables of share groups: `share_partitions`, `in_flight` and `dead_letters`."""
+"""The tables `share_partitions` and `in_flight`."""
 
 from collections.abc import Iterator, Mapping
 
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.offsets import TopicPartition
-from headrace.client.share_archived import ArchivedRun, list_archived_share_records
 from headrace.client.share_browse import browse_share_group_runs
 from headrace.client.share_groups import ShareOffset, list_share_group_offsets
 from headrace.client.share_records import (
@@ -28,11 +27,6 @@ RUNS = (
     "state string, delivery_count int, holder string, session string, client_id string, "
     "host string, acquired_at timestamp, lock_until timestamp, reason string"
 )
-DEAD_LETTERS = (
-    "group string, topic string, partition int, first bigint, last bigint, records bigint, "
-    "readable bigint, delivery_count int, reason string, holder string, archived_at timestamp"
-)
-
 Described = Mapping[TopicPartition, SharePartitionDescription | None]
 
 
@@ -63,21 +57,6 @@ def in_flight(cluster: Cluster, wanted: Wanted) -> Iterator[list[Row]]:
         walk = browse_share_group_runs(name, topics=places, states=states)
         while (runs := walk.step(cluster)) is not None:
             yield [_run(name, one) for one in runs]
-
-
-def dead_letters(cluster: Cluster, wanted: Wanted) -> Iterator[list[Row]]:
-    """A row a run of records that were archived without a copy in a dead-letter topic.
-
-    Raises: `Unsupported` on other brokers.
-    """
-    for name in _names(cluster, wanted):
-        try:
-            found = list_archived_share_records(cluster, name, wanted.topic)
-        except BrokerError as error:
-            if is_absent(error):
-                continue
-            raise
-        yield [_dead(name, one) for one in found.runs if wanted.has(one.topic, one.partition)]
 
 
 def _names(cluster: Cluster, wanted: Wanted) -> Iterator[str]:
@@ -126,28 +105,6 @@ def _partition(
 
 def _run(group: str, one: BrowsedRun) -> Row:
     holder = one.holder
-    return _span(group, one) | {
-        "state": str(one.state),
-        "holder": None if holder is None else holder.member,
-        "session": None if holder is None else holder.session,
-        "client_id": None if holder is None else holder.client_id,
-        "host": None if holder is None else holder.host,
-        "acquired_at": moment(one.acquired_at),
-        "lock_until": moment(one.lock_until),
-        "reason": one.reason,
-    }
-
-
-def _dead(group: str, one: ArchivedRun) -> Row:
-    return _span(group, one) | {
-        "readable": one.readable,
-        "reason": one.reason,
-        "holder": one.member,
-        "archived_at": moment(one.archived_at),
-    }
-
-
-def _span(group: str, one: BrowsedRun | ArchivedRun) -> Row:
     return {
         "group": group,
         "topic": one.topic,
@@ -156,4 +113,12 @@ def _span(group: str, one: BrowsedRun | ArchivedRun) -> Row:
         "last": one.last,
         "records": one.records,
         "delivery_count": one.delivery_count,
+        "state": str(one.state),
+        "holder": None if holder is None else holder.member,
+        "session": None if holder is None else holder.session,
+        "client_id": None if holder is None else holder.client_id,
+        "host": None if holder is None else holder.host,
+        "acquired_at": moment(one.acquired_at),
+        "lock_until": moment(one.lock_until),
+        "reason": one.reason,
     }

@@ -1,0 +1,34 @@
+"""Flights with the names of their airlines, and what is known of their planes.
+
+The join stands in the sink, which has accepted rows only. Before it, an inner join would drop the
+rows that are set aside, and what a query drops is accepted.
+"""
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from flights_source import FLIGHT, arguments, flight_of, records, session, through
+from headrace.demo.flights import airlines_csv, planes_csv
+from headrace.spark import acknowledge, each_record
+
+GROUP = "cookbook-join"
+
+
+def run(spark: SparkSession, bootstrap: str, out: str) -> None:
+    """Until nothing is left."""
+    airlines = spark.read.csv(str(airlines_csv()), "carrier string, airline string", header=True)
+    planes = spark.read.csv(str(planes_csv()), header=True, nullValue="NA")
+    models = planes.select("tailnum", "manufacturer", "model")
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        known = rows.join(f.broadcast(airlines), "carrier")
+        whole = known.join(f.broadcast(models), "tailnum", "left")
+        whole.write.mode("overwrite").parquet(f"{out}/flights/batch_id={batch_id}")
+
+    flights = each_record(records(spark, bootstrap, GROUP), flight_of, FLIGHT)
+    through(flights, acknowledge(write, bootstrap_servers=bootstrap, group=GROUP), out)
+
+
+if __name__ == "__main__":
+    given = arguments(__doc__)
+    run(session(GROUP), given.bootstrap, given.out)

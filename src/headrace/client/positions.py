@@ -1,0 +1,80 @@
+"""Questions about positions that confluent-kafka's consumer answers, in bulk.
+
+Raises: KafkaException, from every function that asks a broker.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from headrace.core.types import WallMs
+
+EARLIEST, LATEST = -2, -1  # timestamps of ListOffsets
+_LOOK_S = 30.0
+
+
+def offsets_at(
+    consumer: Consumer, partitions: Sequence[TopicPartition], stamps: Sequence[int]
+) -> list[TopicPartition]:
+    """The first offset at or after each timestamp (ms); -1 where no record is so late."""
+    asked = [
+        TopicPartition(one.topic, one.partition, stamp)
+        for one, stamp in zip(partitions, stamps, strict=True)
+    ]
+    answer = checked(consumer.offsets_for_times(asked, _LOOK_S))
+    found = {(one.topic, one.partition): one for one in answer}
+    return [found[one.topic, one.partition] for one in partitions]
+
+
+def were_added(
+    consumer: Consumer, partitions: Sequence[TopicPartition], since: WallMs
+) -> list[bool]:
+    """As `core.reset.was_added`, without the first record's timestamp, which librdkafka hides.
+
+    The first record is not older than `since` if it is also the first at or after `since`.
+    """
+    starts, first, ends = (
+        offsets_at(consumer, partitions, [stamp] * len(partitions))
+        for stamp in (EARLIEST, since, LATEST)
+    )
+    return [
+        start.offset in (found.offset, end.offset)
+        for start, found, end in zip(starts, first, ends, strict=True)
+    ]
+
+
+def all_partitions(consumer: Consumer, topics: Iterable[str]) -> list[TopicPartition]:
+    """Every partition of the topics."""
+    return [
+        TopicPartition(topic, partition)
+        for topic in topics
+        for partition in consumer.list_topics(topic, _LOOK_S).topics[topic].partitions
+    ]
+
+
+def behind(message: Message) -> TopicPartition:
+    """What is to be committed of a message."""
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    found = TopicPartition(topic, partition, offset + 1)
+    return with_metadata(found, None, message.leader_epoch())
+
+
+def with_metadata(
+    one: TopicPartition, metadata: str | None, leader_epoch: int | None = None
+) -> TopicPartition:
+    """The same offset with other metadata; it cannot be changed in place."""
+    epoch = one.leader_epoch if leader_epoch is None else leader_epoch
+    return TopicPartition(
+        one.topic, one.partition, one.offset, metadata or "", -1 if epoch is None else epoch
+    )
+
+
+def checked(partitions: list[TopicPartition]) -> list[TopicPartition]:
+    """Raises: KafkaException for the first partition with an error."""
+    for one in partitions:
+        if one.error is not None:
+            raise KafkaException(one.error)
+    return partitions

@@ -1,0 +1,1 @@
+"""Producing Arrow columns: which partition a row goes to, and that no retry writes it twice."""

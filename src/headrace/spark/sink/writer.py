@@ -1,0 +1,123 @@
+"""What Spark's tasks write, and what its driver is told of it.
+
+A task writes with an idempotent producer of its own: what it repeats on its own account is in the
+log once. A task that fails, or a batch that runs again, is written again from the beginning: at
+least once, as Spark's Kafka sink. What a failed task wrote stays.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from headrace.client.produce.producer import Producer
+from headrace.spark.log_lines import show
+from headrace.spark.options import OptionError, connect
+from headrace.spark.sink.columns import by_topic, check
+from headrace.spark.sink.options import SinkOptions
+
+LOG = logging.getLogger(__name__)
+
+_TELL_EVERY_S = 10.0
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """How many records a task wrote to each topic."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("headrace")`. Raises: `OptionError` for what it cannot write."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError("a log is only appended to: write with mode('append')")
+        check(schema, options)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_task(self._options, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        show(self._options.log_level)
+        LOG.info("wrote %s", _told(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        show(self._options.log_level)
+        LOG.warning("a write failed: what its finished tasks wrote stays, %s", _told(messages))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("headrace")`. Raises: `OptionError` for what it cannot write."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError(
+                "output mode 'complete' replaces what was written, and a log is only appended to: "
+                "use 'append' or 'update'"
+            )
+        check(schema, options)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_task(self._options, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        show(self._options.log_level)
+        LOG.info("batch %d: wrote %s", batch_id, _told(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        show(self._options.log_level)
+        LOG.warning(
+            "batch %d failed and will be written again: what its finished tasks wrote stays, %s",
+            batch_id,
+            _told(messages),
+        )
+
+
+def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Written:
+    """Write all rows; returns once they are in the logs. Raises: as `Producer.write`."""
+    show(options.log_level)
+    written = Written()
+    began = told = time.monotonic()
+    with connect(options) as cluster:
+        producer = Producer(
+            cluster,
+            codec=options.codec,
+            limits=options.limits,
+            request_timeout_ms=options.request_timeout_ms,
+        )
+        for batch in batches:
+            for topic, rows in by_topic(batch, options):
+                producer.write(topic, rows)
+                written.counts[topic] = written.counts.get(topic, 0) + rows.num_rows
+            if time.monotonic() >= told + _TELL_EVERY_S:
+                told = time.monotonic()
+                LOG.info("%s: %.0f s, %s so far", _task(), told - began, _told([written]))
+    return written
+
+
+def _task() -> str:
+    task = TaskContext.get()
+    return f"task {task.partitionId()}" if task else "task"
+
+
+def _told(messages: Sequence[WriterCommitMessage | None]) -> str:
+    counts: dict[str, int] = {}
+    for message in messages:
+        if isinstance(message, Written):
+            for topic, count in message.counts.items():
+                counts[topic] = counts.get(topic, 0) + count
+    parts = [f"{count} records to {topic}" for topic, count in sorted(counts.items())]
+    return ", ".join(parts) or "no record"
