@@ -136,10 +136,28 @@ def test_a_release_with_a_delay_waits_at_the_driver(reading: Reading) -> None:
     later = Disposition(topic, partition, offset, offset, Verdict.RELEASE, None, delay_ms)
     reading.stage(begin, first, later)
     began = time.monotonic()
+    reading.reader.commit(first)
     second = reading.next(first)
     assert time.monotonic() - began >= delay_ms / 1000
     assert records(second) == {2: 1}
     assert reading.settled(second)
+
+
+def test_a_run_of_what_is_available_does_not_wait_for_delays(reading: Reading) -> None:
+    reading.produce(4)
+    begin = reading.reader.initialOffset()
+    last = reading.all(begin, 4)
+    topic, partition, offset, _, _ = last["ranges"][0]
+    hour = Disposition(topic, partition, offset, offset, Verdict.RELEASE, None, 3_600_000)
+    reading.stage(begin, last, hour)
+    reading.reader.prepareForTriggerAvailableNow()
+    assert reading.reader.latestOffset(last, ReadMaxRows(100)) == last
+    assert not reading.finished()
+    reading.reader.stop()  # and the record is free
+    reading.again()
+    last = reading.all(last, 1)
+    assert set(records(last)) == {2}
+    assert reading.settled(last)
 
 
 def test_rejections_are_told_once(reading: Reading, caplog: pytest.LogCaptureFixture) -> None:

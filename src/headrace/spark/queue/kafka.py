@@ -202,7 +202,8 @@ class KafkaDriver:
     def has_reached(self, until: Ends) -> bool:
         """Whether nothing below `until` is left; waits for what others hold, until their locks end.
 
-        Kafka tells how many records are not finished, but not who holds them.
+        Records that wait for the end of a delay are not waited for. Kafka tells how many records
+        are not finished, but not who holds them.
         """
         locks_s = (int(self._settings[_LOCK_MS]) + int(self._settings[_SESSION_MS])) / 1000
         tell_at = time.monotonic() + _PROGRESS_S
@@ -213,9 +214,7 @@ class KafkaDriver:
             if not left:
                 return True
             self._ahead += self._look(self._options.max_offsets_per_trigger, has_some=False)
-            if self._settling.waiting or any(
-                one.offset < until.get(place_of(one)[:2], 0) for one in self._ahead
-            ):
+            if any(one.offset < until.get(place_of(one)[:2], 0) for one in self._ahead):
                 self._below_at = now
             if self._ahead:
                 return False
@@ -239,7 +238,7 @@ class KafkaDriver:
             known = found.get(place)
             start = 0 if known is None else known.start
             unfinished = None if known is None else known.lag
-            above = (ends[place].offset or 0) - target
+            above = (ends[place].offset or 0) - target + self._settling.waiting(place, target)
             if start < target and (unfinished is None or unfinished > above):
                 left.append(place)
         return left

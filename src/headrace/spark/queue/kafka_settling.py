@@ -34,10 +34,11 @@ class Settling:
         self._order = itertools.count()
         self._has_rejected = False
 
-    @property
-    def waiting(self) -> int:
-        """Records that are to be released later."""
-        return len(self._later)
+    def waiting(self, place: tuple[str, int], below: int) -> int:
+        """How many records of a partition below an offset are to be released later."""
+        return sum(
+            (one.topic, one.partition) == place and one.offset < below for _, _, one in self._later
+        )
 
     def settle(
         self,

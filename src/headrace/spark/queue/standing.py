@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from typing import Protocol
 
 from headrace.client.connection import Cluster
 from headrace.client.errors import ClientError
@@ -13,24 +12,11 @@ from headrace.spark.progress import Counts, Standing
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import records_of
 from headrace.spark.queue.redriven import redrive_topic
-from headrace.wire.leases import Range
+from headrace.wire.leases import CommitResponse, Range
 
 LOG = logging.getLogger(__name__)
 
 _PATIENCE_S = 5.0
-
-
-class Settled(Protocol):
-    """Records of one commit."""
-
-    @property
-    def accepted(self) -> int: ...
-    @property
-    def released(self) -> int: ...
-    @property
-    def rejected(self) -> int: ...
-    @property
-    def refused(self) -> int: ...
 
 
 class Tally:
@@ -46,7 +32,7 @@ class Tally:
         self._held = ranges
         self._counts += Counts(acquired=sum(map(records_of, ranges)))
 
-    def settled(self, done: Settled) -> None:
+    def settled(self, done: CommitResponse) -> None:
         """What a commit came to."""
         self._held = ()
         self._counts += Counts(0, done.accepted, done.released, done.rejected, done.refused)
