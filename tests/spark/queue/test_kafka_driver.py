@@ -154,7 +154,7 @@ def test_a_run_of_what_is_available_does_not_wait_for_delays(reading: Reading) -
     assert reading.reader.latestOffset(last, ReadMaxRows(100)) == last
     assert not reading.finished()
     reading.reader.stop()  # and the record is free
-    reading.again()
+    reading.again(includeDelivery="true")
     last = reading.all(last, 1)
     assert set(records(last)) == {2}
     assert reading.settled(last)

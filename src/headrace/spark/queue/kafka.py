@@ -194,8 +194,8 @@ class KafkaDriver:
             self._owe(self._start, {})
         elif self._start.seq:
             LOG.warning(
-                "group %s session %s: the query stopped between batch number %d and its "
-                "acknowledgement; the verdicts are gone, so its %d records come again",
+                "group %s session %s: if the query ended between batch number %d and its "
+                "acknowledgement, the verdicts are gone, and its %d records come again",
                 self._options.group, self.session, self._start.seq, self._start.records,
             )  # fmt: skip
 
