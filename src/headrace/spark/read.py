@@ -1,7 +1,7 @@
 """What a Spark task does: read the ranges of a task and give them the columns of the source."""
 
-import functools
 import gc
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -18,6 +18,9 @@ from headrace.spark.options import ReadOptions, connect
 from headrace.wire.leases import Disposition, Range
 
 LOG = logging.getLogger(__name__)
+
+_TASKS = itertools.count()  # of this process
+_TASKS_THAT_LOAD = 2
 Stage = Callable[[Cluster, Sequence[Disposition]], None]
 
 
@@ -55,13 +58,14 @@ def read_task(
                     yield rows
 
 
-@functools.cache
 def _freeze() -> None:
-    """Once in a worker: leave what is loaded out of the collection that ends each of its tasks.
+    """In a worker's first two tasks: leave what is loaded out of the collection that ends a task.
 
-    Walking it takes 40 ms. Source: `pyspark.daemon`.
+    Walking it takes 40 ms. The first task itself loads much; what it left behind is collected when
+    the second one begins. Source: `pyspark.daemon`.
     """
-    gc.freeze()
+    if next(_TASKS) < _TASKS_THAT_LOAD:
+        gc.freeze()
 
 
 def _skip(lost: DataLost) -> None:
