@@ -52,7 +52,7 @@ class Rig:
         return TopicPartition(self.topic, partition, *offset)
 
     def marks(self) -> list[str]:
-        """The metadata of the group's offsets; confluent-kafka sends the end of the C string too."""
+        """The metadata of the group's offsets, without the C end of it."""
         found = list_group_offsets(self.cluster, self.group)
         return [(one.metadata or "").rstrip("\0") for one in found.values()]
 
