@@ -8,7 +8,7 @@ import pytest
 from headrace.client import arrow
 from headrace.client.arrow import read_range, read_ranges
 from headrace.client.connection import Cluster
-from headrace.client.errors import DataLost
+from headrace.client.errors import BrokerError, DataLost
 from headrace.client.records import read_records
 
 
@@ -95,6 +95,18 @@ def test_or_the_loss_is_told_and_what_is_left_is_read(
         "t-0: of offsets 30 to 35, 30 to 35 were removed (retention or deletion)",
         "t-0: of offsets 100 to 105, 100 to 105 are beyond the end of the log",
     ]
+
+
+def test_records_that_are_there_and_not_given_are_not_taken_for_lost(
+    cluster: Cluster, filled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that answers with nothing, as while a transaction goes on, or a leader lags."""
+    monkeypatch.setattr(arrow, "_BEYOND_END_S", 0.05)
+    filled.batches.clear()
+    lost: list[DataLost] = []
+    with pytest.raises(BrokerError, match="reading t-0"):
+        list(read_ranges(cluster, "t", 0, [(30, 50)], lost=lost.append))
+    assert not lost
 
 
 def test_what_retention_took_between_the_ranges_is_not_missed(

@@ -227,6 +227,16 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.lease.committing(1),
         lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0), lambda b: b.gets(0, 0, 2),
     ],
+    "after it was finished: reject by lease/checkpoint": [
+        lambda b: b.lease.acquired(
+            b.asks("lease/checkpoint"), 1, [(PLACE, 0, 0, 1)], fresh=True, whole=True
+        ),
+        lambda b: b.lease.staging(1, {(PLACE, 0): "release"}, "a task of a driver that is gone", 1),
+        lambda b: b.lease.staging(1, {(PLACE, 0): "reject"}, "task", 2),
+        lambda b: b.lease.staged(1, {(PLACE, 0): "reject"}, "task", 2),
+        lambda b: b.lease.committing(1),
+        lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0), lambda b: b.gets(0, 0, 2),
+    ],
     "before its delay was over": [
         lambda b: b.lease.acquired(
             b.asks("lease/checkpoint"), 1, [(PLACE, 0, 0, 1)], fresh=True, whole=True

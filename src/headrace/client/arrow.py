@@ -136,7 +136,10 @@ def _next_there(
     if error.code != _OFFSET_OUT_OF_RANGE:
         raise error
     start = log_end(cluster, topic, partition, LogEnd.EARLIEST)
-    loss = _lost(topic, partition, asked, start, log_end(cluster, topic, partition))
+    end = log_end(cluster, topic, partition)
+    if start <= first < end:
+        raise error  # it is there, and was not given
+    loss = _lost(topic, partition, asked, start, end)
     if lost is None:
         told = "Nothing was skipped: the batch fails until its reader's position is moved"
         raise DataLost(f"{loss}. {told}") from error

@@ -10,8 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -34,25 +33,23 @@ from headrace.client.positions import (
     were_added,
     with_metadata,
 )
+from headrace.client.reset_settings import (
+    OUT_OF_RANGE,
+    STRATEGY,
+    is_on,
+    out_of_range_of,
+    strategy_of,
+)
 from headrace.core.reset import Missing, OutOfRange, Outside, Reset, Strategy, decide
 from headrace.core.types import WallMs
 
 LOG = logging.getLogger(__name__)
 
-STRATEGY = "auto.offset.reset"
-OUT_OF_RANGE = "offset.reset.strategy.offset-out-of-range"
 _LOOK_S = 30.0
+_LOOK_OUTSIDE_S = 5.0  # it holds a poll up
 _LOOK_AGAIN_S = 1.0
-_STOCK = {
-    "smallest": Strategy.EARLIEST,
-    "beginning": Strategy.EARLIEST,
-    "largest": Strategy.LATEST,
-    "end": Strategy.LATEST,
-    "error": Strategy.NONE,
-}
 
 Place = tuple[str, int]
-E = TypeVar("E", bound=StrEnum)
 Assigned = Callable[[Any, list[TopicPartition]], Any]
 
 
@@ -67,20 +64,21 @@ class Consumer(StockConsumer):
 
     def __init__(self, config: dict[str, Any] | None = None, /, **settings: Any) -> None:
         given = {**(config or {}), **settings}
-        self._strategy = _strategy(given.pop(STRATEGY, "latest"))
-        self._out_of_range = _one_of(OutOfRange, OUT_OF_RANGE, given.pop(OUT_OF_RANGE, "none"))
+        asked = given.pop(STRATEGY, None)
+        self._strategy = strategy_of("latest" if asked is None else asked)
+        self._out_of_range = out_of_range_of(given.pop(OUT_OF_RANGE, "none"))
         self._decides = self._out_of_range is not OutOfRange.NONE or self._strategy not in {
             Strategy.NONE, Strategy.EARLIEST, Strategy.LATEST,
         }  # fmt: skip
         native = "error" if self._decides or self._strategy is Strategy.NONE else self._strategy
         self._group = given.get("group.id", "")
         self._marks = self._strategy is Strategy.SAFE_LATEST
-        self._stores = self._marks and _switch(given.get("enable.auto.offset.store", True))
+        self._stores = self._marks and is_on(given.get("enable.auto.offset.store", True))
         if self._stores:
             given["enable.auto.offset.store"] = False  # they are stored here, with the mark
         self._is_incremental = (
             "cooperative" in str(given.get("partition.assignment.strategy", ""))
-            or given.get("group.protocol") == "consumer"
+            or str(given.get("group.protocol")).lower() == "consumer"
         )
         self._is_subscribed = False
         self._is_closing = False
@@ -88,9 +86,13 @@ class Consumer(StockConsumer):
         self._since: WallMs | None = None
         self._starts: dict[Place, int] = {}
         self._paused: set[Place] = set()
+        self._sought: dict[Place, tuple[int, int]] = {}  # position then, and where it was sought
         self._outside: dict[Place, Message] = {}  # positions that nothing was decided on yet
+        self._ahead: list[Message] = []  # what the application is told of next
         self._look_at = 0.0
-        super().__init__({**given, STRATEGY: str(native)})
+        if self._decides or asked is not None:
+            given[STRATEGY] = str(native)
+        super().__init__(given)
 
     # ---- assignment
 
@@ -128,20 +130,28 @@ class Consumer(StockConsumer):
         self._was_assigned = True
         found = self._positioned(partitions)
         self._starts = {(one.topic, one.partition): one.offset for one in found}
-        self._outside.clear()
+        self._forget(set(self._outside) | self._paused | set(self._sought))
         super().assign(found)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         """As confluent-kafka's; partitions without an offset begin where the strategy says."""
         self._was_assigned = True
         found = self._positioned(partitions)
-        self._starts |= {(one.topic, one.partition): one.offset for one in found}
+        added = {(one.topic, one.partition): one.offset for one in found}
+        self._starts |= added
+        self._forget(set(added))
         super().incremental_assign(found)
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
-        for one in partitions:
-            self._outside.pop((one.topic, one.partition), None)
+        self._forget({(one.topic, one.partition) for one in partitions})
         super().incremental_unassign(partitions)
+
+    def _forget(self, places: set[Place]) -> None:
+        """Partitions are assigned anew, or gone: librdkafka knows nothing of before either."""
+        self._paused -= places
+        for place in places:
+            self._outside.pop(place, None)
+            self._sought.pop(place, None)
 
     def close(self) -> None:
         """As confluent-kafka's; what is assigned meanwhile is not read any more."""
@@ -159,48 +169,61 @@ class Consumer(StockConsumer):
         self._paused -= {(one.topic, one.partition) for one in partitions}
         super().resume(partitions)
 
+    def seek(self, partition: TopicPartition) -> None:
+        super().seek(partition)
+        position = self.position([partition])[0].offset
+        self._sought[partition.topic, partition.partition] = position, partition.offset
+
     # ---- records
 
     def poll(self, timeout: float = -1) -> Message | None:
         """As confluent-kafka's; a position outside the log is an error only if it is refused."""
+        stock = super().poll
         if not self._decides:
-            return super().poll(timeout)
-        until = math.inf if timeout < 0 else time.monotonic() + timeout
-        while True:
-            wait_s = max(until - time.monotonic(), 0)
-            if self._outside:
-                wait_s = min(wait_s, _LOOK_AGAIN_S)
-            found = super().poll(-1 if wait_s == math.inf else wait_s)
-            told = self._told([] if found is None else [found])
-            if told:
-                return told[0]
-            if time.monotonic() >= until:
-                return None
+            return stock(timeout)
+        found = self._next(1, lambda s: [one for one in [stock(s)] if one is not None], timeout)
+        return found[0] if found else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """As confluent-kafka's; a position outside the log is an error only if it is refused."""
-        found = super().consume(num_messages, timeout)
-        return self._told(found) if self._decides else found
+        stock = super().consume
+        if not self._decides or num_messages < 1:
+            return stock(num_messages, timeout)
+        return self._next(num_messages, lambda wait_s: stock(num_messages, wait_s), timeout)
+
+    def _next(
+        self, count_max: int, ask: Callable[[float], list[Message]], timeout: float
+    ) -> list[Message]:
+        until = math.inf if timeout < 0 else time.monotonic() + timeout
+        while not self._ahead:
+            wait_s = max(until - time.monotonic(), 0)
+            if self._outside:
+                wait_s = min(wait_s, _LOOK_AGAIN_S)
+            self._ahead = self._told(ask(-1 if wait_s == math.inf else wait_s))
+            if time.monotonic() >= until:
+                break
+        told, self._ahead = self._ahead[:count_max], self._ahead[count_max:]
+        return told
 
     # ---- offsets
 
-    def commit(self, *args: Any, **kwargs: Any) -> Any:
+    def commit(
+        self,
+        message: Message | None = None,
+        offsets: list[TopicPartition] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """As confluent-kafka's."""
-        message = kwargs.pop("message", None)
-        if message is not None and self._since is not None:
-            kwargs["offsets"] = [behind(message)]
-        elif message is not None:
-            kwargs["message"] = message
-        if kwargs.get("offsets") is not None:
-            kwargs["offsets"] = self._marked(kwargs["offsets"])
-        return super().commit(*args, **kwargs)
+        message, offsets = self._to_commit(message, offsets)
+        return super().commit(message, offsets, *args, **kwargs)
 
     def store_offsets(
         self, message: Message | None = None, offsets: list[TopicPartition] | None = None
     ) -> None:
         """As confluent-kafka's."""
-        given = [behind(message)] if message is not None else offsets or []
-        super().store_offsets(offsets=self._marked(given))
+        message, offsets = self._to_commit(message, offsets)
+        super().store_offsets(message, offsets)
 
     def committed(
         self, partitions: list[TopicPartition], timeout: float = -1
@@ -217,24 +240,26 @@ class Consumer(StockConsumer):
 
     def _positioned(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """The partitions with offsets: given, committed, or by the strategy, if that has one."""
-        asked = [one for one in partitions if one.offset in (OFFSET_INVALID, OFFSET_STORED)]
-        if not self._decides or not asked or self._is_closing:
+        if not self._decides or self._is_closing:
             return partitions
-        committed = {(one.topic, one.partition): one for one in checked(self._commits(asked))}
-        missing = [one for one in committed.values() if one.offset < 0]
-        there = [one for one in committed.values() if one.offset >= 0]
-        begun = self._since is None and self._marks
-        if begun:
-            everywhere = all_partitions(self, {one.topic for one in asked})
-            self._since = started(one.metadata for one in self._commits(everywhere))
+        asked = [one for one in partitions if one.offset in (OFFSET_INVALID, OFFSET_STORED)]
+        found = checked(self._commits(asked)) if asked else []
+        missing = [one for one in found if one.offset < 0]
+        if self._marks and partitions and (missing or self._since is None):
+            self._since = self._started()
         chosen = to_keep = self._chosen(missing)
-        if begun and self._since is None:
+        if self._marks and partitions and self._since is None:
             self._since = WallMs(time.time_ns() // 1_000_000)
-            to_keep = [*chosen, *there]
+            to_keep = [*chosen, *(one for one in found if one.offset >= 0)]
         if self._marks and to_keep:
             self._keep(to_keep)
-        known = committed | {(one.topic, one.partition): one for one in chosen}
+        known = {(one.topic, one.partition): one for one in [*found, *chosen]}
         return [known.get((one.topic, one.partition), one) for one in partitions]
+
+    def _started(self) -> WallMs | None:
+        """When the group started; None: now. Members that joined at once may each have marked."""
+        marks = started(one.metadata for one in self._commits(all_partitions(self)))
+        return min((one for one in (marks, self._since) if one is not None), default=None)
 
     def _chosen(self, missing: list[TopicPartition]) -> list[TopicPartition]:
         """Where partitions begin of which nothing is committed; none when it is refused."""
@@ -282,36 +307,41 @@ class Consumer(StockConsumer):
                 self._outside[str(message.topic()), int(message.partition() or 0)] = message
             else:
                 told.append(message)
+                self._sought.pop((str(message.topic()), int(message.partition() or 0)), None)
         if self._stores and told:
             self._store(told)
         return told + self._decided() if self._outside else told
 
     def _decided(self) -> list[Message]:
         """Decide on positions outside the log; the errors that the application is told of."""
-        now = time.monotonic()
-        if now < self._look_at:
-            return []
-        refused = []
+        refused: list[Message] = []
+        if time.monotonic() < self._look_at:
+            return refused
+        assigned = {(one.topic, one.partition) for one in self.assignment()}
         for place, message in list(self._outside.items()):
-            position = int(message.offset() or 0)
             try:
-                start, end = self.get_watermark_offsets(TopicPartition(*place), _LOOK_S)
-                reset = decide(Outside(position, start, end), self._strategy, self._out_of_range)
-                if reset is Reset.REFUSE:
+                if place in assigned and self._is_refused(place, int(message.offset() or 0)):
                     refused.append(message)
-                else:
-                    to = {Reset.TO_EARLIEST: start, Reset.TO_LATEST: end, Reset.KEEP: position}
-                    self._go_on(place, to[reset])
-                    LOG.warning(
-                        "group %s: position %d of %s-%d is outside the log (%d to %d); %s, from %d",
-                        self._group, position, *place, start, end, reset.replace("_", " "),
-                        to[reset],
-                    )  # fmt: skip
-                del self._outside[place]
             except KafkaException as error:
-                self._look_at = now + _LOOK_AGAIN_S
+                self._look_at = time.monotonic() + _LOOK_AGAIN_S
                 LOG.warning("group %s: looking for an end of %s-%d: %s", self._group, *place, error)
+                break
+            del self._outside[place]
         return refused
+
+    def _is_refused(self, place: Place, position: int) -> bool:
+        """Read on where the strategy says, if it has a place."""
+        start, end = self.get_watermark_offsets(TopicPartition(*place), _LOOK_OUTSIDE_S)
+        reset = decide(Outside(position, start, end), self._strategy, self._out_of_range)
+        if reset is Reset.REFUSE:
+            return True
+        to = {Reset.TO_EARLIEST: start, Reset.TO_LATEST: end, Reset.KEEP: position}[reset]
+        self._go_on(place, to)
+        LOG.warning(
+            "group %s: position %d of %s-%d is outside the log (%d to %d); %s, from %d",
+            self._group, position, *place, start, end, reset.replace("_", " "), to,
+        )  # fmt: skip
+        return False
 
     def _go_on(self, place: Place, offset: int) -> None:
         """Read on elsewhere: librdkafka stopped reading the partition with its error."""
@@ -329,12 +359,26 @@ class Consumer(StockConsumer):
 
     def _as_read(self, partition: TopicPartition) -> TopicPartition:
         """A partition at what is read next of it."""
+        place = partition.topic, partition.partition
         position = self.position([partition])[0].offset
-        if position < 0:
-            position = self._starts.get((partition.topic, partition.partition), OFFSET_STORED)
+        before, sought = self._sought.get(place, (None, OFFSET_STORED))
+        if position == before:
+            position = sought
+        elif position < 0:
+            position = self._starts.get(place, OFFSET_STORED)
         return TopicPartition(partition.topic, partition.partition, position)
 
     # ---- marks
+
+    def _to_commit(
+        self, message: Message | None, offsets: list[TopicPartition] | None
+    ) -> tuple[Message | None, list[TopicPartition] | None]:
+        """The same with the mark, which a message has no place for."""
+        if self._since is None or (message is not None and offsets is not None):
+            return message, offsets
+        if message is not None:
+            return None, self._marked([behind(message)])
+        return None, None if offsets is None else self._marked(offsets)
 
     def _marked(self, offsets: list[TopicPartition]) -> list[TopicPartition]:
         since = self._since
@@ -350,22 +394,3 @@ class Consumer(StockConsumer):
         except KafkaException as error:
             if error.args[0].code() != KafkaError._STATE:  # the partition was revoked meanwhile
                 raise
-
-
-def _strategy(text: object) -> Strategy:
-    if (stock := _STOCK.get(str(text))) is not None:
-        return stock
-    return _one_of(Strategy, STRATEGY, text)
-
-
-def _one_of(values: type[E], name: str, text: object) -> E:
-    try:
-        return values(str(text))
-    except ValueError:
-        known = ", ".join(values)
-        raise ValueError(f"{name} is {text!r}; it is one of {known}") from None
-
-
-def _switch(value: object) -> bool:
-    """As librdkafka reads a switch."""
-    return str(value).lower() in {"true", "t", "1"}

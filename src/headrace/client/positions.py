@@ -3,7 +3,7 @@
 Raises: KafkaException, from every function that asks a broker.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
@@ -31,24 +31,24 @@ def were_added(
 ) -> list[bool]:
     """As `core.reset.was_added`, without the first record's timestamp, which librdkafka hides.
 
-    The first record is not older than `since` if it is also the first at or after `since`.
+    The first record is not older than `since` if it is also the first at or after `since`. That is
+    asked last: a record that comes meanwhile must not make an empty partition look old.
     """
-    starts, first, ends = (
-        offsets_at(consumer, partitions, [stamp] * len(partitions))
-        for stamp in (EARLIEST, since, LATEST)
+    first, later = (
+        offsets_at(consumer, partitions, [WallMs(stamp)] * len(partitions)) for stamp in (0, since)
     )
     return [
-        start.offset in (found.offset, end.offset)
-        for start, found, end in zip(starts, first, ends, strict=True)
+        one.offset < 0 or one.offset == found.offset
+        for one, found in zip(first, later, strict=True)
     ]
 
 
-def all_partitions(consumer: Consumer, topics: Iterable[str]) -> list[TopicPartition]:
-    """Every partition of the topics."""
+def all_partitions(consumer: Consumer) -> list[TopicPartition]:
+    """Every partition that the broker tells of."""
     return [
-        TopicPartition(topic, partition)
-        for topic in topics
-        for partition in consumer.list_topics(topic, _LOOK_S).topics[topic].partitions
+        TopicPartition(name, partition)
+        for name, topic in consumer.list_topics(timeout=_LOOK_S).topics.items()
+        for partition in topic.partitions
     ]
 
 

@@ -122,7 +122,8 @@ def restored(lease: LeaseKey, value: bytes) -> LeaseRestored:
         seq = source.int64()
         held = tuple(source.compact_array(read_held))
         if version == _WITHOUT_PARTS:
-            return seq, Acquisition(held, {"": places.staged_before(source)}, epoch)
+            said = places.staged_before(source)
+            return seq, Acquisition(held, {"": said} if said else {}, epoch)
         staged_at = source.int32()
         return seq, Acquisition(held, dict(source.compact_array(read_part)), staged_at)
 

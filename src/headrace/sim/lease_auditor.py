@@ -86,6 +86,9 @@ class LeaseAuditor:
         sent = facts.staged.get(number, {}).get(part)
         if sent == dict(staged) and facts.staged_in.get(number) == epoch:
             facts.doubted.discard((number, part))
+            # It ended what drivers before this one had staged, whether or not that had arrived.
+            known = facts.staged[number]
+            facts.doubted = {one for one in facts.doubted if one[0] != number or one[1] in known}
 
     def committing(self, number: int) -> None:
         """All numbers up to this may be settled from now on."""
