@@ -102,6 +102,22 @@ def test_a_topic_that_was_made_again_is_told_however_long_it_is(log: Any, readin
     assert lenient.latestOffset(following, ReadAllAvailable()) == following
 
 
+def test_a_topic_made_again_is_read_though_offsets_look_the_same(log: Any, reading: Any) -> None:
+    log.produce(10)
+    before = reading()
+    end = before.latestOffset(before.initialOffset(), ReadAllAvailable())
+    delete_topic(log.cluster, "t")
+    create_topic(log.cluster, "t", 2)
+    log.produce(20)
+    lenient = reading(failOnDataLoss="false")
+    following = lenient.latestOffset(end, ReadMaxRows(10))
+    assert following["offsets"] == end["offsets"]
+    assert planned(lenient, end, following) == [(0, 0, 4), (1, 0, 4)]
+    rest = lenient.latestOffset(following, ReadMaxRows(100))
+    assert planned(lenient, following, rest) == [(0, 5, 9), (1, 5, 9)]
+    assert lenient.latestOffset(rest, ReadMaxRows(100)) == rest
+
+
 def test_a_topic_that_is_gone(log: Any, reading: Any) -> None:
     log.produce(10)
     reader = reading()

@@ -175,6 +175,21 @@ def test_available_now_ends_though_records_keep_coming(log: Any, all_of: Any) ->
     assert log.noted == all_of(100)
 
 
+def test_a_partition_made_between_the_end_and_the_start_is_not_called_lost(
+    log: Any, reading: Any
+) -> None:
+    """Spark fixes the end of Trigger.AvailableNow before it asks where a new query starts."""
+    log.produce(4)
+    reader = reading()
+    reader.prepareForTriggerAvailableNow()
+    add_partitions(log.cluster, "t", 3)
+    log.produce(3)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert planned(reader, start, end) == [(0, 0, 1), (1, 0, 1)]
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
 def test_small_batches_wait_until_enough_is_there(log: Any, reading: Any) -> None:
     reader = reading(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="50", maxTriggerDelay="1d")
     log.produce(4)
