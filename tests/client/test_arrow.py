@@ -105,6 +105,14 @@ def test_large_records_are_not_gathered_in_memory(cluster: Cluster, broker: Any)
     assert max(batch.nbytes for batch in found) < 20_000_000
 
 
+def test_what_compaction_took_is_not_missed(cluster: Cluster, filled: Any) -> None:
+    """Whole batches may be gone; the log begins and ends where it did."""
+    del filled.batches[3:6]
+    assert offsets(read_range(cluster, "t", 0, 25, 65)) == [*range(25, 30), *range(60, 66)]
+    assert offsets(read_range(cluster, "t", 0, 35, 50)) == []
+    assert offsets(read_range(cluster, "t", 0, 25, 35)) == [*range(25, 30)]
+
+
 @pytest.mark.parametrize("code", [0, 1, 3])
 def test_what_the_log_has_is_never_called_lost(
     cluster: Cluster, filled: Any, monkeypatch: pytest.MonkeyPatch, code: int
