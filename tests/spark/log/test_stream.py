@@ -156,6 +156,16 @@ def test_partitions_and_topics_that_are_new_are_read_from_their_start(
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
+def test_where_to_start_is_not_looked_at_when_there_is_a_checkpoint(log: Any) -> None:
+    log.produce(10)
+    start = {"startingOffsets": '{"t":{"0":3,"1":4}}'}
+    log.run(rows(log, **start), log.note)
+    add_partitions(log.cluster, "t", 3)
+    log.produce(4)
+    log.run(rows(log, **start), log.note)
+    assert log.noted == [(0, 3), (0, 4), (0, 5), (0, 6), (1, 4), (1, 5), (1, 6)]
+
+
 def test_only_assigned_partitions_are_read(log: Any) -> None:
     log.produce(10)
     del log.log_options["subscribe"]
