@@ -37,6 +37,7 @@ class ScriptedBroker:
         }
         self.offers_leases = True
         self.coordinator_errors: list[int] = []
+        self.fetch_codes: list[int] = []  # what the next fetches answer, without records
         self.versions: dict[int, tuple[int, int]] = {}
         self.asked: list[int] = []
         self.batches: list[bytes] = []
@@ -147,7 +148,10 @@ class ScriptedBroker:
         partition = decode_request(FETCH, 4, source.take(source.remaining)).topics[0].partitions[0]
         offset = partition.fetch_offset
         inside = self.log_start <= offset <= self.log_end
-        data = b""
+        code, data = 0 if inside else 1, b""
+        if told := self.fetch_codes[:1]:
+            del self.fetch_codes[0]
+            code, inside = told[0], False
         for batch in self.batches if inside else ():
             (base,) = struct.unpack_from(">q", batch)
             (delta,) = struct.unpack_from(">i", batch, 23)
@@ -161,7 +165,7 @@ class ScriptedBroker:
         out.nullable_string("t")
         out.int32(1)
         out.int32(0)
-        out.int16(0 if inside else 1)
+        out.int16(code)
         out.int64(self.log_end)
         out.int64(self.log_end)
         out.int32(-1)

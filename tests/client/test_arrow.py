@@ -109,6 +109,39 @@ def test_records_that_are_there_and_not_given_are_not_taken_for_lost(
     assert not lost
 
 
+def test_large_records_are_not_gathered_in_memory(cluster: Cluster, broker: Any) -> None:
+    """Ten thousand of them would be more than an Arrow column takes, and a worker has."""
+    broker.append(*(b"x" * 500_000 for _ in range(60)), size=5)
+    found = list(read_range(cluster, "t", 0, 0, 59))
+    assert offsets(found) == list(range(60))
+    assert max(batch.nbytes for batch in found) < 20_000_000
+
+
+def test_what_compaction_took_is_not_missed(cluster: Cluster, filled: Any) -> None:
+    """Whole batches may be gone; the log begins and ends where it did."""
+    del filled.batches[3:6]
+    assert offsets(read_range(cluster, "t", 0, 25, 65)) == [*range(25, 30), *range(60, 66)]
+    assert offsets(read_range(cluster, "t", 0, 35, 50)) == []
+    assert offsets(read_range(cluster, "t", 0, 25, 35)) == [*range(25, 30)]
+
+
+@pytest.mark.parametrize("code", [0, 1, 3])
+def test_what_the_log_has_is_never_called_lost(
+    cluster: Cluster, filled: Any, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A broker just started knows neither its topics nor the ends of their logs for a moment."""
+    monkeypatch.setattr(arrow, "_PAUSE_S", 0.01)
+    lost: list[DataLost] = []
+    filled.fetch_codes += [code] * 5
+    assert offsets(read_ranges(cluster, "t", 0, [(30, 50)], lost=lost.append)) == [*range(30, 51)]
+    monkeypatch.setattr(arrow, "_BEYOND_END_S", 0.05)
+    if code != 3:
+        filled.fetch_codes += [code] * 100_000
+        with pytest.raises(BrokerError, match="OFFSET_OUT_OF_RANGE"):
+            list(read_ranges(cluster, "t", 0, [(30, 50)], lost=lost.append))
+    assert lost == []
+
+
 def test_what_retention_took_between_the_ranges_is_not_missed(
     cluster: Cluster, filled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DayTimeIntervalType, StructField, StructType
 
 from headrace.spark.columns import Columns, check_schema, schema_of
 from headrace.spark.ddl import schema_from
@@ -26,6 +26,7 @@ QUEUE = QueueOptions(
     value_schema=schema_from("id bigint"),
     columns=("value", "offset"),
 )
+INTERVALS = StructType([StructField("a", ArrayType(DayTimeIntervalType()))]).json()
 EVERY = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 
 
@@ -65,6 +66,9 @@ def test_decoded_fields_stand_in_the_place_of_the_value() -> None:
         (replace(JSON, value_schema=None), "option 'value.schema' is required"),
         (replace(JSON, value_format=None), "need 'value.format'"),
         (replace(JSON, value_mode="REJECT"), "needs a share group"),
+        (replace(JSON, value_schema=schema_from("m map<int,int>")), "has 'm' with map<int,int>"),
+        (replace(JSON, value_schema=schema_from(INTERVALS)), "has 'a' with interval day to second"),
+        (replace(JSON, value_schema=schema_from("_corrupt_record int")), "make it string or bin"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: ReadOptions, told: str) -> None:

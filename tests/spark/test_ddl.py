@@ -2,7 +2,14 @@
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from headrace.spark.ddl import schema_from
 
@@ -34,6 +41,15 @@ def test_other_spellings_of_a_schema_are_read_too() -> None:
 
 def test_what_must_not_be_null_may_be_all_the_same() -> None:
     assert schema_from("a int NOT NULL, b int") == schema_from("a int, b int")
+    nested = StructType([StructField("x", IntegerType(), nullable=False)])
+    strict = StructType(
+        [
+            StructField("a", ArrayType(nested, containsNull=False), nullable=False),
+            StructField("m", MapType(StringType(), nested, valueContainsNull=False)),
+        ]
+    )
+    lenient = schema_from("a array<struct<x:int>>, m map<string,struct<x:int>>")
+    assert schema_from(strict.json()) == lenient
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,19 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+import headrace
+from headrace.client.connection import Cluster, Connection
+from headrace.client.errors import BrokerError
+from headrace.client.topics import create_topic
+from headrace.spark import read
+from headrace.spark.columns import schema_of
+from headrace.spark.log.options import LogOptions
+from headrace.wire.leases import Range
 
 
 def test_what_a_worker_has_loaded_is_frozen_once() -> None:
@@ -26,3 +39,43 @@ print(before == 0, counts[0] > 10_000, counts[0] == counts[1])"""
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("True True True\n", "")
+
+
+def test_a_worker_keeps_its_connections_but_not_those_of_a_task_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Connection] = []
+    open_one = Connection.__init__
+
+    def noted(self: Connection, *given: object, **named: object) -> None:
+        opened.append(self)
+        open_one(self, *given, **named)  # type: ignore[arg-type]  # as it was called
+
+    with headrace.Broker(tmp_path) as broker:
+        with Cluster(broker.bootstrap_servers) as cluster:
+            create_topic(cluster, "t", 1)
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        producer.produce("t", b"value")
+        assert producer.flush(30) == 0
+        options = LogOptions(bootstrap_servers=broker.bootstrap_servers, topics=("t",))
+        schema = schema_of(options, delivery=False)
+
+        def task(topic: str) -> int:
+            held = Range(topic, 0, 0, 0, 0)
+            found = read.read_task(options, schema, [held], "")
+            return sum(batch.num_rows for batch in found)
+
+        monkeypatch.setattr(Connection, "__init__", noted)
+        assert [task("t") for _ in range(3)] == [1, 1, 1]
+        at_first = len(opened)
+        assert {one.address for one in opened} != set()
+        assert at_first == len({one.address for one in opened})
+        with pytest.raises(BrokerError):
+            task("none")
+        assert len(opened) == at_first
+        assert task("t") == 1
+        assert len(opened) > at_first
+        monkeypatch.setattr(read, "_IDLE_S_MAX", 0.0)
+        before = len(opened)
+        assert task("t") == 1
+        assert len(opened) > before

@@ -23,10 +23,11 @@ Lost = Callable[[DataLost], object]
 
 _OFFSET_OUT_OF_RANGE, _UNKNOWN_TOPIC_OR_PARTITION = 1, 3
 ROWS_MIN, ROWS_MAX = 10_000, 50_000
+_BATCH_BYTES = 8 * 1024 * 1024
 _GAP_MAX = 2_000
 _FETCH_BYTES_MIN, _FETCH_BYTES_MAX = 64 * 1024, 8 * 1024 * 1024
 _BYTES_A_RECORD = 1024
-_BEYOND_END_S = 10.0
+_BEYOND_END_S, _PAUSE_S = 10.0, 0.1
 PLAIN = Wanted()
 
 
@@ -52,8 +53,9 @@ def read_ranges(
     lost: Lost | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of ascending, disjoint ranges, in batches of 10,000 to 50,000 rows where so many
-    are there; with `read_committed` without those of aborted transactions. When some are lost,
-    `lost` is told and what is left is read. Raises: as `read_range`; `DataLost` without `lost`.
+    are there, of fewer where records are large; with `read_committed` without those of aborted
+    transactions. When some are lost, `lost` is told and what is left is read. Raises: as
+    `read_range`; `DataLost` without `lost`.
     """
     found = (
         batch
@@ -105,10 +107,21 @@ def _read_stretch(
                 # A leader just elected may not know the high watermark yet.
                 patient_until = patient_until or time.monotonic() + _BEYOND_END_S
                 if time.monotonic() > patient_until:
-                    raise BrokerError(_OFFSET_OUT_OF_RANGE, f"reading {topic}-{partition}")
+                    what = f"reading {topic}-{partition}, which is silent at offset {position}"
+                    raise BrokerError(_OFFSET_OUT_OF_RANGE, what)
                 continue
         except BrokerError as error:
-            position = _next_there(cluster, topic, partition, (position, last), error, lost)
+            patient_until = patient_until or time.monotonic() + _BEYOND_END_S
+            waits = time.monotonic() < patient_until
+            if waits and lost is not None and error.code == _UNKNOWN_TOPIC_OR_PARTITION:
+                time.sleep(_PAUSE_S)  # a broker just started may not know its topics yet
+                continue
+            following = _next_there(cluster, topic, partition, (position, last), error, lost)
+            if following == position:
+                if not waits:
+                    raise
+                time.sleep(_PAUSE_S)
+            position = following
             continue
         patient_until = None
         for piece in committed(fetched, found):
@@ -127,7 +140,8 @@ def _next_there(
 ) -> int:
     """Where reading goes on when `asked` could not be read; beyond it when nothing is left.
 
-    Raises: `DataLost` unless `lost` takes it; `error` when nothing was lost.
+    At its first offset when the log has all of it, so that nothing is lost.
+    Raises: `DataLost` unless `lost` takes it; `error` when it tells of something else.
     """
     first, last = asked
     if error.code == _UNKNOWN_TOPIC_OR_PARTITION and lost is not None:
@@ -138,7 +152,7 @@ def _next_there(
     start = log_end(cluster, topic, partition, LogEnd.EARLIEST)
     end = log_end(cluster, topic, partition)
     if start <= first < end:
-        raise error  # it is there, and was not given
+        return first
     loss = _lost(topic, partition, asked, start, end)
     if lost is None:
         told = "Nothing was skipped: the batch fails until its reader's position is moved"
@@ -163,15 +177,19 @@ def _inside(batch: pa.RecordBatch, stretch: list[Bounds]) -> pa.Array:
 
 
 def _resized(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows: small batches put together, large ones sliced, none empty."""
+    """The same rows: small batches put together, large ones sliced, none empty.
+
+    Those of large records are not: ten thousand of a megabyte are more than a worker has.
+    """
     waiting: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
         waiting.append(batch)
         rows += batch.num_rows
-        if rows >= ROWS_MIN:
+        size += batch.nbytes
+        if rows and (rows >= ROWS_MIN or size >= _BATCH_BYTES):
             yield from _joined(waiting)
-            waiting, rows = [], 0
+            waiting, rows, size = [], 0, 0
     if rows:
         yield from _joined(waiting)
 

@@ -7,6 +7,7 @@ Source: Spark SQL reference, "Data Types".
 
 import json
 import re
+from typing import Any
 
 from pyspark.sql.types import (
     ArrayType,
@@ -31,6 +32,7 @@ from pyspark.sql.types import (
 
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\w+|[<>(),:])")
 _DECIMAL_DIGITS, _DECIMAL_DIGITS_MAX = 10, 38
+_NULLABLE = {"nullable", "containsNull", "valueContainsNull"}
 _SIMPLE: dict[str, type[DataType]] = {
     "binary": BinaryType,
     "boolean": BooleanType,
@@ -57,7 +59,7 @@ def schema_from(text: str) -> StructType:
     """The schema, every field nullable. Raises: ValueError, in one line, when it is none."""
     if text.lstrip().startswith("{"):
         try:
-            return StructType.fromJson(json.loads(text))
+            return StructType.fromJson(_lenient(json.loads(text)))
         except Exception as error:  # pyspark names no exceptions for what is no schema
             raise ValueError(f"no schema in JSON ({type(error).__name__}: {error})") from None
     reader = _Reader(text)
@@ -67,6 +69,18 @@ def schema_from(text: str) -> StructType:
         raise reader.refusal("a comma or the end")
     assert isinstance(found, StructType)
     return found
+
+
+def _lenient(found: Any) -> Any:
+    """A schema in JSON in which anything may be null, as values that are refused are null."""
+    if isinstance(found, list):
+        return [_lenient(one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    return {
+        name: True if name in _NULLABLE and one is False else _lenient(one)
+        for name, one in found.items()
+    }
 
 
 class _Reader:

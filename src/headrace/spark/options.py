@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from headrace.client.connection import Cluster, Patience, addresses
 from headrace.spark.ddl import schema_from
+from headrace.spark.values_json import unsupported
 
 _SCHEMA_EXAMPLE = "id bigint, total double"
 
@@ -124,6 +125,21 @@ class ReadOptions(ConnectOptions):
             raise OptionError(
                 "option 'value.mode' is 'REJECT', which needs a share group to keep what is "
                 "rejected: give 'share.group.id', or take 'PERMISSIVE'"
+            )
+        for field in () if self.value_schema is None else self.value_schema.fields:
+            self._check_field(field)
+
+    def _check_field(self, field: StructField) -> None:
+        if (odd := unsupported(field.dataType)) is not None:
+            raise OptionError(
+                f"option 'value.schema' has {field.name!r} with {odd}, which JSON is not decoded "
+                "to: take 'string' and cast the column"
+            )
+        kind = field.dataType.simpleString()
+        if field.name == self.corrupt_record and kind not in {"string", "binary"}:
+            raise OptionError(
+                f"option 'value.schema' has {field.name!r} as {kind}, but it keeps values that "
+                "are refused: make it string or binary, or see 'columnNameOfCorruptRecord'"
             )
 
 

@@ -1,9 +1,12 @@
 """What a Spark task does: read the ranges of a task and give them the columns of the source."""
 
+import atexit
 import gc
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 
 import pyarrow as pa
@@ -14,7 +17,7 @@ from headrace.client.connection import Cluster
 from headrace.client.errors import DataLost
 from headrace.spark.columns import Columns
 from headrace.spark.log_lines import show
-from headrace.spark.options import ReadOptions, connect
+from headrace.spark.options import ConnectOptions, ReadOptions, connect
 from headrace.wire.leases import Disposition, Range
 
 LOG = logging.getLogger(__name__)
@@ -22,6 +25,8 @@ LOG = logging.getLogger(__name__)
 _TASKS = itertools.count()  # of this process
 _TASKS_THAT_LOAD = 2
 Stage = Callable[[Cluster, Sequence[Disposition]], None]
+_IDLE_S_MAX, _KEPT_MAX = 60.0, 4
+_kept: dict[tuple[str, str, int, int], tuple[Cluster, float]] = {}
 
 
 def read_task(
@@ -38,7 +43,7 @@ def read_task(
     show(options.log_level)
     _freeze()
     columns = Columns(options, schema, lease)
-    with connect(options) as cluster:
+    with _connected(options) as cluster:
         for (topic, partition), group in groupby(ranges, lambda held: (held.topic, held.partition)):
             held = list(group)
             for batch in read_ranges(
@@ -56,6 +61,35 @@ def read_task(
                     stage(cluster, columns.rejected)
                 if rows.num_rows:
                     yield rows
+
+
+@contextmanager
+def _connected(options: ConnectOptions) -> Iterator[Cluster]:
+    """Connections and known leaders that a task leaves to the next one of its worker.
+
+    A task that fails leaves none, as an answer may be under way; nor do those that were idle for
+    long, as what lies between may have forgotten them.
+    """
+    kind = (options.bootstrap_servers, options.who, options.retry_timeout_ms,
+            options.request_timeout_ms)  # fmt: skip
+    cluster, since = _kept.pop(kind, (None, 0.0))
+    if cluster is not None and time.monotonic() - since > _IDLE_S_MAX:
+        cluster.close()
+    cluster = cluster or connect(options)
+    try:
+        yield cluster
+    except BaseException:
+        cluster.close()
+        raise
+    _kept[kind] = cluster, time.monotonic()
+    while len(_kept) > _KEPT_MAX:
+        _kept.pop(next(iter(_kept)))[0].close()
+
+
+@atexit.register
+def _close() -> None:
+    while _kept:
+        _kept.popitem()[1][0].close()
 
 
 def _freeze() -> None:

@@ -102,14 +102,32 @@ def test_a_topic_that_was_made_again_is_told_however_long_it_is(log: Any, readin
     assert lenient.latestOffset(following, ReadAllAvailable()) == following
 
 
-def test_a_topic_that_is_gone(log: Any, reading: Any) -> None:
+def test_a_topic_made_again_is_read_though_offsets_look_the_same(log: Any, reading: Any) -> None:
     log.produce(10)
-    reader = reading()
+    before = reading()
+    end = before.latestOffset(before.initialOffset(), ReadAllAvailable())
+    delete_topic(log.cluster, "t")
+    create_topic(log.cluster, "t", 2)
+    log.produce(20)
+    lenient = reading(failOnDataLoss="false")
+    following = lenient.latestOffset(end, ReadMaxRows(10))
+    assert following["offsets"] == end["offsets"]
+    assert planned(lenient, end, following) == [(0, 0, 4), (1, 0, 4)]
+    rest = lenient.latestOffset(following, ReadMaxRows(100))
+    assert planned(lenient, following, rest) == [(0, 5, 9), (1, 5, 9)]
+    assert lenient.latestOffset(rest, ReadMaxRows(100)) == rest
+
+
+def test_a_topic_that_is_gone(log: Any, reading: Any, caplog: pytest.LogCaptureFixture) -> None:
+    log.produce(10)
+    soon = {"fetchOffset_retryIntervalMs": "1"}
+    reader = reading(**soon)
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     delete_topic(log.cluster, "t")
     with pytest.raises(DataLost, match="t-0: it is gone; it was read up to offset 5"):
         reader.latestOffset(end, ReadAllAvailable())
-    lenient = reading(failOnDataLoss="false")
+    assert caplog.text.count("asking again") == 3, "a broker just started may not know it yet"
+    lenient = reading(failOnDataLoss="false", **soon)
     following = lenient.latestOffset(end, ReadAllAvailable())
     assert following["offsets"] == {}
     create_topic(log.cluster, "t", 2)

@@ -156,6 +156,16 @@ def test_partitions_and_topics_that_are_new_are_read_from_their_start(
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
+def test_where_to_start_is_not_looked_at_when_there_is_a_checkpoint(log: Any) -> None:
+    log.produce(10)
+    start = {"startingOffsets": '{"t":{"0":3,"1":4}}'}
+    log.run(rows(log, **start), log.note)
+    add_partitions(log.cluster, "t", 3)
+    log.produce(4)
+    log.run(rows(log, **start), log.note)
+    assert log.noted == [(0, 3), (0, 4), (0, 5), (0, 6), (1, 4), (1, 5), (1, 6)]
+
+
 def test_only_assigned_partitions_are_read(log: Any) -> None:
     log.produce(10)
     del log.log_options["subscribe"]
@@ -173,6 +183,21 @@ def test_available_now_ends_though_records_keep_coming(log: Any, all_of: Any) ->
     read = rows(log, maxOffsetsPerTrigger="50", minOffsetsPerTrigger="40")
     log.run(read, producing)
     assert log.noted == all_of(100)
+
+
+def test_a_partition_made_between_the_end_and_the_start_is_not_called_lost(
+    log: Any, reading: Any
+) -> None:
+    """Spark fixes the end of Trigger.AvailableNow before it asks where a new query starts."""
+    log.produce(4)
+    reader = reading()
+    reader.prepareForTriggerAvailableNow()
+    add_partitions(log.cluster, "t", 3)
+    log.produce(3)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert planned(reader, start, end) == [(0, 0, 1), (1, 0, 1)]
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
 def test_small_batches_wait_until_enough_is_there(log: Any, reading: Any) -> None:

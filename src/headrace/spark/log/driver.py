@@ -75,6 +75,8 @@ class Driver:
         seen = self._seen = self._topics.look(before.offsets)
         self._commits.commit({at: one for at, one in before.offsets.items() if at in seen.logs})
         if self._until is not None:
+            # The start may know partitions made since the end was fixed: nothing of them is read.
+            self._until = {**before.offsets, **self._until}
             known = {at: log for at, log in seen.logs.items() if at in self._until}
             seen, fewest = Seen(known, seen.ids), None
         start, losses = begins(before, seen)
@@ -85,7 +87,7 @@ class Driver:
             return None
         if most is not None:
             ends = limited(start, ends, most)
-        if ends == before.offsets:
+        if ends == before.offsets and not losses:
             return None
         self._last_batch = time.monotonic()
         since = {

@@ -46,17 +46,21 @@ class Topics:
     def look(self, known: Mapping[TopicPartition, int] | None = None) -> Seen:
         """The partitions there are now, with the ends of their logs.
 
-        A leader just elected may tell an end that lies before what was read already (`known`): it
-        is asked again as often as `fetchOffset.numRetries` says.
+        A leader just elected may tell an end that lies before what was read already (`known`), and
+        a broker just started may not know a topic: it is asked again as often as
+        `fetchOffset.numRetries` says.
         """
+        known = known or {}
         seen = self._seen()
         for _ in range(self._options.offset_retries):
             behind = [
-                place for place, log in seen.logs.items() if log.end < (known or {}).get(place, 0)
+                place
+                for place, at in sorted(known.items())
+                if place not in seen.logs or seen.logs[place].end < at
             ]
             if not behind:
                 break
-            LOG.warning("%s end before what was read of them; asking again", sorted(behind))
+            LOG.warning("%s end before what was read of them, or are gone; asking again", behind)
             time.sleep(self._options.offset_retry_ms / 1000)
             seen = self._seen()
         return seen
