@@ -173,5 +173,5 @@ def test_misuse_is_told_before_anything_runs(records: Records) -> None:
 
 @pytest.mark.parametrize("delay_s", [-1, 367 * 86_400, float("inf"), float("nan")])
 def test_a_delay_that_no_broker_takes_is_refused_where_it_is_made(delay_s: float) -> None:
-    with pytest.raises(ValueError, match="delay_s is .*: give 0 to 31622400 seconds"):
+    with pytest.raises(ValueError, match=r"delay_s is .*: give 0 to 31622400 seconds"):
         Release("later", delay_s=delay_s)
