@@ -1,7 +1,7 @@
 """Flights with the names of their airlines, and what is known of their planes.
 
-The join stands in the sink, which has accepted rows only. Before it, an inner join would drop the
-rows that are set aside, and what a query drops is accepted.
+The join stands in the sink, which has accepted rows only: nothing there can touch what was set
+aside.
 """
 
 from pyspark.sql import DataFrame, SparkSession

@@ -52,7 +52,6 @@ def test_columns_made_in_sql_and_a_sink_of_sparks_own(flow: Flow) -> None:
 
 
 def test_a_join_behind_it_drops_what_it_likes(flow: Flow) -> None:
-    """Behind `each_record` alone, it would drop rows set aside, and so accept their records."""
     flow.set_group(errors_deadletterqueue_topic_name="dlq.t")
     flow.produce(60)
 

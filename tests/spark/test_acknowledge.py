@@ -3,14 +3,25 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from headrace.spark import IncomingRecord, Reject, Release, acknowledge, each_record
+from headrace.spark import (
+    Counts,
+    IncomingRecord,
+    Reject,
+    Release,
+    acknowledge,
+    each_record,
+    isolate,
+    progress,
+)
 from headrace.spark.dispositions import SetAside, coalesced
 from headrace.wire.leases import Disposition, Verdict
 
@@ -194,12 +205,16 @@ def test_an_address_that_is_none_is_told_at_once() -> None:
 
 
 def judge(record: IncomingRecord) -> dict[str, Any]:
-    number = json.loads(record.value or b"")
-    if number % 10 == 1 and record.delivery_count == 1:
+    return _judged(record.value, record.delivery_count)
+
+
+def _judged(value: bytes | None, deliveries: int) -> dict[str, Any]:
+    number = json.loads(value or b"")
+    if number % 10 == 1 and deliveries == 1:
         raise Release("not yet")
     if number % 10 == 2:
         raise Reject("never")
-    return {"number": number, "deliveries": record.delivery_count}
+    return {"number": number, "deliveries": deliveries}
 
 
 def test_through_a_query_each_record_ends_as_judged(flow: Any) -> None:
@@ -229,3 +244,69 @@ def test_through_a_query_each_record_ends_as_judged(flow: Any) -> None:
     reasons = Counter(dict(one.headers)["__dlq.errors.message"] for one in flow.dead_letters())
     assert reasons[b"never"] == 20
     assert sum(reasons.values()) == 24
+
+
+def by_record(rows: DataFrame) -> DataFrame:
+    return each_record(rows, judge, "number int, deliveries int")
+
+
+def by_batch(rows: DataFrame) -> DataFrame:
+    def judged(batch: pa.RecordBatch) -> pa.RecordBatch:
+        counts = batch.column("delivery_count").to_pylist()
+        values = batch.column("value").to_pylist()
+        made = [_judged(*one) for one in zip(values, counts, strict=True)]
+        return pa.RecordBatch.from_pylist(made)
+
+    return isolate(rows, judged, "number int, deliveries int")
+
+
+@pytest.mark.parametrize("way", [by_record, by_batch])
+def test_what_a_join_or_a_filter_drops_is_not_accepted_when_it_was_set_aside(
+    flow: Any, way: Callable[[DataFrame], DataFrame]
+) -> None:
+    flow.set_group(errors_deadletterqueue_topic_name="dlq.t")
+    flow.produce(200, value="{}")
+    found: list[Row] = []
+    evens = flow.spark.range(0, 200, 2).selectExpr("cast(id as int) as number")
+    rows = way(flow.rows(includeDelivery="true")).join(evens, "number").where("number >= 100")
+    sink = acknowledge(
+        lambda good, _: found.extend(good.collect()), bootstrap_servers=flow.servers, group="g"
+    )
+    flow.run(rows, sink)
+    assert sorted(row.number for row in found) == [
+        one for one in range(100, 200, 2) if one % 10 != 2
+    ]
+    flow.until(lambda: len(flow.dead_letters()) == 20 and flow.finished())
+    reasons = {dict(one.headers)["__dlq.errors.message"] for one in flow.dead_letters()}
+    assert reasons == {b"never"}
+
+
+def test_a_batch_that_runs_again_forgets_what_its_first_run_set_aside(
+    flow: Any, tmp_path: Path
+) -> None:
+    """Also where the second run sets nothing aside, and a filter leaves no row to tell of it."""
+    flow.produce(20, value="{}")
+
+    def bad_once(record: IncomingRecord) -> dict[str, Any]:
+        if not (tmp_path / "mended").exists():
+            raise Reject("a bug")
+        return {"number": 1}
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        rows.collect()
+        if not (tmp_path / "mended").exists():
+            (tmp_path / "mended").touch()
+            raise RuntimeError("the first attempt fails")
+
+    judged = each_record(flow.rows(includeDelivery="true"), bad_once, "number int")
+    sink = acknowledge(write, bootstrap_servers=flow.servers, group="g")
+    with pytest.raises(StreamingQueryException, match="the first attempt fails"):
+        flow.run(judged.where("number > 1"), sink)
+    query = flow.start(judged.where("number > 1"), sink)
+
+    def settled() -> Counts:
+        found = progress(query)
+        return Counts() if found is None else found.counts
+
+    flow.until(lambda: settled().accepted + settled().rejected == 20, 60)
+    assert settled().accepted == 20

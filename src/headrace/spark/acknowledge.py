@@ -4,7 +4,8 @@ The sink sees accepted rows only. The others travel beside it: they are collecte
 the very execution that feeds the sink (`observe`), so the functions that judged the records run
 once. When the sink is done, they are staged at the broker under the number of the batch, and take
 effect when Spark has committed the batch. Records that come out of the query with no disposition,
-and those that the query filtered away, are accepted.
+and those that the query filtered away, are accepted, but for those that `each_record` or `isolate`
+set aside: their tasks staged them already.
 
 An execution that looks at a part only (`isEmpty`, `head`, `limit`) does not count; if the sink ran
 no other, the rows are judged once more without it.
@@ -50,7 +51,7 @@ def acknowledge(
     `disposition` (null or "accept", "release", "reject") and `reason`, and may have `delay_ms`: how
     long a released record is withheld. `each_record` and `isolate` make them. `write(rows,
     batch_id)` gets the accepted rows, without these columns unless `keep_bookkeeping`. When it
-    raises, nothing is staged and the batch fails.
+    raises, the batch fails, and no verdict takes effect.
 
     `persist` keeps the judged rows while the sink works: for a sink with several actions, or one
     that leaves SQL (`rows.rdd`, `foreachPartition`), whose rows would otherwise be judged again.

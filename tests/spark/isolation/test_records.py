@@ -169,3 +169,9 @@ def test_misuse_is_told_before_anything_runs(records: Records) -> None:
         isolate(rows, doubled, "Offset int")
     with pytest.raises(ValueError, match=r"lack lease: .*includeDelivery set to true"):
         isolate(rows.drop("lease"), doubled, "a int")
+
+
+@pytest.mark.parametrize("delay_s", [-1, 367 * 86_400, float("inf"), float("nan")])
+def test_a_delay_that_no_broker_takes_is_refused_where_it_is_made(delay_s: float) -> None:
+    with pytest.raises(ValueError, match=r"delay_s is .*: give 0 to 31622400 seconds"):
+        Release("later", delay_s=delay_s)

@@ -39,6 +39,11 @@ def test_what_is_staged_is_taken_once(staging: Staging, cluster: Cluster) -> Non
     assert staging.taken(1) == {}
 
 
+def test_of_delays_the_longest_holds() -> None:
+    later = Disposition("t", 0, 4, 4, Verdict.RELEASE, None, 60_000)
+    assert strictest([later, RELEASED])["t", 0, 4] == later
+
+
 def test_a_part_replaces_itself_and_of_several_the_strictest_holds(
     staging: Staging, cluster: Cluster
 ) -> None:

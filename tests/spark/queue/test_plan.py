@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.spark.log.position import Position
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch, split
 from headrace.wire.leases import Range
@@ -22,8 +23,14 @@ def test_a_batch_survives_the_offset_log() -> None:
 
 
 def test_offsets_of_another_version_are_refused() -> None:
-    with pytest.raises(ValueError, match="offsets of version 2, this is version 1"):
+    with pytest.raises(ValueError, match=r"offsets of version 2 .*reads a queue in version 1"):
         Batch.from_json({"v": 2, "session": "s", "seq": 0, "ranges": []})
+
+
+def test_the_checkpoint_of_a_log_is_refused() -> None:
+    log = Position({("t", 0): 5}).to_json()
+    with pytest.raises(ValueError, match=r"another use of the headrace source, .*new checkpoint"):
+        Batch.from_json(log)
 
 
 def test_neighbours_stay_together_and_small_ranges_share_a_task() -> None:

@@ -6,10 +6,17 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+import headrace
 from headrace.client.admin import create_topic
+from headrace.client.connection import Cluster
+from headrace.client.errors import BrokerError
+from headrace.spark.queue import redriven
+from headrace.spark.queue.driver import Driver
+from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.redriven import redrive_topic
 
 OWN = "redrive.g"
+FENCED = 110
 
 
 def test_the_topic_is_named_after_the_group() -> None:
@@ -76,3 +83,23 @@ def test_a_query_may_leave_it_alone(flow: Any, all_of: Any) -> None:
     flow.run(flow.rows(includeRedriven="false"), flow.note)
     assert flow.noted == all_of(10)
     assert topics_of(flow) == {"t"}
+
+
+def test_a_driver_that_was_replaced_does_not_come_back_for_what_was_redriven(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redriven, "LOOK_EVERY_S", 0.0)
+    with headrace.Broker() as broker, Cluster(broker.bootstrap_servers) as cluster:
+        create_topic(cluster, "t", 1)
+        options = QueueOptions(
+            bootstrap_servers=broker.bootstrap_servers, topics=("t",), group="g", acquire_wait_ms=1
+        )
+        old = Driver(options, "session")
+        new = Driver(options, "session")
+        create_topic(cluster, OWN, 1)
+        with pytest.raises(BrokerError) as refused:
+            old.acquire(1, 10)
+        assert refused.value.code == FENCED
+        assert new.acquire(1, 10) == ()
+        old.close()
+        new.close()

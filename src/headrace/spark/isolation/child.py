@@ -63,24 +63,33 @@ class Child:
                 return self._reader.result(None if self._overdue else self._timeout_s)
             except TimeoutError:
                 self._overdue = True  # what it made before still comes
-                os.kill(self._pid, signal.SIGKILL)
+                self._kill()
             except EOFError:
                 raise Death(self._cause()) from None
 
     def end(self) -> None:
         """Kill the child, if it still runs."""
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(self._pid, signal.SIGKILL)
+        self._kill()
+        with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
         self._shared.close()
 
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+
     def _alive(self) -> bool:
-        return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        try:
+            return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:  # a library waited for all children
+            return False
 
     def _cause(self) -> str:
         # It may only have closed its end; the signal does nothing to one that is ending already.
-        os.kill(self._pid, signal.SIGKILL)
-        ended = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+        self._kill()
+        ended = None
+        with contextlib.suppress(ChildProcessError):
+            ended = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
         if self._overdue:
             return f"took longer than {self._timeout_s:g} s and was killed"
         if self._shared.memory_was_full:

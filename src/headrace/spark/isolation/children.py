@@ -2,12 +2,14 @@
 
 The parts of a batch are done in order. When the child dies, the part it was at is suspected: one
 of several records is halved; a single record is tried alone in a fresh child, as what went before
-it may have done the harm, and if that child dies too, the record has killed it.
+it or came with it may have done the harm, and if that child dies too, the record has killed it.
+After it, the child gets ever more at once: all of them may have been too much.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
@@ -54,30 +56,28 @@ class Children:
     def work(self, batch: pa.RecordBatch, spans: Sequence[Span]) -> Iterator[tuple[Span, Any]]:
         """Each span, or its parts, with its result, or with an exception such as `WorkerDied`."""
         pending = deque(spans)
-        suspected = False
+        at_once = len(pending)
         while pending:
-            job = [pending[0]] if suspected else list(pending)
+            job = list(islice(pending, at_once))
             try:
                 yield from self._answers(batch, job, pending)
-                suspected = False
+                at_once *= 2
             except Death as death:
-                fresh = self._done == 0
+                alone = self._done == 0 and len(job) == 1
                 self._end()
                 span = pending[0]
                 if span[1] - span[0] > 1:
                     pending.popleft()
                     pending.extendleft(reversed(_halves(span)))
-                    suspected = False
-                elif fresh:
+                elif alone:
                     LOG.warning(
                         "%s: the Python worker %s; the record is set aside, its neighbours go on",
                         _place(batch, span),
                         death,
                     )
                     yield pending.popleft(), WorkerDied(f"the Python worker {death}")
-                    suspected = False
                 else:
-                    suspected = True
+                    at_once = 1
 
     def _answers(
         self, batch: pa.RecordBatch, job: list[Span], pending: deque[Span]

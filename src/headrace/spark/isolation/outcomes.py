@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from headrace.spark.dispositions import REASON_LENGTH_MAX
 
+_DELAY_S_MAX = 366 * 86_400  # the broker's limit
 _MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 Errors = tuple[type[Exception], ...]
@@ -16,12 +17,12 @@ class Release(Exception):
     """Raised for a record that shall be delivered again, e.g. as a service it needs is away.
 
     It comes not before `delay_s` seconds after the commit of its batch. Raises: ValueError for a
-    delay below 0.
+    delay below 0, or of more than 366 days.
     """
 
     def __init__(self, *reason: object, delay_s: float = 0) -> None:
-        if delay_s < 0:
-            raise ValueError(f"delay_s {delay_s} is negative; give seconds to wait")
+        if not 0 <= delay_s <= _DELAY_S_MAX:
+            raise ValueError(f"delay_s is {delay_s}: give 0 to {_DELAY_S_MAX} seconds to wait")
         super().__init__(*reason)
         self.delay_ms = round(delay_s * 1000)
 

@@ -15,6 +15,7 @@ from headrace.spark.dispositions import BOOKKEEPING
 from headrace.spark.isolation.care import Care
 from headrace.spark.isolation.children import Attempt, Children, Span
 from headrace.spark.isolation.outcomes import columns, told
+from headrace.spark.isolation.staging import staging
 
 CARRIED = ("topic", "partition", "offset", "delivery_count", "lease")
 _INPUT = ("key", "value", *CARRIED[:3], "timestamp", *CARRIED[3:])
@@ -99,7 +100,7 @@ def fields(ddl: str) -> list[StructField]:
 
 
 def mapped(rows: DataFrame, judge: Judge, care: Care, target: Target) -> DataFrame:
-    """The rows that `judge` makes of the source's rows."""
+    """The rows that `judge` makes of the source's rows; those set aside are staged at once."""
     if care.possible and not care.always and _runs_tasks_once(rows):
         LOG.warning(
             "Spark runs tasks once only here: a record that ends its Python worker stops the "
@@ -107,8 +108,10 @@ def mapped(rows: DataFrame, judge: Judge, care: Care, target: Target) -> DataFra
             "local[2,4] or spark.task.maxFailures=4, or careful=True"
         )
 
+    staged = staging()
+
     def judged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return judged_batches(judge, care, batches)
+        return staged(judged_batches(judge, care, batches))
 
     return rows.select(*_INPUT).mapInArrow(judged, target.spark)
 

@@ -67,7 +67,14 @@ class Driver:
 
         It says whether the batch was another driver's: that one may have died of a record in it.
         """
-        return Handle(self.session, self._lease.epoch, seq, replayed=seq in self._replayed).text
+        return Handle(
+            self.session,
+            self._lease.epoch,
+            seq,
+            replayed=seq in self._replayed,
+            group=self._options.group,
+            brokers=self._options.bootstrap_servers,
+        ).text
 
     def follows(self, seq: int) -> None:
         """Raises: ClientError when a checkpoint that ends at `seq` is older than the session."""
@@ -104,6 +111,7 @@ class Driver:
         """Up to `most` records under the number `seq`; the same ones when asked again."""
         if self._subscription.appeared():
             self._keeper.stop()  # it renews under the epoch that ends here
+            self._lease.renew()  # refused when a newer driver has the session: it keeps it
             self._open()
         ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms, self._bounds)
         self._tally.acquired(ranges)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
+from urllib.parse import quote, unquote
 
 from headrace.client.connection import Cluster, Patience
 from headrace.client.errors import Unreachable
@@ -19,6 +20,8 @@ class Handle:
 
     `address` (host:port) is where verdicts go when the broker itself does not keep them, "" when it
     does. `replayed`: the batch was another driver's, which may have died of a record in it.
+    `group` and `brokers` (host:port,host:port) tell whoever has nothing but a row whose it is; ""
+    in rows that were made by hand, which nobody holds.
     """
 
     session: str
@@ -26,10 +29,13 @@ class Handle:
     seq: int
     address: str = ""
     replayed: bool = False
+    group: str = ""
+    brokers: str = ""
 
     @property
     def text(self) -> str:
-        parts = [self.session, str(self.epoch), str(self.seq), self.address]
+        whose = f"{quote(self.group, safe='')}@{self.brokers}" if self.brokers else ""
+        parts = [self.session, str(self.epoch), str(self.seq), whose, self.address]
         return "/".join(filter(None, [*parts, _REPLAYED if self.replayed else ""]))
 
     @classmethod
@@ -37,10 +43,13 @@ class Handle:
         """Raises: ValueError for what is no handle."""
         session, epoch, seq, *more = text.split("/")
         replayed = more[-1:] == [_REPLAYED]
-        address = more[:-1] if replayed else more
-        if len(address) > 1:
+        if replayed:
+            more.pop()
+        group, _, brokers = more.pop(0).partition("@") if more and "@" in more[0] else ("", "", "")
+        if len(more) > 1:
             raise ValueError(f"{text!r} is not what the source put in the column lease")
-        return cls(session, int(epoch), int(seq), "".join(address), replayed)
+        address = "".join(more)
+        return cls(session, int(epoch), int(seq), address, replayed, unquote(group), brokers)
 
 
 def stage(

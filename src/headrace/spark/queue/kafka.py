@@ -114,8 +114,15 @@ class KafkaDriver:
 
     def handle(self, seq: int) -> str:
         """The text of the `lease` column: it leads `acknowledge` to this process."""
-        replayed = seq in self._replayed
-        return Handle(self.session, self._epoch, seq, self._staging.address, replayed).text
+        return Handle(
+            self.session,
+            self._epoch,
+            seq,
+            self._staging.address,
+            replayed=seq in self._replayed,
+            group=self._options.group,
+            brokers=self._options.bootstrap_servers,
+        ).text
 
     def follows(self, seq: int) -> None:
         """Kafka keeps no numbers of sessions, so an old copy of a checkpoint is not noticed."""

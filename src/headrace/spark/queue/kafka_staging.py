@@ -80,10 +80,10 @@ class Staging:
 
 
 def strictest(staged: Iterable[Disposition]) -> dict[Place, Disposition]:
-    """The verdict on each record, of several the strictest."""
+    """The verdict on each record, of several the strictest, of delays the longest."""
     return {
         (one.topic, one.partition, offset): one
-        for one in sorted(staged, key=lambda one: one.verdict)
+        for one in sorted(staged, key=lambda one: (one.verdict, one.delay_ms))
         for offset in range(one.first, one.last + 1)
     }
 

@@ -38,10 +38,11 @@ class Batch:
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Self:
         """Raises: ValueError for an offset that this version did not write."""
-        if found.get("v") != _VERSION:
+        if found.get("v") != _VERSION or "session" not in found:
             raise ValueError(
-                f"the checkpoint holds offsets of version {found.get('v')}, this is version "
-                f"{_VERSION} of the headrace source; go on with the release that wrote it"
+                f"the checkpoint holds offsets of version {found.get('v')} or of another use of "
+                f"the headrace source, this reads a queue in version {_VERSION}; go on with the "
+                "release and the options that wrote it, or start with a new checkpoint"
             )
         return cls(found["session"], found["seq"], tuple(Range(*one) for one in found["ranges"]))
 
