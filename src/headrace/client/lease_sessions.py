@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import check
+from headrace.client.own_apis import ask_own
 from headrace.wire.lease_sessions import (
     KEY,
     UNKNOWN,
@@ -16,7 +16,6 @@ from headrace.wire.lease_sessions import (
     ListLeaseSessionsResponse,
     Session,
 )
-from headrace.wire.primitives import Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +61,9 @@ def list_lease_sessions(cluster: Cluster, group: str | None = None) -> list[Leas
 
 def _page(cluster: Cluster, request: ListLeaseSessionsRequest) -> ListLeaseSessionsResponse:
     what = "listing lease sessions"
-    out = Writer()
-    request.write(out)
 
     def attempt() -> ListLeaseSessionsResponse:
-        source = cluster.exchange(None, KEY, VERSION, out.data, flexible=True)
-        answer = ListLeaseSessionsResponse.read(source)
-        check(answer.error_code, what, answer.error_message)
-        return answer
+        return ask_own(cluster, None, (KEY, VERSION), request, ListLeaseSessionsResponse, what)
 
     return cluster.retrying(what, attempt)
 

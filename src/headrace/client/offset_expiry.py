@@ -6,9 +6,9 @@ Source: DescribeOffsetExpiry (20920) of Headrace, see `wire/offset_expiry.py`.
 from dataclasses import dataclass
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import check
 from headrace.client.nodes import Node, at_coordinator
 from headrace.client.offsets import TopicPartition
+from headrace.client.own_apis import ask_own
 from headrace.wire.offset_expiry import (
     KEY,
     NEVER,
@@ -18,7 +18,6 @@ from headrace.wire.offset_expiry import (
     Expiry,
     Fate,
 )
-from headrace.wire.primitives import Writer
 
 _REASONS = {
     Fate.EMPTY: "the group is empty",
@@ -63,14 +62,9 @@ def offset_expiry(cluster: Cluster, group: str) -> dict[TopicPartition, OffsetEx
 def _page(
     cluster: Cluster, request: DescribeOffsetExpiryRequest, what: str
 ) -> DescribeOffsetExpiryResponse:
-    out = Writer()
-    request.write(out)
-
     def asking(node: Node) -> DescribeOffsetExpiryResponse:
-        source = cluster.exchange(node.address, KEY, VERSION, out.data, flexible=True)
-        answer = DescribeOffsetExpiryResponse.read(source)
-        check(answer.error_code, what, answer.error_message)
-        return answer
+        answer = DescribeOffsetExpiryResponse
+        return ask_own(cluster, node.address, (KEY, VERSION), request, answer, what)
 
     return at_coordinator(cluster, request.group, what, asking)
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import check
 from headrace.client.names import several
 from headrace.client.nodes import Node, at_coordinator
 from headrace.client.offsets import TopicPartition
-from headrace.wire.primitives import Writer
+from headrace.client.own_apis import ask_own
 from headrace.wire.share_archived import (
     VERSION,
     ClearArchivedRequest,
@@ -132,13 +131,8 @@ def _asked(
     what: str,
 ) -> Answer:
     """The answer of the group's coordinator. Raises: `BrokerError`; as `Cluster`."""
-    out = Writer()
-    request.write(out)
 
     def asking(node: Node) -> Answer:
-        source = cluster.exchange(node.address, request.KEY, VERSION, out.data, flexible=True)
-        found = answer.read(source)
-        check(found.error_code, what, found.error_message)
-        return found
+        return ask_own(cluster, node.address, (request.KEY, VERSION), request, answer, what)
 
     return at_coordinator(cluster, group, what, asking)

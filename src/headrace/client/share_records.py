@@ -12,7 +12,7 @@ from headrace.client.errors import check
 from headrace.client.names import several
 from headrace.client.nodes import Node, at_coordinator
 from headrace.client.offsets import TopicPartition
-from headrace.wire.primitives import Writer
+from headrace.client.own_apis import ask_own
 from headrace.wire.share_records import (
     KEY,
     VERSION,
@@ -159,14 +159,10 @@ def asked(
     cluster: Cluster, request: DescribeShareRecordsRequest, what: str
 ) -> DescribeShareRecordsResponse:
     """The answer of the group's coordinator. Raises: `BrokerError`; as `Cluster`."""
-    out = Writer()
-    request.write(out)
 
     def asking(node: Node) -> DescribeShareRecordsResponse:
-        source = cluster.exchange(node.address, KEY, VERSION, out.data, flexible=True)
-        answer = DescribeShareRecordsResponse.read(source)
-        check(answer.error_code, what, answer.error_message)
-        return answer
+        answer = DescribeShareRecordsResponse
+        return ask_own(cluster, node.address, (KEY, VERSION), request, answer, what)
 
     return at_coordinator(cluster, request.group, what, asking)
 

@@ -1,18 +1,12 @@
 """When a function is run in a child process."""
 
 import os
-import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
 
 from headrace.spark.isolation.care import Care
-
-PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
 
 
 def batch(delivery_count: int, lease: str) -> pa.RecordBatch:
@@ -50,15 +44,3 @@ def test_without_fork_there_are_no_children(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_sizes_are_read_as_spark_reads_them(given: Any, size: int) -> None:
     assert Care.of((), None, None, given).memory_bytes == size
-
-
-@pytest.mark.spark
-def test_the_page_s_functions_run(records: Callable[..., DataFrame]) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    page: dict[str, Any] = {}
-    exec(next(block for block in blocks if "isolated_udf" in block), page)
-    rows = records(b"12", b"x" * 1024)
-    sizes = page["by_batch"](rows).orderBy("offset").collect()
-    assert [row.kilobytes for row in sizes] == [2 / 1024, 1]
-    found = page["by_column"](rows).orderBy("offset").collect()
-    assert [(row.value, row.disposition) for row in found] == [(12, None), (None, "reject")]
