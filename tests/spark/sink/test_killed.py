@@ -5,7 +5,7 @@ import threading
 import pytest
 from pyspark.sql import SparkSession
 
-from brokers import Headrace, prepared
+from brokers import Headrace, running
 from headrace.client.admin import create_topic, log_ends
 from headrace.client.connection import Cluster, Patience
 from headrace.client.records import read_records
@@ -33,26 +33,23 @@ def test_a_broker_killed_in_the_middle_of_a_job_has_every_row_once(
         except BaseException as error:
             failures.append(error)
 
-    with prepared(Headrace) as broker:
-        broker.launch()
-        patience = Patience(total_s=120, first_s=0.01)
-        with Cluster(broker.servers, patience=patience) as cluster:
-            create_topic(cluster, "t", 3)
-            job = threading.Thread(target=write, args=(broker.servers,))
-            job.start()
-            for _ in range(KILLS):
-                before = sum(log_ends(cluster, "t").values())
-                while sum(log_ends(cluster, "t").values()) <= before:
-                    assert job.is_alive(), failures
-                broker.kill()
+    patience = Patience(total_s=120, first_s=0.01)
+    with running(Headrace) as broker, Cluster(broker.servers, patience=patience) as cluster:
+        create_topic(cluster, "t", 3)
+        job = threading.Thread(target=write, args=(broker.servers,), daemon=True)
+        job.start()
+        for _ in range(KILLS):
+            before = sum(log_ends(cluster, "t").values())
+            while sum(log_ends(cluster, "t").values()) <= before:
                 assert job.is_alive(), failures
-                broker.launch()
-            job.join()
-            assert not failures
-            found = [
-                [int(one.value or b"") for one in read_records(cluster, "t", at)] for at in range(3)
-            ]
-        broker.stop()
+            broker.kill()
+            assert job.is_alive(), failures
+            broker.launch()
+        job.join()
+        assert not failures
+        found = [
+            [int(one.value or b"") for one in read_records(cluster, "t", at)] for at in range(3)
+        ]
     assert sorted(number for part in found for number in part) == list(range(COUNT))
     for part in found:
         halves = [[n for n in part if (n < COUNT // 2) == first] for first in (True, False)]
