@@ -22,7 +22,7 @@ def test_a_broker_killed_in_the_middle_of_a_job_has_every_row_once(
     rows = spark.range(0, COUNT, 1, 2).selectExpr(
         "CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value"
     )
-    failures: list[BaseException] = []
+    failures: list[str] = []
 
     def write(servers: str) -> None:
         writer = rows.write.format("headrace").mode("append").option("topic", "t")
@@ -31,7 +31,7 @@ def test_a_broker_killed_in_the_middle_of_a_job_has_every_row_once(
         try:
             writer.option("kafka.batch.size", "2000").save()
         except BaseException as error:
-            failures.append(error)
+            failures.append(str(error))
 
     patience = Patience(total_s=120, first_s=0.01)
     with running(Headrace) as broker, Cluster(broker.servers, patience=patience) as cluster:
