@@ -138,8 +138,8 @@ def test_a_record_that_fails_again_is_a_new_letter_that_says_so(case: Case) -> N
     assert places == [("t", 0, 5), ("t", 1, 5)]
     assert [row.reason for row in again] == ["not JSON", "not JSON"]
     assert [[one.key for one in row.headers] for row in again] == [["number"], ["number"]]
-    assert case.redrive(case.letters()).written == {"strict": 2}
     assert case.finished("strict")
+    assert case.redrive(case.letters()).written == {"strict": 2}
 
 
 def test_letters_are_read_as_a_stream(case: Case) -> None:
@@ -159,6 +159,27 @@ def test_other_records_in_the_topic_have_no_group_and_do_not_go_anywhere(case: C
     with pytest.raises(ValueError, match=r"rows without a group .* where"):
         case.redrive(case.letters())
     assert case.redrive(case.letters().where("`group` IS NOT NULL")).written == {"strict": 2}
+
+
+def test_letters_without_payload_are_not_redriven_as_empty_records(flow: Any) -> None:
+    made = Case(flow)
+    configs = {"errors.deadletterqueue.copy.record.enable": "false"}
+    set_group_configs(flow.cluster, "strict", configs)
+    flow.produce(1, "v={}")
+    made.run("strict")
+    with pytest.raises(ValueError, match=r"^1 dead letters have neither .*copy\.record\.enable"):
+        made.redrive(made.letters())
+    again = made.letters().withColumn("value", f.lit('{"v": "mended"}'))
+    assert made.redrive(again).written == {"strict": 1}
+
+
+def test_letters_are_redriven_from_a_stream_batch_by_batch(case: Case) -> None:
+    flow, told = case.flow, []
+    letters = dead_letters(flow.rows(subscribe=DLQ, includeHeaders="true"))
+    with pytest.raises(ValueError, match="the rows of a batch: call it in foreachBatch"):
+        case.redrive(letters)
+    flow.run(letters, lambda rows, _: told.append(case.redrive(rows)))
+    assert [one.written for one in told if one.written] == [{"strict": 2}]
 
 
 def test_columns_that_are_missing_are_told(flow: Any) -> None:

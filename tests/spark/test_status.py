@@ -37,6 +37,10 @@ def test_queries_are_shown_while_they_run_and_after(flow: Any, tmp_path: Path) -
     assert second["session"] == first["session"]
     assert (second["batch"], second["committed"], second["held"], second["lag"]) == (2, 1, 4, 4)
 
+    after = shown(flow, "--all", "--group", "g", "--group", "g", "--group", "nobody")
+    assert [(one["session"], one["lag"]) for one in after] == [(first["session"], 0)]
+    assert shown(flow, "--group", "nobody") == []
+
     options = {
         "kafka.bootstrap.servers": flow.servers,
         "subscribe": "t",

@@ -54,6 +54,7 @@ class SparkQuery:
 
 def list_spark_queries(cluster: Cluster, groups: Sequence[str] = ()) -> list[SparkQuery]:
     """The queries of these groups, or of all, by group. Raises: as `Cluster`."""
+    groups = tuple(dict.fromkeys(groups))
     found = [*_queues(cluster, groups), *_logs(cluster, groups)]
     return sorted(found, key=lambda one: (one.group, one.mode, one.session or ""))
 

@@ -73,17 +73,15 @@ def redrive(letters: DataFrame, *, bootstrap_servers: str, again: bool = False) 
     other group sees them. Dead letters that are there already are left, unless `again`; so a call
     that failed can be made once more. Two calls at the same time do not see each other.
 
-    Raises: ValueError for missing columns, and for rows without a group; as the sink.
+    Raises: ValueError for missing columns, a stream, and rows without a group or with nothing of
+    the record; as the sink.
     """
     _must_have(letters, _NEEDED, "dead_letters")
+    if letters.isStreaming:
+        raise ValueError("redrive takes the rows of a batch: call it in foreachBatch")
     kept = letters.persist()
     try:
-        groups = [row["group"] for row in kept.select("group").distinct().collect()]
-        if None in groups:
-            raise ValueError(
-                "rows without a group are no dead letters of a share group: leave them out with "
-                "where('`group` IS NOT NULL')"
-            )
+        groups = _groups(kept)
         topics = {group: redrive_topic(group) for group in groups}
         _create(bootstrap_servers, topics.values())
         wanted = kept
@@ -98,6 +96,26 @@ def redrive(letters: DataFrame, *, bootstrap_servers: str, again: bool = False) 
         kept.unpersist()
 
 
+def _groups(letters: DataFrame) -> list[str]:
+    """The groups that the letters are of. Raises: ValueError for letters that cannot go back."""
+    is_empty = f.col("key").isNull() & f.col("value").isNull() & (f.size("headers") <= 0)
+    found = letters.groupBy("group").agg(f.count_if(is_empty).alias("empty")).collect()
+    empty = {row["group"]: row["empty"] for row in found}
+    if None in empty:
+        raise ValueError(
+            "rows without a group are no dead letters of a share group: leave them out with "
+            "where('`group` IS NOT NULL')"
+        )
+    if count := sum(empty.values()):
+        raise ValueError(
+            f"{count} dead letters have neither key, value nor headers: their group has them "
+            "copied without payload (errors.deadletterqueue.copy.record.enable). Take these from "
+            "where the record first stood (original_topic, original_partition, original_offset), "
+            "or leave the rows out"
+        )
+    return list(empty)
+
+
 def _create(bootstrap_servers: str, topics: Iterable[str]) -> None:
     with Cluster(bootstrap_servers, client_id="headrace-spark-redrive") as cluster:
         for topic in topics:
@@ -107,7 +125,8 @@ def _create(bootstrap_servers: str, topics: Iterable[str]) -> None:
 def _there(spark: SparkSession, bootstrap_servers: str, topics: Iterable[str]) -> DataFrame:
     """The dead letters that were redriven before."""
     reader = spark.read.format("headrace").option("kafka.bootstrap.servers", bootstrap_servers)
-    found = reader.option("subscribe", ",".join(topics)).option("includeHeaders", "true").load()
+    reader = reader.option("includeHeaders", "true").option("columns", "headers")
+    found = reader.option("subscribe", ",".join(topics)).load()
     return found.select(_said(_BACK + "letter").alias("letter")).distinct()
 
 

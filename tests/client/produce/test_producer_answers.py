@@ -3,20 +3,21 @@
 import logging
 import struct
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, Unreachable
-from headrace.client.produce.producer import Producer
+from headrace.client.produce.producer import Limits, Producer, RecordTooLarge
 from headrace.wire.batches import BatchHeader, read_header
 from headrace.wire.codec import encode_response
 from headrace.wire.primitives import Reader, Writer
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
 NOT_LEADER, OUT_OF_ORDER, DUPLICATE, FENCED, UNKNOWN_PRODUCER = 6, 45, 46, 47, 59
-NOT_ENOUGH_REPLICAS = 19
+NOT_ENOUGH_REPLICAS, TOO_LARGE = 19, 10
 
 
 class Script:
@@ -126,3 +127,26 @@ def test_patience_ends(producing: Script, cluster: Cluster) -> None:
     producing.then = NOT_LEADER
     with pytest.raises(Unreachable, match=r"writing to t: gave up after .*NOT_LEADER"):
         Producer(cluster).write("t", rows(1))
+
+
+def test_patience_is_for_what_is_on_its_way_and_not_for_what_is_written(
+    producing: Script, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 3600.0 * min(3, len(producing.sent)))
+    monkeypatch.setattr("headrace.client.connection.time", clock)
+    producing.codes = [0, 0, 0, NOT_LEADER]
+    Producer(cluster, limits=Limits(batch=100)).write("t", rows(40))
+    again, *_ = [one.record_count for one in producing.sent[3:]]
+    assert sum(one.record_count for one in producing.sent) == 40 + again
+
+
+def test_what_a_write_that_failed_left_does_not_swallow_the_next_one(
+    producing: Script, cluster: Cluster
+) -> None:
+    producing.codes = [0, TOO_LARGE]
+    producer = Producer(cluster)
+    producer.write("t", rows(1))
+    with pytest.raises(RecordTooLarge):
+        producer.write("t", rows(1))
+    producer.write("t", rows(1))
+    assert producing.told == [(1001, 0, 1), (1001, 1, 1), (1002, 0, 1)]

@@ -35,6 +35,7 @@ def schema(ddl: str) -> StructType:
         ("value string, timestamp timestamp", DATED),
         ("value string, topic int", TO_T),  # the option wins, the column is not looked at
         ("value string, headers string", NO_HEADERS),
+        ("value string, timestamp int, timestamp int, topic int, topic int", TO_T),
     ],
 )
 def test_what_a_record_can_hold_is_taken(
@@ -65,6 +66,7 @@ def test_what_a_record_can_hold_is_taken(
         ),
         ("value string", DATED, "there is no column 'timestamp'"),
         ("value string, timestamp bigint", DATED, "timestamp must be a TIMESTAMP"),
+        ("value string, key string, key binary", TO_T, "the rows have several columns 'key'"),
     ],
 )
 def test_the_rest_is_refused(

@@ -10,8 +10,12 @@ import pytest
 from confluent_kafka import Consumer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 import headrace
+from headrace.spark.tables.options import TableOptions
+from headrace.spark.tables.reader import reader_of, schema_of
 
 Table = Callable[..., DataFrame]
 Asked = Callable[..., SimpleNamespace]
@@ -231,6 +235,8 @@ def test_tables_join(table: Table, clerk: Consumer) -> None:
         ({"name": "nonsense"}, "there are groups, members, offsets"),
         ({"name": "groups", "subscribe": "orders"}, "unless options 'group' and 'topic' name some"),
         ({"name": "groups", "group": " , "}, "give names, separated by commas"),
+        ({"name": "groups", "topic": "orders"}, "'topic' is not for the table 'groups'"),
+        ({"name": "members", "topic": "orders"}, "'topic' is not for the table 'members'"),
         ({"name": "groups", "retryTimeout": "1"}, "did you mean 'retryTimeoutMs'"),
     ],
 )
@@ -266,3 +272,18 @@ def test_records_are_filtered_too_where_the_session_pushes_filters(
     ):
         assert rows.where(condition).count() == count, condition
     assert rows.count() == 20
+
+
+def test_lines_of_a_table_are_shown_where_it_is_read(
+    spark: SparkSession, world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels: list[str] = []
+    monkeypatch.setattr("headrace.spark.tables.reader.show", levels.append)
+    options = TableOptions.parse(
+        {"kafka.bootstrap.servers": world.servers, "table": "offsets", "logLevel": "info"}
+    )
+    schema = StructType.fromDDL(schema_of(options))
+    assert isinstance(schema, StructType)
+    found = list(reader_of(options, schema).read(InputPartition(0)))
+    assert sum(batch.num_rows for batch in found) >= 4
+    assert levels == ["INFO"]

@@ -63,6 +63,9 @@ class Limits:
 class Producer:
     """Writes rows to topics; not safe for use by several threads.
 
+    A write that raised may have been written in part. The next one begins as another producer: a
+    broker must not take its records for the repetition of those.
+
     Raises: as `Cluster` from every method that writes.
     """
 
@@ -105,7 +108,13 @@ class Producer:
             _Parcel(part, self._line((topic, partition)), now_ms, self._codec)
             for partition, part in _split(rows, chosen)
         ]
-        self._cluster.retrying(f"writing to {topic}", lambda: self._deliver(parcels))
+        try:
+            while pending := [one for one in parcels if one.batch() is not None]:
+                self._send(topic, pending)
+        except BaseException:
+            self._identity = None
+            self._lines.clear()
+            raise
 
     def _count(self, topic: str) -> int:
         if topic not in self._counts:
@@ -121,13 +130,18 @@ class Producer:
             self._lines[place] = _Line(place, self._identity, batch_max)
         return self._lines[place]
 
-    def _deliver(self, parcels: list["_Parcel"]) -> None:
-        """One attempt: whatever is not written yet. Raises: what is to be tried again, last."""
-        while pending := {one.line.place: one for one in parcels if one.batch() is not None}:
+    def _send(self, topic: str, parcels: list["_Parcel"]) -> None:
+        """Write the next batch of each parcel; patience is for these, and begins anew behind them.
+
+        Raises: as `write`.
+        """
+        unsettled = {one.line.place: one for one in parcels}
+
+        def attempt() -> None:
             postponed: BrokerError | None = None
-            for leader, places in self._requests(pending):
+            for leader, places in self._requests(unsettled):
                 body = messages.request(
-                    {place: _bytes(pending[place]) for place in places}, self._timeout_ms
+                    {place: _bytes(unsettled[place]) for place in places}, self._timeout_ms
                 )
                 source = self._cluster.exchange(
                     leader,
@@ -138,9 +152,14 @@ class Producer:
                     wait_s=self._timeout_ms / 1000,
                 )
                 for place, outcome in messages.answer(source, places).items():
-                    postponed = self._settle(pending[place], outcome) or postponed
+                    error = self._settle(unsettled[place], outcome)
+                    if error is None:
+                        del unsettled[place]
+                    postponed = error or postponed
             if postponed is not None:
                 raise postponed
+
+        self._cluster.retrying(f"writing to {topic}", attempt)
 
     def _requests(
         self, pending: dict[TopicPartition, "_Parcel"]

@@ -26,7 +26,12 @@ _HEADERS = "array<struct<key: string, value: binary>>"
 
 
 def check(schema: StructType, options: SinkOptions) -> None:
-    """Raises: `OptionError` for a column that is missing or of a type that no record has."""
+    """Raises: `OptionError` for a column that is missing, there twice, or of a wrong type."""
+    for name in (*_of_records(options), *(["topic"] if options.topic is None else [])):
+        if schema.names.count(name) > 1:
+            raise OptionError(
+                f"the rows have several columns {name!r}: drop or rename all but one of them"
+            )
     if options.topic is None:
         if "topic" not in schema.names:
             raise OptionError(
@@ -58,10 +63,7 @@ def by_topic(rows: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, 
 
     Raises: ValueError for a row without a topic.
     """
-    names = ["key", "value", "partition"]
-    names += ["headers"] if options.include_headers else []
-    names += ["timestamp"] if options.include_timestamp else []
-    records = rows.select([name for name in names if name in rows.schema.names])
+    records = rows.select([name for name in _of_records(options) if name in rows.schema.names])
     if options.topic is not None:
         yield options.topic, records
         return
@@ -74,6 +76,14 @@ def by_topic(rows: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, 
     found = pc.unique(topics).to_pylist()
     for topic in found:
         yield topic, records if len(found) == 1 else records.filter(pc.equal(topics, topic))
+
+
+def _of_records(options: SinkOptions) -> list[str]:
+    """The columns that records are made of."""
+    names = ["key", "value", "partition"]
+    names += ["headers"] if options.include_headers else []
+    names += ["timestamp"] if options.include_timestamp else []
+    return names
 
 
 def _typed(

@@ -7,6 +7,7 @@ from typing import Self
 from headrace.spark.options import (
     CONNECT_SPELLINGS,
     ConnectOptions,
+    OptionError,
     Spelling,
     flag,
     parsed,
@@ -15,6 +16,7 @@ from headrace.spark.options import (
 
 NAMES = ("groups", "members", "offsets", "share_partitions", "in_flight", "dead_letters")
 _OPTION = "table"
+_WITHOUT_TOPICS = ("groups", "members")
 _FILTER = "a table has all groups and topics unless options 'group' and 'topic' name some"
 
 
@@ -39,7 +41,13 @@ class TableOptions(ConnectOptions):
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
         """The options in `given`, in any case. Raises: `OptionError`, one line with the remedy."""
-        return cls(**parsed(given, _SPELLINGS, _ELSEWHERE))
+        options = cls(**parsed(given, _SPELLINGS, _ELSEWHERE))
+        if options.topics is not None and options.table in _WITHOUT_TOPICS:
+            raise OptionError(
+                f"option 'topic' is not for the table {options.table!r}, whose rows are of no one "
+                "topic: leave it out, and filter the rows"
+            )
+        return options
 
 
 def _table(text: str) -> str:

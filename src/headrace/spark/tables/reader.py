@@ -9,6 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headrace.client.connection import Cluster
+from headrace.spark.log_lines import show
 from headrace.spark.options import connect
 from headrace.spark.tables import dead_letters, groups, offsets, share
 from headrace.spark.tables.names import Row
@@ -44,6 +45,7 @@ class TableReader(DataSourceReader):
         self._wanted = Wanted(options.groups, options.topics)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        show(self._options.log_level)
         target = to_arrow_schema(self._schema, timezone="UTC")
         count = 0
         with connect(self._options) as cluster:
