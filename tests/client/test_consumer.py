@@ -99,7 +99,8 @@ def values(messages: list[Message]) -> list[str]:
 
 def errors(messages: list[Message]) -> list[int]:
     """The partitions of the positions that are refused."""
-    assert {one.error().code() for one in messages} == {KafkaError._AUTO_OFFSET_RESET}  # type: ignore[union-attr]
+    told = [one.error() for one in messages]
+    assert {one and one.code() for one in told} == {KafkaError._AUTO_OFFSET_RESET}
     return sorted(one.partition() or 0 for one in messages)
 
 
