@@ -6,7 +6,14 @@ from itertools import count
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
 import headrace
 from headrace.client import consumer as module
@@ -48,8 +55,8 @@ class Rig:
         own = {"bootstrap.servers": self.servers, "group.id": self.group}
         return headrace.Consumer({**own, **settings}, **more)
 
-    def place(self, partition: int, *offset: int) -> TopicPartition:
-        return TopicPartition(self.topic, partition, *offset)
+    def place(self, partition: int, offset: int = OFFSET_INVALID) -> TopicPartition:
+        return TopicPartition(self.topic, partition, offset)
 
     def marks(self) -> list[str]:
         """The metadata of the group's offsets, without the C end of it."""
@@ -90,9 +97,10 @@ def values(messages: list[Message]) -> list[str]:
     return [(one.value() or b"").decode() for one in messages]
 
 
-def errors(messages: list[Message]) -> list[int | None]:
+def errors(messages: list[Message]) -> list[int]:
     """The partitions of the positions that are refused."""
-    assert {one.error().code() for one in messages} == {KafkaError._AUTO_OFFSET_RESET}  # type: ignore[union-attr]
+    told = [one.error() for one in messages]
+    assert {one and one.code() for one in told} == {KafkaError._AUTO_OFFSET_RESET}
     return sorted(one.partition() or 0 for one in messages)
 
 

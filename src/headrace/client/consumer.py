@@ -216,7 +216,8 @@ class Consumer(StockConsumer):
     ) -> Any:
         """As confluent-kafka's."""
         message, offsets = self._to_commit(message, offsets)
-        return super().commit(message, offsets, *args, **kwargs)
+        stock: Callable[..., Any] = super().commit
+        return stock(message, offsets, *args, **kwargs)
 
     def store_offsets(
         self, message: Message | None = None, offsets: list[TopicPartition] | None = None
