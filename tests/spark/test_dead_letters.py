@@ -174,7 +174,8 @@ def test_letters_without_payload_are_not_redriven_as_empty_records(flow: Any) ->
 
 
 def test_letters_are_redriven_from_a_stream_batch_by_batch(case: Case) -> None:
-    flow, told = case.flow, []
+    flow = case.flow
+    told: list[Any] = []
     letters = dead_letters(flow.rows(subscribe=DLQ, includeHeaders="true"))
     with pytest.raises(ValueError, match="the rows of a batch: call it in foreachBatch"):
         case.redrive(letters)
