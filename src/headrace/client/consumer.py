@@ -22,16 +22,16 @@ from confluent_kafka import (
 )
 from confluent_kafka import Consumer as StockConsumer
 
-from headrace.client.group_start import marked, started, unmarked
+from headrace.client.group_start import started
+from headrace.client.marking import MarkingConsumer
 from headrace.client.positions import (
     EARLIEST,
     LATEST,
     all_partitions,
-    behind,
     checked,
+    inquirer,
     offsets_at,
     were_added,
-    with_metadata,
 )
 from headrace.client.reset_settings import (
     OUT_OF_RANGE,
@@ -53,7 +53,7 @@ Place = tuple[str, int]
 Assigned = Callable[[Any, list[TopicPartition]], Any]
 
 
-class Consumer(StockConsumer):
+class Consumer(MarkingConsumer):
     """A drop-in for `confluent_kafka.Consumer` with two settings that know more values.
 
     `auto.offset.reset`: none, earliest, latest, earliest_on_start, latest_on_start, safe_latest.
@@ -71,7 +71,6 @@ class Consumer(StockConsumer):
             Strategy.NONE, Strategy.EARLIEST, Strategy.LATEST,
         }  # fmt: skip
         native = "error" if self._decides or self._strategy is Strategy.NONE else self._strategy
-        self._group = given.get("group.id", "")
         self._marks = self._strategy is Strategy.SAFE_LATEST
         self._stores = self._marks and is_on(given.get("enable.auto.offset.store", True))
         if self._stores:
@@ -83,7 +82,6 @@ class Consumer(StockConsumer):
         self._is_subscribed = False
         self._is_closing = False
         self._was_assigned = False  # by the application, in its own callback
-        self._since: WallMs | None = None
         self._starts: dict[Place, int] = {}
         self._paused: set[Place] = set()
         self._sought: dict[Place, tuple[int, int]] = {}  # position then, and where it was sought
@@ -92,7 +90,10 @@ class Consumer(StockConsumer):
         self._look_at = 0.0
         if self._decides or asked is not None:
             given[STRATEGY] = str(native)
-        super().__init__(given)
+        self._is_called_back = False
+        self._config = given
+        self._inquirer: StockConsumer | None = None
+        super().__init__(given, is_marking=self._marks)
 
     # ---- assignment
 
@@ -109,11 +110,14 @@ class Consumer(StockConsumer):
         self._is_subscribed = True
 
         def assigned(consumer: Any, partitions: list[TopicPartition]) -> None:
-            self._was_assigned = False
-            if on_assign is not None:
-                on_assign(consumer, partitions)
-            if not self._was_assigned:
-                (self.incremental_assign if self._is_incremental else self.assign)(partitions)
+            self._was_assigned, self._is_called_back = False, True
+            try:
+                if on_assign is not None:
+                    on_assign(consumer, partitions)
+                if not self._was_assigned:
+                    (self.incremental_assign if self._is_incremental else self.assign)(partitions)
+            finally:
+                self._is_called_back = False
 
         if self._decides:
             callbacks["on_assign"] = assigned
@@ -157,6 +161,8 @@ class Consumer(StockConsumer):
         """As confluent-kafka's; what is assigned meanwhile is not read any more."""
         self._is_closing = True
         super().close()
+        if self._inquirer is not None:
+            self._inquirer.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -205,38 +211,6 @@ class Consumer(StockConsumer):
         told, self._ahead = self._ahead[:count_max], self._ahead[count_max:]
         return told
 
-    # ---- offsets
-
-    def commit(
-        self,
-        message: Message | None = None,
-        offsets: list[TopicPartition] | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """As confluent-kafka's."""
-        message, offsets = self._to_commit(message, offsets)
-        stock: Callable[..., Any] = super().commit
-        return stock(message, offsets, *args, **kwargs)
-
-    def store_offsets(
-        self, message: Message | None = None, offsets: list[TopicPartition] | None = None
-    ) -> None:
-        """As confluent-kafka's."""
-        message, offsets = self._to_commit(message, offsets)
-        super().store_offsets(message, offsets)
-
-    def committed(
-        self, partitions: list[TopicPartition], timeout: float = -1
-    ) -> list[TopicPartition]:
-        """As confluent-kafka's."""
-        found = super().committed(partitions, timeout)
-        own = [unmarked(one.metadata) for one in found]
-        return [
-            one if one.metadata == told else with_metadata(one, told)
-            for one, told in zip(found, own, strict=True)
-        ]
-
     # ---- where to begin
 
     def _positioned(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
@@ -253,13 +227,13 @@ class Consumer(StockConsumer):
             self._since = WallMs(time.time_ns() // 1_000_000)
             to_keep = [*chosen, *(one for one in found if one.offset >= 0)]
         if self._marks and to_keep:
-            self._keep(to_keep)
+            self._keep(to_keep, at_once=not self._is_called_back)
         known = {(one.topic, one.partition): one for one in [*found, *chosen]}
         return [known.get((one.topic, one.partition), one) for one in partitions]
 
     def _started(self) -> WallMs | None:
         """When the group started; None: now. Members that joined at once may each have marked."""
-        marks = started(one.metadata for one in self._commits(all_partitions(self)))
+        marks = started(one.metadata for one in self._commits(all_partitions(self._asking())))
         return min((one for one in (marks, self._since) if one is not None), default=None)
 
     def _chosen(self, missing: list[TopicPartition]) -> list[TopicPartition]:
@@ -268,12 +242,12 @@ class Consumer(StockConsumer):
             return []
         added = [False] * len(missing)
         if self._since is not None:
-            added = were_added(self, missing, self._since)
+            added = were_added(self._asking(), missing, self._since)
         resets = [decide(Missing(one), self._strategy) for one in added]
         if Reset.REFUSE in resets:
             return []
         stamps = [EARLIEST if one is Reset.TO_EARLIEST else LATEST for one in resets]
-        found = offsets_at(self, missing, stamps)
+        found = offsets_at(self._asking(), missing, stamps)
         for one, reset in zip(found, resets, strict=True):
             LOG.info(
                 "group %s: nothing is committed for %s-%d; %s, from offset %d",
@@ -283,18 +257,12 @@ class Consumer(StockConsumer):
 
     def _commits(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """What is committed, with the metadata as it is stored."""
-        return super().committed(partitions, _LOOK_S)
+        return self._asking().committed(partitions, _LOOK_S)
 
-    def _keep(self, offsets: list[TopicPartition]) -> None:
-        """Commit where the group begins, so that no start of a member is taken for the group's."""
-        try:
-            checked(super().commit(offsets=self._marked(offsets), asynchronous=False))
-        except KafkaException as error:
-            LOG.warning(
-                "group %s: when it started is not committed yet (%s); a member that joins before "
-                "the next commit may take itself for the first",
-                self._group, error,
-            )  # fmt: skip
+    def _asking(self) -> StockConsumer:
+        if self._inquirer is None:
+            self._inquirer = inquirer(self._config)
+        return self._inquirer
 
     # ---- positions outside the log
 
@@ -368,30 +336,3 @@ class Consumer(StockConsumer):
         elif position < 0:
             position = self._starts.get(place, OFFSET_STORED)
         return TopicPartition(partition.topic, partition.partition, position)
-
-    # ---- marks
-
-    def _to_commit(
-        self, message: Message | None, offsets: list[TopicPartition] | None
-    ) -> tuple[Message | None, list[TopicPartition] | None]:
-        """The same with the mark, which a message has no place for."""
-        if self._since is None or (message is not None and offsets is not None):
-            return message, offsets
-        if message is not None:
-            return None, self._marked([behind(message)])
-        return None, None if offsets is None else self._marked(offsets)
-
-    def _marked(self, offsets: list[TopicPartition]) -> list[TopicPartition]:
-        since = self._since
-        if since is None:
-            return offsets
-        return [with_metadata(one, marked(one.metadata, since)) for one in offsets]
-
-    def _store(self, messages: list[Message]) -> None:
-        """Store what was given to the application, as librdkafka does by itself."""
-        last = {(one.topic(), one.partition()): one for one in messages if one.error() is None}
-        try:
-            super().store_offsets(offsets=self._marked([behind(one) for one in last.values()]))
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError._STATE:  # the partition was revoked meanwhile
-                raise

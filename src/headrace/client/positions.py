@@ -3,7 +3,8 @@
 Raises: KafkaException, from every function that asks a broker.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
@@ -11,6 +12,19 @@ from headrace.core.types import WallMs
 
 EARLIEST, LATEST = -2, -1  # timestamps of ListOffsets
 _LOOK_S = 30.0
+_OF_MEMBERS = frozenset({
+    "error_cb", "group.instance.id", "logger", "on_commit", "statistics.interval.ms", "stats_cb",
+    "throttle_cb",
+})  # fmt: skip
+
+
+def inquirer(config: Mapping[str, Any]) -> Consumer:
+    """A consumer for questions about a member's group, which never joins.
+
+    Called back by librdkafka, a member must not ask by itself: confluent-kafka keeps one call for
+    each consumer, and ends the process when the next callback of the outer one finds none.
+    """
+    return Consumer({name: one for name, one in config.items() if name not in _OF_MEMBERS})
 
 
 def offsets_at(
