@@ -1,6 +1,7 @@
 """What the producer of columns writes to Apache Kafka and to Headrace: another client reads it."""
 
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace.client.connection import Cluster, Patience
 from headrace.client.errors import BrokerError
 from headrace.client.produce.producer import Limits, RecordTooLarge
 from headrace.client.produce.producer import Producer as ColumnProducer
+from headrace.client.topics import describe_topics
 from headrace.wire.columns import SCHEMA
 from headrace.wire.compression import Codec
 
@@ -49,6 +51,10 @@ def topic(peer: Broker, request: pytest.FixtureRequest) -> str:
     name = "".join(one if one.isalnum() else "-" for one in request.node.name)
     with Cluster(peer.servers) as cluster:
         create_topic(cluster, name, PARTITIONS)
+        deadline = time.monotonic() + 60
+        while name not in describe_topics(cluster):  # Kafka answers before its metadata has it
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
     return name
 
 

@@ -10,7 +10,7 @@ from headrace.sim.world import World
 from .planted import IN_THE_CORE, PLANTED
 
 SEEDS_MAX = 200  # the rarest shows itself in one history of a hundred
-HISTORIES_MAX = 2000
+HISTORIES_MAX = 6000
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -241,7 +241,8 @@ class Auditor:
     def withheld(self, asked: Asked, place: Place, offset: int, delay_us: int) -> None:
         """The broker let out that nobody is given a record for some time since it was asked."""
         one = self.facts((asked.group, place), offset)
-        one.withheld_until_us, one.withheld_at_us = asked.at_us + delay_us, self._now_us()
+        since_us = asked.at_us // 1000 * 1000  # the broker counts whole milliseconds
+        one.withheld_until_us, one.withheld_at_us = since_us + delay_us, self._now_us()
         one.withheld_in = asked.incarnation
 
     def may_be_finished(self, queue: Queue, offset: int, *, but: str = "") -> bool:

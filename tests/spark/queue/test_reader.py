@@ -225,9 +225,6 @@ def test_what_is_no_stream_is_told(flow: Any) -> None:
     reader = flow.spark.read.format("headrace").options(**flow.options)
     with pytest.raises(Exception, match=r"a share group is a stream: use spark.readStream"):
         reader.load().count()
-    writer = flow.spark.range(1).write.format("headrace").mode("append").options(**flow.options)
-    with pytest.raises(Exception, match="is a source: write with any Kafka client"):
-        writer.save()
 
 
 def test_wrong_options_are_told_in_one_line(flow: Any) -> None:
