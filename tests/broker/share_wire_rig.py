@@ -161,9 +161,9 @@ def acquired(answer: Any) -> list[Range]:
     ]
 
 
-def produce(wire: Any, *sizes: int, partition: int = 0, topic: str = TOPIC) -> None:
-    """One record batch of each size."""
-    built = {size: batches.build([batches.Record(0, 5, b"k", b"v")] * size) for size in sizes}
+def produce(wire: Any, *sizes: int, partition: int = 0, topic: str = TOPIC, at: int = 5) -> None:
+    """One record batch of each size, its records of the time `at`."""
+    built = {size: batches.build([batches.Record(0, at, b"k", b"v")] * size) for size in sizes}
     for size in sizes:
         data = {"index": partition, "records": built[size]}
         one = {"name": topic, "partition_data": (data,)}

@@ -238,6 +238,29 @@ def test_lock_ends_without_any_request() -> None:
     run(work)
 
 
+def test_what_ended_by_time_is_durable_before_an_answer_rests_on_it() -> None:
+    """Nobody waits for the write of a lock that ended; who comes next does."""
+
+    async def work() -> None:
+        disk = MemoryDisk()
+        shard = shard_on(disk, fsync=True, world=World(lock_ms=30), clock=SystemClock())
+        await joined(shard)
+        await acquired(shard, 0, 9)
+        was_durable, appends = shard.is_durable, shard.appends
+
+        async def written() -> None:
+            while shard.appends == appends:  # noqa: ASYNC110  # there is no event to wait for
+                await asyncio.sleep(0.001)
+
+        await asyncio.wait_for(written(), 10)
+        assert (was_durable, shard.is_durable) == (True, False)
+        await shard.durable()
+        disk.crash(0.0)
+        assert runs(shard_on(disk, fsync=True)) == [("0-9", "AVAILABLE", 1)]
+
+    run(work)
+
+
 def test_record_from_the_future_stops_the_start() -> None:
     async def work() -> None:
         disk = MemoryDisk()

@@ -222,7 +222,7 @@ M = MemberId("m")
 
 def lock(first: int, last: int, since: int | None = 1, key: ShareKey = KEY) -> Acquired:
     wall = None if since is None else WallMs(since)
-    return Acquired(key, Span(first, last), 1, M, MonoMs(9), since=wall)
+    return Acquired(key, [(first, last)], 1, M, MonoMs(9), since=wall)
 
 
 def settled(state: State, ended: Ended, reason: str | None = None, last: int = 2) -> Settled:

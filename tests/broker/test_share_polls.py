@@ -35,6 +35,7 @@ class Broker(Inside):
         self.dispatcher = Dispatcher(self.services)
         self.topic_id = uuid4()
         self.epochs = {"a": 0, "b": 0, "c": 0}
+        self.responses: list[Any] = []  # of the dispatcher, to each fetch
 
     async def start(self) -> None:
         await super().start()
@@ -87,8 +88,8 @@ class Broker(Inside):
         self.epochs[member] += 1
         frame = bytearray(struct.pack(">hhih", FETCH, 2, 1, -1) + b"\0" + body)
         peer = Peer(ord(member) if connection is None else connection, "there", 1)
-        response = self.dispatcher.respond(frame, peer)
-        return asyncio.ensure_future(self._partition(response))
+        self.responses.append(self.dispatcher.respond(frame, peer))
+        return asyncio.ensure_future(self._partition(self.responses[-1]))
 
     async def until_waiting(self, count: int) -> None:
         """Let the loop turn until so many polls wait."""
@@ -165,6 +166,24 @@ def test_what_is_decided_in_one_turn_shares_a_write() -> None:
         assert [one.acknowledge_error_code for one in answers] == [0, 0, 0]
         assert [len(acquired(one)) for one in answers] == [20, 20, 20]
         assert (shard.appends - appends, shard.records - records) == (1, 3)
+
+    run(work)
+
+
+def test_an_acquisition_alone_waits_for_no_write_but_for_those_before_it() -> None:
+    """It is not journaled; what others decided in the same turn it may rest on."""
+
+    async def work(broker: Broker) -> None:
+        assert acquired(await broker.fetch("a", records=20)) == list(range(20))
+        shard = broker.services.shares.shard("g")
+        appends = shard.appends
+        assert acquired(await broker.fetch("b", records=20)) == list(range(20, 40))
+        settles = broker.fetch("a", range(20), records=0)
+        behind = broker.fetch("b", records=20)
+        assert [type(one) for one in broker.responses] == [list, list, Pending, Pending]
+        assert (await settles).acknowledge_error_code == 0
+        assert acquired(await behind) == list(range(40, 60))
+        assert shard.appends == appends + 1
 
     run(work)
 

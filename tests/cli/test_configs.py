@@ -129,3 +129,23 @@ def test_a_start_by_duration_is_iso_8601(configs: Command) -> None:
     refused = alter("by_duration:1h")
     assert refused.code == 1
     assert "write the duration as ISO 8601 does, e.g. by_duration:P7D" in refused.err
+
+
+def test_a_reset_policy_is_turned_on_and_off_by_one_command(configs: Command) -> None:
+    """As docs/reset.md has it; a wrong value is refused with those that are allowed."""
+    work = ("--entity-type", "groups", "--entity-name", "work")
+    other = "offset.reset.strategy.offset-out-of-range"
+    added = f"auto.offset.reset=safe_latest,{other}=nearest"
+    assert configs("--alter", *work, "--add-config", added).code == 0
+    shown = json.loads(configs("--describe", *work, "--json").text)["configs"]
+    found = {one["name"]: one["value"] for one in shown}
+    assert found == {"auto.offset.reset": "safe_latest", other: "nearest"}
+    for wrong, allowed in (
+        ("auto.offset.reset=nearest", "latest_on_start, safe_latest"),
+        (f"{other}=safe", "none, nearest"),
+    ):
+        refused = configs("--alter", *work, "--add-config", wrong)
+        assert (refused.code, refused.err.count("\n")) == (1, 1)
+        assert allowed in refused.err
+    assert configs("--alter", *work, "--delete-config", f"auto.offset.reset,{other}").code == 0
+    assert json.loads(configs("--describe", *work, "--json").text)["configs"] == []

@@ -12,11 +12,12 @@ from confluent_kafka import Producer
 
 import headrace
 from headrace.cli.offsets_journal import Progress
+from headrace.client.configs import set_group_configs
 from headrace.client.connection import Cluster
 from headrace.client.group_offsets import alter_group_offsets, delete_group_offsets
 from headrace.client.groups import delete_groups
 from headrace.client.records import read_records
-from headrace.client.topics import create_topic, delete_topic
+from headrace.client.topics import add_partitions, create_topic, delete_topic
 from headrace.log.group_history import GroupRecords
 from headrace.wire.batches import CorruptBatch, Record
 
@@ -70,6 +71,28 @@ def test_every_cause_is_told_with_who_asked(member: Any, history: Command) -> No
     assert (found[0]["complete"], found[0]["complete_since"]) == (True, None)
     assert [one["member_id"] for one in found[1]["members"]] == [told.split()[0]]
     assert (found[3]["cause"], found[3]["by"]) == ("group deletion", client)
+
+
+def test_what_a_reset_policy_seeded_is_told_with_the_rule(member: Any, history: Command) -> None:
+    cluster, told = member.cluster, "tester /127.0.0.1"
+    set_group_configs(cluster, "g", {"auto.offset.reset": "safe_latest"})
+    set_group_configs(cluster, "g", {"offset.reset.strategy.offset-out-of-range": "nearest"})
+    member.join("orders")
+    asked = {"group_id": "g", "topics": ({"name": "orders", "partition_indexes": (0,)},)}
+    fields = {"groups": (asked,), "require_stable": True}
+    assert cluster.ask(9, 8, fields).groups[0].topics[0].partitions[0].committed_offset == 0
+    add_partitions(cluster, "orders", 2)
+    member.commit("orders", 5)
+    assert cluster.ask(9, 8, fields).groups[0].topics[0].partitions[0].committed_offset == 0
+    by_member = f"{member.id} /127.0.0.1"
+    assert moves(history("g", "--json")) == [
+        ("orders", None, 0, "seeded", f"safe_latest: new partition ({told})", 0),
+        ("orders", None, 0, "seeded", "safe_latest: new partition", 0),
+        ("orders", 0, 5, "commit", by_member, 0),
+        ("orders", 5, 0, "seeded", f"nearest: outside the log ({told})", 5),
+    ]
+    row = history("g").text.splitlines()[-1].split()
+    assert row[1:7] == ["orders", "0", "5", "0", "seeded", "nearest:"]
 
 
 def test_expiry_is_told(acting: Acting, offline: Command) -> None:

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli.main import app
+from headrace.client import consumer
 from headrace.core.share_partition import SharePartition
 
 
@@ -16,6 +17,27 @@ def test_seeds_and_histories_end_with_one_line() -> None:
     assert (told["seeds"], told["histories"], told["failures"]) == (3, 20, 0)
     assert told["events"] > 30
     assert told["faults"] > 0
+
+
+def test_topics_that_grow_are_another_world() -> None:
+    done = CliRunner().invoke(app, ["sim", "--world", "growth", "--seeds", "4", "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output.splitlines()[-1])
+    assert (told["seeds"], told["failures"]) == (4, 0)
+    assert told["lost"] > 0
+    again = CliRunner().invoke(app, ["sim", "--world", "growth", "--seed", "0"])
+    for decider in ("safe_latest", "policy", "latest"):
+        assert f"---- {decider}\n" in again.output
+    assert " meters-1 is made, " in again.output
+    assert again.output.splitlines()[-1].endswith(", 0 failures")
+
+
+def test_a_failure_in_it_is_told_with_its_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer, "were_added", lambda *_: [False] * len(_[1]))
+    done = CliRunner().invoke(app, ["sim", "--world", "growth", "--seeds", "5"])
+    assert done.exit_code == 1
+    assert "which came after the start, were skipped" in done.output
+    assert "replay it: headrace sim --world growth --seed " in done.output
 
 
 def test_time_can_be_the_limit() -> None:

@@ -30,3 +30,9 @@ def test_the_earliest_mark_of_a_group_counts() -> None:
 def test_what_only_looks_like_a_mark() -> None:
     assert started(["headrace.group.started=", "headrace.group.started=1 and more"]) is None
     assert unmarked("see headrace.group.started=1") == "see headrace.group.started=1"
+
+
+def test_librdkafka_ends_a_mark_as_c_does() -> None:
+    sent = marked("mine", WallMs(5)) + "\0"
+    assert started([sent]) == 5
+    assert unmarked(sent) == unmarked("mine\0") == "mine"

@@ -31,6 +31,7 @@ from headrace.core.group_words import (
     DeleteOffsets,
     Expire,
     Expired,
+    Extent,
     ForgetOffsets,
     Join,
     Leave,
@@ -39,7 +40,9 @@ from headrace.core.group_words import (
     Look,
     Offset,
     Phase,
+    ResetPolicy,
     RestartSessions,
+    Seed,
     Sync,
     Ticket,
 )
@@ -80,6 +83,7 @@ class GroupDriver:
         self.limits = Limits(**limits)
         self.share_groups: set[str] = set()
         self.retention: dict[str, int] = {}  # minutes, of groups with a retention of their own
+        self.policies: dict[str, ResetPolicy] = {}
         self.shard, self.codec = GroupShard(self), GroupJournal()
         self.journal: list[Entry] = []
         self.mono = 0
@@ -108,6 +112,9 @@ class GroupDriver:
 
     def retention_minutes(self, group: str) -> int:
         return self.retention.get(group, 60)
+
+    def reset_policy(self, group: str) -> ResetPolicy | None:
+        return self.policies.get(group)
 
     @property
     def now(self) -> Now:
@@ -191,6 +198,23 @@ class GroupDriver:
         if isinstance(answer, Refused):
             return answer.why
         return [None if refused is None else refused.why for refused in answer]
+
+    def seed(self, *extents: Extent, group: str = "g", added: bool = False, by: str = "") -> int:
+        """How many offsets a group's policy committed; topics that are not known are made."""
+        for one in extents:
+            self.topics.setdefault(one.topic, TopicView(one.topic_id, one.partition + 1))
+        count = self.do(Seed(group, extents, added, by))
+        assert isinstance(count, int)
+        return count
+
+    def committed(self, group: str = "g") -> dict[tuple[str, int], int]:
+        """What a group has committed; live and journal agree on it."""
+        found = [
+            {(topic, index): one.offset for topic, index, one in shard.offsets.get(group, ())}
+            for shard in (self.shard, self.rebuilt())
+        ]
+        assert found[0] == found[1]
+        return found[0]
 
     def expire(self, *groups: str) -> Expired:
         """One look at some groups, or at all that there are."""

@@ -31,7 +31,7 @@ class LeaseRig(ShardRig):
 
     def other_takes(self, key: ShareKey, first: int, last: int) -> list[Span]:
         command = Acquire(MemberId("other"), [Span(first, last)], 1000, 1000, exact=True)
-        return [event.span for event in self.ask(On(key, command))]
+        return [Span(*bounds) for event in self.ask(On(key, command)) for bounds in event.spans]
 
     def state(self, key: ShareKey = P0) -> str:
         partition = self.shard.partitions[key]

@@ -54,7 +54,8 @@ class Driver:
         )
         answer = self.run(command)
         assert isinstance(answer, list)
-        return [event.span for event in answer if isinstance(event, Acquired)]
+        taken = [event for event in answer if isinstance(event, Acquired)]
+        return [Span(*bounds) for event in taken for bounds in event.spans]
 
     def say(
         self, verdict: Verdict, first: int, last: int, member: str = "member"

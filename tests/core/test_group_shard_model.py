@@ -34,6 +34,7 @@ from headrace.core.group_words import (
     Limits,
     Look,
     Offset,
+    ResetPolicy,
     RestartSessions,
     Snapshot,
     Sync,
@@ -76,6 +77,9 @@ class Groups(RuleBasedStateMachine):
 
     def retention_minutes(self, group: str) -> int:
         return 60
+
+    def reset_policy(self, group: str) -> ResetPolicy | None:
+        return None
 
     # Of groups of the new protocol, which are not met here.
     consumer_limits = ConsumerLimits(ASSIGNORS)

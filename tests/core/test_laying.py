@@ -29,9 +29,23 @@ SETTLED = st.builds(
 )
 
 
+TAKEN = st.builds(
+    lambda starts, deliveries: Acquired(
+        KEY,
+        [(first, first) for first in sorted(starts)],
+        deliveries,
+        MemberId("bob"),
+        MonoMs(2000),
+        stored=deliveries - 1,
+    ),
+    st.sets(st.integers(1, END + 2), min_size=1, max_size=6),
+    st.integers(1, 2),
+)
+
+
 def acquired() -> SharePartition:
     share = SharePartition(KEY, 0)
-    share.apply(Acquired(KEY, Span(0, END - 1), 1, MemberId("ann"), MonoMs(1000)))
+    share.apply(Acquired(KEY, [(0, END - 1)], 1, MemberId("ann"), MonoMs(1000)))
     return share
 
 
@@ -48,6 +62,24 @@ def test_many_events_at_once_are_the_same_one_by_one(events: list[Event]) -> Non
         one_by_one.apply(event)
     assert told(at_once) == told(one_by_one)
     assert at_once.runs.records == one_by_one.runs.records
+
+
+@given(st.lists(SETTLED | TAKEN, max_size=12))
+def test_an_acquisition_of_many_ranges_is_one_of_each(events: list[Event]) -> None:
+    """Also of ranges that touch, that were laid just before, and that lie beyond all others."""
+    at_once, one_by_one = acquired(), acquired()
+    at_once.apply_all(events)
+    for event in events:
+        if isinstance(event, Acquired):
+            for bounds in event.spans:
+                one_by_one.apply(event._replace(spans=[bounds]))
+        else:
+            one_by_one.apply(event)
+    assert told(at_once) == told(one_by_one)
+    kinds = [[(run.span, run.status.key) for run in one.runs] for one in (at_once, one_by_one)]
+    assert kinds[0] == kinds[1]
+    assert at_once.runs.records == one_by_one.runs.records
+    assert at_once.next_deadline() == one_by_one.next_deadline()
 
 
 @pytest.mark.parametrize("count", [0, 1, CHUNK_RUNS, CHUNK_RUNS + 1, 10 * CHUNK_RUNS])

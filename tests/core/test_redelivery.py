@@ -33,9 +33,10 @@ class Consumer:
         )
         events = self.share.run(command)
         return [
-            (event.span.first, event.span.last, event.deliveries)
+            (first, last, event.deliveries)
             for event in events
             if isinstance(event, Acquired)
+            for first, last in event.spans
         ]
 
     def release_all(self, size: int) -> list[list[Seen]]:
@@ -102,6 +103,25 @@ def test_the_limit_of_records_counts_too(drive: Callable[..., Any]) -> None:
         consumer.share.say(Verdict.RELEASE, 0, 15)
     consumer.records_max = 3
     assert consumer.poll(16) == [(0, 2, 4)]
+
+
+def test_ranges_that_are_alike_are_acquired_together(drive: Callable[..., Any]) -> None:
+    """One event of each stretch of them; those that come near the limit are lots of their own."""
+    share = drive(policy=Policy(delivery_limit=6))
+    asked = Acquire(MEMBER, [Span(0, 19)], 20, 20, exact=True, isolate=True)
+    share.run(asked)
+    for at in range(0, 20, 2):
+        share.say(Verdict.RELEASE, at, at)
+    for at in (8, 10):
+        share.fetch(at, at)
+        share.say(Verdict.RELEASE, at, at)
+    events = [(one.spans, one.deliveries, one.lot) for one in share.run(asked)]
+    assert events == [
+        ([(0, 0), (2, 2), (4, 4), (6, 6)], 2, None),
+        ([(8, 8)], 3, Span(8, 8)),
+        ([(10, 10)], 3, Span(10, 10)),
+        ([(12, 12), (14, 14), (16, 16), (18, 18)], 2, None),
+    ]
 
 
 def test_the_last_chance_is_alone(drive: Callable[..., Any]) -> None:
@@ -194,19 +214,18 @@ def test_everything_is_finished_within_the_limit(
             break
         share.apply_all(events)
         given_now = [event for event in events if isinstance(event, Acquired)]
-        assert sum(len(event.span) for event in given_now) <= records_max
+        assert sum(event.records for event in given_now) <= records_max
         late = [event for event in given_now if event.deliveries > shrinks_from(limit)]
         assert not late or len({event.lot for event in given_now}) == 1
-        for index, event in enumerate(given_now):
-            for offset in event.span:
+        spans = [(event, Span(*bounds)) for event in given_now for bounds in event.spans]
+        for index, (event, span) in enumerate(spans):
+            for offset in span:
                 deliveries[offset] += 1
                 assert deliveries[offset] == event.deliveries <= limit
-            status = share.runs.at(event.span.first)
+            status = share.runs.at(span.first)
             assert status is not None
             assert status.state is State.ACQUIRED
             verdict = said[(turn + index) % len(said)]
-            share.apply(
-                Settling(share.key, policy, Ended.ACKNOWLEDGED)(event.span, status, verdict)
-            )
+            share.apply(Settling(share.key, policy, Ended.ACKNOWLEDGED)(span, status, verdict))
     assert share.start == size
     assert min(deliveries) >= 1

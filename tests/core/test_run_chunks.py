@@ -1,4 +1,4 @@
-"""Chunks of runs: what is exchanged in place is what rewriting the chunk would have made."""
+"""Chunks of runs: what is exchanged in place is what rewriting would have made; what is found."""
 
 from array import array
 from collections import Counter
@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headrace.core.run_chunks import Chunk, exchanged, rewritten
+from headrace.core.run_chunks import Chunk, exchanged, found, rewritten
 
 Piece = tuple[int, int, str]
 Moves = Counter[tuple[str, str]]
@@ -80,3 +80,25 @@ def test_a_piece_like_what_is_beside_the_chunk_is_not_exchanged() -> None:
     assert exchanged(chunk, stop, ("c", None), [(0, 1, "c")], lambda *_: None) == 0
     assert exchanged(chunk, stop, (None, "c"), [(2, 3, "c")], lambda *_: None) == 0
     assert chunk.statuses == ["a", "b"]
+
+
+@given(
+    st.integers(0, 150),
+    st.sets(st.integers(0, 150), max_size=4),
+    st.integers(0, 460),
+    st.integers(1, 12),
+)
+def test_the_runs_of_some_statuses_are_found_among_many_others(
+    others: int, at: set[int], offset: int, records: int
+) -> None:
+    """Wherever they lie, from an offset on, until they are so many records."""
+    lengths = [(3, "c" if number in at else "ab"[number % 2]) for number in range(others + 1)]
+    chunk, stop = chunk_of(lengths)
+    assume(offset < stop)
+    expected, left = list[Piece](), records
+    ends = [*chunk.firsts[1:], stop]
+    for first, end, status in zip(chunk.firsts, ends, chunk.statuses, strict=True):
+        if status == "c" and end > offset and left > 0:
+            expected.append((max(first, offset), end - 1, status))
+            left -= end - max(first, offset)
+    assert found(chunk, stop, {"c"}, offset, records) == (expected, left)

@@ -76,7 +76,7 @@ class Deliveries(RuleBasedStateMachine):
     def take(self, events: Any) -> None:
         for event in events:
             if isinstance(event, Acquired):
-                again = self.accepted & set(event.span)
+                again = {o for one in event.spans for o in Span(*one)} & self.accepted
                 assert not again, f"accepted once, delivered again: {again}"
             if isinstance(event, Settled) and event.state is State.ACKNOWLEDGED:
                 self.accepted |= set(event.span)
@@ -166,7 +166,8 @@ class Deliveries(RuleBasedStateMachine):
             return
         command = Acquire(member, [Span(first, last)], budget, WINDOW, exact=True)
         events = self.run(On(KEY, command))
-        assert [offset for event in events for offset in event.span] == self.expect_acquire(
+        taken = [Span(*bounds) for event in events for bounds in event.spans]
+        assert [offset for span in taken for offset in span] == self.expect_acquire(
             first, last, budget, member
         )
 

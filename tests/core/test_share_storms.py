@@ -39,9 +39,7 @@ class Storm(ShardRig):
         self._take([Started(KEY, 0, 0)])
         holders = (ANN, BOB)
         locked: list[Any] = [
-            Acquired(
-                KEY, Span(at, at + RECORDS_A_RUN - 1), 1, holders[at // 5 % 2], MonoMs(LOCK_MS)
-            )
+            Acquired(KEY, [(at, at + RECORDS_A_RUN - 1)], 1, holders[at // 5 % 2], MonoMs(LOCK_MS))
             for at in range(0, RECORDS, RECORDS_A_RUN)
         ]
         self.shard.apply_all(locked)
@@ -110,7 +108,7 @@ def test_locks_that_end_one_by_one_cost_what_they_are() -> None:
     storm.shard.apply_all([Settled(KEY, Span(0, RECORDS - 1), State.AVAILABLE, 1)])
     locks = 20_000
     storm.shard.apply_all(
-        [Acquired(KEY, Span(at, at), 2, ANN, MonoMs(LOCK_MS + at)) for at in range(locks)]
+        [Acquired(KEY, [(at, at)], 2, ANN, MonoMs(LOCK_MS + at)) for at in range(locks)]
     )
     for at in range(0, locks, locks // 4):
         storm.mono = LOCK_MS + at - 1
@@ -129,7 +127,7 @@ def test_locks_that_were_short_leave_nothing_behind() -> None:
     storm.shard.apply_all([Settled(KEY, Span(0, first - 1), State.AVAILABLE, 1)])
     for at in range(10_000):
         until = MonoMs(LOCK_MS + 1 + at)
-        storm.shard.apply(Acquired(KEY, Span(0, 0), 2, BOB, until))
+        storm.shard.apply(Acquired(KEY, [(0, 0)], 2, BOB, until))
         storm.shard.apply(Settled(KEY, Span(0, 0), State.AVAILABLE, 2))
     assert len(storm.shard._due) < 10
     assert storm.shard.next_deadline() == LOCK_MS
@@ -147,7 +145,8 @@ def test_a_poison_record_at_the_head_blocks_nobody(drive: Callable[..., Any]) ->
         at = share.partition.next_fetch_offset()
         batches = [Span(at, produced - 1)] if at < produced else []
         asked = Acquire(member, batches, 10, WINDOW, exact=True, isolate=True)
-        return [one.span for one in share.run(asked) if isinstance(one, Acquired)]
+        taken = [one for one in share.run(asked) if isinstance(one, Acquired)]
+        return [Span(*bounds) for one in taken for bounds in one.spans]
 
     for delivery in range(1, LIMIT + 1):
         assert share.partition.start == 0
@@ -176,8 +175,8 @@ def test_poison_that_is_released_at_once_is_given_alone_and_is_over_soon(
         polls += 1
         at = share.partition.next_fetch_offset()
         asked = Acquire(ANN, [Span(at, WINDOW - 1)], 10, WINDOW, exact=True, isolate=True)
-        for event in share.run(asked):
-            for offset in event.span:
+        for span in [Span(*bounds) for event in share.run(asked) for bounds in event.spans]:
+            for offset in span:
                 share.say(Verdict.ACCEPT if offset else Verdict.RELEASE, offset, offset, ANN)
                 accepted, poisoned = accepted + bool(offset), poisoned + (not offset)
     assert poisoned <= LIMIT

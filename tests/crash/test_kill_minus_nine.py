@@ -17,7 +17,7 @@ from headrace.demo.plan import Kill, Plan, Stage
 from headrace.demo.run import run
 
 pytestmark = pytest.mark.spark
-FLIGHTS = 2_500
+FLIGHTS = 1_500
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -25,7 +25,7 @@ def test_broker_killed_at_a_random_moment(seed: int, spark: SparkSession, tmp_pa
     rng = random.Random(seed)
     stage = rng.choices([Stage.PRODUCE, Stage.QUERY], weights=[1, 4])[0]
     kill = Kill(stage, rng.uniform(0, 0.9), rng.uniform(0, 1.0 if stage is Stage.QUERY else 0.02))
-    plan = Plan(tmp_path / "demo", flights=FLIGHTS, seed=seed, records_per_batch=600, kills=(kill,))
+    plan = Plan(tmp_path / "demo", flights=FLIGHTS, seed=seed, records_per_batch=400, kills=(kill,))
     outcome = run(plan, Console(file=StringIO()), spark)
     assert outcome.kills == 1
     assert outcome.account.complaints == ()

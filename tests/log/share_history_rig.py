@@ -238,8 +238,9 @@ class Life:
                 self.see(cell, What.NO_RECORD)
         for event in reply:
             if isinstance(event, Acquired):
-                for offset in event.span:
-                    self.give(offset, member)
+                for first, last in event.spans:
+                    for offset in range(first, last + 1):
+                        self.give(offset, member)
 
     def acknowledge(self) -> None:
         held = {o: cell for o, cell in self.cells.items() if cell.holder in _MEMBERS}

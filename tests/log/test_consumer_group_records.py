@@ -60,6 +60,7 @@ SAMPLES: list[tuple[int, ConsumerEvent, str]] = [
     (3, ConsumerGroupStored("gF", 2, 0), "0000 00000002 00"),
     (3, ConsumerGroupStored("gF", 2, -5), "0000 00000002 01 00 08 fffffffffffffffb"),
     (3, ConsumerGroupStored("gF", 2, 0, AT), f"0000 00000002 01 80e133 08 {AT_HEX}"),
+    (3, ConsumerGroupStored("gF", 2, 0, began=AT), f"0000 00000002 01 90b233 08 {AT_HEX}"),
     (
         5,
         ConsumerMemberStored("gF", PLAIN),

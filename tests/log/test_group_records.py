@@ -55,6 +55,16 @@ def test_new_group_is_written_as_kafka_writes_it() -> None:
     assert JOURNAL.events(*written(event)) == [event]
 
 
+def test_when_a_group_began_stands_in_a_tagged_field_of_version_four() -> None:
+    """Which Kafka reads, and whose tags it passes over."""
+    member = Member(MemberId("m"), None, "c", "h", 60_000, 10_000, (Candidate("p", b"r"),), b"a")
+    event = GroupStored("gF", Snapshot("x", 3, "p", MemberId("m"), AT, (member,), WallMs(AT + 1)))
+    began = f"01 90b233 08 {AT + 1:016x}"  # tag 842000
+    value = f"0004 02 78 00000003 02 70 02 6d {AT_HEX} 02 {MEMBER_PARTS[4]} {began}"
+    assert written(event) == (GROUP_KEY, bytes.fromhex(value))
+    assert JOURNAL.events(*written(event)) == [event]
+
+
 @pytest.mark.parametrize(
     ("event", "key"),
     [(OffsetDropped("gB", "ta", 0), KEY), (GroupDropped("gF"), GROUP_KEY)],

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
+from headrace.sim.loop import OUTSIDE, Halted, Livelock, VirtualLoop
 
 LIFE = 1
 
@@ -124,3 +124,35 @@ def test_time_that_passes_in_suspension_makes_timers_late(loop: VirtualLoop) -> 
     loop.suspend(20_000_000)
     loop.run_until(30_000_000)
     assert seen == [20.0]
+
+
+def test_who_blocks_has_an_answer_while_others_go_on(loop: VirtualLoop) -> None:
+    happened: list[str] = []
+
+    async def answer() -> str:
+        await asyncio.sleep(2)
+        return "answer"
+
+    def block() -> None:
+        happened.append(loop.wait(loop.spawn(OUTSIDE, answer())))
+
+    loop.call_later(1, block)
+    loop.call_later(2, happened.append, "meanwhile")
+    loop.call_later(4, happened.append, "later")
+    loop.run_until(10_000_000)
+    assert happened == ["meanwhile", "answer", "later"]
+
+
+def test_who_blocks_when_the_world_stops_is_told(loop: VirtualLoop) -> None:
+    told: list[type[Exception]] = []
+
+    def block() -> None:
+        try:
+            loop.wait(loop.create_future())
+        except Halted:
+            told.append(Halted)
+
+    loop.call_later(1, block)
+    loop.call_later(2, {}.popitem)
+    loop.run_until(10_000_000)
+    assert told == [Halted]

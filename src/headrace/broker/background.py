@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any
 
 log = logging.getLogger("headrace.broker")
@@ -19,13 +19,19 @@ class Background:
 
     def __init__(self, lost: str) -> None:
         self._lost = lost
-        self._stop = asyncio.Event()
+        self._is_stopping = False
+        self._pauses: dict[asyncio.Future[None], asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def is_stopping(self) -> bool:
         """Whether the work has to end; it looks as often as it lets the loop turn."""
-        return self._stop.is_set()
+        return self._is_stopping
+
+    @property
+    def pauses(self) -> Collection[asyncio.TimerHandle]:
+        """When the pauses under way end by themselves."""
+        return self._pauses.values()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Do `work` from now on."""
@@ -35,16 +41,27 @@ class Background:
 
     async def pause(self, pause_ms: int) -> bool:
         """Wait; False at once when the broker stops. A pause is between 10 ms and a day."""
+        if self._is_stopping:
+            return False
         pause = min(max(pause_ms, _PAUSE_MS_MIN), _PAUSE_MS_MAX)
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+        self._pauses[over] = loop.call_later(pause / 1000, _end, over)
         try:
-            await asyncio.wait_for(self._stop.wait(), pause / 1000)
-        except TimeoutError:
-            return True
-        return False
+            await over
+        finally:
+            self._pauses.pop(over).cancel()
+        return not self._is_stopping
+
+    def end_pauses(self) -> None:
+        """Go on at once, as if the pauses under way were over."""
+        for over in self._pauses:
+            _end(over)
 
     async def stop(self) -> None:
         """Tell the work to end, and return when it has."""
-        self._stop.set()
+        self._is_stopping = True
+        self.end_pauses()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -53,6 +70,11 @@ class Background:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.critical("%s", self._lost, exc_info=task.exception())
+
+
+def _end(pause: asyncio.Future[None]) -> None:
+    if not pause.done():
+        pause.set_result(None)
 
 
 _tasks: set[asyncio.Task[None]] = set()

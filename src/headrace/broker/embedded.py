@@ -109,14 +109,20 @@ class Broker:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def _run(self, started: Future[Node]) -> None:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=self._new_loop) as runner:
             runner.run(self._serve(started))
+
+    def _new_loop(self) -> asyncio.AbstractEventLoop:
+        return new_event_loop()
+
+    async def _start_node(self, config: Config, host: str, port: int) -> Node:
+        return await start_node(config, self.data_dir, host, port)
 
     async def _serve(self, started: Future[Node]) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         try:
-            node = await start_node(self._config, self.data_dir, self._host, self._port)
+            node = await self._start_node(self._config, self._host, self._port)
         except BaseException as error:
             started.set_exception(error)
             return

@@ -26,17 +26,21 @@ from headrace.core.group_words import TIME_UNKNOWN, Cause
 
 log = logging.getLogger("headrace.broker")
 
+_PLACES_TOLD = 20
 _EMPTY = "group %s has no members left; its offsets stay for offsets.retention.minutes"
 
 
 def tell(events: Sequence[Event]) -> None:
     """A listener of shards: events were decided and applied."""
     moved: Counter[tuple[str, Cause, str]] = Counter()
+    seeded: dict[tuple[str, str, str], list[OffsetCommitted]] = {}
     for event in events:
         match event:
             case OffsetCommitted():
                 if event.cause is Cause.RESET:
                     moved[event.group, event.cause, event.by] += 1
+                elif event.cause is Cause.SEEDED:
+                    seeded.setdefault((event.group, event.topic, event.by), []).append(event)
             case OffsetDropped():
                 if event.cause is Cause.DELETION:
                     moved[event.group, event.cause, event.by] += 1
@@ -53,6 +57,15 @@ def tell(events: Sequence[Event]) -> None:
                 _tell_consumer(event)
     for (group, cause, by), count in moved.items():
         log.info("group %s: %s of %d offsets by %s", group, cause.value, count, by)
+    for (group, topic, by), places in seeded.items():
+        _tell_seeded(group, topic, by, places)
+
+
+def _tell_seeded(group: str, topic: str, by: str, places: Sequence[OffsetCommitted]) -> None:
+    told = [f"{one.partition} at {one.committed.offset}" for one in places[:_PLACES_TOLD]]
+    if len(places) > _PLACES_TOLD:
+        told.append(f"{len(places) - _PLACES_TOLD} more")
+    log.info("group %s: seeded %s: partition %s, by %s", group, topic, ", ".join(told), by)
 
 
 def _tell_classic(event: GroupStored | GroupDropped) -> None:
@@ -73,7 +86,7 @@ def _tell_classic(event: GroupStored | GroupDropped) -> None:
 
 def _tell_consumer(event: ConsumerEvent) -> None:
     match event:
-        case ConsumerGroupStored(group, epoch, _, empty_since):
+        case ConsumerGroupStored(group, epoch, empty_since=empty_since):
             if empty_since != TIME_UNKNOWN:
                 log.info(_EMPTY, group)
             else:

@@ -15,6 +15,7 @@ class GroupMeters:
 
     def __init__(self) -> None:
         self.offset_commits = 0
+        self.offset_seeds = 0  # by reset policies; no client's commit, and not among those
         self.offset_expirations = 0
         self.offset_deletions = 0
         self.completed_rebalances = 0
@@ -22,9 +23,12 @@ class GroupMeters:
     def count(self, events: Sequence[Event]) -> None:
         """Events were decided and applied."""
         for event in events:
-            kind = type(event)  # every commit comes by here: `isinstance` of three takes longer
-            if kind is OffsetCommitted:
-                self.offset_commits += 1
+            # Every commit comes by here: `isinstance` of three takes longer.
+            if type(event) is OffsetCommitted:
+                if event.cause is Cause.SEEDED:
+                    self.offset_seeds += 1
+                else:
+                    self.offset_commits += 1
             elif isinstance(event, OffsetDropped):
                 self.offset_expirations += event.cause is Cause.EXPIRY
                 self.offset_deletions += event.cause is Cause.DELETION

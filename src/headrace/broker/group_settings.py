@@ -1,7 +1,7 @@
 """The settings of one group: Kafka's names, defaults and bounds.
 
-Source: Kafka 4.3 group configuration (KIP-848, KIP-932, KIP-1103); the aliases are those of KIP-932
-as proposed.
+Source: Kafka 4.3 group configuration (KIP-848, KIP-932, KIP-1103); KIP-842, which names its two
+for consumers; the aliases are those of KIP-932 as proposed.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,11 @@ from headrace.broker.config import INHERITED, RANGED, Config
 from headrace.broker.settings import INT_MAX, ConfigError, Table, setting
 from headrace.core.catalog import is_topic_name
 from headrace.core.durations import length_ms
+from headrace.core.group_words import ResetPolicy
+from headrace.core.reset import OutOfRange, Strategy
 
 _BY_DURATION = "by_duration"
+_STAYS = OutOfRange.NONE.value
 
 
 def _reset_fault(text: str) -> str | None:
@@ -54,6 +57,17 @@ class GroupSettings(Table):
     offsets_retention_minutes: int = setting(
         "offsets.retention.minutes", 10_080,
         "How long committed offsets are kept once nobody uses them.", low=1, high=INT_MAX,
+    )  # fmt: skip
+    reset_strategy: str = setting(
+        "auto.offset.reset", "",
+        "By what the coordinator seeds offsets that are missing or outside the log (KIP-842); "
+        "empty: clients see to it.",
+        choices=("", *Strategy),
+    )  # fmt: skip
+    reset_out_of_range: str = setting(
+        "offset.reset.strategy.offset-out-of-range", "none",
+        "nearest: an offset outside the log moves to the end of the log next to it.",
+        choices=tuple(OutOfRange),
     )  # fmt: skip
     auto_offset_reset: str = setting(
         "share.auto.offset.reset", "latest",
@@ -143,6 +157,14 @@ class GroupSettings(Table):
                     f"{kind}.heartbeat.interval.ms: {heartbeat_ms} is not below"
                     f" {kind}.session.timeout.ms, which is {session_ms}"
                 )
+
+    @property
+    def reset_policy(self) -> ResetPolicy | None:
+        """By what offsets are seeded; None where the group's clients see to it themselves."""
+        strategy, out_of_range = self.reset_strategy, self.reset_out_of_range
+        if not strategy and out_of_range == _STAYS:  # as nearly always; each OffsetFetch asks
+            return None
+        return ResetPolicy(Strategy(strategy or Strategy.NONE), OutOfRange(out_of_range))
 
     @property
     def reset_age_ms(self) -> int | None:

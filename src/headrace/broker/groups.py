@@ -31,6 +31,7 @@ from headrace.core.group_shard import GroupShard
 from headrace.core.group_words import (
     Join,
     Limits,
+    ResetPolicy,
     RestartSessions,
     Sync,
     Ticket,
@@ -122,6 +123,13 @@ class Groups:
         except StorageFault as fault:
             return Refused(Why.COORDINATOR_GONE, str(fault))
 
+    def tell(self, group: str, command: GroupCommand) -> None:
+        """A command that nobody waits for, and that cannot be refused.
+
+        What a failing disk takes back is decided once the journal can be written, before any other.
+        """
+        self._shard_of(group).tell(command)
+
     def submit(self, group: str, command: GroupCommand, told: Callable[[Any], None]) -> None:
         """As `ask`, but calls `told` with the answer, and nobody has to wait for it."""
 
@@ -210,6 +218,9 @@ class Groups:
 
     def retention_minutes(self, group: str) -> int:
         return self._shares.settings(group).offsets_retention_minutes
+
+    def reset_policy(self, group: str) -> ResetPolicy | None:
+        return self._shares.settings(group).reset_policy
 
     def is_consumer_group(self, group: str) -> bool:
         """The other way round: whether the name is no share group's, nor can become one."""

@@ -36,20 +36,20 @@ class Housekeeping:
         self._cleaner = Cleaner(disk, clock, config.cleaner_dedupe_bytes, self.counters)
         self._others: list[Kept] = []
         self._complained: set[Partition] = set()
-        self._work = Background("logs are no longer looked after")
+        self.work = Background("logs are no longer looked after")
 
     def start(self) -> None:
         """Begin to keep time. Raises: OSError."""
         self._cleaner.load(self._kept())
         self._topics.on_deleted.append(self._deleted)
-        self._work.begin(self._retain())
+        self.work.begin(self._retain())
         if self._config.cleaner_enable:
-            self._work.begin(self._compact())
+            self.work.begin(self._compact())
 
     async def close(self) -> None:
         """Abandon what is under way; nothing is left of it but what is complete."""
         self._cleaner.stop()
-        await self._work.stop()
+        await self.work.stop()
 
     def look_after(self, kept: Kept) -> None:
         """Compact a log that is no topic's partition as well, where its settings ask for it."""
@@ -113,11 +113,11 @@ class Housekeeping:
         self._cleaner.keep_forgotten()
 
     async def _retain(self) -> None:
-        while await self._work.pause(self._config.retention_check_ms):
+        while await self.work.pause(self._config.retention_check_ms):
             await self.expire_all()
 
     async def _compact(self) -> None:
-        while await self._work.pause(self._config.cleaner_backoff_ms):
+        while await self.work.pause(self._config.cleaner_backoff_ms):
             while await self.clean_dirtiest():
                 pass
 

@@ -64,6 +64,7 @@ def _meters(services: Services) -> Families:
     meters = services.groups.meters
     for name, doc, value in (
         ("offset_commits", "Offsets committed (offset-commits).", meters.offset_commits),
+        ("offset_seeds", "Offsets committed by reset policies of groups.", meters.offset_seeds),
         ("offset_expirations", "Committed offsets that expired (offset-expirations).",
          meters.offset_expirations),
         ("offset_deletions", "Committed offsets deleted by an administrator (offset-deletions).",

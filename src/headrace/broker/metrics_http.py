@@ -52,7 +52,7 @@ class MetricsServer:
         GCCollector(registry=self._standard)
         self._listening: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self.lag_timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self._rendering = asyncio.Lock()  # or each of many would take its part of every turn
 
@@ -70,8 +70,8 @@ class MetricsServer:
 
     async def stop(self) -> None:
         """Answer no more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self.lag_timer is not None:
+            self.lag_timer.cancel()
         if self._listening is not None:
             self._listening.close()
         for writer in self._connections.values():
@@ -85,7 +85,7 @@ class MetricsServer:
         if due is not None:
             self._server.services.metrics.loop_lag.observe(max(0.0, now - due))
         again = now + LAG_SAMPLE_SECONDS
-        self._timer = loop.call_at(again, self._sample_lag, again)
+        self.lag_timer = loop.call_at(again, self._sample_lag, again)
 
     # ---- HTTP
 

@@ -8,12 +8,13 @@ import errno
 import logging
 import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
+from headrace.broker.background import Background
 from headrace.broker.config import Config, ConfigError
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.runtime import JournalDamaged, StorageFault
@@ -45,6 +46,11 @@ class Node:
         """How many clients are connected now."""
         return len(self.server.connections)
 
+    @property
+    def background(self) -> Sequence[Background]:
+        """Everything that looks after something again and again, with pauses."""
+        return (*self.services.background, self.server.work)
+
     async def stop(self) -> None:
         """Finish what is under way, sync, close, and let the folder go. Raises: OSError."""
         if self.metrics is not None:
@@ -66,6 +72,7 @@ async def start_node(
     *,
     clock: Clock | None = None,
     new_id: Callable[[], UUID] = uuid4,
+    new_dispatcher: Callable[[Services], Dispatcher] = Dispatcher,
 ) -> Node:
     """Start a broker on the running event loop; port 0 lets the system choose.
 
@@ -74,21 +81,17 @@ async def start_node(
     _raise_open_files_limit()
     lock = FolderLock(folder)
     try:
-        return await _start(config, folder, host, port, lock, clock, new_id)
+        services = await _started_services(config, folder, clock, new_id)
+        return await _listening(services, new_dispatcher(services), host, port, lock)
     except BaseException:
         lock.release()
         raise
 
 
-async def _start(
-    config: Config,
-    folder: Path,
-    host: str,
-    port: int,
-    lock: FolderLock,
-    clock: Clock | None,
-    new_id: Callable[[], UUID],
-) -> Node:
+async def _started_services(
+    config: Config, folder: Path, clock: Clock | None, new_id: Callable[[], UUID]
+) -> Services:
+    """Raises: StartError."""
     try:
         services = open_services(config, folder, clock=clock, new_id=new_id)
     except (JournalDamaged, CorruptLog) as error:
@@ -103,10 +106,18 @@ async def _start(
     except (OSError, JournalDamaged, CorruptLog) as error:
         await services.close()
         raise StartError(f"{error}; restore the data folder or start with another one") from error
+    return services
+
+
+async def _listening(
+    services: Services, dispatcher: Dispatcher, host: str, port: int, lock: FolderLock
+) -> Node:
+    """Raises: StartError."""
+    config = services.config
     # Before the first connection can ask: host and port are what Metadata answers.
     services.host = config.advertised_host or (socket.gethostname() if host in _WILDCARDS else host)
     services.port = port
-    server = Server(services, Dispatcher(services))
+    server = Server(services, dispatcher)
     try:
         services.port = await server.start(host, port)
     except OSError as error:

@@ -78,7 +78,7 @@ class OffsetExpiry:
         self._clock = clock
         self._groups = groups
         self._topics = topics
-        self._work = Background("committed offsets no longer expire")
+        self.work = Background("committed offsets no longer expire")
         self._unforgotten: list[_Gone] = []
 
     async def start(self) -> None:
@@ -86,11 +86,11 @@ class OffsetExpiry:
         self._topics.on_deleted.append(self._topic_deleted)
         for gone in self._strays():
             await self._forget(gone)
-        self._work.begin(self._run())
+        self.work.begin(self._run())
 
     async def close(self) -> None:
         """Leave off after the portion that is under way."""
-        await self._work.stop()
+        await self.work.stop()
 
     async def sweep(self) -> Swept:
         """Look at all offsets once."""
@@ -105,14 +105,14 @@ class OffsetExpiry:
         return swept
 
     async def _run(self) -> None:
-        while await self._work.pause(self._config.offsets_retention_check_ms):
+        while await self.work.pause(self._config.offsets_retention_check_ms):
             await self.sweep()
 
     async def _sweep(self, shard: Shard, swept: Swept) -> None:
         """Raises: StorageFault."""
         for portion in self._portions(shard):
             swept.add(await shard.ask(Expire(portion)))
-            if self._work.is_stopping:
+            if self.work.is_stopping:
                 return
 
     def _portions(self, shard: Shard, topic: str | None = None) -> Iterator[tuple[Look, ...]]:
@@ -122,7 +122,7 @@ class OffsetExpiry:
     # ---- topics that are gone
 
     def _topic_deleted(self, topic: Topic, by: str) -> None:
-        self._work.begin(self._forget(_Gone(topic.name, topic.id, self._clock.wall(), by)))
+        self.work.begin(self._forget(_Gone(topic.name, topic.id, self._clock.wall(), by)))
 
     async def _forget(self, gone: _Gone) -> None:
         try:
@@ -133,7 +133,7 @@ class OffsetExpiry:
                         await shard.ask(ForgetOffsets(name, topic_id, until, portion, by))
                     else:
                         await asyncio.sleep(0)
-                    if self._work.is_stopping:
+                    if self.work.is_stopping:
                         return  # the next start finds the rest
         except StorageFault:
             self._unforgotten.append(gone)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headrace.broker.background import in_background
 from headrace.broker.listeners import Listeners
@@ -45,13 +45,7 @@ class JournalDamaged(Exception):
 
 # Told the reply, or the Refused, or a StorageFault; must not raise.
 Told = Callable[[Any], None]
-
-
-class _Parked(NamedTuple):
-    """A caller whose answer waits for the journal."""
-
-    told: Told
-    reply: Any
+_Parked = tuple[Told, Any]  # a caller whose answer waits for the journal, with the answer
 
 
 class ShardRuntime(Generic[CommandT, EventT]):
@@ -89,6 +83,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._parked: list[_Parked] = []
         self._unsynced: list[_Parked] = []
         self._syncing: asyncio.Task[None] | None = None
+        self._must_sync = False  # something was written since the last sync began
         self._flush_due: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: MonoMs | None = None
@@ -102,6 +97,11 @@ class ShardRuntime(Generic[CommandT, EventT]):
     def waiting(self) -> int:
         """Callers whose answer waits for the journal."""
         return len(self._parked) + len(self._unsynced)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether everything decided so far is durable: an answer has nothing to wait for."""
+        return not (self._unwritten or self._must_sync or self._syncing or self.waiting)
 
     @property
     def codec(self) -> Journal[EventT]:
@@ -174,7 +174,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
     def when_durable(self, told: Told, reply: Any = None) -> None:
         """Call `told` with `reply` once everything decided so far is durable, or a StorageFault."""
-        self._parked.append(_Parked(told, reply))
+        self._parked.append((told, reply))
         self._schedule()
 
     async def close(self) -> None:
@@ -201,8 +201,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
     def decide(self, command: CommandT) -> Any:
         """Decide and apply: the reply, the Refused, or a StorageFault on a known fault.
 
-        Nobody may be told of it before `when_durable` calls, which has to be asked in the same
-        turn: once for all the commands of a request.
+        Nobody may be told of it unless it `is_durable`, or before `when_durable` calls, which has
+        to be asked in the same turn: once for all the commands of a request.
         """
         if not self._rebuilt():
             return StorageFault(f"{self.name}: {self._fault}")
@@ -211,7 +211,6 @@ class ShardRuntime(Generic[CommandT, EventT]):
             return answer
         if answer.events:
             self._take(answer.events)
-            self._schedule()
         return answer.reply
 
     def _begin(self, machine: Machine[CommandT, EventT], codec: Journal[EventT]) -> None:
@@ -223,6 +222,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._unwritten += self._codec.records(events, self._clock.wall())
         self.listeners.tell(events)
         self._arm()
+        if self._unwritten:  # who was woken decides before the write, which then serves it too
+            self._schedule()
 
     def _schedule(self) -> None:
         if self._flush_due is None:
@@ -241,9 +242,9 @@ class ShardRuntime(Generic[CommandT, EventT]):
             except OSError as error:
                 self._drop(error, parked)
                 return
-        if self._fsync and (records or self._syncing is not None):
+        if self._must_sync or self._syncing is not None:
             self._unsynced += parked
-            if self._syncing is None:
+            if self._unsynced and self._syncing is None:  # else it has time until somebody waits
                 self._syncing = in_background(self._sync())
         else:
             if records:
@@ -258,11 +259,12 @@ class ShardRuntime(Generic[CommandT, EventT]):
             self._placed(offset, entry.key, entry.value)
         self.appends += 1
         self.records += len(records)
+        self._must_sync = self._fsync
 
     async def _sync(self) -> None:
         try:
             while self._unsynced:
-                waiting, self._unsynced = self._unsynced, []
+                waiting, self._unsynced, self._must_sync = self._unsynced, [], False
                 try:
                     await self._sync_journal()
                 except OSError as error:
@@ -287,10 +289,10 @@ class ShardRuntime(Generic[CommandT, EventT]):
                 error,
             )
         self._fault = error
-        self._unwritten = []
+        self._unwritten, self._must_sync = [], False
         given_up, self._parked = parked + self._parked, []
-        for one in given_up:
-            one.told(StorageFault(f"{self.name}: {error}"))
+        for told, _ in given_up:
+            told(StorageFault(f"{self.name}: {error}"))
         self._fail()
 
     def _fail(self) -> None:
@@ -374,7 +376,6 @@ class ShardRuntime(Generic[CommandT, EventT]):
         events = self.machine.tick(self._clock.now())
         if events:
             self._take(events)
-            self._schedule()
         else:
             self._arm()
 

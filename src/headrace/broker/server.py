@@ -16,6 +16,7 @@ from collections.abc import Coroutine
 from itertools import count
 from typing import Any, cast
 
+from headrace.broker.background import Background
 from headrace.broker.dispatch import JOIN_BYTES_MAX, Buffers, Dispatcher, Peer, Pending
 from headrace.broker.request import HangUp
 from headrace.broker.services import Services
@@ -31,7 +32,7 @@ STOP_SECONDS_MAX = 5.0
 # of what was decided in it.
 ANSWERING_SECONDS_MAX = 0.005
 _IDLE_LOOKS = 10  # in the time after which a connection is idle
-_IDLE_LOOK_SECONDS_MIN = 0.1
+_IDLE_LOOK_MS_MIN = 100
 
 
 class Server:
@@ -44,22 +45,21 @@ class Server:
         self.connection_ids = count(1)
         self.staging = bytearray(STAGING_BYTES)
         self._listening: asyncio.Server | None = None
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self.work = Background("idle connections are no longer closed")
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port, which the system chooses for 0. Raises: OSError."""
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_server(lambda: Connection(self), host, port)
         if self.services.config.connections_idle_ms >= 0:
-            self._look_for_idle(loop)
+            self.work.begin(self._look_for_idle(loop))
         return int(self._listening.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Accept nothing more, finish the requests under way, close all connections."""
         if self._listening is not None:
             self._listening.close()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        await self.work.stop()
         self.services.waits.close()
         tasks = [connection.finish() for connection in list(self.connections)]
         running = [task for task in tasks if task is not None]
@@ -68,12 +68,11 @@ class Server:
             for task in late:
                 task.cancel()
 
-    def _look_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
-        idle_seconds = self.services.config.connections_idle_ms / 1000
-        for connection in list(self.connections):
-            connection.close_if_idle(loop.time() - idle_seconds)
-        pause = max(idle_seconds / _IDLE_LOOKS, _IDLE_LOOK_SECONDS_MIN)
-        self._idle_timer = loop.call_later(pause, self._look_for_idle, loop)
+    async def _look_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        idle_ms = self.services.config.connections_idle_ms
+        while await self.work.pause(max(idle_ms // _IDLE_LOOKS, _IDLE_LOOK_MS_MIN)):
+            for connection in list(self.connections):
+                connection.close_if_idle(loop.time() - idle_ms / 1000)
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -12,12 +12,14 @@ from typing import Any
 from uuid import UUID
 
 from headrace.broker.apis import Api
+from headrace.broker.background import Background
 from headrace.broker.config import Config
 from headrace.broker.dead_letters import DeadLetters
 from headrace.broker.groups import Groups
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.metrics import Metrics
 from headrace.broker.offset_expiry import OffsetExpiry
+from headrace.broker.offset_seeding import OffsetSeeding
 from headrace.broker.partitions import Partition, Partitions, uuid_text
 from headrace.broker.runtime import ShardRuntime
 from headrace.broker.share_pruning import SharePruning
@@ -69,6 +71,7 @@ class Services:
         self.share_watch = ShareWatch(clock, self.shares, self.topics.partitions)
         self.groups = Groups(config, clock, self.topics, self.shares, self.waits)
         self.offset_expiry = OffsetExpiry(config, clock, self.groups, self.topics)
+        self.offset_seeding = OffsetSeeding(self.groups, self.topics)
         self.dead_letters = DeadLetters(self.topics, self.shares)
         self.housekeeping = Housekeeping(config, disk, clock, self.topics)
 
@@ -91,6 +94,16 @@ class Services:
     def journals(self) -> Sequence[ShardRuntime[Any, Any]]:
         """Everything that journals its events."""
         return (self.topics.journal, *self.shares.shards, *self.groups.shards)
+
+    @property
+    def background(self) -> Sequence[Background]:
+        """Everything that looks after something again and again, with pauses."""
+        return (
+            self.share_pruning.work,
+            self.share_watch.work,
+            self.offset_expiry.work,
+            self.housekeeping.work,
+        )
 
     def trouble(self) -> str | None:
         """Why something cannot be served, in one line; None when all is well."""
@@ -127,6 +140,7 @@ class Services:
         self.share_watch.start()
         await self.groups.open()
         await self.offset_expiry.start()
+        await self.offset_seeding.start()
         self.dead_letters.start()
         self.housekeeping.start()
 

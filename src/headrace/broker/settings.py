@@ -88,9 +88,8 @@ class Setting:
     def _require_choice(self, text: str) -> None:
         if self.choices and text not in self.choices:
             only = len(self.choices) == 1
-            raise self._error(
-                f"{text!r} is {'not' if only else 'none of'} {', '.join(self.choices)}"
-            )
+            told = ", ".join(choice for choice in self.choices if choice)  # empty is the default
+            raise self._error(f"{text!r} is {'not' if only else 'none of'} {told}")
 
     def _error(self, what: str) -> ConfigError:
         return ConfigError(f"{self.name}: {what}" + (f" ({self.why})" if self.why else ""))

@@ -112,13 +112,13 @@ class ShareMeters:
             if type(event) is Acquired:
                 if given is None:
                     continue
-                at, span, _, _, _, _, _, since = event
+                at = event.key
                 if at is not key or like is not None:
                     key, like = at, None
                     one = self.of(at)
                     self.touched.add(one)
-                mark = _RENEWED if since is None else given
-                one.counts[mark] += span.last - span.first + 1
+                mark = _RENEWED if event.since is None else given
+                one.counts[mark] += event.records
             elif type(event) is Settled:
                 at, span, state, _, reason, hold = event
                 if at is not key:

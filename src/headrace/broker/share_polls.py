@@ -195,9 +195,10 @@ class SharePoll:
         )
         events = self._decide(On(key, command), found)
         acquired = [
-            ((span := event.span).first, span.last, event.deliveries)
+            (first, last, event.deliveries)
             for event in events
-            if type(event) is Acquired
+            if isinstance(event, Acquired)
+            for first, last in event.spans
         ]
         if not acquired:
             return

@@ -33,17 +33,17 @@ class SharePruning:
         self._config = config
         self._clock = clock
         self._shares = shares
-        self._work = Background("the journal of share groups is no longer pruned")
+        self.work = Background("the journal of share groups is no longer pruned")
         # By shard, when its journal ended where: what is older tells which snapshots are cold.
         self._marks: list[deque[tuple[MonoMs, int]]] = []
 
     def start(self) -> None:
         """Begin to keep time; the shards are open."""
-        self._work.begin(self._run())
+        self.work.begin(self._run())
 
     async def close(self) -> None:
         """Leave off after the shard that is under way."""
-        await self._work.stop()
+        await self.work.stop()
 
     async def prune(self) -> None:
         """Prune every shard's journal once."""
@@ -52,11 +52,11 @@ class SharePruning:
                 await self._prune(index, shard, self._shares.journals[index])
             except (OSError, StorageFault) as error:
                 log.warning("%s is not pruned this time: %s", shard.name, error)
-            if self._work.is_stopping:
+            if self.work.is_stopping:
                 return
 
     async def _run(self) -> None:
-        while await self._work.pause(self._config.share_state_prune_ms):
+        while await self.work.pause(self._config.share_state_prune_ms):
             await self.prune()
 
     async def _prune(self, index: int, shard: Shard, partition: Partition) -> None:
@@ -79,7 +79,7 @@ class SharePruning:
         cold = codec.count_below(below)
         if below - codec.needed_from(below) < 2 * cold:
             return  # most of what would go are the very snapshots that would be written again
-        while cold > 0 and not self._work.is_stopping:
+        while cold > 0 and not self.work.is_stopping:
             await shard.ask(_codec(shard).cold(below, PORTION))
             cold -= PORTION
 

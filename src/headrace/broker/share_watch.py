@@ -30,15 +30,15 @@ class ShareWatch:
         self._shares = shares
         self._partitions = partitions
         self._full: dict[ShareTraffic, None] = {}  # an ordered set
-        self._work = Background("share groups are no longer watched")
+        self.work = Background("share groups are no longer watched")
 
     def start(self) -> None:
         """Begin to look."""
-        self._work.begin(self._run())
+        self.work.begin(self._run())
 
     async def close(self) -> None:
         """Look no more."""
-        await self._work.stop()
+        await self.work.stop()
 
     async def look(self) -> None:
         """Look once."""
@@ -51,7 +51,7 @@ class ShareWatch:
             self._look_at(one)
 
     async def _run(self) -> None:
-        while await self._work.pause(LOOK_MS):
+        while await self.work.pause(LOOK_MS):
             await self.look()
 
     def _look_at(self, one: ShareTraffic) -> None:

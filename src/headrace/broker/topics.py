@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -43,8 +43,10 @@ class Topics:
     """Topics, their settings and those of groups and this broker; `new_id` makes the ids of topics.
 
     `listeners` are called with the events of every change, `on_deleted` with a topic whose
-    deletion is durable, and with who asked for it. `config` has the settings as they count now,
-    `started_with` those without what was changed since. Raises: StorageFault from every change.
+    deletion is durable, and with who asked for it. `on_grown` is called with a topic and its first
+    new partition, and waited for, when these are durable and nobody can produce to them yet.
+    `config` has the settings as they count now, `started_with` those without what was changed
+    since. Raises: StorageFault from every change.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Topics:
         )
         self._producer_ids = iter(range(0))
         self.on_deleted: list[Callable[[Topic, str], None]] = []
+        self.on_grown: list[Callable[[Topic, int], Awaitable[None]]] = []
         self._changes: set[asyncio.Task[Any]] = set()
         self._openings: set[asyncio.TimerHandle] = set()
         self._one_at_a_time = asyncio.Lock()
@@ -98,6 +101,7 @@ class Topics:
         reply = await self._catalog.ask(command)
         topic = self.catalog.topics_by_id.get(command.topic_id)
         if topic is not None:
+            await self._grown(topic, 0)
             try:
                 await self.partitions.open_topic(topic, self.catalog)
             except OSError:
@@ -127,12 +131,14 @@ class Topics:
 
     async def _add_partitions(self, command: AddPartitions) -> Topic | Refused:
         topic = self.catalog.topics.get(command.name)
-        crowded = self.partitions.no_room_for(command.total - topic.partitions) if topic else None
+        before = topic.partitions if topic else 0
+        crowded = self.partitions.no_room_for(command.total - before) if topic else None
         if crowded is not None:
             return crowded
         reply = await self._catalog.ask(command)
         assert isinstance(reply, Topic | Refused)
         if isinstance(reply, Topic):
+            await self._grown(reply, before)
             try:
                 await self.partitions.open_topic(reply, self.catalog)
             except OSError as error:
@@ -144,6 +150,11 @@ class Topics:
                 self._open_later(reply.id)
                 raise
         return reply
+
+    async def _grown(self, topic: Topic, first: int) -> None:
+        if topic.partitions > first:
+            for tell in self.on_grown:
+                await tell(topic, first)
 
     def _open_later(self, topic_id: UUID) -> None:
         """Open partitions that the catalogue has: nobody can add them a second time."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.client.admin import LogEnd, log_end
 from headrace.client.connection import Cluster
-from headrace.client.errors import BrokerError, DataLost
+from headrace.client.errors import BrokerError, DataLost, TopicLost
 from headrace.client.fetch import committed, fetch
 from headrace.wire.batches import headers as batch_headers
 from headrace.wire.columns import Wanted, decode
@@ -145,7 +145,7 @@ def _next_there(
     """
     first, last = asked
     if error.code == _UNKNOWN_TOPIC_OR_PARTITION and lost is not None:
-        lost(DataLost(f"{topic}-{partition}: offsets {first} to {last} are gone with their topic"))
+        lost(TopicLost(f"{topic}-{partition}: offsets {first} to {last} are gone with their topic"))
         return last + 1
     if error.code != _OFFSET_OUT_OF_RANGE:
         raise error

@@ -224,7 +224,7 @@ class Consumer(MarkingConsumer):
             self._since = self._started()
         chosen = to_keep = self._chosen(missing)
         if self._marks and partitions and self._since is None:
-            self._since = WallMs(time.time_ns() // 1_000_000)
+            self._since = self._now()
             to_keep = [*chosen, *(one for one in found if one.offset >= 0)]
         if self._marks and to_keep:
             self._keep(to_keep, at_once=not self._is_called_back)
@@ -258,6 +258,9 @@ class Consumer(MarkingConsumer):
     def _commits(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """What is committed, with the metadata as it is stored."""
         return self._asking().committed(partitions, _LOOK_S)
+
+    def _now(self) -> WallMs:
+        return WallMs(time.time_ns() // 1_000_000)
 
     def _asking(self) -> StockConsumer:
         if self._inquirer is None:

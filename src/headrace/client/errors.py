@@ -104,6 +104,10 @@ class DataLost(ClientError):
     """Records that were promised are not in the log any more; names the offsets."""
 
 
+class TopicLost(DataLost):
+    """They are gone with their topic: no position in its log can be read."""
+
+
 class BrokerError(ClientError):
     """The broker refused. `code` is Kafka's number, `name` its name, e.g. FENCED_MEMBER_EPOCH.
 

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 
 from headrace.core.types import WallMs
 
-_MARK = re.compile(r"(?:^|\n)headrace\.group\.started=(\d{1,18})\Z")
+# librdkafka sends the NUL at the end of a C string, too, and takes it away when it reads.
+_MARK = re.compile(r"(?:^|\n)headrace\.group\.started=(\d{1,18})\0?\Z")
 
 
-def marked(metadata: str | None, since: WallMs) -> str:
+def marked(metadata: str | None, since: int) -> str:
     """Metadata of an application with the mark behind it, in place of one that is there."""
     told = unmarked(metadata)
     return f"{told}\nheadrace.group.started={since}" if told else f"headrace.group.started={since}"
@@ -21,7 +22,7 @@ def marked(metadata: str | None, since: WallMs) -> str:
 
 def unmarked(metadata: str | None) -> str | None:
     """What the application wrote; None: nothing."""
-    return _MARK.sub("", metadata) or None if metadata else None
+    return _MARK.sub("", metadata).removesuffix("\0") or None if metadata else None
 
 
 def started(metadata: Iterable[str | None]) -> WallMs | None:

@@ -1,8 +1,8 @@
 """Spark queries as the groups that they read through show them.
 
 A query over a queue is a session of the lease API, named in its checkpoint. One over a log commits
-its offsets to a group, with `COMMITTED_BY` as their metadata. When that was last is told by
-Headrace only.
+its offsets to a group, with `COMMITTED_BY` as their metadata; below it may stand when the group
+started (`group_start`). When that was last is told by Headrace only.
 """
 
 import time
@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.group_offsets import list_group_offsets
+from headrace.client.group_start import unmarked
 from headrace.client.groups import list_consumer_groups
 from headrace.client.lease_sessions import LeaseSession, list_lease_sessions
 from headrace.client.log_ends import ends_of
@@ -122,7 +123,9 @@ def _committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
         if error.code != ErrorCode.group_id_not_found:
             raise
         return {}
-    return {place: one.offset for place, one in found.items() if one.metadata == COMMITTED_BY}
+    return {
+        place: one.offset for place, one in found.items() if unmarked(one.metadata) == COMMITTED_BY
+    }
 
 
 def _since_commit(cluster: Cluster, group: str) -> int | None:

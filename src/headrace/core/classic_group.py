@@ -42,6 +42,7 @@ from headrace.core.group_words import (
     Ticket,
     Timer,
 )
+from headrace.core.subscription import Matching
 from headrace.core.types import MemberId, MonoMs, Now, WallMs, after
 
 
@@ -56,6 +57,7 @@ class ClassicGroup:
         self.protocol: str | None = None
         self.leader: MemberId | None = None
         self.state_at: WallMs = TIME_UNKNOWN
+        self.began: WallMs = TIME_UNKNOWN
         self.stored: Snapshot | None = None
         self.begun: Snapshot | None = None  # the newest generation, assigned or not
         self.members: dict[MemberId, Member] = {}
@@ -179,6 +181,7 @@ class ClassicGroup:
             self.leader,
             self.state_at,
             tuple(self.members.values()),
+            self.began,
         )
 
     def _common(self) -> set[str]:
@@ -215,6 +218,13 @@ class ClassicGroup:
             told = (member.metadata(begun.protocol) for member in begun.members)
             self._topics_of = begun, subscription.subscribed(told)
         return self._topics_of[1]
+
+    def reads(self, topic: str, matching: Matching) -> bool:  # noqa: ARG002  # as for KIP-848
+        """Whether a member subscribes to it by name; regular expressions stay with the clients."""
+        if self.is_empty or self.protocol_type != subscription.PROTOCOL_TYPE:
+            return False
+        subscribed = self.subscribed
+        return subscribed is not subscription.EVERYTHING and topic in subscribed
 
     def has_member(self, member: MemberId) -> bool:
         return member in self.members
@@ -260,6 +270,7 @@ class ClassicGroup:
                 self.phase = Phase.COMPLETING
                 self.generation, self.protocol, self.leader = generation, protocol, leader
                 self.state_at, self.delay_left_ms = at, None
+                self.began = at if self.began == TIME_UNKNOWN else self.began
                 self.begun = self.snapshot()
             case GroupStored(_, snapshot):
                 self._restore(snapshot)
@@ -320,7 +331,7 @@ class ClassicGroup:
         self.phase = Phase.STABLE if snapshot.members else Phase.EMPTY
         self.generation = snapshot.generation
         self.protocol_type, self.protocol = snapshot.protocol_type, snapshot.protocol
-        self.state_at = snapshot.state_at
+        self.state_at, self.began = snapshot.state_at, snapshot.began
         self.members = {}
         self._offers = Counter()
         for member in snapshot.members:

@@ -195,8 +195,9 @@ class ConsumerDecision:
     def _bump(self, metadata_hash: int) -> None:
         group = self._group
         empty_since = TIME_UNKNOWN if group.members else self._now.wall
+        began = self._now.wall if group.began == TIME_UNKNOWN else group.began
         epoch = max(group.epoch, FIRST_EPOCH) + 1
-        self._emit(ConsumerGroupStored(group.name, epoch, metadata_hash, empty_since))
+        self._emit(ConsumerGroupStored(group.name, epoch, metadata_hash, empty_since, began))
 
     # ---- who is to hold what, and how they come there
 

@@ -15,13 +15,15 @@ from headrace.core.types import MemberId, MonoMs, WallMs
 class ConsumerGroupStored:
     """A group began, or has a new epoch. `empty_since`: when its last member went, if it has none.
 
-    Kafka does not keep that time: it stands in a tagged field of ours, which others pass over.
+    `began`: when its first member joined. Kafka keeps neither time: they stand in tagged fields of
+    ours, which others pass over.
     """
 
     group: str
     epoch: int
     metadata_hash: int
     empty_since: WallMs = TIME_UNKNOWN
+    began: WallMs = TIME_UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

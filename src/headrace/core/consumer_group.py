@@ -42,6 +42,7 @@ from headrace.core.consumer_words import (
 )
 from headrace.core.errors import Refused, Why
 from headrace.core.group_words import TIME_UNKNOWN, Cause, Commit, Offset, Timer
+from headrace.core.subscription import Matching
 from headrace.core.types import MemberId, MonoMs, Now, TopicPartition, WallMs
 
 _UNCHECKED = -1  # an epoch that is not told
@@ -54,8 +55,9 @@ class ConsumerGroup:
     is_awaited = False  # there is no waiting in this protocol
     is_rebalancing = False  # what members subscribe to is always known
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, began: WallMs = TIME_UNKNOWN) -> None:
         self.name = name
+        self.began = began
         self.epoch = 0
         self.metadata_hash = 0
         self.empty_since: WallMs = TIME_UNKNOWN
@@ -154,6 +156,13 @@ class ConsumerGroup:
 
     # ---- its committed offsets
 
+    def reads(self, topic: str, matching: Matching) -> bool:
+        """Whether a member asks for it; expressions are matched now, not with the next beat."""
+        if topic in self.subscribed:
+            return True
+        found = map(matching, self.regexes)
+        return any(topic in topics for topics in found if not isinstance(topics, Refused))
+
     def has_member(self, member: MemberId) -> bool:
         return member in self.members
 
@@ -223,9 +232,9 @@ class ConsumerGroup:
         """The only place where the group changes. What is dropped may never have been there:
         a compacted journal keeps a tombstone longer than what it is for."""
         match event:
-            case ConsumerGroupStored(_, epoch, metadata_hash, empty_since):
+            case ConsumerGroupStored(_, epoch, metadata_hash, empty_since, began):
                 self.epoch, self.metadata_hash = epoch, metadata_hash
-                self.empty_since = empty_since
+                self.empty_since, self.began = empty_since, began
             case ConsumerGroupDropped():
                 pass  # the shard drops it
             case ConsumerMemberStored() | ConsumerMemberDropped():

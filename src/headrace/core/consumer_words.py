@@ -11,7 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 from headrace.core.errors import Refused
-from headrace.core.group_words import INT_MAX, NOBODY, Candidate, Command, Outside
+from headrace.core.group_words import INT_MAX, NOBODY, Candidate, Command, Outside, ResetPolicy
 from headrace.core.types import MemberId, TopicPartition, WallMs
 
 Partitions = frozenset[TopicPartition]
@@ -141,6 +141,8 @@ class ConsumerOutside(Outside, Protocol):
         """The topics whose whole name matches; refused with INVALID_REGEX."""
 
     def pace(self, group: str) -> Pace: ...
+    def reset_policy(self, group: str) -> ResetPolicy | None:
+        """By what its offsets are seeded; None: its clients see to it, as with Kafka."""
 
 
 # ---- commands

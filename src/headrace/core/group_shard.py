@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import assert_never
 
-from headrace.core import consumer_checks, offset_life
+from headrace.core import consumer_checks, offset_life, seeding
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.consumer_decision import ConsumerDecision
 from headrace.core.consumer_events import (
@@ -47,6 +47,7 @@ from headrace.core.group_words import (
     Leave,
     Phase,
     RestartSessions,
+    Seed,
     Snapshot,
     Sync,
     Timer,
@@ -101,6 +102,9 @@ class GroupShard:
                 return Decided(decision.events, answers)
             case Commit(name):
                 return offset_life.commit(command, self.groups.get(name), self._outside, now)
+            case Seed(name):
+                group, offsets = self.groups.get(name), self.offsets.get(name)
+                return seeding.seed(command, group, offsets, self._outside, now)
             case DeleteOffsets() | DeleteGroup() | ForgetOffsets() | Expire():
                 return self._drop(command, now)
             case RestartSessions():
@@ -300,7 +304,7 @@ class GroupShard:
                     f"the classic protocol, {_NO_MIXING}.",
                 )
             begun = [GroupDropped(name)] if group is not None else []
-            group = ConsumerGroup(name)
+            group = ConsumerGroup(name) if group is None else ConsumerGroup(name, group.began)
         decision = ConsumerDecision(group, now, outside)
         return _decided(decision, decision.beat(command), begun)
 
@@ -350,7 +354,8 @@ def _decided(
 def _as_classic(group: ConsumerGroup, protocol_type: str) -> tuple[list[Event], ClassicGroup]:
     """An empty group as one of the classic protocol. Since when it is empty goes along: should
     nobody come after all, its offsets stay as long as they would have."""
-    stored = GroupStored(group.name, Snapshot(protocol_type, 0, None, None, group.empty_since, ()))
+    empty = Snapshot(protocol_type, 0, None, None, group.empty_since, (), group.began)
+    stored = GroupStored(group.name, empty)
     classic = ClassicGroup(group.name)
     classic.apply(stored)
     return [*group.ended(), stored], classic

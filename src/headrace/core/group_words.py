@@ -9,6 +9,7 @@ from enum import Enum, auto
 from typing import NamedTuple, NewType, Protocol
 from uuid import UUID
 
+from headrace.core.reset import OutOfRange, Strategy
 from headrace.core.types import MemberId, WallMs
 
 Ticket = NewType("Ticket", int)  # of a request whose answer comes later, as an Answered
@@ -35,6 +36,7 @@ class Cause(Enum):
     DELETION = "deletion"
     GROUP_DELETION = "group deletion"
     TOPIC_DELETION = "topic deletion"
+    SEEDED = "seeded"  # by the group's reset policy, before a client's own rule could say where
 
 
 class Gone(Enum):
@@ -63,6 +65,14 @@ class Limits:
     members_max: int = INT_MAX
     initial_delay_ms: int = 0
     metadata_max: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPolicy:
+    """A group's `auto.offset.reset` and `offset.reset.strategy.offset-out-of-range` (KIP-842)."""
+
+    strategy: Strategy
+    out_of_range: OutOfRange = OutOfRange.NONE
 
 
 class Outside(Protocol):
@@ -105,7 +115,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A group as its journal has it: with members it is Stable, without it is Empty."""
+    """A group as its journal has it: with members it is Stable, without it is Empty.
+
+    `began`: when its first generation did; TIME_UNKNOWN before that, or where nobody wrote it down.
+    """
 
     protocol_type: str | None
     generation: int
@@ -113,6 +126,7 @@ class Snapshot:
     leader: MemberId | None
     state_at: WallMs
     members: tuple[Member, ...]
+    began: WallMs = TIME_UNKNOWN
 
 
 @dataclass(slots=True)  # not frozen, which costs four times as much; each commit makes one
@@ -227,6 +241,34 @@ class Commit(NamedTuple):
     tells_epoch: bool = True
 
 
+class Extent(NamedTuple):
+    """A partition's log at one moment: from `start` up to, and without, `end`.
+
+    `first` is the timestamp of its first record; None where it has none.
+    """
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    start: int
+    end: int
+    first: WallMs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """Commit for the group what its reset policy says. Reply: how many offsets.
+
+    `added`: the partitions were added a moment ago, and are empty. Otherwise a member asks for
+    them. `by` tells people who.
+    """
+
+    group: str
+    extents: tuple[Extent, ...]
+    added: bool = False
+    by: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
     """Reply: None, or Refused."""
@@ -284,6 +326,7 @@ Command = (
     | Beat
     | Leave
     | Commit
+    | Seed
     | DeleteGroup
     | DeleteOffsets
     | ForgetOffsets

@@ -52,17 +52,20 @@ class Laying:
             self._add(first, last, self._plain((state, deliveries, reason, holder)))
 
     def acquired(self, event: Acquired) -> None:
-        """A holder has the span, which was of one status."""
-        span, made_of = event.span, event[2:]
+        """A holder has the spans, which were of one status."""
+        spans, made_of = event.spans, event[2:]
+        if spans[0][0] <= self._last:
+            self.done()
         if made_of != self._made_of or event.stored is None:
             self._made_of = made_of
             self._made = self._lock(event)
-        first, last = span.first, span.last
-        if self._last < first and last < self._end:
-            self._pieces.append((first, last, self._made))
+        made, last = self._made, spans[-1][1]
+        if last < self._end:
+            self._pieces += [(first, stop, made) for first, stop in spans]
             self._last = last
         else:
-            self._add(first, last, self._made)
+            for first, stop in spans:
+                self._add(first, stop, made)
 
     def delayed(self, event: Delayed) -> None:
         """Records of one status, which nobody holds, are withheld, or are no longer."""
@@ -79,7 +82,7 @@ class Laying:
     def _lock(self, event: Acquired) -> Status:
         stored, since = event.stored, event.since
         if stored is None:
-            was = self._was(event.span.first)
+            was = self._was(event.spans[0][0])
             stored = was.deliveries if was is not None else 0
             if was is not None and was.state is State.ACQUIRED:
                 stored, since = was.stored, was.since if since is None else since

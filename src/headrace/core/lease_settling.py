@@ -62,10 +62,15 @@ def acquired(
         wanted = Acquire(lease.holder, batches, quota, policy.lease_window, exact=True)
         events = partition.decide(wanted, now, policy)
         assert not isinstance(events, Refused), events  # it takes what it finds
-        left -= sum(len(event.span) for event in events if isinstance(event, Acquired))
+        left -= sum(event.records for event in events if isinstance(event, Acquired))
         taken += events
     starts = started(lease.key[0], partitions, views.values(), earliest=True)
-    found = (Held(e.key, e.span, e.deliveries) for e in taken if isinstance(e, Acquired))
+    found = (
+        Held(event.key, Span(first, last), event.deliveries)
+        for event in taken
+        if isinstance(event, Acquired)
+        for first, last in event.spans
+    )
     held = tuple(sorted(found, key=lambda one: (one.key, one.span)))
     if not held:
         return Decided(starts, held)
@@ -90,7 +95,7 @@ def renewed(lease: Lease, partitions: Partitions, now: Now, policy: Policy) -> D
     """Restart the locks of all that the lease still has."""
     events = reclaimed(lease, partitions, now, policy)
     wanted = sum(len(held.span) for one in lease.acquisitions.values() for held in one.held)
-    kept = sum(len(event.span) for event in events)
+    kept = sum(event.records for event in events)
     return Decided(events, Renewed(kept, wanted - kept))
 
 

@@ -33,6 +33,7 @@ from headrace.core.machine import Decided
 from headrace.core.offsets import Offsets, is_same
 from headrace.core.roster import Roster
 from headrace.core.share_words import NAME_BYTES_MAX
+from headrace.core.subscription import Matching
 from headrace.core.types import MemberId, Now, WallMs
 
 _SIMPLE = -1  # the generation of a commit from outside the group
@@ -67,8 +68,15 @@ class Owner(Protocol):
         """When an empty group lost its last member; TIME_UNKNOWN where nobody knows."""
 
     @property
+    def began(self) -> WallMs:
+        """When its first member joined; TIME_UNKNOWN where none has, or nobody knows."""
+
+    @property
     def subscribed(self) -> Container[str]:
         """The topics of its members together, as last known."""
+
+    def reads(self, topic: str, matching: Matching) -> bool:
+        """Whether a member is known to subscribe, also to a topic that came a moment ago."""
 
     def has_member(self, member: MemberId) -> bool: ...
     def check_commit(self, command: Commit) -> Refused | None:

@@ -14,9 +14,9 @@ def reach(partition: SharePartition, records_max: int, window: int) -> Span | No
     for begin, stop, _ in partition.enough(partition.start, records_max):
         if first is None:
             first = begin
-        if stop - begin + 1 >= left:
-            return Span(first, begin + left - 1)
         left -= stop - begin + 1
+        if left <= 0:
+            return Span(first, stop + left)
         last = stop
     room = min(left, window - partition.unfinished)
     if room > 0:

@@ -35,7 +35,6 @@ from headrace.core.group_words import (
     Limits,
     Member,
     Phase,
-    Snapshot,
     Sync,
     Synced,
     Ticket,
@@ -251,8 +250,12 @@ class Decision:
             if member.id not in group.joins and member.instance is None:
                 self._emit(MemberGone(group.name, member.id, Gone.LATE))
         if not group.members:
-            empty = Snapshot(
-                group.protocol_type, group.generation + 1, None, None, self._now.wall, ()
+            empty = replace(
+                group.snapshot(),
+                generation=group.generation + 1,
+                protocol=None,
+                leader=None,
+                state_at=self._now.wall,
             )
             self._emit(GroupStored(group.name, empty))
             return

@@ -1,12 +1,14 @@
 """Chunks of runs: a sorted list of beginnings in pieces, which are rewritten one at a time."""
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence, Set
+from itertools import chain
 from typing import Generic, TypeVar
 
 CHUNK_RUNS = 512  # more are split; 8 kB in all, which the processor copies in a microsecond
 _FILL_RUNS = 384  # in the parts of a chunk that was split: room for some more
+_SKIP_RUNS = 32  # that are none of those wanted are passed over in one go
 _LOOK_RUNS = 16  # so many laid runs pay for looking through the whole chunk
 
 T = TypeVar("T")
@@ -29,6 +31,29 @@ class Chunk(Generic[T]):
     def see_again(self) -> None:
         """Make `seen` exact."""
         self.seen = set(self.statuses)
+
+
+def found(
+    chunk: Chunk[T], stop: int, wanted: Set[T], offset: int, records: int
+) -> tuple[list[tuple[int, int, T]], int]:
+    """The runs of `wanted` from `offset` on, until they are `records`; how many of these are left.
+
+    The chunk's runs end at `stop`.
+    """
+    low = max(bisect_right(chunk.firsts, offset) - 1, 0)
+    last = len(chunk.firsts) - _SKIP_RUNS
+    while low < last and wanted.isdisjoint(chunk.statuses[low : low + _SKIP_RUNS]):
+        low += _SKIP_RUNS
+    ends = chain(chunk.firsts[low + 1 :], (stop,))
+    pieces: list[tuple[int, int, T]] = []
+    for begin, end, status in zip(chunk.firsts[low:], ends, chunk.statuses[low:], strict=True):
+        if status in wanted:
+            first = begin if begin > offset else offset
+            pieces.append((first, end - 1, status))
+            records -= end - first
+            if records <= 0:
+                break
+    return pieces, records
 
 
 def rewritten(
@@ -109,11 +134,13 @@ def exchanged(
     statuses, firsts = chunk.statuses, chunk.firsts + array("q", (stop,))
     before, following = beside
     around: list[T | None] = [*statuses, following, before]  # of which the last is also at -1
+    count = len(statuses)
     at = done = records = 0
     old = new = statuses[0]
     moves: list[tuple[T, T, int]] = []  # those of neighbours that are alike together
     for first, last, status in pieces:
-        at = bisect_left(firsts, first, at)
+        if at >= count or firsts[at] != first:
+            at = bisect_left(firsts, first)
         if firsts[at] != first or firsts[at + 1] != last + 1:
             break
         if around[at - 1] is status or around[at + 1] is status:
@@ -124,6 +151,7 @@ def exchanged(
         statuses[at] = around[at] = status
         records += last - first + 1
         done += 1
+        at += 2  # most often what lies between is one run
     moves.append((old, new, records))
     for was, now, count in moves:
         if count:

@@ -19,8 +19,10 @@ from enum import IntEnum
 from itertools import chain
 
 from headrace.core.locks import Locks
-from headrace.core.run_chunks import Chunk, exchanged, rewritten, split
+from headrace.core.run_chunks import Chunk, exchanged, found, rewritten, split
 from headrace.core.types import MemberId, MonoMs, Span, WallMs
+
+_ALL = 1 << 63  # records; more than there can be
 
 
 class State(IntEnum):
@@ -190,16 +192,13 @@ class Runs:
         chunk = self._chunks[bisect_right(self._heads, offset) - 1]
         return chunk.statuses[bisect_right(chunk.firsts, offset) - 1]
 
-    def available(self, offset: int) -> Iterator[Piece]:
-        """AVAILABLE runs in order, from the one that holds or follows `offset`."""
-        begin = max(offset, self._available_from)
-        found = self.of(self._available, begin)
-        head = next(found, None)
+    def available(self, offset: int, records: int = _ALL) -> Iterator[Piece]:
+        """AVAILABLE runs in order, from `offset` on, until they are `records`."""
+        pieces = self.of(self._available, max(offset, self._available_from), records)
+        head = next(pieces, None)
         if offset <= self._available_from:
-            self._available_from = self.end if head is None else max(head[0], begin)
-        if head is None:
-            return found
-        return chain(((max(head[0], begin), head[1], head[2]),), found)
+            self._available_from = self.end if head is None else head[0]
+        return pieces if head is None else chain((head,), pieces)
 
     def due(self, now: MonoMs) -> list[Status]:
         """The statuses whose deadline has come."""
@@ -214,9 +213,14 @@ class Runs:
         wanted = [one for one in self._statuses.values() if one.state is state]
         return (Run(Span(first, last), one) for first, last, one in self.of(wanted))
 
-    def of(self, statuses: Collection[Status], offset: int = 0) -> Iterator[Piece]:
-        """The runs of these statuses, in order, from the one that holds or follows `offset`."""
-        wanted = set(statuses)
+    def of(
+        self, statuses: Collection[Status], offset: int = 0, records: int = _ALL
+    ) -> Iterator[Piece]:
+        """The runs of these statuses, in order, from `offset` on, until they are `records`."""
+        return chain.from_iterable(self._of(set(statuses), offset, records))
+
+    def _of(self, wanted: set[Status], offset: int, records: int) -> Iterator[list[Piece]]:
+        """The same, chunk by chunk."""
         if not wanted or offset >= self.end:
             return
         begin = max(bisect_right(self._heads, offset) - 1, 0)
@@ -224,14 +228,11 @@ class Runs:
             chunk = self._chunks[index]
             if wanted.isdisjoint(chunk.seen):
                 continue
-            firsts, count, found_any = chunk.firsts, len(chunk.firsts), False
-            low = max(bisect_right(firsts, offset) - 1, 0)
-            for at, status in enumerate(chunk.statuses[low:], low):
-                if status in wanted:
-                    stop = firsts[at + 1] if at + 1 < count else self._stop(index)
-                    found_any = True
-                    yield firsts[at], stop - 1, status
-            if not found_any:
+            pieces, records = found(chunk, self._stop(index), wanted, offset, records)
+            yield pieces
+            if records <= 0:
+                return
+            if not pieces:
                 chunk.see_again()
 
     def next_deadline(self) -> MonoMs | None:
@@ -274,10 +275,12 @@ class Runs:
 
     def lay_all(self, pieces: Sequence[Piece]) -> None:
         """Lay runs that ascend and do not overlap, each as `lay` would."""
+        held: Status | None = None
         for first, _, status in pieces:
-            if status.state is State.AVAILABLE:
+            if status is not held and status.state is State.AVAILABLE:
                 self._available_from = min(self._available_from, first)
                 break
+            held = status
         at = 0
         while at < len(pieces):
             first, last, status = pieces[at]

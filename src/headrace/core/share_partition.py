@@ -11,8 +11,7 @@ durable: so it is never in neither place (design §8).
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import assert_never
 
@@ -28,6 +27,7 @@ from headrace.core.share_words import (
     Acquire,
     Acquired,
     Advanced,
+    Bounds,
     Command,
     DeadLettered,
     Delayed,
@@ -47,8 +47,6 @@ from headrace.core.share_words import (
 )
 from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs, after
 
-# Twice as fast as by its name: one for each range that was released alone.
-_made: Callable[[tuple[object, ...]], Acquired] = partial(tuple.__new__, Acquired)
 _ENOUGH_RUNS_MAX = 10_000  # that are kept for who asks again: a megabyte
 _NEVER = 1 << 15  # more deliveries than can be counted
 
@@ -98,14 +96,10 @@ class SharePartition:
             begin, asked, pieces = self._enough
             if asked == records and begin <= offset <= (pieces[0][0] if pieces else self.end):
                 return pieces
-        found, left, rest = list[Piece](), records, self.runs.available(offset)
-        for piece in rest:
-            found.append(piece)
-            left -= piece[1] - piece[0] + 1
-            if left <= 0:
-                break
-            if len(found) >= _ENOUGH_RUNS_MAX:
-                return chain(found, rest)
+        rest = self.runs.available(offset, records)
+        found = list(islice(rest, _ENOUGH_RUNS_MAX))
+        if len(found) == _ENOUGH_RUNS_MAX:
+            return chain(found, rest)
         self._enough = offset, records, found
         return found
 
@@ -159,7 +153,7 @@ class SharePartition:
         self._enough = None
         laying = Laying(self.runs)
         for event in events:
-            if isinstance(event, Acquired):  # by the hundred: matching costs twice as much
+            if isinstance(event, Acquired):  # matching costs twice as much
                 laying.acquired(event)
             elif isinstance(event, Settled):
                 laying.settled(event)
@@ -189,20 +183,25 @@ class SharePartition:
         from_offset, to_offset = command.batches[0].first, command.batches[-1].last
         left = command.records_max
         near = shrinks_from(policy.delivery_limit) if command.isolate else _NEVER
+        alike: Status | None = None  # what the latest of `spans` were
+        spans: list[Bounds] = []
         for first, last, status in self.enough(from_offset, left):
             if left <= 0 or first > to_offset:
                 break
-            stored = status.deliveries
-            if stored >= near:
-                if left == command.records_max:
-                    events += self._suspects(command, first, to_offset, now, policy)
-                return events
             stop = last if last <= to_offset else to_offset
             if stop - first >= left:
                 stop = _taken_to(command, first, stop, left)
-            span, count = Span(first, stop), stored + 1
-            lot = span if count == near else status.lot
-            events.append(_made((key, span, count, holder, deadline, lot, stored, since)))
+            if status is not alike:
+                stored, count = status.deliveries, status.deliveries + 1
+                if stored >= near:
+                    if left == command.records_max:
+                        events += self._suspects(command, first, to_offset, now, policy)
+                    return events
+                # Each range that comes near the limit is a lot of its own, and an event.
+                alike, lot = (None, Span(first, stop)) if count == near else (status, status.lot)
+                spans = []
+                events.append(Acquired(key, spans, count, holder, deadline, lot, stored, since))
+            spans.append((first, stop))
             left -= stop - first + 1
         fresh_from = self.end
         if gap is not None and gap.first <= fresh_from <= gap.last:
@@ -210,8 +209,9 @@ class SharePartition:
         if left > 0 and from_offset <= fresh_from <= to_offset:
             allowance = min(left, command.window - self.unfinished)
             if allowance > 0:
-                span = Span(fresh_from, _taken_to(command, fresh_from, to_offset, allowance))
-                events.append(Acquired(key, span, 1, holder, deadline, since=since))
+                stop = _taken_to(command, fresh_from, to_offset, allowance)
+                fresh = [(fresh_from, stop)]
+                events.append(Acquired(key, fresh, 1, holder, deadline, since=since))
         return events
 
     def _suspects(
@@ -223,7 +223,7 @@ class SharePartition:
         deadline = after(now.mono, policy.lock_ms)
         return [
             Acquired(
-                key, Span(one.first, one.last), one.deliveries + 1, holder, deadline, one.lot,
+                key, [(one.first, one.last)], one.deliveries + 1, holder, deadline, one.lot,
                 since=now.wall,
             )
             for one in given
@@ -268,9 +268,8 @@ class SharePartition:
                 whole = first == span.first and last == span.last
                 part = span if whole else Span(first, last)
                 if verdict is Verdict.RENEW:
-                    events.append(
-                        Acquired(self.key, part, old.deliveries, command.holder, deadline, old.lot)
-                    )
+                    count, holder, kept = old.deliveries, command.holder, [(first, last)]
+                    events.append(Acquired(self.key, kept, count, holder, deadline, old.lot))
                 else:
                     events.append(settle(part, old, verdict, batch.reason))
         return events
@@ -305,13 +304,13 @@ class SharePartition:
         span, deliveries, holder = command.span, command.deliveries, command.holder
         events: list[Event] = [
             Acquired(
-                self.key, Span(first, last), deliveries, holder, deadline, old.lot,
+                self.key, [(first, last)], deliveries, holder, deadline, old.lot,
                 since=None if old.state is State.ACQUIRED else now,
             )
             for first, last, old in self.claimable(span, deliveries, holder)
         ]  # fmt: skip
         if deliveries == 1 and span.last >= self.end:
-            beyond = Span(max(self.end, span.first), span.last)
+            beyond = [(max(self.end, span.first), span.last)]
             events.append(Acquired(self.key, beyond, 1, holder, deadline, since=now))
         return events
 

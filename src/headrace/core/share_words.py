@@ -184,6 +184,8 @@ class Hold(NamedTuple):
     client: str | None = None
 
 
+Bounds = tuple[int, int]  # first and last, both included: a span without the object
+
 # first, last, state, deliveries, reason, and who had them
 Range = tuple[int, int, State, int, str | None, Hold | None]
 
@@ -198,21 +200,27 @@ class Started:
 
 
 class Acquired(NamedTuple):
-    """A holder has the span until `deadline`, for the `deliveries`-th time. Volatile.
+    """A holder has the records until `deadline`, for the `deliveries`-th time. Volatile.
 
+    `spans` ascend, and were all of one status: a hundred records that lie apart are one event.
     `lot` is the span delivered together when redelivery began to shrink (core.redelivery), `stored`
     the deliveries that the journal knows of, `since` when the holder got it; None: what the state
     has.
     """
 
     key: ShareKey
-    span: Span
+    spans: Sequence[Bounds]
     deliveries: int
     holder: MemberId
     deadline: MonoMs
     lot: Span | None = None
     stored: int | None = None
     since: WallMs | None = None
+
+    @property
+    def records(self) -> int:
+        """How many records these are."""
+        return sum([last - first + 1 for first, last in self.spans])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,13 @@ stands there, and of that the topics alone; later versions keep them in that pla
 Source: KIP-496; ConsumerProtocolSubscription.json.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
+
+from headrace.core.errors import Refused
 
 PROTOCOL_TYPE = "consumer"  # groups of any other type speak a language of their own
+# The topics that match a regular expression, or why nobody can tell.
+Matching = Callable[[str], frozenset[str] | Refused]
 _LENGTH_BYTES, _COUNT_BYTES = 2, 4
 
 

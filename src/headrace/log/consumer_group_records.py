@@ -1,8 +1,9 @@
 """Records of groups of the new protocol in `__consumer_offsets`: types 3 to 8 and 16, both ways.
 
 Layout of Kafka 4.3. Type 4, the partitions of the topics, Kafka itself writes no more: it is read
-and passed over. Since when a group is empty stands in a tagged field of ours, which Kafka passes
-over. Sources: ConsumerGroup*Key.json and *Value.json of Kafka's group coordinator.
+and passed over. When a group began, and since when it is empty, stand in tagged fields of ours,
+which Kafka passes over.
+Sources: ConsumerGroup*Key.json and *Value.json of Kafka's group coordinator.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -42,8 +43,8 @@ REGEX = 16
 KINDS = frozenset({GROUP_EPOCH, TOPICS, MEMBER, TARGET_EPOCH, TARGET, HOLDING, REGEX})
 _NAMES = {GROUP_EPOCH: 1, TOPICS: 1, MEMBER: 2, TARGET_EPOCH: 1, TARGET: 2, HOLDING: 2, REGEX: 2}
 _VERSION = 0
-# Tags; that of ours is far from those that Kafka may yet give out.
-_HASH, _EMPTY_SINCE = 0, 848_000
+# Tags; those of ours are far from those that Kafka may yet give out.
+_HASH, _EMPTY_SINCE, BEGAN = 0, 848_000, 842_000
 _CLASSIC, _ASSIGNED_AT, _EPOCHS = 0, 0, 0
 _NULL, _THERE = 0, 1  # before a structure in a tagged field
 
@@ -145,7 +146,8 @@ def _stored(kind: int, group: str, other: str, source: Reader) -> ConsumerEvent:
     if kind == GROUP_EPOCH:
         epoch, tags = source.int32(), source.tags()
         empty_since = WallMs(_tag(tags, _EMPTY_SINCE, TIME_UNKNOWN))
-        return ConsumerGroupStored(group, epoch, _tag(tags, _HASH, 0), empty_since)
+        began = WallMs(_tag(tags, BEGAN, TIME_UNKNOWN))
+        return ConsumerGroupStored(group, epoch, _tag(tags, _HASH, 0), empty_since, began)
     if kind == TARGET_EPOCH:
         epoch, tags = source.int32(), source.tags()
         return TargetStored(group, epoch, WallMs(_tag(tags, _ASSIGNED_AT, TIME_UNKNOWN)))
@@ -175,6 +177,8 @@ def _group(event: ConsumerGroupStored) -> bytes:
         tags[_HASH] = _int64(event.metadata_hash)
     if event.empty_since != TIME_UNKNOWN:
         tags[_EMPTY_SINCE] = _int64(event.empty_since)
+    if event.began != TIME_UNKNOWN:
+        tags[BEGAN] = _int64(event.began)
     out.tags(tags)
     return bytes(out.data)
 

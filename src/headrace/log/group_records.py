@@ -3,8 +3,9 @@
 Layout of Kafka 4.3: OffsetCommitKey (type 0 or 1) with OffsetCommitValue, GroupMetadataKey (type 2)
 with GroupMetadataValue; a key begins with its type, a value with its version, both int16. Written
 are OffsetCommitValue 4, or 1 where a client chose its own retention (it alone has room for the
-expiry, and none for leader epoch and topic id), and GroupMetadataValue 3; read are all versions
-from 0 to 4. Groups of the new protocol have types of their own (`consumer_group_records.py`).
+expiry, and none for leader epoch and topic id), and GroupMetadataValue 4, which has room for a
+tagged field of ours: when the group began (3 where that is not known); read are all versions from 0
+to 4. Groups of the new protocol have types of their own (`consumer_group_records.py`).
 
 Why an offset moved and who asked stand in headers of the record, for people: a tombstone has no
 other place, and Kafka's tools pass over them. A commit without a cause is a plain one.
@@ -29,12 +30,14 @@ from headrace.core.group_words import TIME_UNKNOWN, Candidate, Cause, Committed,
 from headrace.core.machine import Entry
 from headrace.core.types import MemberId, WallMs
 from headrace.log import consumer_group_records
+from headrace.log.consumer_group_records import BEGAN
 from headrace.wire.primitives import Malformed, Reader, Writer, uuid_of
 
 LEGACY_OFFSET, OFFSET, GROUP = 0, 1, 2
 CAUSE_HEADER, BY_HEADER = "headrace.cause", "headrace.by"
 _NEWEST = 4
-_OFFSET_VERSION, _EXPIRING_VERSION, _GROUP_VERSION = 4, 1, 3
+_OFFSET_VERSION, _EXPIRING_VERSION = 4, 1
+_GROUP_VERSION, _RIGID_GROUP_VERSION = 4, 3
 _TOPIC_ID = 0  # a tag
 # OffsetCommitValue 4 as nearly all are: without metadata, with a topic id.
 _PLAIN = struct.Struct(">hqiBqBBB16s")
@@ -203,23 +206,28 @@ def _group_key(group: str) -> bytes:
 
 def _group_value(snapshot: Snapshot) -> bytes:
     out = Writer()
-    out.int16(_GROUP_VERSION)
-    out.nullable_string(snapshot.protocol_type or "")
+    flexible = snapshot.began != TIME_UNKNOWN
+    out.int16(_GROUP_VERSION if flexible else _RIGID_GROUP_VERSION)
+    out.string(snapshot.protocol_type or "", flexible=flexible)
     out.int32(snapshot.generation)
-    out.nullable_string(snapshot.protocol)
-    out.nullable_string(snapshot.leader)
+    out.string(snapshot.protocol, flexible=flexible)
+    out.string(snapshot.leader, flexible=flexible)
     out.int64(snapshot.state_at)
-    out.int32(len(snapshot.members))
+    out.count(len(snapshot.members), flexible=flexible)
     for member in snapshot.members:
-        out.nullable_string(member.id)
-        out.nullable_string(member.instance)
-        out.nullable_string(member.client_id)
-        out.nullable_string(member.client_host)
+        for text in (member.id, member.instance, member.client_id, member.client_host):
+            out.string(text, flexible=flexible)
         out.int32(member.rebalance_ms)
         out.int32(member.session_ms)
         for data in (member.metadata(snapshot.protocol), member.assignment):
-            out.int32(len(data))
+            out.count(len(data), flexible=flexible)
             out.raw(data)
+        if flexible:
+            out.tags()
+    if flexible:
+        began = Writer()
+        began.int64(snapshot.began)
+        out.tags({BEGAN: bytes(began.data)})
     return bytes(out.data)
 
 
@@ -235,13 +243,13 @@ def _stored(group: str, value: Bytes) -> Event:
     leader = _nullable(source, flexible)
     state_at = WallMs(source.int64()) if version >= 2 else TIME_UNKNOWN
     members = tuple(_array(source, flexible, lambda: _member(source, version, protocol)))
-    if flexible:
-        source.tags()
+    told = source.tags().get(BEGAN) if flexible else None
+    began = WallMs(Reader(told).int64()) if told is not None else TIME_UNKNOWN
     _at_end(source)
-    told_leader = None if leader is None else MemberId(leader)
+    known = None if leader is None else MemberId(leader)
     return GroupStored(
         group,
-        Snapshot(protocol_type or None, generation, protocol, told_leader, state_at, members),
+        Snapshot(protocol_type or None, generation, protocol, known, state_at, members, began),
     )
 
 

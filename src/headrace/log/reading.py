@@ -20,7 +20,8 @@ _LENGTH_AT = 8
 _MAGIC_AT = 16
 _MAGIC = 2
 _OVERHEAD = 12
-_SPARE_BYTES = 16 * 1024  # of a producer's batch, in which what is wanted may begin and end
+# Of the two batches of a producer in which what is wanted begins and ends.
+_SPARE_BYTES = 2 * 16 * 1024
 
 
 class Source(Protocol):

@@ -228,7 +228,8 @@ class CoreRig:
 def given(events: Sequence[Event]) -> Given:
     """What was acquired."""
     return [
-        (event.span.first, event.span.last, event.deliveries)
+        (first, last, event.deliveries)
         for event in events
         if isinstance(event, Acquired)
+        for first, last in event.spans
     ]

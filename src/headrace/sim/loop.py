@@ -21,12 +21,18 @@ OUTSIDE = 0
 _TURNS_AT_ONCE_MAX = 200_000  # callbacks without a timer in between; more are a livelock
 _LAST_WORDS_MAX = 10_000  # callbacks that the tasks of an ended life get to clean up
 
+_STEP_US = 100_000  # how far who waits looks ahead, when nothing is due
+
 Latency = Callable[[], float]
 _life: contextvars.ContextVar[int] = contextvars.ContextVar("life", default=OUTSIDE)
 
 
 class Livelock(Exception):
     """Callbacks call each other for ever, and no time passes."""
+
+
+class Halted(Exception):
+    """Time stopped for somebody who waits."""
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -60,6 +66,18 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 pass
         finally:
             events._set_running_loop(None)
+
+    def wait(self, task: "asyncio.Future[T]") -> T:
+        """The outcome of a task, for code that blocks: everybody else goes on meanwhile.
+
+        To be called from a plain callback, as no task may begin while another one is at work.
+        Raises: whatever the task did; CancelledError when it was; Halted when all ends before.
+        """
+        while not task.done():
+            if self.halted:
+                raise Halted
+            self._turn(self.now_us + _STEP_US)
+        return task.result()
 
     def spawn(self, life: int, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Run a coroutine as part of a life."""

@@ -8,16 +8,14 @@ import asyncio
 import struct
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from headrace.sim.process import Process
 from headrace.wire import codec
 from headrace.wire.leases import Call
 from headrace.wire.primitives import Reader, Writer
 from headrace.wire.share_records import DescribeShareRecordsRequest
 from headrace.wire.structs import Struct
-
-if TYPE_CHECKING:
-    from headrace.sim.world import World
 
 _SIZE = struct.Struct(">i")
 _HEAD = struct.Struct(
@@ -32,6 +30,23 @@ class Lost(Exception):
     """The connection broke: what was asked may have been done, or not."""
 
 
+class Surroundings(Protocol):
+    """What connections need of the world that they are in."""
+
+    process: Process | None
+    connections: dict["Connection", None]
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the broker's process is, so that nothing leaves it any more."""
+
+    def look_at_shards(self) -> None:
+        """Called before each answer is told of."""
+
+    def loses_answer(self, rng: Random) -> bool:
+        """Whether an answer is lost on its way, and the connection with it."""
+
+
 class Connection:
     """One connection of a client to the broker that is up now. Raises: Lost from every call.
 
@@ -40,7 +55,7 @@ class Connection:
     """
 
     def __init__(
-        self, world: "World", rng: Random, ended: Callable[[], None] | None = None
+        self, world: Surroundings, rng: Random, ended: Callable[[], None] | None = None
     ) -> None:
         self._ended = ended
         self.is_open = False
@@ -103,7 +118,7 @@ class Connection:
 
     def _received(self, data: bytes) -> None:
         """Bytes left the broker; of a process that is dead already none do."""
-        if self._world.disk.dead:
+        if self._world.is_dead:
             return
         self._arrived += data
         (size,) = _SIZE.unpack_from(self._arrived)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from headrace.broker.runtime import JournalDamaged
@@ -43,6 +43,9 @@ _DEAD_LETTERS = "dead-letters"
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one history; `failures` are broken promises, bugs and livelocks."""
+
+    world: ClassVar[str] = ""  # how it is replayed
+    lost: ClassVar[int] = 0  # to lose a record is a failure in this world
 
     seed: int
     events: int
@@ -132,6 +135,11 @@ class World:
     @property
     def failed(self) -> bool:
         return bool(self.auditor.failures or self.bugs or self.loop.errors)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the broker's process died."""
+        return self.disk.dead
 
     def is_wanted(self, group: str) -> bool:
         """Whether members of a group are to go on."""

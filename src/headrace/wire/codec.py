@@ -75,6 +75,11 @@ def decode_response(key: int, version: int, body: Buffer) -> Any:
     return _entity(load_response_schema(key, version)).read(Reader(body))
 
 
+def schemas(key: int, version: int) -> tuple[Any, Any]:
+    """kio's dataclasses of a request and of its response. Raises: KeyError when it has none."""
+    return load_request_schema(key, version), load_response_schema(key, version)
+
+
 def knows(key: int, version: int) -> bool:
     """Whether a request of this API and version has a schema."""
     name = api_key_map.get(key)
@@ -141,7 +146,7 @@ def _entity(schema: Any) -> _Entity:
     if schema.__name__ == _ACKNOWLEDGEMENT:
         schema = _with_reason(schema)
     for one in fields(schema):
-        inner, is_array, nullable = _unwrapped(one.type)
+        inner, is_array, nullable = unwrapped(one.type)
         if is_dataclass(inner):
             assert isinstance(inner, type)
             read, write = _structure(inner, nullable and not is_array)
@@ -172,7 +177,7 @@ def _with_reason(schema: Any) -> Any:
     )
 
 
-def _unwrapped(annotation: Any) -> tuple[Any, bool, bool]:
+def unwrapped(annotation: Any) -> tuple[Any, bool, bool]:
     """The innermost type of a field, whether it is an array, and whether null may stand for it."""
     nullable = False
     if get_origin(annotation) in (UnionType, Union):

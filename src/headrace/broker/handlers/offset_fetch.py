@@ -1,19 +1,26 @@
 """OffsetFetch (9): what consumer groups have committed.
 
-There are no transactions, so every commit is stable and `require_stable` changes nothing.
+A member that asks for partitions by name is about to read them: what its group's reset policy says
+of them is committed first. Who asks for everything, or asks a group without members, looks only.
+In the new protocol a member says that it is one; librdkafka's does not, and is known from tools by
+`require_stable`, which consumers ask for. There are no transactions, so that has no other meaning.
 """
 
 from typing import Any
+from uuid import UUID
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
+from headrace.core.catalog import Topic
 from headrace.core.consumer_group import ConsumerGroup
+from headrace.core.errors import Refused
 from headrace.core.group_words import Committed
 from headrace.core.offsets import Offsets
 from headrace.core.types import MemberId
 
 _GROUP_ERROR_SINCE = 2
+_STABLE_SINCE = 7
 _GROUPS_SINCE = 8
 _MEMBERS_SINCE = 9
 _IDS_SINCE = 10
@@ -21,14 +28,50 @@ _IDS_SINCE = 10
 
 async def handle(request: Request, services: Services) -> Answer:
     message, version = request.message(), request.version
-    # Clients of old versions try again at once on NOT_COORDINATOR, and on no other code.
-    code = Code.NONE if await services.groups.durable() is None else Code.NOT_COORDINATOR
     asked = message.groups if version >= _GROUPS_SINCE else (message,)
+    asked = {one.group_id: one for one in asked}.values()
+    reads = version >= _STABLE_SINCE and message.require_stable
+    refused = None
+    for one in asked:
+        if services.groups.reset_policy(one.group_id) is not None:
+            refused = await _seed(one, request, services, reads=reads) or refused
+    refused = await services.groups.durable() or refused
+    # Clients of old versions try again at once on NOT_COORDINATOR, and on no other code.
+    code = Code.NONE if refused is None else Code.NOT_COORDINATOR
     groups = [
-        _group(one, code or _may_read(one, version, services), version, services)
-        for one in {one.group_id: one for one in asked}.values()
+        _group(one, code or _may_read(one, version, services), version, services) for one in asked
     ]
     return {"groups": groups} if version >= _GROUPS_SINCE else groups[0]
+
+
+async def _seed(asked: Any, request: Request, services: Services, *, reads: bool) -> Refused | None:
+    """Let the policy of a group see to the partitions that a member asks for.
+
+    `reads`: it is asked as consumers ask, whoever it is. Refused where a disk fails.
+    """
+    version, group = request.version, services.groups.find(asked.group_id)
+    if asked.topics is None or group is None or group.is_empty:
+        return None
+    member = asked.member_id if version >= _MEMBERS_SINCE else None
+    if isinstance(group, ConsumerGroup) and member is None and not reads:
+        return None
+    if _may_read(asked, version, services):
+        return None
+    wanted: dict[tuple[UUID, int], tuple[Topic, int]] = {}
+    for topic in asked.topics:
+        found = _topic(topic, version, services)
+        if found is not None:
+            known = (index for index in topic.partition_indexes if 0 <= index < found.partitions)
+            wanted |= {(found.id, index): (found, index) for index in known}
+    by = request.asked_by(member or "")
+    return await services.offset_seeding.asked(asked.group_id, list(wanted.values()), by)
+
+
+def _topic(asked: Any, version: int, services: Services) -> Topic | None:
+    catalog = services.catalog
+    if version >= _IDS_SINCE:
+        return catalog.topics_by_id.get(asked.topic_id)
+    return catalog.topics.get(asked.name)
 
 
 def _may_read(asked: Any, version: int, services: Services) -> Code:
@@ -57,16 +100,13 @@ def _group(asked: Any, code: Code, version: int, services: Services) -> dict[str
 def _topics(
     offsets: Offsets, asked: Any, code: Code, version: int, services: Services
 ) -> list[dict[str, Any]]:
-    catalog = services.catalog
     if asked is None:
         return _all(offsets, version, services)
     by_id = version >= _IDS_SINCE
     told = []
     seen: set[tuple[Any, int]] = set()
     for topic in asked:
-        found = (
-            catalog.topics_by_id.get(topic.topic_id) if by_id else catalog.topics.get(topic.name)
-        )
+        found = _topic(topic, version, services)
         missing = Code.UNKNOWN_TOPIC_ID if by_id and found is None else Code.NONE
         name, topic_id = (found.name, found.id) if found else ("", None)
         key = topic.topic_id if by_id else topic.name

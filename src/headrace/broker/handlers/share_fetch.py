@@ -86,14 +86,17 @@ def _order(services: Services, who: SessionKey) -> Sequence[TopicPartition]:
     return session.partitions[turn:] + session.partitions[:turn]
 
 
-def _durable(services: Services, who: SessionKey, poll: SharePoll) -> Later:
-    """The answer, once what was decided for it is in the journal."""
+def _durable(services: Services, who: SessionKey, poll: SharePoll) -> Later | Raw:
+    """The answer, once what it rests on is in the journal; an acquisition alone is not."""
+    shard = services.shares.shard(who[0])
+    if shard.is_durable:
+        return _answer(services, who, poll.outcome(None))
     later = Later()
 
     def tell(fault: StorageFault | None) -> None:
         later.set(partial(_answer, services, who, poll.outcome(fault)))
 
-    services.shares.shard(who[0]).when_durable(tell)
+    shard.when_durable(tell)
     return later
 
 
