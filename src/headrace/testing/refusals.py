@@ -1,0 +1,146 @@
+"""Answers that refuse: a Kafka error code, in the place where an API's answer has one.
+
+The place is the whole answer, or each topic, group, member, coordinator or resource that is to
+fail; inside of these it is the outermost structure with an error code.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from headrace.testing.messages import ERROR, Item, Kind, identity_fields, kind_of
+from headrace.wire.codec import unwrapped
+
+_MESSAGE = "error_message"
+_TEXT = "ordered by a fault of the test"
+_UNKNOWN = ("offset", "watermark", "time")  # is -1
+_ZEROS = {
+    "string": "", "bytes": b"", "records": b"", "uuid": None, "bool": False, "float64": 0.0,
+    "error_code": 0, "uint16": 0,
+}  # fmt: skip
+
+
+class Whole(Enum):
+    """The place for an error of the whole answer."""
+
+    WHOLE = "whole"
+
+
+Place = Kind | Whole
+
+
+def places_of(response: Any) -> list[Place]:
+    """Where an answer, given its schema, has room for an error; outermost first."""
+    whole: list[Place] = [Whole.WHOLE] if _has_error(response) else []
+    return whole + _places_below(response)
+
+
+def refusal(
+    response: Any, items: Sequence[Item], place: Place, code: int, *, armed: bool = False
+) -> dict[str, Any]:
+    """The fields of an answer, given its schema, that refuses `items`, and answers nothing else."""
+    values = _blank(response)
+    armed = armed or place is Whole.WHOLE
+    if armed and _has_error(response):
+        values[ERROR] = code
+        if any(one.name == _MESSAGE for one in fields(response)):
+            values[_MESSAGE] = _TEXT
+        return values
+    for one in fields(response):
+        inner, is_array, _ = unwrapped(one.type)
+        kind = kind_of(inner) if is_array and is_dataclass(inner) else None
+        if kind is None:
+            continue
+        values[one.name] = [
+            refusal(inner, item.items, place, code, armed=armed or kind is place)
+            | _named(inner, item)
+            for item in items
+            if item.kind is kind
+        ]
+    return values
+
+
+def merged(served: dict[str, Any], refused: dict[str, Any]) -> dict[str, Any]:
+    """One answer of what was served and what was refused; a group may have parts of both."""
+    for name, added in refused.items():
+        if not added or not isinstance(added, list):
+            continue
+        there = served[name] = list(served.get(name) or ())
+        for one in added:
+            group = one.get("group_id")
+            same = next((two for two in there if group and two.get("group_id") == group), None)
+            if same is None:
+                there.append(one)
+            else:
+                same |= {ERROR: one.get(ERROR, 0)}
+                merged(same, one)
+    return served
+
+
+def of_kind(items: Sequence[Item], place: Place, chosen: Callable[[Item], bool]) -> list[Item]:
+    """The tree cut down to what is chosen of the kind `place`, and what leads there."""
+    found: list[Item] = []
+    for one in items:
+        if one.kind is place:
+            if chosen(one):
+                found.append(one)
+        elif below := of_kind(one.items, place, chosen):
+            found.append(Item(one.kind, one.names, below))
+    return found
+
+
+def _places_below(schema: Any) -> list[Place]:
+    found: list[Place] = []
+    for one in fields(schema):
+        inner, is_array, _ = unwrapped(one.type)
+        if is_array and is_dataclass(inner):
+            below = _places_below(inner)
+            kind = kind_of(inner)
+            if kind is not None and (_has_error(inner) or below):
+                found.append(kind)
+            found += below
+    return found
+
+
+def _has_error(schema: Any) -> bool:
+    return any(one.name == ERROR for one in fields(schema))
+
+
+def _named(schema: Any, item: Item) -> dict[str, Any]:
+    names = identity_fields(schema, item.kind)
+    if item.kind is Kind.TOPIC:
+        return {
+            one: item.names["topic_id" if one == "topic_id" else "name"]
+            for one in names
+        }  # fmt: skip
+    if item.kind is Kind.PARTITION:
+        return {names[0]: item.names["partition"]}
+    return {one: item.names.get(one) for one in names}
+
+
+def _blank(schema: Any) -> dict[str, Any]:
+    """The fields that the codec wants to be given, empty."""
+    return {
+        one.name: _empty(one)
+        for one in fields(schema)
+        if one.default is MISSING or (one.default is None and _is_number(one))
+    }
+
+
+def _is_number(one: Any) -> bool:
+    """kio takes moments for optional; on the wire they are numbers."""
+    return str(one.metadata.get("kafka_type", "")).startswith(("int", "datetime", "timedelta"))
+
+
+def _empty(one: Any) -> Any:
+    inner, is_array, nullable = unwrapped(one.type)
+    if is_array:
+        return []
+    if _is_number(one):
+        return -1 if any(word in one.name for word in _UNKNOWN) else 0
+    if nullable:
+        return None
+    if is_dataclass(inner):
+        return _blank(inner)
+    return _ZEROS[one.metadata["kafka_type"]]
