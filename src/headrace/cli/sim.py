@@ -3,16 +3,25 @@
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from enum import StrEnum, auto
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from headrace.sim.growth import GrowthOutcome
     from headrace.sim.world import Outcome
 
 _PROGRESS_SECONDS = 1.0
+
+
+class Worlds(StrEnum):
+    """What is simulated."""
+
+    BROKER = auto()
+    GROWTH = auto()
 
 
 @dataclass(slots=True)
@@ -24,6 +33,7 @@ class _Sum:
     faults: int = 0
     failures: int = 0
     histories: int = 0
+    lost: int = 0  # records of new partitions, under `latest` as was to be expected
 
 
 def register(app: typer.Typer) -> None:
@@ -37,6 +47,10 @@ def sim(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Replay this seed only, step by step.")
     ] = None,
+    world: Annotated[
+        Worlds,
+        typer.Option(help="broker: one amid faults. growth: topics that grow under a group."),
+    ] = Worlds.BROKER,
     histories: Annotated[
         int,
         typer.Option(min=0, help="Random histories of the core alone, against a reference model."),
@@ -50,25 +64,35 @@ def sim(
 ) -> None:
     """Simulate whole brokers in virtual time, with faults drawn from a seed: one seed, one history.
 
+    With --world growth a seed is three histories: where readers of new partitions begin is decided
+    by headrace.Consumer, by the broker's policy, and by nobody but a client with latest.
+
     A failure is told with its last steps and the command that replays it. Exits 1 if there is one.
 
     headrace sim --seeds 200 --json
     """
-    from headrace.sim.world import World
-
     total = _Sum()
     if seed is not None:
-        _count(total, World(seed, tell=print).run(), replayed=True)
+        for outcome in _outcomes(world, seed, tell=print):
+            _count(total, outcome, replayed=True)
+        total.seeds = 1
     else:
         until = None if minutes is None else time.monotonic() + 60 * minutes
         progress = _Progress()
         for number in _numbers(first, seeds, until):
-            _count(total, World(number).run(), replayed=False)
+            for outcome in _outcomes(world, number):
+                _count(total, outcome, replayed=False)
+            total.seeds += 1
             progress.tell(total)
         _try_core(total, first, histories, progress)
         progress.end()
     if as_json:
         print(json.dumps(asdict(total)))
+    elif world is Worlds.GROWTH:
+        print(
+            f"{total.seeds} seeds: {total.events} events, {total.faults} faults, {total.lost} "
+            f"records of new partitions lost by latest, {total.failures} failures"
+        )
     else:
         print(
             f"{total.seeds} seeds and {total.histories} histories of the core: {total.events} "
@@ -85,10 +109,27 @@ def _numbers(first: int, count: int, until: float | None) -> Iterator[int]:
         number += 1
 
 
-def _count(total: _Sum, outcome: "Outcome", *, replayed: bool) -> None:
-    total.seeds += 1
+def _outcomes(
+    world: Worlds, seed: int, tell: Callable[[str], None] | None = None
+) -> "Iterator[Outcome | GrowthOutcome]":
+    """What comes of the histories of one seed."""
+    if world is Worlds.GROWTH:
+        from headrace.sim.growth import Decider, GrowthWorld
+
+        for decider in Decider:
+            if tell is not None:
+                tell(f"---- {decider}")
+            yield GrowthWorld(seed, decider, tell=tell).run()
+    else:
+        from headrace.sim.world import World
+
+        yield World(seed, tell=tell).run()
+
+
+def _count(total: _Sum, outcome: "Outcome | GrowthOutcome", *, replayed: bool) -> None:
     total.events += outcome.events
     total.faults += outcome.faults
+    total.lost += outcome.lost
     if not outcome.failures:
         return
     total.failures += 1
@@ -99,7 +140,7 @@ def _count(total: _Sum, outcome: "Outcome", *, replayed: bool) -> None:
         print("  its last steps:")
         for line in outcome.last:
             print(f"    {line}")
-        print(f"  replay it: headrace sim --seed {outcome.seed}", flush=True)
+        print(f"  replay it: headrace sim{outcome.world} --seed {outcome.seed}", flush=True)
 
 
 def _try_core(total: _Sum, first: int, count: int, progress: "_Progress") -> None:
