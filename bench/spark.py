@@ -4,6 +4,7 @@
 
 One Headrace broker serves both. One Spark session, local[2], of PySpark 4.2.0, as no build of
 Spark's Kafka source is for a later one, runs queries of both sources by turns into the sink `noop`.
+Java and Python talk by Unix sockets, as in `headrace.spark.local_session`.
 Its Python is an environment of its own, and the jars come by Maven, both into a cache folder.
 Four partitions; values of 100 bytes, and JSON objects of about that size.
 

@@ -57,6 +57,7 @@ def main(jars: str) -> None:
         .config("spark.driver.memory", "2g")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+        .config("spark.python.unix.domain.socket.enabled", "true")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

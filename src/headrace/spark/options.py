@@ -87,8 +87,8 @@ class ConnectOptions:
 
     @property
     def who(self) -> str:
-        """What brokers are told: the end of the client id."""
-        raise NotImplementedError
+        """What brokers are told: the end of the client id, which each use has of its own."""
+        return "source"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +105,11 @@ class ReadOptions(ConnectOptions):
     corrupt_record: str = "_corrupt_record"
 
     CAN_REJECT: ClassVar[bool] = False
+
+    @property
+    def passes_removed(self) -> bool:
+        """Whether a task goes on when records were removed that it was to read."""
+        return not self.fail_on_data_loss
 
     @property
     def rejects(self) -> bool:

@@ -34,8 +34,9 @@ Nested = Mapping[str, Mapping[str, int]]
 class Counts:
     """What became of a query's records since its driver started.
 
-    `acquired` are those of batches that were begun, `refused` those whose lock had ended when they
-    were settled: others may have them. They settle one trigger after their batch.
+    Of a queue, `acquired` are those of batches that were begun, `refused` those whose lock had
+    ended when they were settled: others may have them. They settle one trigger after their batch.
+    Of a log, `resets` are the positions outside the log that went on at an end of it.
     """
 
     acquired: int = 0
@@ -43,6 +44,7 @@ class Counts:
     released: int = 0
     rejected: int = 0
     refused: int = 0
+    resets: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
         """The sums."""
@@ -75,7 +77,7 @@ class Progress:
     """How far a query is, all its headrace sources together.
 
     `lag` counts the records behind the end of the batch, by partition: what the next ones have to
-    read. `counts` stays zero for a log, which settles no records.
+    read. `counts` of a log has `resets` alone, as it settles no records.
     """
 
     query: str
@@ -165,7 +167,8 @@ def _of_source(source: Any) -> Standing | None:
         return None
     ends, reached = _flat(latest["offsets"]), _flat(end["offsets"])
     return Standing(
-        {place: max(0, last - reached.get(place, last)) for place, last in ends.items()}, Counts()
+        {place: max(0, last - reached.get(place, last)) for place, last in ends.items()},
+        Counts(resets=latest.get("resets", 0)),
     )
 
 

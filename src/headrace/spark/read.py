@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from headrace.client.arrow import read_ranges
 from headrace.client.connection import Cluster
-from headrace.client.errors import DataLost
+from headrace.client.errors import DataLost, TopicLost
 from headrace.spark.columns import Columns
 from headrace.spark.log_lines import show
 from headrace.spark.options import ConnectOptions, ReadOptions, connect
@@ -53,7 +54,7 @@ def read_task(
                 [(one.first, one.last) for one in held],
                 columns.wanted,
                 read_committed=options.read_committed,
-                lost=None if options.fail_on_data_loss else _skip,
+                lost=partial(_skip, options) if _may_skip(options) else None,
             ):
                 before = len(columns.rejected)
                 rows = columns.rows(batch, held)
@@ -102,5 +103,12 @@ def _freeze() -> None:
         gc.freeze()
 
 
-def _skip(lost: DataLost) -> None:
-    LOG.warning("records were lost, and failOnDataLoss is false: the batch goes on: %s", lost)
+def _may_skip(options: ReadOptions) -> bool:
+    return options.passes_removed or not options.fail_on_data_loss
+
+
+def _skip(options: ReadOptions, lost: DataLost) -> None:
+    of_topic = isinstance(lost, TopicLost)
+    if options.fail_on_data_loss if of_topic else not options.passes_removed:
+        raise lost
+    LOG.warning("records were lost, and the batch goes on, as options say: %s", lost)

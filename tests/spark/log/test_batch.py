@@ -7,6 +7,7 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame
 
 from headrace.client.group_offsets import alter_group_offsets
+from headrace.client.reset_settings import OUT_OF_RANGE
 from headrace.client.topics import delete_records
 
 pytestmark = pytest.mark.spark
@@ -83,6 +84,8 @@ BOTH = {0: (0, 9), 1: (0, 9)}
             {},
         ),
         ({"startingOffsets": "committed", "kafka_group_id": "g"}, {0: (6, 9), 1: (0, 9)}),
+        ({"startingOffsets": "earliest_on_start", "kafka_group_id": "g"}, {0: (6, 9), 1: (0, 9)}),
+        ({"startingOffsets": "safe_latest", "kafka_group_id": "g"}, {0: (6, 9)}),
     ],
     ids=str,
 )
@@ -120,7 +123,8 @@ def test_what_was_removed_is_left_out_only_when_told_so(log: Any) -> None:
     bounds = {"startingOffsets": '{"t":{"0":2,"1":8}}', "endingOffsets": '{"t":{"0":99,"1":-1}}'}
     with pytest.raises(Exception, match="t-0: offsets 2 to 6 were removed"):
         read(log, **bounds)
-    assert read(log, **bounds, failOnDataLoss="false") == {0: (7, 9), 1: (8, 9)}
+    for told in ({"failOnDataLoss": "false"}, {OUT_OF_RANGE: "nearest"}):
+        assert read(log, **bounds, **told) == {0: (7, 9), 1: (8, 9)}
 
 
 def test_a_partition_is_read_by_as_many_tasks_as_asked_for(log: Any) -> None:

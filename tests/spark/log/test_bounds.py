@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace.client.offsets import OffsetSpec
+from headrace.client.resets import Strategy
 from headrace.spark.log import bounds
 from headrace.spark.log.bounds import Bound, Committed, Offsets, Time, Times
 
@@ -14,6 +15,9 @@ from headrace.spark.log.bounds import Bound, Committed, Offsets, Time, Times
     [
         (bounds.starting_offsets, "earliest", OffsetSpec.EARLIEST),
         (bounds.starting_offsets, "LATEST", OffsetSpec.LATEST),
+        (bounds.starting_offsets, "earliest_on_start", Strategy.EARLIEST_ON_START),
+        (bounds.starting_offsets, "Latest_On_Start", Strategy.LATEST_ON_START),
+        (bounds.starting_offsets, "safe_latest", Strategy.SAFE_LATEST),
         (bounds.starting_offsets, "committed", Committed(OffsetSpec.EARLIEST)),
         (bounds.starting_offsets, "group", Committed(OffsetSpec.EARLIEST)),
         (bounds.starting_offsets, "committed, latest", Committed(OffsetSpec.LATEST)),
@@ -40,8 +44,12 @@ def test_partitions_are_assigned_once_and_sorted() -> None:
 @pytest.mark.parametrize(
     ("read", "text", "told"),
     [
-        (bounds.starting_offsets, "first", "give 'earliest', 'latest', 'committed'"),
-        (bounds.starting_offsets, "committed,first", "give 'earliest', 'latest', 'committed'"),
+        (bounds.starting_offsets, "first", "give 'earliest', 'latest', 'earliest_on_start', "),
+        (bounds.starting_offsets, "committed,first", "'safe_latest', 'committed' .or 'committed,"),
+        (bounds.starting_offsets, "safe-latest", "'latest_on_start', 'safe_latest', "),
+        (bounds.starting_offsets, "none", "give 'earliest', 'latest', "),
+        (bounds.starting_offsets, "nearest", "a value of 'offset.reset.strategy.offset-out-of-ra"),
+        (bounds.ending_offsets, "safe_latest", "give 'earliest', 'latest' or offsets"),
         (bounds.ending_offsets, "committed", "give 'earliest', 'latest' or offsets"),
         (bounds.starting_offsets, "{", "give a number for each partition"),
         (bounds.starting_offsets, "{}", "give a number for each partition"),

@@ -179,6 +179,20 @@ def test_a_topic_that_was_made_again_is_told(rig: Rig) -> None:
     assert rig.noted == offsets(10)
 
 
+def test_what_comes_while_a_query_is_away_is_read_from_its_start(rig: Rig) -> None:
+    """Also what came before its first run had anything to read."""
+    rig.produce(0, 4)
+    rig.stream(startingOffsets="safe_latest")
+    assert rig.noted == []
+    add_partitions(rig.cluster, rig.topic, 3)
+    producer = Producer({"bootstrap.servers": rig.servers})
+    for partition in (0, 2, 2):
+        producer.produce(rig.topic, b"v", partition=partition)
+    assert producer.flush(SECONDS_MAX) == 0
+    rig.stream(startingOffsets="safe_latest")
+    assert rig.noted == [(0, 2), (2, 0), (2, 1)]
+
+
 def make_again(rig: Rig) -> None:
     """Kafka deletes a topic in its own time."""
     until = time.monotonic() + SECONDS_MAX

@@ -3,6 +3,7 @@
 import pytest
 
 from headrace.client.offsets import OffsetSpec
+from headrace.client.resets import OutOfRange, Strategy
 from headrace.spark.log.bounds import Committed, Offsets, Time, Times
 from headrace.spark.log.options import LogOptions
 from headrace.spark.options import OptionError
@@ -10,6 +11,7 @@ from headrace.spark.options import OptionError
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 GIVEN = {**SERVERS, "subscribe": "orders, payments,orders"}
 DAY = "1790000000000"
+NEAREST = "offset.reset.strategy.offset-out-of-range"
 
 
 def test_required_options_suffice_and_the_rest_has_spark_s_defaults() -> None:
@@ -44,6 +46,9 @@ def test_names_are_compared_without_regard_to_case() -> None:
         ("endingOffsets", "latest", "end", OffsetSpec.LATEST),
         ("endingTimestamp", DAY, "end_time", Time(int(DAY))),
         ("endingOffsetsByTimestamp", '{"t":{"0":5}}', "end_times", Times({("t", 0): 5})),
+        ("startingOffsets", "safe_latest", "start", Strategy.SAFE_LATEST),
+        (NEAREST, "nearest", "out_of_range", OutOfRange.NEAREST),
+        (f"kafka.{NEAREST}", "None", "out_of_range", OutOfRange.NONE),
         ("failOnDataLoss", "false", "fail_on_data_loss", False),
         ("maxOffsetsPerTrigger", "7", "max_offsets_per_trigger", 7),
         ("minOffsetsPerTrigger", "7", "min_offsets_per_trigger", 7),
@@ -112,7 +117,10 @@ def test_what_a_group_committed_needs_a_group() -> None:
         ("minOffsetsPerTrigger", "-1", "give a whole number of at least 1"),
         ("kafka.group.id", " ", "give the name of a group"),
         ("includeDelivery", "true", "name the share group with 'share.group.id'"),
-        ("kafka.auto.offset.reset", "earliest", "say where to start with 'startingOffsets'"),
+        ("kafka.auto.offset.reset", "earliest", "say with 'startingOffsets' where to start, "),
+        ("auto.offset.reset", "safe_latest", "with 'offset.reset.strategy.offset-out-of-range'"),
+        (NEAREST, "true", "give 'none' or 'nearest'"),
+        (f"kafka.{NEAREST}", "earliest", "give 'none' or 'nearest'"),
         ("kafka.key.deserializer", "x", "decode them with DataFrame functions"),
         ("kafka.enable.auto.commit", "true", "offsets are committed to 'kafka.group.id'"),
         ("kafka.request.timeout.ms", "1", "it is 'requestTimeoutMs' here"),
@@ -183,3 +191,31 @@ def test_open_ends_fit_any_offset() -> None:
     given = {"startingOffsets": '{"t":{"0":9}}', "endingOffsets": '{"t":{"0":-1}}'}
     found = LogOptions.parse({**GIVEN, **given})
     assert found.for_batch() == found
+
+
+def test_a_batch_may_start_late_where_a_group_has_its_offsets() -> None:
+    for text in ("safe_latest", "latest_on_start"):
+        found = LogOptions.parse({**GIVEN, "startingOffsets": text})
+        with pytest.raises(OptionError, match=f"starts at {text} .* with 'kafka.group.id'"):
+            found.for_batch()
+        assert found.for_stream() == found
+        LogOptions.parse({**GIVEN, "startingOffsets": text, "kafka.group.id": "g"}).for_batch()
+    LogOptions.parse({**GIVEN, "startingOffsets": "earliest_on_start"}).for_batch()
+
+
+@pytest.mark.parametrize(
+    ("given", "outside"),
+    [
+        ({}, "none"),
+        ({"failOnDataLoss": "false"}, "nearest"),
+        ({NEAREST: "nearest"}, "nearest"),
+        ({NEAREST: "none", "failOnDataLoss": "false"}, "none"),
+        ({"startingOffsets": "safe_latest"}, "none"),
+    ],
+)
+def test_positions_outside_the_log_are_lost_data_unless_told_otherwise(
+    given: dict[str, str], outside: str
+) -> None:
+    found = LogOptions.parse({**GIVEN, **given})
+    assert found.when_outside == outside
+    assert found.passes_removed is (outside == "nearest")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.client.resets import OutOfRange
 from headrace.spark.log.plan import (
     Log,
     Seen,
@@ -20,6 +21,7 @@ from headrace.spark.log.position import Position
 from headrace.wire.leases import Range
 
 A, B = ("a", 0), ("b", 1)
+NONE, NEAREST = OutOfRange
 
 
 def seen(a: tuple[int, int] | None, *, id_of_a: str = "1") -> Seen:
@@ -42,7 +44,7 @@ def seen(a: tuple[int, int] | None, *, id_of_a: str = "1") -> Seen:
 def test_where_a_partition_is_read_on_from_and_what_was_lost(
     at: int, there: Seen, begin: int | None, told: str | None, instead: str | None
 ) -> None:
-    found, losses = begins(Position({A: at}, ids={"a": "1"}), there)
+    found, losses = begins(Position({A: at}, ids={"a": "1"}), there, {}, NEAREST)
     assert found == ({} if begin is None else {A: begin})
     assert len(losses) == (told is not None)
     if told is not None and instead is not None:
@@ -53,9 +55,9 @@ def test_where_a_partition_is_read_on_from_and_what_was_lost(
 
 def test_a_new_partition_is_read_from_its_first_record() -> None:
     there = Seen({A: Log(0, 5), B: Log(0, 7)}, {})
-    assert begins(Position({A: 5}), there) == ({A: 5, B: 0}, [])
+    assert begins(Position({A: 5}), there, {}, NEAREST) == ({A: 5, B: 0}, [])
     there = Seen({A: Log(0, 5), B: Log(3, 7)}, {})
-    found, losses = begins(Position({A: 5}), there)
+    found, losses = begins(Position({A: 5}), there, {}, NEAREST)
     assert found == {A: 5, B: 3}
     assert [str(loss) for loss in losses] == [
         "b-1: offsets 0 to 2 were removed (retention or deletion)"
@@ -63,8 +65,34 @@ def test_a_new_partition_is_read_from_its_first_record() -> None:
 
 
 def test_brokers_without_ids_of_topics_tell_no_recreation() -> None:
-    assert begins(Position({A: 5}, ids={"a": "1"}), Seen({A: Log(0, 9)}, {})) == ({A: 5}, [])
-    assert begins(Position({A: 5}), seen((0, 9))) == ({A: 5}, [])
+    known = Position({A: 5}, ids={"a": "1"})
+    assert begins(known, Seen({A: Log(0, 9)}, {}), {}, NEAREST) == ({A: 5}, [])
+    assert begins(Position({A: 5}), seen((0, 9)), {}, NEAREST) == ({A: 5}, [])
+
+
+def test_a_new_partition_is_read_from_where_it_is_said_to_begin() -> None:
+    there = Seen({A: Log(0, 5), B: Log(3, 7)}, {})
+    assert begins(Position({A: 5}), there, {B: 6}, NONE) == ({A: 5, B: 6}, [])
+
+
+@pytest.mark.parametrize(
+    ("there", "refused", "gone_on"),
+    [
+        (seen((0, 9)), [], []),
+        (seen((6, 9)), [True], [False]),
+        (seen((0, 4)), [True], [False]),
+        (seen((0, 9), id_of_a="2"), [None], [None]),
+        (seen(None), [None], [None]),
+    ],
+)
+def test_the_setting_decides_on_positions_outside_the_log_and_on_no_other_loss(
+    there: Seen, refused: list[bool | None], gone_on: list[bool | None]
+) -> None:
+    at, batch = Position({A: 5}, ids={"a": "1"}), [Range("a", 0, 5, 5, 0)]
+    for setting, wanted in ((NONE, refused), (NEAREST, gone_on)):
+        assert [one.is_refused for one in begins(at, there, {}, setting)[1]] == wanted
+        losses = still_there(batch, {"a": "1"}, there, setting)[1]
+        assert [one.is_refused for one in losses] == wanted
 
 
 PLANNED = Range("a", 0, 3, 7, 0)
@@ -86,7 +114,7 @@ PLANNED = Range("a", 0, 3, 7, 0)
 def test_what_is_left_of_a_batch_that_runs_again(
     there: Seen, left: Range | None, told: str | None
 ) -> None:
-    found, losses = still_there([PLANNED], {"a": "1"}, there)
+    found, losses = still_there([PLANNED], {"a": "1"}, there, NEAREST)
     assert found == ([] if left is None else [left])
     assert len(losses) == (told is not None)
     assert (told or "") in "".join(map(str, losses))
@@ -166,7 +194,7 @@ def test_empty_partitions_have_no_range() -> None:
 
 
 def test_a_position_survives_the_offset_log() -> None:
-    position = Position({A: 5, B: 9}, {A: 3}, {"a": "00ff"})
+    position = Position({A: 5, B: 9}, {A: 3}, {"a": "00ff"}, 1_790_000_000_000)
     told = json.loads(json.dumps(position.to_json()))
     assert Position.from_json(told) == position
     assert told == {
@@ -174,6 +202,7 @@ def test_a_position_survives_the_offset_log() -> None:
         "offsets": {"a": {"0": 5}, "b": {"1": 9}},
         "from": {"a": {"0": 3}},
         "ids": {"a": "00ff"},
+        "started": 1_790_000_000_000,
     }
 
 

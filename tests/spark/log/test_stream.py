@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
+from tests.spark.failed_batch import run_again, run_until_a_batch_fails
 
 from headrace.client.group_offsets import alter_group_offsets
 from headrace.client.topics import add_partitions, create_topic
@@ -99,24 +99,11 @@ def test_without_a_commit_a_group_starts_at_the_end_that_is_named(reading: Any, 
     assert reader.initialOffset()["offsets"] == {"t": {"0": 3, "1": 5}}
 
 
-def test_a_batch_that_failed_runs_again_with_the_same_records(log: Any, all_of: Any) -> None:
-    log.produce(500)
-    first: dict[int, list[tuple[int, int]]] = {}
-
-    def failing(batch: DataFrame, batch_id: int) -> None:
-        log.note(batch, batch_id)
-        if batch_id == 1:
-            first.update(log.seen)
-            raise RuntimeError("sink is full")
-
+def test_a_batch_that_failed_runs_again_with_the_same_records(log: Any) -> None:
     read = rows(log, maxOffsetsPerTrigger="200", kafka_group_id=GROUP)
-    with pytest.raises(StreamingQueryException, match="sink is full"):
-        log.run(read, failing)
+    had = run_until_a_batch_fails(log, read)
     assert committed(log.cluster) == {0: 100, 1: 100}
-    log.produce(10)
-    log.run(read, log.note)
-    assert log.seen[1] == first[1]
-    assert log.noted == all_of(510)
+    run_again(log, read, had)
     assert committed(log.cluster) == {0: 255, 1: 255}
 
 

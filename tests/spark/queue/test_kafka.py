@@ -7,8 +7,8 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
+from tests.spark.failed_batch import run_again, run_until_a_batch_fails
 from tests.spark.queue.stock_rig import Stock, judge, stock_source
 
 from brokers import Broker, Kafka
@@ -67,23 +67,9 @@ def test_released_records_come_again_and_rejected_ones_do_not(stock: Stock) -> N
     assert stock.finished()
 
 
-def test_a_batch_that_failed_runs_again_with_the_same_records(stock: Stock, all_of: AllOf) -> None:
-    stock.produce(500)
-    first: dict[int, list[tuple[int, int]]] = {}
-
-    def failing(rows: DataFrame, batch_id: int) -> None:
-        stock.note(rows, batch_id)
-        if batch_id == 1:
-            first.update(stock.seen)
-            raise RuntimeError("sink is full")
-
+def test_a_batch_that_failed_runs_again_with_the_same_records(stock: Stock) -> None:
     rows = stock.rows(maxOffsetsPerTrigger="200")
-    with pytest.raises(StreamingQueryException, match="sink is full"):
-        stock.run(rows, failing)
-    stock.produce(10)
-    stock.run(rows, stock.note)
-    assert stock.seen[1] == first[1]
-    assert stock.noted == all_of(510)
+    run_again(stock, rows, run_until_a_batch_fails(stock, rows))
     assert stock.finished()
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from headrace.client.reset_settings import OUT_OF_RANGE
 from headrace.spark.options import OptionError
 from headrace.spark.queue.options import QueueOptions
 
@@ -44,6 +45,9 @@ def test_the_group_may_be_spelled_as_a_client_setting() -> None:
     [
         ("maxOffsetPerTrigger", "1", "unknown option .*; did you mean 'maxOffsetsPerTrigger'"),
         ("failOnDataLoss", "false", "removed records always fail the batch"),
+        ("kafka.auto.offset.reset", "latest", "say with 'startingOffsets' where a topic starts"),
+        (f"kafka.{OUT_OF_RANGE}", "nearest", "a share group keeps its own positions"),
+        ("startingOffsets", "safe_latest", "give 'earliest' or 'latest'; a share group keeps"),
         ("kafka.security.protocol", "SSL", "its client is not librdkafka's"),
         ("zzz", "1", "unknown option 'zzz'; there are kafka.bootstrap.servers, "),
         ("kafka.group.id", "g", "a share group is named by 'share.group.id'"),

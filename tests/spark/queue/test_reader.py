@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
+from tests.spark.failed_batch import run_again, run_until_a_batch_fails
 
 from headrace.client.errors import BrokerError, ClientError
 from headrace.client.leases import Lease
@@ -61,26 +61,13 @@ def test_latest_begins_where_the_topic_ends(flow: Any) -> None:
     assert flow.noted == [(0, 5), (0, 6), (1, 5), (1, 6)]
 
 
-def test_a_batch_that_failed_runs_again_with_the_same_records(flow: Any, all_of: Any) -> None:
-    flow.produce(500)
-    first: dict[int, list[tuple[int, int]]] = {}
-
-    def failing(rows: DataFrame, batch_id: int) -> None:
-        flow.note(rows, batch_id)
-        if batch_id == 1:
-            first.update(flow.seen)
-            raise RuntimeError("sink is full")
-
+def test_a_batch_that_failed_runs_again_with_the_same_records(flow: Any) -> None:
     rows = flow.rows(maxOffsetsPerTrigger="200")
-    with pytest.raises(StreamingQueryException, match="sink is full"):
-        flow.run(rows, failing)
+    had = run_until_a_batch_fails(flow, rows)
     assert not flow.finished()
     held = sum(run.last - run.first + 1 for one in flow.state() for run in one.in_flight)
     assert held == 200
-    flow.produce(10)
-    flow.run(rows, flow.note)
-    assert flow.seen[1] == first[1]
-    assert flow.noted == all_of(510)
+    run_again(flow, rows, had)
     assert flow.finished()
 
 

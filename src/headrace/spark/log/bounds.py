@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from headrace.client.offsets import OffsetSpec, TopicPartition
+from headrace.client.reset_settings import OUT_OF_RANGE
+from headrace.client.resets import Strategy
 
 _LATEST, _EARLIEST = int(OffsetSpec.LATEST), int(OffsetSpec.EARLIEST)
 _ENDS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
+_STRATEGIES = {
+    one.value: one
+    for one in (Strategy.EARLIEST_ON_START, Strategy.LATEST_ON_START, Strategy.SAFE_LATEST)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Committed:
     otherwise: OffsetSpec = OffsetSpec.EARLIEST
 
 
-Bound: TypeAlias = OffsetSpec | Offsets | Times | Time | Committed
+Bound: TypeAlias = OffsetSpec | Offsets | Times | Time | Committed | Strategy
 
 
 def starting_offsets(text: str) -> Bound:
@@ -50,7 +56,12 @@ def starting_offsets(text: str) -> Bound:
     first, _, otherwise = (part.strip() for part in text.lower().partition(","))
     if first in {"committed", "group"} and (otherwise in _ENDS or not otherwise):
         return Committed(_ENDS[otherwise or "earliest"])
-    return _offsets(text, "'committed' (or 'committed,latest')")
+    if (strategy := _STRATEGIES.get(text.lower())) is not None:
+        return strategy
+    if text.lower() == "nearest":
+        raise ValueError(f"it is a value of {OUT_OF_RANGE!r}; say here where to start")
+    named = ", ".join(f"'{one}'" for one in _STRATEGIES)
+    return _offsets(text, f"{named}, 'committed' (or 'committed,latest')")
 
 
 def ending_offsets(text: str) -> Bound:

@@ -7,6 +7,8 @@ from typing import Any
 
 from headrace.client.errors import DataLost
 from headrace.client.offsets import OffsetSpec, TopicPartition
+from headrace.client.reset_settings import OUT_OF_RANGE
+from headrace.client.resets import Strategy
 from headrace.spark.log.group import Commits
 from headrace.spark.log.options import LogOptions
 from headrace.spark.log.plan import (
@@ -20,12 +22,15 @@ from headrace.spark.log.plan import (
     still_there,
 )
 from headrace.spark.log.position import Position
+from headrace.spark.log.starts import Starts
 from headrace.spark.log.topics import Topics, must_be_ordered
 from headrace.spark.log_lines import show
 from headrace.spark.options import connect
 from headrace.wire.leases import Range
 
 LOG = logging.getLogger(__name__)
+
+_NS_PER_MS = 1_000_000
 
 
 class Driver:
@@ -41,7 +46,12 @@ class Driver:
         self._cluster = connect(options)
         self._topics = Topics(options, self._cluster)
         self._commits = Commits(self._cluster, options.group)
+        self._starts: Starts | None = None
+        if options.strategy is not None:
+            self._starts = Starts(options.strategy, self._cluster, options.group)
         self._initial: Position | None = None
+        self._started: int | None = None
+        self._resets = 0  # positions outside the log that went on at an end of it
         self._until: dict[TopicPartition, int] | None = None
         self._seen: Seen | None = None
         self._last_batch: float | None = None
@@ -54,9 +64,7 @@ class Driver:
     def initial(self) -> Position:
         """Where the query starts when it has no checkpoint; the same when asked again."""
         if self._initial is None:
-            seen = self._topics.look()
-            self._topics.must_be_there(seen)
-            start = self._topics.start(seen, OffsetSpec.LATEST)
+            start, seen = self._start(OffsetSpec.LATEST)
             self._initial = Position(start, start, seen.ids)
             LOG.info("without a checkpoint the query starts at %s", self._initial.to_json())
         return self._initial
@@ -73,21 +81,25 @@ class Driver:
         `fewest` offsets are waited for, as long as `maxTriggerDelay`; `most` are read.
         """
         seen = self._seen = self._topics.look(before.offsets)
-        self._commits.commit({at: one for at, one in before.offsets.items() if at in seen.logs})
+        started = self._since(before)
+        self._commit(before, seen, started)
         if self._until is not None:
             # The start may know partitions made since the end was fixed: nothing of them is read.
             self._until = {**before.offsets, **self._until}
             known = {at: log for at, log in seen.logs.items() if at in self._until}
             seen, fewest = Seen(known, seen.ids), None
-        start, losses = begins(before, seen)
+        new = {} if self._starts is None else self._starts.added(before, seen, started)
+        start, losses = begins(before, seen, new, self._options.when_outside)
         self._tell(losses)
         ends = self._ends(start, seen)
         waiting = sum(end - start[at] for at, end in ends.items())
-        if not losses and self._must_wait(waiting, fewest):
+        # Where partitions begin by a strategy is decided once: it is in the checkpoint at once.
+        if not losses and not new and self._must_wait(waiting, fewest):
             return None
         if most is not None:
             ends = limited(start, ends, most)
-        if ends == before.offsets and not losses:
+        # A start that counts later is in the checkpoint at once, with a batch of no records.
+        if ends == before.offsets and not losses and started == before.started:
             return None
         self._last_batch = time.monotonic()
         since = {
@@ -95,28 +107,34 @@ class Driver:
             for at, first in start.items()
             if before.may_be_initial or before.offsets.get(at) != first
         }
-        return Position(ends, since, seen.ids)
+        return Position(ends, since, seen.ids, started)
 
     def latest(self) -> dict[str, Any] | None:
-        """Where logs ended when they were last looked at, in the form of a position."""
-        return None if self._seen is None else Position(self._seen.ends).to_json()
+        """Where logs ended when they were last looked at, in the form of a position; beside it
+        how many positions were moved.
+        """
+        if self._seen is None:
+            return None
+        ends = Position(self._seen.ends).to_json()
+        return ends | ({"resets": self._resets} if self._resets else {})
 
     def ranges(self, before: Position, after: Position) -> list[Range]:
         """What the tasks of the batch read that leads from `before` to `after`."""
         ranges = ranges_between(after.begins(before), after.offsets)
         if self._seen is None and ranges:  # the batch was planned before this process began
-            ranges, losses = still_there(ranges, after.ids, self._topics.look(after.offsets))
+            seen = self._topics.look(after.offsets)
+            ranges, losses = still_there(ranges, after.ids, seen, self._options.when_outside)
             self._tell(losses)
         return self.tasks(ranges)
 
     def batch(self) -> list[Range]:
         """What the tasks of a batch query read."""
-        seen = self._topics.look()
-        self._topics.must_be_there(seen)
-        start, end = self._topics.start(seen, OffsetSpec.EARLIEST), self._topics.end(seen)
+        start, seen = self._start(OffsetSpec.EARLIEST)
+        end = self._topics.end(seen)
         must_be_ordered(start, end, self._options.given_end)
-        there, losses = begins(Position(start), seen)
-        ranges, more = still_there(ranges_between(there, end), {}, seen)
+        outside = self._options.when_outside
+        there, losses = begins(Position(start), seen, {}, outside)
+        ranges, more = still_there(ranges_between(there, end), {}, seen, outside)
         self._tell(losses + more)
         return self.tasks(ranges)
 
@@ -140,15 +158,50 @@ class Driver:
         since = None if self._last_batch is None else time.monotonic() - self._last_batch
         return must_wait(waiting, fewest, since, self._options.max_trigger_delay_s)
 
+    def _start(self, default: OffsetSpec) -> tuple[dict[TopicPartition, int], Seen]:
+        now = time.time_ns() // _NS_PER_MS
+        seen = self._topics.look()
+        self._topics.must_be_there(seen)
+        if self._starts is None:
+            return self._topics.start(seen, default), seen
+        start, self._started = self._starts.first(seen, now)
+        return start, seen
+
+    def _since(self, before: Position) -> int | None:
+        """When the query started; the checkpoint has it, unless nothing was read yet."""
+        return self._started if before == self._initial else before.started
+
+    def _commit(self, position: Position, seen: Seen, started: int | None) -> None:
+        """Commit a position, but where a new topic has the name of the one that it is in."""
+        offsets = {
+            (topic, partition): offset
+            for (topic, partition), offset in position.offsets.items()
+            if (topic, partition) in seen.logs and not seen.made_again(topic, position.ids)
+        }
+        is_kept = self._options.strategy is Strategy.SAFE_LATEST
+        self._commits.commit(offsets, started if is_kept else None)
+
     def _tell(self, losses: list[Loss]) -> None:
-        if losses and self._options.fail_on_data_loss:
+        fails = self._options.fail_on_data_loss
+        refused = [one for one in losses if (fails if one.is_refused is None else one.is_refused)]
+        if refused:
             raise DataLost(
-                f"records were lost before they were read: {'; '.join(map(str, losses))}. Set "
-                "failOnDataLoss to false to go on with what is there, or take a new checkpoint"
+                f"records were lost before they were read: {'; '.join(map(str, refused))}. Set "
+                f"{self._remedy(refused)} to go on with what is there, or take a new checkpoint"
             )
         for loss in losses:
+            self._resets += loss.is_refused is not None
             LOG.warning(
-                "records were lost before they were read: %s; %s, as failOnDataLoss is false",
-                loss,
-                loss.instead,
-            )
+                "records were lost before they were read: %s; %s, as %s",
+                loss, loss.instead, self._reason(loss),
+            )  # fmt: skip
+
+    def _remedy(self, refused: list[Loss]) -> str:
+        if any(one.is_refused is None for one in refused):
+            return "failOnDataLoss to false"
+        told = f"{OUT_OF_RANGE} to nearest"
+        return told if self._options.out_of_range else f"{told}, or failOnDataLoss to false,"
+
+    def _reason(self, loss: Loss) -> str:
+        told = None if loss.is_refused is None else self._options.out_of_range
+        return "failOnDataLoss is false" if told is None else f"{OUT_OF_RANGE} is {told}"

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from headrace.client.connection import Cluster
 from headrace.client.errors import ClientError
 from headrace.client.group_offsets import CommittedOffset, alter_group_offsets
+from headrace.client.group_start import marked
 from headrace.client.offsets import TopicPartition
 from headrace.client.spark_queries import COMMITTED_BY
 
 LOG = logging.getLogger(__name__)
 
 _PATIENCE_S = 5.0
+_END = "\0"  # librdkafka reads metadata on to where a C string ends, whoever wrote it
 
 
 class Commits:
@@ -26,10 +28,14 @@ class Commits:
         self._group = group
         self._last: dict[TopicPartition, int] = {}
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit what changed since the last commit; a failure is a warning."""
+    def commit(self, offsets: Mapping[TopicPartition, int], started: int | None = None) -> None:
+        """Commit what changed since the last commit; a failure is a warning.
+
+        With it goes when the group `started` (ms), for members and queries that have to know.
+        """
         if self._group is None:
             return
+        told = (COMMITTED_BY if started is None else marked(COMMITTED_BY, started)) + _END
         changed = {at: offset for at, offset in offsets.items() if self._last.get(at) != offset}
         if not changed:
             return
@@ -39,7 +45,7 @@ class Commits:
                     self._cluster,
                     self._group,
                     {
-                        place: CommittedOffset(offset, metadata=COMMITTED_BY)
+                        place: CommittedOffset(offset, metadata=told)
                         for place, offset in changed.items()
                     },
                 )

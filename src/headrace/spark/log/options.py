@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from headrace.client.offsets import OffsetSpec, TopicPartition
+from headrace.client.reset_settings import OUT_OF_RANGE
+from headrace.client.resets import OutOfRange, Strategy
 from headrace.spark.log.bounds import (
     Bound,
     Committed,
@@ -51,6 +53,7 @@ class LogOptions(ReadOptions):
     end_times: Bound | None = None
     end_time: Bound | None = None
     no_match: str = "error"
+    out_of_range: OutOfRange | None = None
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_s: float = 900.0
@@ -68,6 +71,23 @@ class LogOptions(ReadOptions):
     def given_start(self) -> Bound | None:
         """The start that was given: a time counts before times, and these before offsets."""
         return self.start_time or self.start_times or self.start
+
+    @property
+    def strategy(self) -> Strategy | None:
+        """The strategy of KIP-842 that was given as the start; None: a start of Spark's."""
+        start = self.given_start
+        return start if isinstance(start, Strategy) else None
+
+    @property
+    def when_outside(self) -> OutOfRange:
+        """What becomes of positions outside the log: as told, or else as `failOnDataLoss` says."""
+        if self.out_of_range is not None:
+            return self.out_of_range
+        return OutOfRange.NONE if self.fail_on_data_loss else OutOfRange.NEAREST
+
+    @property
+    def passes_removed(self) -> bool:
+        return self.when_outside is OutOfRange.NEAREST
 
     @property
     def given_end(self) -> Bound | None:
@@ -113,6 +133,12 @@ class LogOptions(ReadOptions):
         if start is OffsetSpec.LATEST or _names(start, _LATEST):
             raise OptionError(
                 "a batch query cannot start at latest, it would have nothing to read: leave "
+                "'startingOffsets' out, or use spark.readStream"
+            )
+        if self.strategy in {Strategy.LATEST_ON_START, Strategy.SAFE_LATEST} and not self.group:
+            raise OptionError(
+                f"a batch query that starts at {self.strategy} would have nothing to read: name "
+                "the group whose offsets it starts at with 'kafka.group.id', leave "
                 "'startingOffsets' out, or use spark.readStream"
             )
         if end is OffsetSpec.EARLIEST or _names(end, _EARLIEST):
@@ -184,6 +210,12 @@ def _isolation(text: str) -> bool:
     return text.lower() == "read_committed"
 
 
+def _out_of_range(text: str) -> OutOfRange:
+    if text.lower() not in set(OutOfRange):
+        raise ValueError("give 'none' or 'nearest'")
+    return OutOfRange(text.lower())
+
+
 _SPELLINGS = (
     *READ_SPELLINGS,
     Spelling("subscribe", "topics", topics),
@@ -194,6 +226,8 @@ _SPELLINGS = (
     Spelling("startingOffsetsByTimestamp", "start_times", timestamps),
     Spelling("startingTimestamp", "start_time", timestamp),
     Spelling("startingOffsetsByTimestampStrategy", "no_match", _no_match),
+    Spelling(OUT_OF_RANGE, "out_of_range", _out_of_range),
+    Spelling(f"kafka.{OUT_OF_RANGE}", "out_of_range", _out_of_range),
     Spelling("endingOffsets", "end", ending_offsets),
     Spelling("endingOffsetsByTimestamp", "end_times", timestamps),
     Spelling("endingTimestamp", "end_time", timestamp),
@@ -213,12 +247,16 @@ _QUEUE_ONLY = "it is of the source as a queue; name the share group with 'share.
 _BINARY = "keys and values are binary columns; decode them with DataFrame functions"
 _TIMEOUT = "it is 'requestTimeoutMs' here, and 'retryTimeoutMs' for all tries together"
 _PLAIN = "connections are not encrypted or authenticated yet; use a listener of type PLAINTEXT"
+_RESET = (
+    "say with 'startingOffsets' where to start, which takes 'safe_latest' and its like too, and "
+    f"with '{OUT_OF_RANGE}' what becomes of a position outside the log"
+)
 _ELSEWHERE = {
     "path": "load() takes no path; name topics with option 'subscribe'",
     "includedelivery": _QUEUE_ONLY,
     "acquirewaitms": _QUEUE_ONLY,
-    "kafka.auto.offset.reset": "say where to start with 'startingOffsets'; what is lost later is "
-    "told, or not, by 'failOnDataLoss'",
+    "auto.offset.reset": _RESET,
+    "kafka.auto.offset.reset": _RESET,
     "kafka.key.deserializer": _BINARY,
     "kafka.value.deserializer": _BINARY,
     "kafka.enable.auto.commit": "offsets are committed to 'kafka.group.id' after each batch",

@@ -10,6 +10,7 @@ from heapq import heapify, heapreplace
 from math import ceil, floor
 
 from headrace.client.offsets import TopicPartition
+from headrace.client.resets import OutOfRange, goes_on
 from headrace.spark.log.position import Position
 from headrace.wire.leases import Range
 
@@ -23,6 +24,10 @@ class Log:
     start: int
     end: int
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        return self.start, self.end
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -35,24 +40,36 @@ class Seen:
     def ends(self) -> dict[TopicPartition, int]:
         return {place: log.end for place, log in self.logs.items()}
 
+    def made_again(self, topic: str, ids: Mapping[str, str]) -> bool:
+        """Whether the topic is another one than that in `ids`."""
+        known, now = ids.get(topic), self.ids.get(topic)
+        return known is not None and now is not None and known != now
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Records of a partition that were to be read and are not there; what is done about it."""
+    """Records of a partition that were to be read and are not there; what is done about it.
+
+    `is_refused` is decided for a position outside the log; None: `failOnDataLoss` decides.
+    """
 
     topic: str
     partition: int
     what: str
     instead: str
+    is_refused: bool | None = None
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}: {self.what}"
 
 
-def begins(position: Position, seen: Seen) -> tuple[dict[TopicPartition, int], list[Loss]]:
+def begins(
+    position: Position, seen: Seen, new: Mapping[TopicPartition, int], out_of_range: OutOfRange
+) -> tuple[dict[TopicPartition, int], list[Loss]]:
     """Where each partition that is there is read from, and what was lost of `position`.
 
-    A partition that `position` does not know is new and read from its first record.
+    A partition that `position` does not know is read from where `new` says, or else from its first
+    record. `out_of_range` decides on positions outside the log.
     """
     found: dict[TopicPartition, int] = {}
     losses = [
@@ -61,52 +78,50 @@ def begins(position: Position, seen: Seen) -> tuple[dict[TopicPartition, int], l
         if (topic, partition) not in seen.logs
     ]
     for (topic, partition), log in sorted(seen.logs.items()):
-        at = position.offsets.get((topic, partition), 0)
-        if _made_again(topic, position.ids, seen):
-            at, told = log.start, f"its topic was deleted and created again after offset {at}"
+        place = topic, partition
+        at = position.offsets.get(place, new.get(place, 0))
+        if seen.made_again(topic, position.ids):
+            told = f"its topic was deleted and created again after offset {at}"
             instead = f"it is read from its start, {log.start}"
-        elif at < log.start:
-            told = f"offsets {at} to {log.start - 1} were removed (retention or deletion)"
-            at, instead = log.start, f"it is read from offset {log.start}"
-        elif at > log.end:
-            told = f"offsets {log.end} to {at - 1} are beyond the end of the log"
-            at, instead = log.end, f"it is read on from its end, {log.end}"
-        else:
-            found[topic, partition] = at
+            found[place] = log.start
+            losses.append(Loss(topic, partition, told, instead))
             continue
-        found[topic, partition] = at
-        losses.append(Loss(topic, partition, told, instead))
+        to = goes_on(at, log.ends, out_of_range)
+        found[place] = at if to is None else to
+        if to != at:
+            told, instead = (
+                (f"{at} to {log.start - 1} were removed (retention or deletion)", "from offset")
+                if at < log.start
+                else (f"{log.end} to {at - 1} are beyond the end of the log", "on from its end,")
+            )
+            instead = f"it is read {instead} {to}"
+            losses.append(Loss(topic, partition, f"offsets {told}", instead, to is None))
     return found, losses
 
 
 def still_there(
-    ranges: Iterable[Range], ids: Mapping[str, str], seen: Seen
+    ranges: Iterable[Range], ids: Mapping[str, str], seen: Seen, out_of_range: OutOfRange
 ) -> tuple[list[Range], list[Loss]]:
-    """What of planned `ranges` can be read, and what was lost; `ids` are those of their topics."""
+    """What of planned `ranges` can be read, and what was lost; `ids` are those of their topics.
+
+    `out_of_range` decides on either end of a range, as on positions.
+    """
     found, losses = [], []
     for one in ranges:
         log = seen.logs.get((one.topic, one.partition))
-        instead = "they are left out"
-        if log is None:
-            told = f"offsets {one.first} to {one.last} are gone with it"
-        elif _made_again(one.topic, ids, seen):
-            told = f"offsets {one.first} to {one.last} were deleted; its topic is a new one"
-        else:
-            first, end = max(one.first, log.start), min(one.last + 1, log.end)
-            if first < end:
-                found.append(replace(one, first=first, last=end - 1))
-            if first == one.first and end > one.last:
-                continue
-            kept = f"the log has {log.start} to {log.end - 1}"
-            told = f"of offsets {one.first} to {one.last} some are not there, {kept}"
-            instead = "the others are left out"
-        losses.append(Loss(one.topic, one.partition, told, instead))
+        offsets = f"offsets {one.first} to {one.last}"
+        if log is None or seen.made_again(one.topic, ids):
+            why = "are gone with it" if log is None else "were deleted; its topic is a new one"
+            losses.append(Loss(one.topic, one.partition, f"{offsets} {why}", "they are left out"))
+            continue
+        first, end = (goes_on(at, log.ends, out_of_range) for at in (one.first, one.last + 1))
+        if first is not None and end is not None and first < end:
+            found.append(replace(one, first=first, last=end - 1))
+        if (first, end) != (one.first, one.last + 1):
+            told = f"of {offsets} some are not there, the log has {log.start} to {log.end - 1}"
+            refused = first is None or end is None
+            losses.append(Loss(one.topic, one.partition, told, "they are left out", refused))
     return found, losses
-
-
-def _made_again(topic: str, ids: Mapping[str, str], seen: Seen) -> bool:
-    known, now = ids.get(topic), seen.ids.get(topic)
-    return known is not None and now is not None and known != now
 
 
 def limited(

@@ -4,7 +4,8 @@
 the position before does not tell them: at the very start (Spark asks for that again after a crash,
 and `latest` is then another), of partitions that were new, and after records that were lost. So a
 batch that runs again has the same records. `ids` are those of topics: a topic that was deleted and
-made again has another, however long it is.
+made again has another, however long it is. `started` is when the query began (ms since 1970), or
+its group, if partitions that are new to it may begin elsewhere than at their first record.
 """
 
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ class Position:
     offsets: Mapping[TopicPartition, int]
     since: Mapping[TopicPartition, int] = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)
+    started: int | None = None
 
     @property
     def may_be_initial(self) -> bool:
@@ -43,6 +45,8 @@ class Position:
             found["from"] = _nested(self.since)
         if self.ids:
             found["ids"] = dict(self.ids)
+        if self.started is not None:
+            found["started"] = self.started
         return found
 
     @classmethod
@@ -55,7 +59,10 @@ class Position:
                 "release and the options that wrote it, or start with a new checkpoint"
             )
         return cls(
-            _flat(found["offsets"]), _flat(found.get("from", {})), dict(found.get("ids", {}))
+            _flat(found["offsets"]),
+            _flat(found.get("from", {})),
+            dict(found.get("ids", {})),
+            found.get("started"),
         )
 
 

@@ -12,6 +12,7 @@ from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
 from headrace.client.group_offsets import list_group_offsets
 from headrace.client.offsets import OffsetSpec, Spec, TopicPartition, list_offsets
+from headrace.client.resets import Strategy
 from headrace.client.topics import TopicDescription, describe_topics
 from headrace.spark.log.bounds import Bound, Committed, Offsets, Time, Times
 from headrace.spark.log.options import LogOptions
@@ -79,6 +80,7 @@ class Topics:
                         "give an earlier one, or startingOffsetsByTimestampStrategy 'latest'"
                     )
             return _or_end(by_time, seen)
+        assert not isinstance(bound, Strategy), "`Starts` has it"
         return _resolved(bound, seen)
 
     def end(self, seen: Seen) -> dict[TopicPartition, int]:
@@ -86,7 +88,7 @@ class Topics:
         bound = self._options.given_end or OffsetSpec.LATEST
         if isinstance(bound, Time | Times):
             return _or_end(self._by_time(seen, bound), seen)
-        assert not isinstance(bound, Committed), "the parser makes none"
+        assert not isinstance(bound, Committed | Strategy), "the parser makes none"
         return _resolved(bound, seen)
 
     def _seen(self) -> Seen:

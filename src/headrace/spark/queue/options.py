@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from headrace.client.reset_settings import OUT_OF_RANGE
 from headrace.spark.options import (
     READ_SPELLINGS,
     ReadOptions,
@@ -66,6 +67,7 @@ _SPELLINGS = (
     Spelling("includeRedriven", "include_redriven", flag),
     Spelling("acquireWaitMs", "acquire_wait_ms", count),
 )
+_NO_POSITIONS = "it is of the source as a log; a share group keeps its own positions"
 _ELSEWHERE = {
     "path": "load() takes no path; name topics with option 'subscribe'",
     "subscribepattern": "name the topics with 'subscribe'",
@@ -73,4 +75,8 @@ _ELSEWHERE = {
     "kafka.group.id": "a share group is named by 'share.group.id'",
     "endingoffsets": "it is for batch queries; a queue streams",
     "failondataloss": "removed records always fail the batch, with their offsets",
+    "kafka.auto.offset.reset": "say with 'startingOffsets' where a topic starts that is new to "
+    "the group",
+    OUT_OF_RANGE: _NO_POSITIONS,
+    f"kafka.{OUT_OF_RANGE}": _NO_POSITIONS,
 }
