@@ -1,5 +1,9 @@
 """What holds for all tests."""
 
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -32,3 +36,22 @@ class _Nowhere:
 def nowhere() -> Outside:
     """The outside of a shard that only replays."""
     return _Nowhere()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Spark as installed, but for `python/lib`: its workers load the PySpark of the tests.
+
+    The zip file that they would load holds nothing compiled, which costs each new process most of
+    a second of the processor.
+    """
+    found = find_spec("pyspark")
+    if found is None or found.origin is None or "SPARK_HOME" in os.environ:
+        return
+    home = tmp_path_factory.mktemp("spark")
+    for part in Path(found.origin).parent.iterdir():
+        if part.name != "python":
+            (home / part.name).symlink_to(part)
+    os.environ["SPARK_HOME"] = str(home)
+    # Nothing here runs for so long that thorough compilation of Java's code pays.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -24,7 +24,7 @@ from kafka import KafkaConsumer
 import headrace
 from headrace.demo.server import Server
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 PARTITIONS, RECORDS = 4, 200
 ASSIGNORS = ["range", "cooperative-sticky"]
 
@@ -214,8 +214,9 @@ def test_kafka_python_members_share_partitions_and_take_over(broker: headrace.Br
     bootstrap = broker.bootstrap_servers
     produce(bootstrap, 0, RECORDS)
 
-    def member() -> KafkaConsumer:
-        return KafkaConsumer(
+    @contextmanager
+    def member() -> Iterator[KafkaConsumer]:
+        opened = KafkaConsumer(
             "orders",
             bootstrap_servers=bootstrap,
             group_id="team",
@@ -224,41 +225,44 @@ def test_kafka_python_members_share_partitions_and_take_over(broker: headrace.Br
             heartbeat_interval_ms=200,
             session_timeout_ms=6_000,
         )
+        try:
+            yield opened
+        finally:  # one left open dials a stopped broker for ever, and leaves a socket each time
+            opened.close()
 
     def poll(one: KafkaConsumer) -> list[bytes]:
         answer = one.poll(timeout_ms=50)
         return [record.value for records in answer.values() for record in records]
 
-    first = member()
-    found: list[bytes] = []
-    deadline = time.monotonic() + TIMEOUT_S
-    while len(found) < RECORDS and time.monotonic() < deadline:
-        found += poll(first)
-    assert sorted(found) == values(0, RECORDS)
-    first.commit()
     counts: list[int] = []
     done = threading.Event()
 
     def second_member() -> None:
-        second = member()
-        while len(second.assignment()) != 2 and not done.is_set():
-            poll(second)
-        counts.append(len(second.assignment()))
-        second.close()
+        with member() as second:
+            while len(second.assignment()) != 2 and not done.is_set():
+                poll(second)
+            counts.append(len(second.assignment()))
 
     thread = threading.Thread(target=second_member)
-    thread.start()
-    try:
+    with member() as first:
+        found: list[bytes] = []
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(found) < RECORDS and time.monotonic() < deadline:
+            found += poll(first)
+        assert sorted(found) == values(0, RECORDS)
+        first.commit()
+        thread.start()
         seen = set()
-        while not (2 in seen and len(first.assignment()) == 4) and time.monotonic() < deadline:
-            poll(first)
-            seen.add(len(first.assignment()))
-    finally:
-        done.set()
-        thread.join()
-    assert counts == [2]
-    assert len(first.assignment()) == 4
-    first.close()
+        try:
+            deadline = time.monotonic() + TIMEOUT_S
+            while not (2 in seen and len(first.assignment()) == 4) and time.monotonic() < deadline:
+                poll(first)
+                seen.add(len(first.assignment()))
+        finally:
+            done.set()
+            thread.join()
+        assert counts == [2]
+        assert len(first.assignment()) == 4
     assert committed(bootstrap) == RECORDS
     gc.collect()
 
