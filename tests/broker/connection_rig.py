@@ -44,6 +44,9 @@ class StubDispatcher:
     def answers_later(self, frame: bytearray) -> bool:
         return frame[0] in (LATER, REFUSED)
 
+    def is_carried_out(self, frame: bytearray) -> bool:
+        return frame[0] == LATER
+
     def finish(self, pending: Pending) -> Buffers:
         return [b"answer %d;" % pending.head.correlation_id]
 

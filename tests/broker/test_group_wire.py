@@ -1,5 +1,6 @@
 """Consumer groups by raw requests: codes, versions, and who is told what on the wire."""
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,9 +12,14 @@ import headrace
 from headrace.wire import codec
 
 METADATA, CONFIGS = 3, 44
-JOIN, LEAVE, DESCRIBE, LIST, DELETE = 11, 13, 15, 16, 42
+COMMIT, JOIN, LEAVE, DESCRIBE, LIST, DELETE = 8, 11, 13, 15, 16, 42
 Connecting = Callable[[headrace.Broker], AbstractContextManager[Callable[[], Any]]]
 Clients = Callable[[Any], Any]
+
+
+def members(client: Any) -> list[str]:
+    answer = client.wire.call(DESCRIBE, 6, groups=("g",), include_authorized_operations=False)
+    return [one.member_id for one in answer.groups[0].members]
 
 
 def test_first_join_needs_an_id_from_version_four_on(client: Any) -> None:
@@ -93,6 +99,37 @@ def test_join_waits_for_the_other_member(
     _, body = second.wire.receive()
     answer = codec.decode_response(JOIN, 9, body[1:])
     assert (answer.error_code, answer.generation_id, answer.members) == (0, 2, ())
+
+
+@pytest.mark.parametrize("behind", [(LEAVE,), (METADATA, COMMIT, LEAVE)])
+def test_who_leaves_behind_its_waiting_join_and_hangs_up_is_gone(
+    connect: Callable[[], Any], client: Any, group_client: Clients, behind: tuple[int, ...]
+) -> None:
+    """So do clients that are closed while their group rebalances; its session goes on for long."""
+    first = client.stable()
+    second = group_client(connect())
+    other = second.join(session_timeout=300_000).member_id
+    fields = second.joining(other, session_timeout=300_000)
+    second.wire.send(JOIN, 9, bytes(codec.encode_request(JOIN, 9, fields)))
+    client.beat_until(27, first, 1)
+    leaver = {"member_id": other, "group_instance_id": None, "reason": None}
+    requests: dict[int, tuple[int, dict[str, Any]]] = {
+        METADATA: (4, {"topics": (), "allow_auto_topic_creation": False}),
+        COMMIT: (
+            6,
+            {"group_id": "g", "member_id": other, "generation_id_or_member_epoch": 1, "topics": ()},
+        ),
+        LEAVE: (5, {"group_id": "g", "members": (leaver,)}),
+    }
+    for key in behind:
+        version, asked = requests[key]
+        second.wire.send(key, version, bytes(codec.encode_request(key, version, asked)))
+    second.wire.close()
+    deadline = time.monotonic() + 10
+    while members(client) != [first]:
+        assert time.monotonic() < deadline, "the member is still in the group"
+    assert client.join(member=first).generation_id == 2
+    assert members(client) == [first]
 
 
 def test_stopping_broker_answers_those_who_wait(

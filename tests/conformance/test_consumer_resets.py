@@ -319,11 +319,7 @@ class Load(threading.Thread):
 def test_growth_under_load_loses_nothing(rig: Rig, protocol: str) -> None:
     """Partitions are added, members come and go, records come all the time."""
     dice = random.Random(protocol)
-    settings = {
-        "auto.offset.reset": "safe_latest",
-        "partition.assignment.strategy": protocol,
-        "session.timeout.ms": "6000",  # who leaves in the middle of a rebalance may be waited for
-    }
+    settings = {"auto.offset.reset": "safe_latest", "partition.assignment.strategy": protocol}
     crew, load = Crew(rig, dice, **settings), Load(rig, dice)
     try:
         stop = time.monotonic() + 10

@@ -80,6 +80,9 @@ SERVED = (
 )
 # OffsetCommit: those that follow each other on a connection share a write (`request.Later`).
 ANSWERED_LATER = frozenset({8})
+# Produce, OffsetCommit, LeaveGroup, ConsumerGroupHeartbeat, ShareGroupHeartbeat, ShareAcknowledge:
+# carried out though the peer hung up behind them, since they do not wait for anybody else.
+CARRIED_OUT = frozenset({0, 8, 13, 68, 76, 79})
 SERVED_FOR_SHARE_GROUPS = (
     Api(76, "ShareGroupHeartbeat", range(1, 2), "share_group_heartbeat"),
     Api(77, "ShareGroupDescribe", range(1, 2), "share_group_describe"),

@@ -12,7 +12,13 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol, cast
 
 from headrace.broker import overtaking
-from headrace.broker.apis import ANSWERED_LATER, SERVED, SERVED_FOR_SHARE_GROUPS, Api
+from headrace.broker.apis import (
+    ANSWERED_LATER,
+    CARRIED_OUT,
+    SERVED,
+    SERVED_FOR_SHARE_GROUPS,
+    Api,
+)
 from headrace.broker.errors import Code
 from headrace.broker.handlers import api_versions
 from headrace.broker.request import Answer, Answering, HangUp, Later, Raw, Request
@@ -140,6 +146,10 @@ class Dispatcher:
     def answers_later(self, frame: bytearray) -> bool:
         """Whether a request may be taken up while such answers before it have not left."""
         return int.from_bytes(frame[:2]) in ANSWERED_LATER
+
+    def is_carried_out(self, frame: bytearray) -> bool:
+        """Whether a request is worth its work when nobody hears the answer any more."""
+        return int.from_bytes(frame[:2]) in CARRIED_OUT
 
     def finish(self, pending: Pending) -> Buffers:
         """The response, once it is ready. Raises: as `respond`."""

@@ -6,7 +6,7 @@ only (`request.Later`) hold up no further request, just its answer. Bytes are re
 frames (`wire/frames.py`); when too many frames wait, the socket is not read until they are fewer,
 and when the peer does not read its responses, no further request is answered. A connection that
 sends what it must not ends alone, with one logged line; one that sends nothing at all is closed
-after `connections.max.idle.ms`.
+after `connections.max.idle.ms`. What changes something is still done when the peer hangs up.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from itertools import count
 from typing import Any, cast
 
-from headrace.broker.background import Background
+from headrace.broker.background import Background, in_background
 from headrace.broker.dispatch import JOIN_BYTES_MAX, Buffers, Dispatcher, Peer, Pending
 from headrace.broker.request import HangUp
 from headrace.broker.services import Services
@@ -119,9 +119,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         del self._server.connections[self]
         self._server.services.metrics.closed[self._ended_by] += 1
+        if self._ending or self._ended_by != "peer":
+            self._queue.clear()
         self._ending = True
         if self._task is None:
-            self._server.services.disconnected(self._peer.connection_id)
+            self._peer_gone()
         else:
             self._task.cancel()
 
@@ -185,9 +187,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._in_turn(error)
                 return
             if isinstance(response, Pending):
-                self._later.append(response)
-                self._later_bytes += response.size
-                response.later.when_ready(self._send_soon)
+                self._hold(response)
             elif isinstance(response, list):
                 self._in_turn(response)
             else:
@@ -210,6 +210,11 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         self._turn = None
         self._answer()
+
+    def _hold(self, response: Pending) -> None:
+        self._later.append(response)
+        self._later_bytes += response.size
+        response.later.when_ready(self._send_soon)
 
     def _in_turn(self, outcome: Buffers | Exception) -> None:
         """Send a response, or end for a reason, behind the answers that are to leave before."""
@@ -273,11 +278,37 @@ class Connection(asyncio.BufferedProtocol):
             self._task = None
             self._active = self._loop.time()  # the peer has not had the time to ask again
             if self not in self._server.connections:
-                self._server.services.disconnected(self._peer.connection_id)
+                self._peer_gone()
             elif self._ending:
                 self._transport.close()
             else:
                 self._answer()
+
+    def _peer_gone(self) -> None:
+        carried_out = [one for one in self._queue if self._server.dispatcher.is_carried_out(one)]
+        self._queue.clear()
+        if carried_out:
+            in_background(self._carry_out(carried_out))
+        else:
+            self._server.services.disconnected(self._peer.connection_id)
+
+    async def _carry_out(self, frames: list[bytearray]) -> None:
+        """Do what the peer asked for before it hung up, as Kafka does.
+
+        A member that closes while its JoinGroup waits sends LeaveGroup behind it, and waits for
+        neither; dropped, the member would hold its group up until its session is over.
+        """
+        try:
+            for frame in frames:
+                response = self._server.dispatcher.respond(frame, self._peer)
+                if isinstance(response, Pending):
+                    self._hold(response)
+                elif not isinstance(response, list):
+                    await response
+        except Exception as error:
+            self._end(error)
+        finally:
+            self._server.services.disconnected(self._peer.connection_id)
 
     def _send(self, response: Buffers) -> None:
         if len(response) == 1:
