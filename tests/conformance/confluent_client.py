@@ -127,15 +127,16 @@ def polled(consumer: Any, count: int) -> list[Any]:
 
 def accepted(consumer: Any, count: int) -> list[Any]:
     """Poll, accept and commit until `count` messages came."""
+    return take(lambda: accepted_now(consumer), count)
 
-    def poll() -> list[Any]:
-        found = list(consumer.poll(0.1))
-        for message in found:
-            consumer.acknowledge(message)
-        assert set(consumer.commit_sync().values()) <= {None}
-        return found
 
-    return take(poll, count)
+def accepted_now(consumer: Any) -> list[Any]:
+    """What one poll brings, accepted and committed."""
+    found = list(consumer.poll(0.1))
+    for message in found:
+        consumer.acknowledge(message)
+    assert set(consumer.commit_sync().values()) <= {None}
+    return found
 
 
 def values(messages: list[Any]) -> list[str]:
