@@ -1,7 +1,9 @@
 """Headrace and its peer, Apache Kafka 4.3.1 as one KRaft node, launched as their users launch them.
 
 Both listen on loopback with a data folder of their own. Kafka is fetched by Maven into a cache
-folder the first time; it needs Java 17+ and mvn. Its log folder is formatted before it is launched.
+folder the first time; it needs Java 17+ and mvn. A log folder that was formatted once, and kept
+there too, is the first content of every broker's. KAFKA_JVM_PERFORMANCE_OPTS counts as for Kafka's
+own scripts.
 """
 
 import contextlib
@@ -23,11 +25,11 @@ _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 _START_SECONDS_MAX = 120
 _STOP_SECONDS_MAX = 60
 # What kafka-server-start and kafka-run-class pass to Java.
-_JVM = (
-    "-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
-    "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
-    "-Djava.awt.headless=true",
-)  # fmt: skip
+_HEAP = ("-Xmx1G", "-Xms1G")
+_PERFORMANCE = (
+    "-server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 "
+    "-XX:+ExplicitGCInvokesConcurrent -Djava.awt.headless=true"
+)
 
 
 class Broker:
@@ -116,9 +118,28 @@ class Kafka(Broker):
         extra = [
             part for name, value in settings.items() for part in ("--override", f"{name}={value}")
         ]
-        return java("kafka.Kafka", str(self._config), *extra, options=_JVM)
+        options = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", _PERFORMANCE).split()
+        return java("kafka.Kafka", str(self._config), *extra, options=(*_HEAP, *options))
 
     def prepare(self) -> None:
+        self._config.write_text(self._properties(self.folder / "kafka"))
+        kept = CACHE / f"kafka-{KAFKA}-formatted"
+        if not kept.exists():
+            self._format(kept)
+        shutil.copytree(kept, self.folder / "kafka")
+
+    def _format(self, kept: Path) -> None:
+        """A log folder as Kafka's tool makes it, which knows of no port."""
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            config, logs = Path(scratch) / "server.properties", Path(scratch) / "logs"
+            config.write_text(self._properties(logs))
+            tool = ("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c")
+            subprocess.run(java(*tool, str(config)), check=True, capture_output=True)
+            with contextlib.suppress(OSError):  # another process has just made it
+                logs.rename(kept)
+
+    def _properties(self, logs: Path) -> str:
         controller = free_port()
         settings = {
             "process.roles": "broker,controller",
@@ -127,18 +148,14 @@ class Kafka(Broker):
             "listeners": f"PLAINTEXT://{self.servers},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": f"PLAINTEXT://{self.servers}",
             "controller.listener.names": "CONTROLLER",
-            "log.dirs": str(self.folder / "kafka"),
+            "log.dirs": str(logs),
             "offsets.topic.replication.factor": "1",
             "group.initial.rebalance.delay.ms": "0",  # as in the server.properties it ships with
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "group.share.min.record.lock.duration.ms": "1000",
         }
-        text = "".join(f"{name}={value}\n" for name, value in settings.items())
-        self._config.write_text(text)
-        cluster = "AAAAAAAAAAAAAAAAAAAAAQ"
-        command = java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._config))
-        subprocess.run(command, check=True, capture_output=True)
+        return "".join(f"{name}={value}\n" for name, value in settings.items())
 
     @property
     def _config(self) -> Path:

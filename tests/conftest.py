@@ -39,6 +39,13 @@ def nowhere() -> Outside:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _quick_java() -> None:
+    """Nothing here runs for so long that thorough compilation of Java's code pays."""
+    for name in ("SPARK_SUBMIT_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS"):
+        os.environ.setdefault(name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Spark as installed, but for `python/lib`: its workers load the PySpark of the tests.
 
@@ -53,5 +60,3 @@ def _spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
         if part.name != "python":
             (home / part.name).symlink_to(part)
     os.environ["SPARK_HOME"] = str(home)
-    # Nothing here runs for so long that thorough compilation of Java's code pays.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -34,7 +34,7 @@ from .share_crew import (
     ShareMember,
 )
 
-KILLS, KILLS_TO_FIND_A_BUG = 20, 15
+KILLS, KILLS_TO_FIND_A_BUG = 14, 15
 DEAD = "dead"
 GATES = ["", "acquired", "release", "", "reject", "renew", "accept"]
 MEMBERS = {COPIED: 2, PLAIN: 2}

@@ -15,7 +15,7 @@ from .targets import SEEDS, TARGETS
 
 _MEMORY_MAX = 64 << 20
 _ROOT = Path(__file__).parents[2]
-_SECONDS = 3
+_SECONDS = 1
 
 
 @pytest.fixture(autouse=True)
