@@ -159,7 +159,8 @@ class HaltingLog(Halting, LogStream):
 
     def number_of_task(self, partition: InputPartition) -> int:
         assert isinstance(partition, Part)
-        return partition.offsets.first * PARTITIONS // RECORDS_A_BATCH
+        (offsets,) = partition.offsets
+        return offsets.first * PARTITIONS // RECORDS_A_BATCH
 
 
 class HaltingDataSource(HeadraceDataSource):

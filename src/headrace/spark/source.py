@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -28,8 +29,12 @@ from headrace.spark.tables.options import TableOptions
 class HeadraceDataSource(DataSource):
     """`format("headrace")`: with `table` a table, with `share.group.id` a queue, otherwise a log.
 
+    `slots` is how many tasks run at once, where `register` knows it.
+
     Raises: `OptionError` for options that are unknown, missing or wrong.
     """
+
+    slots: int | None = None
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._given = dict(options)
@@ -73,9 +78,18 @@ class HeadraceDataSource(DataSource):
             return ShareReader(queue, schema)
         log = LogOptions.parse(self._given).for_stream()
         check_schema(log, schema, delivery=False)
-        return LogStream(log, schema)
+        return LogStream(log, schema, self.slots)
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("headrace")` known to a session."""
-    spark.dataSource.register(HeadraceDataSource)
+    """Make `format("headrace")` known to a session; batches of a log fit a local master's cores."""
+    # A session of Spark Connect has no context.
+    context: SparkContext | None = getattr(spark, "sparkContext", None)
+    at_once: int | None = None
+    if context is not None and (context.master or "").partition("[")[0] == "local":
+        at_once = context.defaultParallelism
+
+    class ForThisSession(HeadraceDataSource):
+        slots = at_once
+
+    spark.dataSource.register(ForThisSession)

@@ -16,6 +16,7 @@ from headrace.spark.log.plan import (
     ranges_between,
     split,
     still_there,
+    together,
 )
 from headrace.spark.log.position import Position
 from headrace.wire.leases import Range
@@ -187,6 +188,28 @@ def test_every_offset_is_in_one_task(sizes: list[int], least: int | None, most: 
     assert all(one.first <= one.last for one in found)
     assert most is None or all(one.last - one.first < most for one in found)
     assert len(found) >= min(least or 0, sum(sizes))
+
+
+def test_small_ranges_share_no_more_tasks_than_run_at_once() -> None:
+    ranges = [Range("t", n, 0, last, 0) for n, last in enumerate((99, 9, 89, 19))]
+    a, b, c, d = ranges
+    assert together(ranges, None) == [(a,), (b,), (c,), (d,)]
+    assert together(ranges, 2) == [(a, b), (c, d)]
+    assert together(ranges, 3) == [(a,), (c,), (d, b)]
+    assert together(ranges, 8) == [(a,), (c,), (d,), (b,)]
+    assert together([], 2) == []
+    large = Range("t", 4, 0, 9_999 - 220, 0)
+    assert len(together([*ranges, large], 2)) == 5, "a task each of 5,000 would do"
+    assert len(together([*ranges, large], 3)) == 3
+
+
+@given(sizes=SIZES, slots=st.integers(1, 10))
+def test_no_range_is_lost_by_sharing_a_task(sizes: list[int], slots: int) -> None:
+    ranges = [Range("t", n, 0, size - 1, 0) for n, size in enumerate(sizes)]
+    tasks = together(ranges, slots)
+    assert sorted(sum(tasks, ()), key=lambda one: one.partition) == ranges
+    assert len(tasks) == min(slots, len(ranges))
+    assert all(tasks)
 
 
 def test_empty_partitions_have_no_range() -> None:

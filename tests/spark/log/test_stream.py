@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
@@ -46,6 +46,25 @@ def test_available_now_reads_all_in_batches_and_the_group_has_no_lag(log: Any, a
     log.run(batches, log.note)
     assert log.noted == sorted(all_of(1000) + [(p, o) for p in (0, 1) for o in range(500, 505)])
     assert committed(log.cluster) == {0: 505, 1: 505}
+
+
+def test_small_ranges_share_the_tasks_that_run_at_once_unless_told_otherwise(log: Any) -> None:
+    add_partitions(log.cluster, "t", 4)
+    tasks: list[int] = []
+
+    def note(batch: DataFrame, number: int) -> None:
+        tasks.append(batch.rdd.getNumPartitions())
+        log.note(batch, number)
+
+    for options in ({}, {"minPartitions": "3"}):
+        producer = Producer({"bootstrap.servers": log.servers})
+        for number in range(100):
+            producer.produce("t", b"value", partition=number % 4)
+        assert producer.flush(10) == 0
+        log.run(rows(log, **options), note)
+    assert log.spark.sparkContext.defaultParallelism == 2
+    assert tasks == [2, 4]
+    assert log.noted == [(partition, at) for partition in range(4) for at in range(50)]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

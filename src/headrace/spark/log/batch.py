@@ -30,4 +30,4 @@ class LogBatch(DataSourceReader):
         """A query with nothing to read has one task all the same, with a partition of Spark's."""
         if not isinstance(partition, Part):
             return iter(())
-        return read_task(self._options, self._schema, [partition.offsets], "")
+        return read_task(self._options, self._schema, partition.offsets, "")

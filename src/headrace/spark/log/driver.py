@@ -18,8 +18,10 @@ from headrace.spark.log.plan import (
     limited,
     must_wait,
     ranges_between,
+    size_of,
     split,
     still_there,
+    together,
 )
 from headrace.spark.log.position import Position
 from headrace.spark.log.starts import Starts
@@ -36,13 +38,17 @@ _NS_PER_MS = 1_000_000
 class Driver:
     """Connections and memory of one query.
 
+    Args:
+        slots: how many tasks run at once, where that is known and does not change.
+
     Raises, from every method: as `Cluster`; `DataLost` when records were lost, unless options say
     to go on; `OptionError` for options that do not fit what is there.
     """
 
-    def __init__(self, options: LogOptions) -> None:
+    def __init__(self, options: LogOptions, slots: int | None = None) -> None:
         show(options.log_level)
         self._options = options
+        self._slots = slots
         self._cluster = connect(options)
         self._topics = Topics(options, self._cluster)
         self._commits = Commits(self._cluster, options.group)
@@ -118,7 +124,7 @@ class Driver:
         ends = Position(self._seen.ends).to_json()
         return ends | ({"resets": self._resets} if self._resets else {})
 
-    def ranges(self, before: Position, after: Position) -> list[Range]:
+    def ranges(self, before: Position, after: Position) -> list[tuple[Range, ...]]:
         """What the tasks of the batch read that leads from `before` to `after`."""
         ranges = ranges_between(after.begins(before), after.offsets)
         if self._seen is None and ranges:  # the batch was planned before this process began
@@ -127,7 +133,7 @@ class Driver:
             self._tell(losses)
         return self.tasks(ranges)
 
-    def batch(self) -> list[Range]:
+    def batch(self) -> list[tuple[Range, ...]]:
         """What the tasks of a batch query read."""
         start, seen = self._start(OffsetSpec.EARLIEST)
         end = self._topics.end(seen)
@@ -138,10 +144,12 @@ class Driver:
         self._tell(losses + more)
         return self.tasks(ranges)
 
-    def tasks(self, ranges: list[Range]) -> list[Range]:
-        """The ranges cut as options say."""
-        found = split(ranges, self._options.min_partitions, self._options.max_records_per_partition)
-        offsets = sum(one.last - one.first + 1 for one in ranges)
+    def tasks(self, ranges: list[Range]) -> list[tuple[Range, ...]]:
+        """The ranges cut as options say; where these say nothing, small ones share a task."""
+        least, most = self._options.min_partitions, self._options.max_records_per_partition
+        slots = self._slots if least is None and most is None else None
+        found = together(split(ranges, least, most), slots)
+        offsets = sum(map(size_of, ranges))
         LOG.info("%d offsets of %d partitions in %d tasks", offsets, len(ranges), len(found))
         LOG.debug("the tasks are %s", found)
         return found

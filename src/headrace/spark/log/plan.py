@@ -6,7 +6,7 @@ compaction and transactions leave gaps. Below the start and beyond the end nothi
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from heapq import heapify, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from math import ceil, floor
 
 from headrace.client.offsets import TopicPartition
@@ -15,6 +15,7 @@ from headrace.spark.log.position import Position
 from headrace.wire.leases import Range
 
 _NOT_DELIVERED = 0
+_TASK_OFFSETS_MIN = 5_000  # fewer cost less than a task does, some 10 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ def split(ranges: list[Range], tasks_min: int | None, records_max: int | None) -
     No task has more than `records_max` offsets. There are `tasks_min` tasks or more where there
     are as many offsets; the largest parts are divided first.
     """
-    sizes = [one.last - one.first + 1 for one in ranges]
+    sizes = [size_of(one) for one in ranges]
     parts = [1 if records_max is None else -(-size // records_max) for size in sizes]
     heap = [
         (-size / count, index) for index, (size, count) in enumerate(zip(sizes, parts, strict=True))
@@ -176,6 +177,27 @@ def split(ranges: list[Range], tasks_min: int | None, records_max: int | None) -
         for one, size, count in zip(ranges, sizes, parts, strict=True)
         for n in range(count)
     ]  # fmt: skip
+
+
+def together(ranges: list[Range], slots: int | None) -> list[tuple[Range, ...]]:
+    """What each task reads where `slots` tasks run at once: no more tasks than that, of like size.
+
+    A range is a task where slots are not known, or have 5,000 offsets each or more.
+    """
+    if slots is None or sum(map(size_of, ranges)) >= slots * _TASK_OFFSETS_MIN:
+        return [(one,) for one in ranges]
+    tasks: list[list[Range]] = [[] for _ in range(min(slots, len(ranges)))]
+    heap = [(0, index) for index in range(len(tasks))]
+    for one in sorted(ranges, key=size_of, reverse=True):
+        size, index = heappop(heap)
+        tasks[index].append(one)
+        heappush(heap, (size + size_of(one), index))
+    return [tuple(task) for task in tasks]
+
+
+def size_of(one: Range) -> int:
+    """How many offsets a range has."""
+    return one.last - one.first + 1
 
 
 def ranges_between(

@@ -34,17 +34,22 @@ from headrace.wire.leases import Range
 
 @dataclass
 class Part(InputPartition):
-    """The offsets of one partition that one Spark task reads."""
+    """The offsets that one Spark task reads."""
 
-    offsets: Range
+    offsets: tuple[Range, ...]
 
 
 class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans on the driver, reads on executors; what is pickled to those is options and schema."""
+    """Plans on the driver, reads on executors; what is pickled to those is options and schema.
 
-    def __init__(self, options: LogOptions, schema: StructType) -> None:
+    Args:
+        slots: as `Driver`.
+    """
+
+    def __init__(self, options: LogOptions, schema: StructType, slots: int | None = None) -> None:
         self._options = options
         self._schema = schema
+        self._slots = slots
         self._driver: Driver | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,7 +86,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
-        return read_task(self._options, self._schema, [partition.offsets], "")
+        return read_task(self._options, self._schema, partition.offsets, "")
 
     def commit(self, end: dict[str, Any]) -> None:
         """`latestOffset` did it."""
@@ -93,5 +98,5 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> Driver:
         if self._driver is None:
-            self._driver = Driver(self._options)
+            self._driver = Driver(self._options, self._slots)
         return self._driver
