@@ -20,7 +20,7 @@ def rows(log: Any, **options: str) -> DataFrame:
 def planned(reader: LogStream, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, ...]]:
     """What tasks read: partition, first, last."""
     parts: list[Any] = list(reader.partitions(start, end))
-    return [(one.offsets.partition, one.offsets.first, one.offsets.last) for one in parts]
+    return [(held.partition, held.first, held.last) for one in parts for held in one.offsets]
 
 
 def committed(cluster: Cluster, group: str = GROUP) -> dict[int, int]:
