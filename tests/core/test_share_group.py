@@ -6,7 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from headrace.core.assignors import share
 from headrace.core.errors import Refused, Why
 from headrace.core.share_group import Heartbeat, Seen, ShareGroup, Timing, TopicView
 from headrace.core.share_session import PARTITIONS_MAX, Continue, ShareSessions
@@ -158,17 +157,6 @@ def test_silent_member_is_removed(drive: Driver) -> None:
     drive.elapse(5_000)
     assert set(drive.group.members) == {"b"}
     assert drive.group.assignment == {MemberId("b"): partitions(ORDERS, 0, 1)}
-
-
-def test_more_members_than_partitions_share_them() -> None:
-    members = [MemberId(name) for name in "abcde"]
-    told = share({member: frozenset({ORDERS}) for member in members}, {ORDERS: 2})
-    assert all(len(found) == 1 for found in told.values())
-    loads = [
-        sum(partition in told[member] for member in members)
-        for partition in partitions(ORDERS, 0, 1)
-    ]
-    assert sorted(loads) == [2, 3]
 
 
 class Sessions:

@@ -83,13 +83,25 @@ class MemberGone:
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+    """What an assignment is made from: the topics each member wants, and their partitions."""
+
+    wanted: Mapping[MemberId, frozenset[UUID]]
+    partitions: Mapping[UUID, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Assigned:
-    """A new group epoch, with the target assignment that was made `at` a time. Volatile."""
+    """A new group epoch, with the target assignment that was made `at` a time. Volatile.
+
+    `basis` is None when the assignment is not yet what its basis asks for.
+    """
 
     group: str
     epoch: int
     assignment: Assignment
     at: MonoMs | None = None
+    basis: Basis | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +150,7 @@ class ShareGroup:
         self.members: dict[MemberId, Member] = {}
         self.assignment: Assignment = {}
         self.assigned_at: MonoMs | None = None
+        self.basis: Basis | None = None
 
     def topics(self) -> frozenset[str]:
         """Every topic that some member subscribes to."""
@@ -214,8 +227,9 @@ class ShareGroup:
                 self.members[member.id] = member
             case MemberGone(_, member_id):
                 self.members.pop(member_id, None)
-            case Assigned(_, epoch, assignment, at):
-                self.epoch, self.assignment, self.assigned_at = epoch, assignment, at
+            case Assigned(_, epoch, assignment, at, basis):
+                self.epoch, self.assignment = epoch, assignment
+                self.assigned_at, self.basis = at, basis
             case _:
                 assert_never(event)
 
@@ -256,7 +270,10 @@ class ShareGroup:
             for member in members.values()
         }
         sizes = {view.id: view.partitions for view in topics.values()}
-        target, at = share(wanted, sizes), now.mono
+        basis: Basis | None = Basis(wanted, sizes)
+        if basis == self.basis and not changed:
+            return None
+        target, at = share(wanted, sizes, self.assignment), now.mono
         if self.assigned_at is not None and target != self.assignment:
             kept = {
                 member: frozenset(
@@ -267,12 +284,12 @@ class ShareGroup:
             age_ms = elapsed_ms(self.assigned_at, now.mono)
             if age_ms < timing.assignment_interval_ms and any(kept.values()):
                 # The next heartbeat after the interval brings the other one (KIP-1263).
-                target, at = kept, self.assigned_at
+                target, at, basis = kept, self.assigned_at, None
         elif self.assigned_at is not None:
             at = self.assigned_at
         if target == self.assignment and not changed:
             return None
-        return Assigned(self.name, self.epoch + 1, target, at)
+        return Assigned(self.name, self.epoch + 1, target, at, basis)
 
     def _gone(
         self, gone: set[MemberId], now: Now, timing: Timing, topics: Mapping[str, TopicView]
