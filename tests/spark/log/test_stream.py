@@ -67,6 +67,27 @@ def test_small_ranges_share_the_tasks_that_run_at_once_unless_told_otherwise(log
     assert log.noted == [(partition, at) for partition in range(4) for at in range(50)]
 
 
+def test_a_checkpoint_goes_on_in_a_session_of_spark_s_own_and_back(log: Any, all_of: Any) -> None:
+    name = "spark.sql.streaming.checkpointFileManagerClass"
+    ours = log.spark.conf.get(name)
+    assert ours
+    log.produce(30)
+    batches = rows(log, maxOffsetsPerTrigger="10")
+    log.run(batches, log.note)
+    log.spark.conf.unset(name)
+    try:
+        log.produce(20)
+        log.run(batches, log.note)
+    finally:
+        log.spark.conf.set(name, ours)
+    (log.checkpoint / "commits" / "4").unlink()
+    log.run(batches, log.note)
+    assert list(log.seen) == [0, 1, 2, 3, 4]
+    assert log.noted == sorted(all_of(30) + [(p, o) for p in (0, 1) for o in range(15, 25)])
+    names = {one.name for one in (log.checkpoint / "offsets").iterdir()}
+    assert {f".{number}.crc" for number in range(5)} < names
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_once_reads_all_in_one_batch_whatever_the_limits(log: Any, all_of: Any) -> None:
     log.produce(100)
