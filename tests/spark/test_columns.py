@@ -155,6 +155,14 @@ def test_in_a_queue_it_may_be_rejected_instead() -> None:
     ]
 
 
+def test_then_a_field_may_have_the_name_of_the_reason() -> None:
+    schema = schema_from("id bigint, value_error string")
+    rejecting = replace(QUEUE, value_mode="REJECT", value_schema=schema, columns=("value",))
+    rows, rejected = made(rejecting, b'{"id":1,"value_error":"E42"}', b"{")
+    assert rows == [{"id": 1, "value_error": "E42"}]
+    assert len(rejected) == 1
+
+
 @pytest.mark.spark
 def test_a_query_gets_typed_columns_of_good_and_bad_values(flow: Any) -> None:
     flow.produce(10, '{{"id":{0},"name":"n{0}","tags":["a",null]}}')

@@ -60,7 +60,8 @@ def _keeping(stager: Stager, name: str) -> Any:
 
     def keep(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
         task = TaskContext.get()
-        place = task.partitionId() if task is not None else 0
+        # As in `staging`: what an earlier action of a sink was not given is not to be accepted.
+        place = "0/0" if task is None else f"{task.stageId()}/{task.partitionId()}"
         with stager.cluster() as cluster:
             for number, (leases, aside) in enumerate(batches):
                 found = [SetAside(**one.as_py()) for one in aside.drop_null()]

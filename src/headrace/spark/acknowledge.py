@@ -7,8 +7,9 @@ effect when Spark has committed the batch. Records that come out of the query wi
 and those that the query filtered away, are accepted, but for those that `each_record` or `isolate`
 set aside: their tasks staged them already.
 
-An execution that looks at a part only (`isEmpty`, `head`, `limit`) does not count; if the sink ran
-no other, the rows are judged once more without it.
+An execution that looks at a part only (`isEmpty`, `head`, `limit`) is not one of all rows; if the
+sink ran no other, the rows are judged once more without it. What any execution set aside stays set
+aside: its sink did not see the row, whatever a later one says of it.
 """
 
 from collections.abc import Callable
@@ -106,6 +107,9 @@ def _by_observing(rows: DataFrame, write: Callable[[DataFrame], object]) -> Judg
         if found is None:
             observed.write.format("noop").mode("overwrite").save()
             found = executions.fullest()
-    if found is None:
-        raise RuntimeError("Spark reported no metrics of the batch: the batch fails and runs again")
-    return Judged(found["leases"], [SetAside(*one) for one in found["set_aside"]])
+        if found is None:
+            raise RuntimeError(
+                "Spark reported no metrics of the batch: the batch fails and runs again"
+            )
+        said = {SetAside(*one) for row in executions.all() for one in row["set_aside"]}
+    return Judged(found["leases"], list(said))

@@ -121,7 +121,8 @@ class Columns:
         reasons: dict[int, str] = {}
         if self._values is not None:
             columns, reasons = self._values.decoded(batch.column("value"))
-            columns[VALUE_ERROR] = _told(reasons, batch.num_rows)
+            if not self._rejects:  # with it a column of this name is the schema's own
+                columns[VALUE_ERROR] = _told(reasons, batch.num_rows)
         for name in self._target.names:
             if name not in columns:
                 columns[name] = self._column(name, batch, held)

@@ -1,4 +1,4 @@
-"""Hears of the executions that carry a metric, and keeps the fullest.
+"""Hears of the executions that carry a metric, and keeps the fullest, and what all of them say.
 
 `pyspark.sql.Observation` would keep the first, which may be an `isEmpty` that saw one row, and
 waits for ever when there is none. Spark tells listeners in order, from a thread of its own: once it
@@ -8,6 +8,7 @@ Source: Spark's QueryExecutionListener and ListenerBus; PySpark's own use of py4
 
 import threading
 import uuid
+from collections.abc import Iterator
 from typing import Any, Self
 
 from pyspark.java_gateway import ensure_callback_server_started
@@ -16,6 +17,8 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as f
 
 _HEARD_TIMEOUT_S = 60.0
+# Operators that need a part of the rows below them only, by their names in Spark's logical plans.
+_PARTIAL = frozenset({"GlobalLimit", "LocalLimit", "Tail"})
 
 
 class Executions:
@@ -29,6 +32,7 @@ class Executions:
         self._marker = f"{self.name}-marker"
         self._heard = threading.Event()
         self._fullest: Row | None = None
+        self._all: list[Row] = []
         self._listener: Any = None
 
     def __enter__(self) -> Self:
@@ -57,6 +61,10 @@ class Executions:
             raise TimeoutError("Spark did not tell its listeners what was executed")
         return self._fullest
 
+    def all(self) -> list[Row]:
+        """The metrics of every execution told of so far, also of those that saw a part."""
+        return list(self._all)
+
     def succeeded(self, action: str, execution: Any) -> None:
         """Called for every execution of the session."""
         metrics = execution.observedMetrics()
@@ -64,12 +72,27 @@ class Executions:
             self._heard.set()
         if not metrics.contains(self.name):
             return
-        above = execution.optimizedPlan().toString().partition(self.name)[0]
-        if action == "toLocalIterator" or "Limit" in above:
-            return
         found = self._row(metrics.apply(self.name))
+        self._all.append(found)
+        if action == "toLocalIterator" or self._is_partial(execution.optimizedPlan()):
+            return
         if self._fullest is None or found["rows"] > self._fullest["rows"]:
             self._fullest = found
+
+    def _is_partial(self, plan: Any) -> bool:
+        """Whether an operator over the metrics, or any where they are not found, is partial."""
+        found = self._partial_above(plan)
+        return _is_partial_at_all(plan) if found is None else found
+
+    def _partial_above(self, plan: Any) -> bool | None:
+        name = plan.nodeName()
+        if name == "CollectMetrics" and plan.name() == self.name:
+            return False
+        for below in _below(plan):
+            found = self._partial_above(below)
+            if found is not None:
+                return found or name in _PARTIAL
+        return None
 
     def _row(self, row: Any) -> Row:
         jvm: Any = self._session.sparkContext._jvm
@@ -80,6 +103,17 @@ class Executions:
 
     def _manager(self) -> Any:
         return self._session._jsparkSession.listenerManager()
+
+
+def _is_partial_at_all(plan: Any) -> bool:
+    return plan.nodeName() in _PARTIAL or any(map(_is_partial_at_all, _below(plan)))
+
+
+def _below(plan: Any) -> Iterator[Any]:
+    """The plans that one is made of; a view of a cached one shows none of it."""
+    for found in (plan.children(), plan.innerChildren()):
+        for index in range(found.size()):
+            yield found.apply(index)
 
 
 class _Listener:

@@ -24,6 +24,14 @@ def verdicts(found: DataFrame) -> list[tuple[str | None, str | None]]:
     return [(row.disposition, row.reason) for row in by_offset(found)]
 
 
+def test_values_that_fit_alone_but_not_together_all_come_through(records: Records) -> None:
+    def made(record: IncomingRecord) -> dict[str, Any]:
+        return {"s": {"x": 1} if record.offset % 2 else (2,)}
+
+    found = by_offset(each_record(records(*[b""] * 4), made, "s struct<x: int>"))
+    assert [row.s.x for row in found] == [2, 1, 2, 1]
+
+
 def test_a_record_that_raises_is_rejected_with_its_reason(records: Records) -> None:
     def parse(record: IncomingRecord) -> dict[str, Any]:
         found = json.loads(record.value or b"")

@@ -79,7 +79,12 @@ def columns(outcomes: Sequence[Any], schema: pa.Schema) -> tuple[list[pa.Array],
             try:
                 made.append(pa.array(values, field.type))
             except _MISFIT:
-                for index in _misfits(values, field.type):
+                misfits = list(_misfits(values, field.type))
+                if not misfits:  # pyarrow takes each of them alone, as dicts and tuples
+                    alone = [pa.array([one], field.type) for one in values]
+                    made.append(pa.concat_arrays(alone))
+                    continue
+                for index in misfits:
                     error = f"{field.name}: {_short(repr(values[index]))} is no {field.type}"
                     judged[index] = set_aside(ValueError(error))
                 break

@@ -22,14 +22,16 @@ Batches = Iterable[pa.RecordBatch]
 def staging() -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """What passes on the judged batches of a task, and stages what they set aside.
 
-    What a task stages stands under a name of its own, so that one that runs again replaces it.
+    What a task stages stands under a name of its own, so that one that runs again replaces it. A
+    batch that is judged anew, for another action of its sink, has other names: the sink may have
+    done without a row for what the first judgement said of it.
     Raises, in the task: as `Lease`.
     """
     name = uuid.uuid4().hex[:8]
 
     def staged(batches: Batches) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
-        place = task.partitionId() if task is not None else 0
+        place = "0/0" if task is None else f"{task.stageId()}/{task.partitionId()}"
         with _Groups() as groups:
             for number, batch in enumerate(batches):
                 groups.stage(batch, f"{name}/{place}/{number}")
