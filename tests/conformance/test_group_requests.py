@@ -38,12 +38,17 @@ class Asking:
         self._wait_for_coordinators()
 
     def _wait_for_coordinators(self) -> None:
-        """Kafka creates them at the first question, and takes a moment to load them."""
+        """Kafka creates them at the first question, and takes a moment to load them.
+
+        And a busy one takes a moment to know of the topic.
+        """
         ask = {"key": self.group(""), "key_type": 0}
         until = time.monotonic() + READY_SECONDS_MAX
         groups = [self.group(one) for one in ("simple", "absent", "own", "classic", "consumer")]
-        while self.code(FIND_COORDINATOR, 3, **ask) or any(
-            self.fetch(one, 9, 0)[0] for one in (*groups, "")
+        while (
+            self.code(FIND_COORDINATOR, 3, **ask)
+            or any(self.fetch(one, 9, 0)[0] for one in (*groups, ""))
+            or self.commit(self.group("ready")) != [0]
         ):
             assert time.monotonic() < until, "no coordinator"
             time.sleep(0.1)
@@ -134,7 +139,8 @@ def test_commits_from_outside(sides: Sides) -> None:
 
 def _reads(asking: Asking) -> Told:
     simple, absent = asking.group("simple"), asking.group("absent")
-    asking.commit(simple, topics=[{"name": asking.topic, "partitions": [place(0, 7, "m")]}])
+    committed = [{"name": asking.topic, "partitions": [place(0, 7, "m")]}]
+    yield "commit", asking.commit(simple, topics=committed)
     for version in FETCH_VERSIONS:
         yield f"simple, version {version}", asking.fetch(simple, version, 0, 1, 9, -1)
         yield f"absent, version {version}", asking.fetch(absent, version, 0)
