@@ -254,6 +254,7 @@ _RESET = (
 _ELSEWHERE = {
     "path": "load() takes no path; name topics with option 'subscribe'",
     "includedelivery": _QUEUE_ONLY,
+    "includeredriven": _QUEUE_ONLY,
     "acquirewaitms": _QUEUE_ONLY,
     "auto.offset.reset": _RESET,
     "kafka.auto.offset.reset": _RESET,
