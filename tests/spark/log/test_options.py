@@ -187,6 +187,21 @@ def test_bounds_of_a_batch_must_leave_something_to_read(given: dict[str, str], t
         LogOptions.parse({**GIVEN, **given}).for_batch()
 
 
+def test_limits_of_triggers_are_told_to_have_no_effect_in_a_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits = {"maxOffsetsPerTrigger": "8", "minOffsetsPerTrigger": "7", "maxTriggerDelay": "1s"}
+    LogOptions.parse({**GIVEN, **limits}).for_stream()
+    LogOptions.parse(GIVEN).for_batch()
+    assert not caplog.records
+    for given in ({"maxOffsetsPerTrigger": "8"}, limits):
+        caplog.clear()
+        LogOptions.parse({**GIVEN, **given}).for_batch()
+        (line,) = caplog.records
+        assert line.levelname == "WARNING"
+        assert line.getMessage().startswith(f"{', '.join(given)}: for streams, without effect")
+
+
 def test_open_ends_fit_any_offset() -> None:
     given = {"startingOffsets": '{"t":{"0":9}}', "endingOffsets": '{"t":{"0":-1}}'}
     found = LogOptions.parse({**GIVEN, **given})

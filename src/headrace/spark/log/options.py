@@ -1,5 +1,6 @@
 """The options of the source as a log; docs/spark.md has the table."""
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from headrace.spark.log.bounds import (
     timestamp,
     timestamps,
 )
+from headrace.spark.log_lines import show
 from headrace.spark.options import (
     READ_SPELLINGS,
     OptionError,
@@ -31,6 +33,9 @@ from headrace.spark.options import (
     topics,
 )
 
+LOG = logging.getLogger(__name__)
+
+_DELAY_S = 900.0
 _LATEST, _EARLIEST = int(OffsetSpec.LATEST), int(OffsetSpec.EARLIEST)
 
 
@@ -56,7 +61,7 @@ class LogOptions(ReadOptions):
     out_of_range: OutOfRange | None = None
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
-    max_trigger_delay_s: float = 900.0
+    max_trigger_delay_s: float = _DELAY_S
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     group_id_prefix: str | None = None
@@ -128,7 +133,10 @@ class LogOptions(ReadOptions):
         return self
 
     def for_batch(self) -> Self:
-        """These options. Raises: `OptionError` when they are not those of a batch query."""
+        """These options. Raises: `OptionError` when they are not those of a batch query.
+
+        Limits of triggers are no error, as with Spark's Kafka source: a warning says so.
+        """
         start, end = self.given_start, self.given_end
         if start is OffsetSpec.LATEST or _names(start, _LATEST):
             raise OptionError(
@@ -150,7 +158,23 @@ class LogOptions(ReadOptions):
             raise OptionError(
                 f"startingTimestamp {start.ms} is after endingTimestamp {end.ms}; exchange them"
             )
+        self._tell_limits()
         return self
+
+    def _tell_limits(self) -> None:
+        limits = {
+            "maxOffsetsPerTrigger": self.max_offsets_per_trigger is not None,
+            "minOffsetsPerTrigger": self.min_offsets_per_trigger is not None,
+            "maxTriggerDelay": self.max_trigger_delay_s != _DELAY_S,
+        }
+        given = [name for name, is_given in limits.items() if is_given]
+        if given:
+            show(self.log_level)
+            LOG.warning(
+                "%s: for streams, without effect in a batch query, which reads all between its "
+                "bounds at once",
+                ", ".join(given),
+            )
 
 
 def _names(bound: Bound | None, number: int) -> bool:
