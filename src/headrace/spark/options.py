@@ -18,6 +18,7 @@ from headrace.client.connection import Cluster, Patience, addresses
 from headrace.spark.ddl import schema_from
 from headrace.spark.values_json import unsupported
 
+INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 _SCHEMA_EXAMPLE = "id bigint, total double"
 
 
@@ -168,9 +169,26 @@ def topics(text: str) -> tuple[str, ...]:
 
 
 def count(text: str) -> int:
+    """A number of records; requests have 64 bits for it."""
+    return _count(text, INT64_MAX)
+
+
+def count32(text: str) -> int:
+    """A time that is waited (ms), a size or another number that requests have 32 bits for."""
+    return _count(text, INT32_MAX)
+
+
+def at_most(number: int, most: int) -> int:
+    """The number. Raises: ValueError when it is more than `most`."""
+    if number > most:
+        raise ValueError(f"give at most {most}")
+    return number
+
+
+def _count(text: str, most: int) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError("give a whole number of at least 1")
-    return int(text)
+    return at_most(int(text), most)
 
 
 def flag(text: str) -> bool:
@@ -203,7 +221,7 @@ def _mode(text: str) -> str:
 CONNECT_SPELLINGS = (
     Spelling("kafka.bootstrap.servers", "bootstrap_servers", servers, "127.0.0.1:9092"),
     Spelling("retryTimeoutMs", "retry_timeout_ms", count),
-    Spelling("requestTimeoutMs", "request_timeout_ms", count),
+    Spelling("requestTimeoutMs", "request_timeout_ms", count32),
     Spelling("logLevel", "log_level", level),
 )
 READ_SPELLINGS = (

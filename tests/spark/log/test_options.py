@@ -126,6 +126,13 @@ def test_what_a_group_committed_needs_a_group() -> None:
         ("kafka.request.timeout.ms", "1", "it is 'requestTimeoutMs' here"),
         ("kafka.security.protocol", "SASL_SSL", "use a listener of type PLAINTEXT"),
         ("kafka.fetch.min.bytes", "1", "its client is not librdkafka's"),
+        ("startingTimestamp", f"{10**20}", f"option 'startingTimestamp' is .*at most {2**63 - 1}"),
+        ("requestTimeoutMs", f"{2**31}", f"option 'requestTimeoutMs' is .*at most {2**31 - 1}"),
+        ("kafkaConsumer.pollTimeoutMs", f"{2**31}", f"give at most {2**31 - 1}"),
+        ("retryTimeoutMs", f"{2**63}", f"give at most {2**63 - 1}"),
+        ("fetchOffset.retryIntervalMs", f"{2**31}", f"give at most {2**31 - 1}"),
+        ("maxOffsetsPerTrigger", f"{2**63}", f"give at most {2**63 - 1}"),
+        ("maxTriggerDelay", f"{10**20}d", f"give at most {(2**63 - 1) // 86_400_000}"),
         ("path", "somewhere", "load\\(\\) takes no path"),
     ],
 )

@@ -23,11 +23,14 @@ from headrace.spark.log.bounds import (
 )
 from headrace.spark.log_lines import show
 from headrace.spark.options import (
+    INT64_MAX,
     READ_SPELLINGS,
     OptionError,
     ReadOptions,
     Spelling,
+    at_most,
     count,
+    count32,
     flag,
     parsed,
     topics,
@@ -212,14 +215,17 @@ def _pattern(text: str) -> str:
     return text
 
 
-_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "": 0.001}
+_MINUTE_MS = 60_000
+_UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": _MINUTE_MS, "min": _MINUTE_MS}
+_UNITS_MS |= {"h": 60 * _MINUTE_MS, "d": 24 * 60 * _MINUTE_MS}
 
 
 def _delay(text: str) -> float:
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
-    if found is None or found[2] not in _UNITS_S:
+    if found is None or found[2] not in _UNITS_MS:
         raise ValueError("give a time with its unit (ms, s, m, h, d), e.g. '15m'")
-    return int(found[1]) * _UNITS_S[found[2]]
+    unit_ms = _UNITS_MS[found[2]]
+    return at_most(int(found[1]), INT64_MAX // unit_ms) * unit_ms / 1000
 
 
 def _no_match(text: str) -> str:
@@ -259,13 +265,13 @@ _SPELLINGS = (
     Spelling("maxOffsetsPerTrigger", "max_offsets_per_trigger", count),
     Spelling("minOffsetsPerTrigger", "min_offsets_per_trigger", count),
     Spelling("maxTriggerDelay", "max_trigger_delay_s", _delay),
-    Spelling("minPartitions", "min_partitions", count),
+    Spelling("minPartitions", "min_partitions", count32),
     Spelling("maxRecordsPerPartition", "max_records_per_partition", count),
     Spelling("kafka.isolation.level", "read_committed", _isolation),
     Spelling("groupIdPrefix", "group_id_prefix", str),
-    Spelling("fetchOffset.numRetries", "offset_retries", count),
-    Spelling("fetchOffset.retryIntervalMs", "offset_retry_ms", count),
-    Spelling("kafkaConsumer.pollTimeoutMs", "request_timeout_ms", count),
+    Spelling("fetchOffset.numRetries", "offset_retries", count32),
+    Spelling("fetchOffset.retryIntervalMs", "offset_retry_ms", count32),
+    Spelling("kafkaConsumer.pollTimeoutMs", "request_timeout_ms", count32),
 )
 _QUEUE_ONLY = "it is of the source as a queue; name the share group with 'share.group.id'"
 _BINARY = "keys and values are binary columns; decode them with DataFrame functions"

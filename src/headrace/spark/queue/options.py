@@ -10,6 +10,7 @@ from headrace.spark.options import (
     ReadOptions,
     Spelling,
     count,
+    count32,
     flag,
     parsed,
     topics,
@@ -61,11 +62,11 @@ _SPELLINGS = (
     Spelling("kafka.share.group.id", "group", str),
     Spelling("startingOffsets", "start", _start),
     Spelling("maxOffsetsPerTrigger", "max_offsets_per_trigger", count),
-    Spelling("minPartitions", "min_partitions", count),
+    Spelling("minPartitions", "min_partitions", count32),
     Spelling("maxRecordsPerPartition", "max_records_per_partition", count),
     Spelling("includeDelivery", "include_delivery", flag),
     Spelling("includeRedriven", "include_redriven", flag),
-    Spelling("acquireWaitMs", "acquire_wait_ms", count),
+    Spelling("acquireWaitMs", "acquire_wait_ms", count32),
 )
 _NO_POSITIONS = "it is of the source as a log; a share group keeps its own positions"
 _NEW_TOPICS = "say with 'startingOffsets' where a topic starts that is new to the group"
