@@ -27,6 +27,7 @@ QUEUE = QueueOptions(
     columns=("value", "offset"),
 )
 INTERVALS = StructType([StructField("a", ArrayType(DayTimeIntervalType()))]).json()
+DEEP = "q int, m map<string, struct<q int, a array<struct<p int, q int, p int>>>>"
 EVERY = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 
 
@@ -69,6 +70,9 @@ def test_decoded_fields_stand_in_the_place_of_the_value() -> None:
         (replace(JSON, value_schema=schema_from("m map<int,int>")), "has 'm' with map<int,int>"),
         (replace(JSON, value_schema=schema_from(INTERVALS)), "has 'a' with interval day to second"),
         (replace(JSON, value_schema=schema_from("_corrupt_record int")), "make it string or bin"),
+        (replace(JSON, value_schema=schema_from("a int, A int")), "'value.schema' has 'A' twice"),
+        (replace(JSON, value_schema=schema_from("s struct<p int, p int>")), "has 's.p' twice"),
+        (replace(JSON, value_schema=schema_from(DEEP)), "has 'm.a.p' twice"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: ReadOptions, told: str) -> None:
@@ -90,6 +94,11 @@ def test_values_of_options_that_cannot_be_used_are_refused(name: str, text: str,
     given = {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "share.group.id": "g", name: text}
     with pytest.raises(OptionError, match=told):
         QueueOptions.parse(given)
+
+
+def test_structs_of_a_schema_may_have_fields_that_differ_in_case() -> None:
+    schema = schema_from("s struct<p int, P int>, p int")
+    assert schema_of(replace(JSON, value_schema=schema), delivery=False)["s"] == schema["s"]
 
 
 def test_a_schema_of_the_user_s_must_be_that_of_the_source() -> None:

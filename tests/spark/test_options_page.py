@@ -1,4 +1,7 @@
-"""docs/spark.md has every option of every use of the source, with its default, and no other."""
+"""docs/spark.md has every option of every use of the source, with its default, and no other.
+
+An option of queues is not unknown to a log, nor the other way round: it has a remedy.
+"""
 
 import re
 from dataclasses import Field, fields
@@ -85,6 +88,20 @@ def test_defaults_are_those_of_the_page(use: Use) -> None:
         changed = {field.name for field in fields(plain) if of(given, field) != of(plain, field)}
         # None says that the default depends on whether it is a stream or a batch.
         assert all(getattr(plain, field) is None for field in changed), f"{name} is not {text}"
+
+
+@pytest.mark.parametrize(("use", "other"), [("queue", "log"), ("log", "queue")])
+def test_what_only_the_other_mode_has_is_refused_with_a_remedy(use: str, other: str) -> None:
+    # With the name of a share group it is a queue.
+    elsewhere = spelt(USES[other]) - spelt(USES[use]) - {"share.group.id", "kafka.share.group.id"}
+    assert elsewhere
+    for name in elsewhere:
+        given = {**USES[use].required, name.lower(): "1"}  # as Spark folds it
+        with pytest.raises(OptionError) as raised:
+            USES[use].options.parse(given)
+        told = str(raised.value)
+        assert told.startswith(f"option '{name.lower()}' is not for this use of format"), told
+        assert "\n" not in told
 
 
 def of(options: ConnectOptions, field: Field[Any]) -> object:

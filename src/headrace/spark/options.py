@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from headrace.client.connection import Cluster, Patience, addresses
 from headrace.spark.ddl import schema_from
 from headrace.spark.values_json import unsupported
 
+INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 _SCHEMA_EXAMPLE = "id bigint, total double"
 
 
@@ -131,7 +132,16 @@ class ReadOptions(ConnectOptions):
                 "option 'value.mode' is 'REJECT', which needs a share group to keep what is "
                 "rejected: give 'share.group.id', or take 'PERMISSIVE'"
             )
-        for field in () if self.value_schema is None else self.value_schema.fields:
+        if self.value_schema is not None:
+            self._check_schema(self.value_schema)
+
+    def _check_schema(self, schema: StructType) -> None:
+        if (name := _twin(schema, str.lower)) is not None:
+            raise OptionError(
+                f"option 'value.schema' has {name!r} twice: leave one of them out (Spark finds "
+                "columns by their names in any case)"
+            )
+        for field in schema.fields:
             self._check_field(field)
 
     def _check_field(self, field: StructField) -> None:
@@ -168,9 +178,26 @@ def topics(text: str) -> tuple[str, ...]:
 
 
 def count(text: str) -> int:
+    """A number of records; requests have 64 bits for it."""
+    return _count(text, INT64_MAX)
+
+
+def count32(text: str) -> int:
+    """A time that is waited (ms), a size or another number that requests have 32 bits for."""
+    return _count(text, INT32_MAX)
+
+
+def at_most(number: int, most: int) -> int:
+    """The number. Raises: ValueError when it is more than `most`."""
+    if number > most:
+        raise ValueError(f"give at most {most}")
+    return number
+
+
+def _count(text: str, most: int) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError("give a whole number of at least 1")
-    return int(text)
+    return at_most(int(text), most)
 
 
 def flag(text: str) -> bool:
@@ -183,6 +210,28 @@ def level(text: str) -> str:
     if text.upper() not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
         raise ValueError("give 'DEBUG', 'INFO', 'WARNING' or 'ERROR'")
     return text.upper()
+
+
+def _twin(kind: DataType, folded: Callable[[str], str] = str) -> str | None:
+    """The first field in `kind`, with where it stands, of which its struct has another one.
+
+    Columns are compared as `folded`, which is how Spark finds them; it takes structs with fields
+    that differ in case, and fails in Java on those with the very same name.
+    """
+    if isinstance(kind, ArrayType):
+        return _twin(kind.elementType)
+    if isinstance(kind, MapType):
+        return _twin(kind.valueType)
+    if not isinstance(kind, StructType):
+        return None
+    seen: set[str] = set()
+    for one in kind.fields:
+        if folded(one.name) in seen:
+            return one.name
+        seen.add(folded(one.name))
+        if (inner := _twin(one.dataType)) is not None:
+            return f"{one.name}.{inner}"
+    return None
 
 
 def _format(text: str) -> str:
@@ -203,7 +252,7 @@ def _mode(text: str) -> str:
 CONNECT_SPELLINGS = (
     Spelling("kafka.bootstrap.servers", "bootstrap_servers", servers, "127.0.0.1:9092"),
     Spelling("retryTimeoutMs", "retry_timeout_ms", count),
-    Spelling("requestTimeoutMs", "request_timeout_ms", count),
+    Spelling("requestTimeoutMs", "request_timeout_ms", count32),
     Spelling("logLevel", "log_level", level),
 )
 READ_SPELLINGS = (

@@ -65,6 +65,11 @@ def test_partitions_are_assigned_once_and_sorted() -> None:
         (bounds.assignment, '{"t":[]}', "give partitions by topic"),
         (bounds.assignment, '{"t":["0"]}', "give partitions by topic"),
         (bounds.assignment, '{"t":[-1]}', "give partitions by topic"),
+        (bounds.timestamp, f"{2**63}", f"give at most {2**63 - 1}"),
+        (bounds.timestamps, f'{{"t":{{"0":{2**63}}}}}', f"give at most {2**63 - 1}"),
+        (bounds.starting_offsets, f'{{"t":{{"0":{2**63}}}}}', f"give at most {2**63 - 1}"),
+        (bounds.ending_offsets, f'{{"t":{{"{2**31}":0}}}}', f"give at most {2**31 - 1}"),
+        (bounds.assignment, f'{{"t":[{2**31}]}}', f"give at most {2**31 - 1}"),
     ],
 )
 def test_what_cannot_be_meant_is_told(read: Callable[[str], object], text: str, told: str) -> None:

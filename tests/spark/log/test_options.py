@@ -126,6 +126,13 @@ def test_what_a_group_committed_needs_a_group() -> None:
         ("kafka.request.timeout.ms", "1", "it is 'requestTimeoutMs' here"),
         ("kafka.security.protocol", "SASL_SSL", "use a listener of type PLAINTEXT"),
         ("kafka.fetch.min.bytes", "1", "its client is not librdkafka's"),
+        ("startingTimestamp", f"{10**20}", f"option 'startingTimestamp' is .*at most {2**63 - 1}"),
+        ("requestTimeoutMs", f"{2**31}", f"option 'requestTimeoutMs' is .*at most {2**31 - 1}"),
+        ("kafkaConsumer.pollTimeoutMs", f"{2**31}", f"give at most {2**31 - 1}"),
+        ("retryTimeoutMs", f"{2**63}", f"give at most {2**63 - 1}"),
+        ("fetchOffset.retryIntervalMs", f"{2**31}", f"give at most {2**31 - 1}"),
+        ("maxOffsetsPerTrigger", f"{2**63}", f"give at most {2**63 - 1}"),
+        ("maxTriggerDelay", f"{10**20}d", f"give at most {(2**63 - 1) // 86_400_000}"),
         ("path", "somewhere", "load\\(\\) takes no path"),
     ],
 )
@@ -185,6 +192,21 @@ def test_a_stream_has_no_end(given: dict[str, str]) -> None:
 def test_bounds_of_a_batch_must_leave_something_to_read(given: dict[str, str], told: str) -> None:
     with pytest.raises(OptionError, match=told):
         LogOptions.parse({**GIVEN, **given}).for_batch()
+
+
+def test_limits_of_triggers_are_told_to_have_no_effect_in_a_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits = {"maxOffsetsPerTrigger": "8", "minOffsetsPerTrigger": "7", "maxTriggerDelay": "1s"}
+    LogOptions.parse({**GIVEN, **limits}).for_stream()
+    LogOptions.parse(GIVEN).for_batch()
+    assert not caplog.records
+    for given in ({"maxOffsetsPerTrigger": "8"}, limits):
+        caplog.clear()
+        LogOptions.parse({**GIVEN, **given}).for_batch()
+        (line,) = caplog.records
+        assert line.levelname == "WARNING"
+        assert line.getMessage().startswith(f"{', '.join(given)}: for streams, without effect")
 
 
 def test_open_ends_fit_any_offset() -> None:

@@ -55,6 +55,7 @@ def test_the_group_may_be_spelled_as_a_client_setting() -> None:
         ("path", "somewhere", "load\\(\\) takes no path"),
         ("maxOffsetsPerTrigger", "0", "'0': give a whole number of at least 1"),
         ("maxOffsetsPerTrigger", "1e3", "give a whole number"),
+        ("acquireWaitMs", f"{2**31}", f"option 'acquireWaitMs' is .*give at most {2**31 - 1}"),
         ("includeHeaders", "yes", "give 'true' or 'false'"),
         ("startingOffsets", '{"t":{"0":1}}', "give 'earliest' or 'latest'"),
         ("kafka.bootstrap.servers", "localhost", "'localhost' is not host:port"),

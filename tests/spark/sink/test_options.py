@@ -53,6 +53,8 @@ def test_what_spark_keeps_among_a_sink_s_options_is_not_ours() -> None:
         ("kafka.acks", "1", "the sink is idempotent, which takes 'all'; leave the option out"),
         ("kafka.enable.idempotence", "false", "always idempotent: leave the option out"),
         ("kafka.max.request.size", "0", "give a whole number of at least 1"),
+        ("kafka.max.request.size", f"{2**31}", f"give at most {2**31 - 1}"),
+        ("kafka.request.timeout.ms", "99999999999", f"give at most {2**31 - 1}"),
         ("kafka.linger.ms", "5", "a task writes what it has at once; leave it out"),
         ("kafka.transactional.id", "x", "it writes at least once"),
         ("kafka.key.serializer", "x", "encode them in the column 'key'"),

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from headrace.client.offsets import OffsetSpec, TopicPartition
 from headrace.client.reset_settings import OUT_OF_RANGE
 from headrace.client.resets import Strategy
+from headrace.spark.options import INT32_MAX, INT64_MAX, at_most
 
 _LATEST, _EARLIEST = int(OffsetSpec.LATEST), int(OffsetSpec.EARLIEST)
 _ENDS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
@@ -73,7 +74,7 @@ def timestamp(text: str) -> Time:
     """The value of `startingTimestamp` and `endingTimestamp`. Raises: ValueError."""
     if not text.isdecimal():
         raise ValueError("give milliseconds since 1970, e.g. 1790000000000")
-    return Time(int(text))
+    return Time(at_most(int(text), INT64_MAX))
 
 
 def timestamps(text: str) -> Times:
@@ -88,7 +89,7 @@ def assignment(text: str) -> tuple[TopicPartition, ...]:
     for topic, partitions in _object(text, example).items():
         if not isinstance(partitions, list) or not all(_whole(one, 0) for one in partitions):
             raise ValueError(example)
-        found += [(topic, one) for one in partitions]
+        found += [(topic, at_most(one, INT32_MAX)) for one in partitions]
     if not found:
         raise ValueError(example)
     return tuple(sorted(set(found)))
@@ -112,7 +113,7 @@ def _by_partition(text: str, *, lowest: int, example: str) -> dict[TopicPartitio
         for partition, number in partitions.items():
             if not partition.isdecimal() or not _whole(number, lowest):
                 raise ValueError(told)
-            found[topic, int(partition)] = int(number)
+            found[topic, at_most(int(partition), INT32_MAX)] = at_most(number, INT64_MAX)
     if not found:
         raise ValueError(told)
     return found

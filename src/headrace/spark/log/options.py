@@ -1,5 +1,6 @@
 """The options of the source as a log; docs/spark.md has the table."""
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,17 +21,24 @@ from headrace.spark.log.bounds import (
     timestamp,
     timestamps,
 )
+from headrace.spark.log_lines import show
 from headrace.spark.options import (
+    INT64_MAX,
     READ_SPELLINGS,
     OptionError,
     ReadOptions,
     Spelling,
+    at_most,
     count,
+    count32,
     flag,
     parsed,
     topics,
 )
 
+LOG = logging.getLogger(__name__)
+
+_DELAY_S = 900.0
 _LATEST, _EARLIEST = int(OffsetSpec.LATEST), int(OffsetSpec.EARLIEST)
 
 
@@ -56,7 +64,7 @@ class LogOptions(ReadOptions):
     out_of_range: OutOfRange | None = None
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
-    max_trigger_delay_s: float = 900.0
+    max_trigger_delay_s: float = _DELAY_S
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     group_id_prefix: str | None = None
@@ -128,7 +136,10 @@ class LogOptions(ReadOptions):
         return self
 
     def for_batch(self) -> Self:
-        """These options. Raises: `OptionError` when they are not those of a batch query."""
+        """These options. Raises: `OptionError` when they are not those of a batch query.
+
+        Limits of triggers are no error, as with Spark's Kafka source: a warning says so.
+        """
         start, end = self.given_start, self.given_end
         if start is OffsetSpec.LATEST or _names(start, _LATEST):
             raise OptionError(
@@ -150,7 +161,23 @@ class LogOptions(ReadOptions):
             raise OptionError(
                 f"startingTimestamp {start.ms} is after endingTimestamp {end.ms}; exchange them"
             )
+        self._tell_limits()
         return self
+
+    def _tell_limits(self) -> None:
+        limits = {
+            "maxOffsetsPerTrigger": self.max_offsets_per_trigger is not None,
+            "minOffsetsPerTrigger": self.min_offsets_per_trigger is not None,
+            "maxTriggerDelay": self.max_trigger_delay_s != _DELAY_S,
+        }
+        given = [name for name, is_given in limits.items() if is_given]
+        if given:
+            show(self.log_level)
+            LOG.warning(
+                "%s: for streams, without effect in a batch query, which reads all between its "
+                "bounds at once",
+                ", ".join(given),
+            )
 
 
 def _names(bound: Bound | None, number: int) -> bool:
@@ -188,14 +215,17 @@ def _pattern(text: str) -> str:
     return text
 
 
-_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "": 0.001}
+_MINUTE_MS = 60_000
+_UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": _MINUTE_MS, "min": _MINUTE_MS}
+_UNITS_MS |= {"h": 60 * _MINUTE_MS, "d": 24 * 60 * _MINUTE_MS}
 
 
 def _delay(text: str) -> float:
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
-    if found is None or found[2] not in _UNITS_S:
+    if found is None or found[2] not in _UNITS_MS:
         raise ValueError("give a time with its unit (ms, s, m, h, d), e.g. '15m'")
-    return int(found[1]) * _UNITS_S[found[2]]
+    unit_ms = _UNITS_MS[found[2]]
+    return at_most(int(found[1]), INT64_MAX // unit_ms) * unit_ms / 1000
 
 
 def _no_match(text: str) -> str:
@@ -235,13 +265,13 @@ _SPELLINGS = (
     Spelling("maxOffsetsPerTrigger", "max_offsets_per_trigger", count),
     Spelling("minOffsetsPerTrigger", "min_offsets_per_trigger", count),
     Spelling("maxTriggerDelay", "max_trigger_delay_s", _delay),
-    Spelling("minPartitions", "min_partitions", count),
+    Spelling("minPartitions", "min_partitions", count32),
     Spelling("maxRecordsPerPartition", "max_records_per_partition", count),
     Spelling("kafka.isolation.level", "read_committed", _isolation),
     Spelling("groupIdPrefix", "group_id_prefix", str),
-    Spelling("fetchOffset.numRetries", "offset_retries", count),
-    Spelling("fetchOffset.retryIntervalMs", "offset_retry_ms", count),
-    Spelling("kafkaConsumer.pollTimeoutMs", "request_timeout_ms", count),
+    Spelling("fetchOffset.numRetries", "offset_retries", count32),
+    Spelling("fetchOffset.retryIntervalMs", "offset_retry_ms", count32),
+    Spelling("kafkaConsumer.pollTimeoutMs", "request_timeout_ms", count32),
 )
 _QUEUE_ONLY = "it is of the source as a queue; name the share group with 'share.group.id'"
 _BINARY = "keys and values are binary columns; decode them with DataFrame functions"
@@ -254,6 +284,7 @@ _RESET = (
 _ELSEWHERE = {
     "path": "load() takes no path; name topics with option 'subscribe'",
     "includedelivery": _QUEUE_ONLY,
+    "includeredriven": _QUEUE_ONLY,
     "acquirewaitms": _QUEUE_ONLY,
     "auto.offset.reset": _RESET,
     "kafka.auto.offset.reset": _RESET,

@@ -10,6 +10,7 @@ from headrace.spark.options import (
     ReadOptions,
     Spelling,
     count,
+    count32,
     flag,
     parsed,
     topics,
@@ -61,22 +62,39 @@ _SPELLINGS = (
     Spelling("kafka.share.group.id", "group", str),
     Spelling("startingOffsets", "start", _start),
     Spelling("maxOffsetsPerTrigger", "max_offsets_per_trigger", count),
-    Spelling("minPartitions", "min_partitions", count),
+    Spelling("minPartitions", "min_partitions", count32),
     Spelling("maxRecordsPerPartition", "max_records_per_partition", count),
     Spelling("includeDelivery", "include_delivery", flag),
     Spelling("includeRedriven", "include_redriven", flag),
-    Spelling("acquireWaitMs", "acquire_wait_ms", count),
+    Spelling("acquireWaitMs", "acquire_wait_ms", count32),
 )
 _NO_POSITIONS = "it is of the source as a log; a share group keeps its own positions"
+_NEW_TOPICS = "say with 'startingOffsets' where a topic starts that is new to the group"
+_NO_END = "it is for batch queries; a queue streams"
+_NO_WAITING = (
+    "it is of the source as a log; a queue takes what is there: set the trigger's interval instead"
+)
+_NO_LOOKUP = "a queue looks up no offsets; 'retryTimeoutMs' says how long brokers are asked again"
 _ELSEWHERE = {
     "path": "load() takes no path; name topics with option 'subscribe'",
     "subscribepattern": "name the topics with 'subscribe'",
     "assign": "a share group assigns ranges itself; name the topics with 'subscribe'",
     "kafka.group.id": "a share group is named by 'share.group.id'",
-    "endingoffsets": "it is for batch queries; a queue streams",
+    "groupidprefix": "no group is made up; a share group is named by 'share.group.id'",
+    "startingtimestamp": _NEW_TOPICS,
+    "startingoffsetsbytimestamp": _NEW_TOPICS,
+    "startingoffsetsbytimestampstrategy": _NEW_TOPICS,
+    "endingoffsets": _NO_END,
+    "endingtimestamp": _NO_END,
+    "endingoffsetsbytimestamp": _NO_END,
+    "minoffsetspertrigger": _NO_WAITING,
+    "maxtriggerdelay": _NO_WAITING,
+    "fetchoffset.numretries": _NO_LOOKUP,
+    "fetchoffset.retryintervalms": _NO_LOOKUP,
+    "kafkaconsumer.polltimeoutms": "it is 'requestTimeoutMs' here",
+    "kafka.isolation.level": "a share group has one for all; set its 'share.isolation.level'",
     "failondataloss": "removed records always fail the batch, with their offsets",
-    "kafka.auto.offset.reset": "say with 'startingOffsets' where a topic starts that is new to "
-    "the group",
+    "kafka.auto.offset.reset": _NEW_TOPICS,
     OUT_OF_RANGE: _NO_POSITIONS,
     f"kafka.{OUT_OF_RANGE}": _NO_POSITIONS,
 }

@@ -10,6 +10,7 @@ from headrace.spark.options import (
     ConnectOptions,
     Spelling,
     count,
+    count32,
     flag,
     parsed,
 )
@@ -77,10 +78,10 @@ _SPELLINGS = (
     Spelling("includeHeaders", "include_headers", flag),
     Spelling("includeTimestamp", "include_timestamp", flag),
     Spelling("kafka.compression.type", "codec", _codec),
-    Spelling("kafka.max.request.size", "request_bytes_max", count),
-    Spelling("kafka.batch.size", "batch_bytes_max", count),
+    Spelling("kafka.max.request.size", "request_bytes_max", count32),
+    Spelling("kafka.batch.size", "batch_bytes_max", count32),
     Spelling("kafka.delivery.timeout.ms", "retry_timeout_ms", count),
-    Spelling("kafka.request.timeout.ms", "request_timeout_ms", count),
+    Spelling("kafka.request.timeout.ms", "request_timeout_ms", count32),
     Spelling("kafka.acks", "acks", _acks),
     Spelling("kafka.enable.idempotence", "idempotent", _idempotence),
 )
