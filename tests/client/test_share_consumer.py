@@ -164,6 +164,20 @@ def test_a_handler_may_decide_itself(rig: Rig) -> None:
     asyncio.run(story())
 
 
+def test_nothing_comes_after_stop_also_when_the_hand_is_full(rig: Rig) -> None:
+    rig.produce("a", "b")
+
+    async def story() -> None:
+        async with rig.consumer(max_in_hand=1) as consumer:
+            assert len(await consumer.poll()) == 1
+            with pytest.raises(headrace.HandFull):
+                await consumer.poll()
+            consumer.stop()
+            assert await consumer.poll() == []
+
+    asyncio.run(story())
+
+
 def test_a_run_that_cannot_be(rig: Rig) -> None:
     async def story() -> None:
         async with rig.consumer(max_in_hand=10) as consumer:

@@ -110,6 +110,7 @@ class Engine:
 
     def stop_soon(self) -> None:
         """The same from any thread."""
+        self.is_stopping = True  # at once: what is asked for from now on gets nothing
         with suppress(RuntimeError):  # the event loop is gone
             self._loop.call_soon_threadsafe(self.stop)
 
