@@ -216,6 +216,16 @@ async def _later(rig: Rig) -> None:
         assert consumer.assignment == {(rig.topic, 0), (rig.topic, 1), (later, 0)}
 
 
+def test_what_is_assigned_is_known_from_the_start(rig: Rig) -> None:
+    async def story() -> None:
+        async with rig.consumer() as consumer:
+            assert consumer.assignment == {(rig.topic, 0)}
+
+    asyncio.run(story())
+    with rig.sync() as consumer:
+        assert consumer.assignment == {(rig.topic, 0)}
+
+
 def test_the_sync_face_from_several_threads(rig: Rig) -> None:
     rig.produce(*map(str, range(40)))
     seen: list[int] = []
