@@ -197,6 +197,21 @@ def test_a_compacted_topic_takes_none(tmp_path: Path) -> None:
     assert "is compacted" in queue.listed[0][2]
 
 
+def test_a_topic_that_does_not_allow_dead_letters_takes_none(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+
+    async def work() -> None:
+        await queue.begin("letters")
+        await queue.create("letters", errors_deadletterqueue_group_enable="false")
+        await queue.produce(record(0))
+        await queue.reject(0, 0)
+        await settled(queue.services)
+
+    run(queue, work)
+    assert queue.topics["letters"] == []
+    assert "set its errors.deadletterqueue.group.enable to true" in queue.listed[0][2]
+
+
 def test_a_record_too_large_for_the_topic_is_listed_and_its_neighbours_are_copied(
     tmp_path: Path,
 ) -> None:

@@ -185,6 +185,27 @@ def test_a_heartbeat_interval_is_shorter_than_the_session_timeout() -> None:
         GroupSettings.check(config, {"share.session.timeout.ms": "6000"}, longer)
 
 
+def test_a_session_timeout_is_not_deleted_below_the_heartbeat_interval(
+    connecting: Connecting,
+) -> None:
+    settings = {
+        "group.share.max.heartbeat.interval.ms": "100000",
+        "group.share.session.timeout.ms": "50000",
+    }
+    timeout, interval = "share.session.timeout.ms", "share.heartbeat.interval.ms"
+    with headrace.Broker(settings=settings) as broker, connecting(broker) as open_:
+        wire = open_()
+        assert alter(wire, "team", timeout, None).error_code == 0  # it was not set
+        assert alter(wire, "team", timeout, "60000").error_code == 0
+        assert alter(wire, "team", interval, "55000").error_code == 0
+        refused = alter(wire, "team", timeout, None)
+        assert (refused.error_code, "which is 50000" in refused.error_message) == (40, True)
+        assert shown(wire, "team", timeout) == "60000"
+        assert alter(wire, "team", "no.such.setting", None).error_code == 40
+        assert alter(wire, "team", interval, None).error_code == 0
+        assert alter(wire, "team", timeout, None).error_code == 0
+
+
 def test_the_type_of_a_group_that_is_there_cannot_change(wire: Any) -> None:
     wire.create("orders")
     beat(wire, "shared")

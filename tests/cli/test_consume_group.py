@@ -213,3 +213,17 @@ def test_a_group_without_a_name_is_refused(cli: Command, named: tuple[str, str])
     ended = cli("consume", "--topic", "orders", *named)
     told = "headrace consume: the name of the group is empty; give one, or leave the option out\n"
     assert (ended.code, ended.out, ended.err) == (1, b"", told)
+
+
+@pytest.mark.parametrize("more", [(), ("--skip-message-on-error",)])
+def test_a_share_group_is_no_group_to_read_in(
+    cli: Command, broker: headrace.Broker, more: tuple[str, ...]
+) -> None:
+    """Nothing of a record went wrong, so there is nothing to pass over."""
+    with headrace.SyncShareConsumer(broker.bootstrap_servers, group="g", topics=["t"]):
+        ended = cli(*FIRST, "--group", "g", *more)
+    assert (ended.code, ended.text) == (1, "")
+    assert "group g is of another type" in ended.err
+    assert "--share-group" in ended.err
+    assert "goes on" not in ended.err
+    assert "skipped" not in ended.err

@@ -164,6 +164,20 @@ def test_a_handler_may_decide_itself(rig: Rig) -> None:
     asyncio.run(story())
 
 
+def test_nothing_comes_after_stop_also_when_the_hand_is_full(rig: Rig) -> None:
+    rig.produce("a", "b")
+
+    async def story() -> None:
+        async with rig.consumer(max_in_hand=1) as consumer:
+            assert len(await consumer.poll()) == 1
+            with pytest.raises(headrace.HandFull):
+                await consumer.poll()
+            consumer.stop()
+            assert await consumer.poll() == []
+
+    asyncio.run(story())
+
+
 def test_a_run_that_cannot_be(rig: Rig) -> None:
     async def story() -> None:
         async with rig.consumer(max_in_hand=10) as consumer:
@@ -200,6 +214,16 @@ async def _later(rig: Rig) -> None:
             found += await consumer.poll()
         assert {one.value for one in found} == {b"new topic", b"new partition"}
         assert consumer.assignment == {(rig.topic, 0), (rig.topic, 1), (later, 0)}
+
+
+def test_what_is_assigned_is_known_from_the_start(rig: Rig) -> None:
+    async def story() -> None:
+        async with rig.consumer() as consumer:
+            assert consumer.assignment == {(rig.topic, 0)}
+
+    asyncio.run(story())
+    with rig.sync() as consumer:
+        assert consumer.assignment == {(rig.topic, 0)}
 
 
 def test_the_sync_face_from_several_threads(rig: Rig) -> None:

@@ -9,7 +9,15 @@ import pytest
 import headrace
 
 from .conftest import ScriptedBroker
-from .share_script import ACKNOWLEDGE, FETCH, HEARTBEAT, ShareScript, consumer, until
+from .share_script import (
+    ACKNOWLEDGE,
+    DESCRIBE_CONFIGS,
+    FETCH,
+    HEARTBEAT,
+    ShareScript,
+    consumer,
+    until,
+)
 
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 
@@ -274,7 +282,7 @@ def test_a_broker_without_renewal(broker: ScriptedBroker, caplog: pytest.LogCapt
     assert "older than Kafka 4.2" in caplog.text
 
 
-def test_refused_renewals_are_looked_into(
+def test_a_renewal_that_the_group_has_off_says_nothing_of_the_lock(
     share: ShareScript, caplog: pytest.LogCaptureFixture
 ) -> None:
     share.records.append(0)
@@ -283,16 +291,40 @@ def test_refused_renewals_are_looked_into(
     async def story() -> None:
         async with consumer(share) as opened:
             (record,) = await opened.poll()
-            share.ack_codes.extend([121] * 3)
-            for _ in range(3):
-                with pytest.raises(headrace.LockLost):
-                    await record.renew()
-            await until(lambda: not record.hand.renews)
-            await record.accept()  # the lock itself may hold still
+            share.ack_codes.append(121)
+            with pytest.raises(headrace.Unsupported, match="the group has it off"):
+                await record.renew()
+            assert record.is_held
+            await record.accept()
 
     asyncio.run(story())
     assert "share.renew.acknowledge.enable" in caplog.text
     assert share.said == [(0, 0, ACCEPT, None)]
+
+
+def test_the_group_is_not_asked_for_each_renewal_that_is_refused(
+    share: ShareScript, broker: ScriptedBroker
+) -> None:
+    share.records.append(0)
+    asked: list[Any] = []
+    answer = broker.answers[DESCRIBE_CONFIGS]
+
+    def count(source: Any) -> Any:
+        asked.append(source)
+        return answer(source)
+
+    broker.answers[DESCRIBE_CONFIGS] = count
+
+    async def story() -> None:
+        async with consumer(share) as opened:
+            (record,) = await opened.poll()
+            share.ack_codes.extend([121] * 4)  # the first is tried twice
+            for _ in range(3):
+                with pytest.raises(headrace.LockLost):
+                    await record.renew()
+
+    asyncio.run(story())
+    assert len(asked) == 1
 
 
 def test_a_fetch_that_brings_verdicts_waits_for_nothing(share: ShareScript) -> None:

@@ -68,7 +68,14 @@ def _unfit(topic: Topic, topics: Topics, source: Partition) -> str | None:
     if topic.id == source.topic.id:
         return "is the very topic that the records come from: name another one"
     partition = topics.partitions.get(topic.id, 0)
-    if partition is not None and "compact" in partition.settings.cleanup_policy:
+    if partition is None:
+        return None
+    if not partition.settings.dead_letter_enable:
+        return (
+            "does not allow dead letters: set its errors.deadletterqueue.group.enable to true, or "
+            "name another one"
+        )
+    if "compact" in partition.settings.cleanup_policy:
         return (
             "is compacted, which removes dead letters of equal keys: set its cleanup.policy to "
             "delete, or name another one"

@@ -4,7 +4,7 @@ Source: Kafka 4.3 group configuration (KIP-848, KIP-932, KIP-1103); KIP-842, whi
 for consumers; the aliases are those of KIP-932 as proposed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -132,9 +132,13 @@ class GroupSettings(Table):
 
     @classmethod
     def check(
-        cls, config: Config, changes: Mapping[str, str], others: Mapping[str, str] | None = None
+        cls,
+        config: Config,
+        changes: Mapping[str, str],
+        others: Mapping[str, str] | None = None,
+        deleted: Collection[str] = (),
     ) -> None:
-        """Whether a group may have these changes over its `others`.
+        """Whether a group may have these changes over its `others`, without what is deleted.
 
         Raises: ConfigError when a value is unknown, outside the broker's bounds, or contradicts
         another.
@@ -148,6 +152,7 @@ class GroupSettings(Table):
             if not low <= value <= high:
                 raise ConfigError(f"{setting.name}: {value} is outside {low} to {high}")
         changed = {cls.find(name)[0] for name in changes}
+        changed |= {field for field, one in cls.settings().items() if one.name in deleted}
         new = cls.resolve(config, {**(others or {}), **changes})
         for kind in ("share", "consumer"):
             fields = f"{kind}_heartbeat_ms", f"{kind}_session_timeout_ms"

@@ -118,7 +118,8 @@ _GIVEN_BACK = "share group %s: %d records of %s (%d to %d) were given back by me
 _LAST = "the delivery limit is reached, they"
 _FATES = {
     State.AVAILABLE: "others get them now",
-    State.ARCHIVING: f"{_LAST} go to the dead-letter topic",
+    State.ARCHIVING: f"{_LAST} go to the dead-letter topic, or are listed as archived if it "
+    "takes none",
     State.ARCHIVED: f"{_LAST} are archived without a dead letter",
 }
 

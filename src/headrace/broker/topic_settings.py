@@ -200,7 +200,7 @@ class TopicSettings(InertTopicLog):
         "How far ahead of the broker's clock a timestamp may be.", low=0, high=LONG_MAX,
     )  # fmt: skip
     dead_letter_enable: bool = setting(
-        "errors.deadletterqueue.group.enable", False, "Allow groups to write dead letters here."
+        "errors.deadletterqueue.group.enable", True, "Whether groups may write dead letters here."
     )
 
     @classmethod

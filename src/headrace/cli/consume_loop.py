@@ -37,6 +37,10 @@ _LOOK_S = 5.0
 _COMMITTED_S = 1.0
 _LOOK_MISSING_S = 1.0
 _JOIN_S_MAX = 30.0
+_OTHER_TYPE = (
+    "group {} is of another type, or its members assign partitions in other ways; a share group is "
+    "read with --share-group"
+)
 _YES = frozenset({"true", "t", "1"})  # as librdkafka reads a switch
 
 Place = tuple[str, int]
@@ -187,10 +191,16 @@ class Reading:
         if self._subscribes and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             self._forget(message.topic())
             return False
-        place = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
+        partition = message.partition()
+        is_of_record = partition is not None and partition >= 0
+        place = message.topic() or "the cluster"
+        told = f"reading {place}-{partition}" if is_of_record else f"reading {place}"
+        told += f": {error.str()}"
+        if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:  # that stays so
+            raise Trouble(f"{told}; {_OTHER_TYPE.format(self._settings['group.id'])}")
         if not self._wanted.skip_errors:
-            raise Trouble(f"reading {place}: {error.str()}; --skip-message-on-error goes on")
-        tell("consume", f"reading {place}: {error.str()}; skipped")
+            raise Trouble(told + "; --skip-message-on-error goes on" * is_of_record)
+        tell("consume", f"{told}; skipped")
         return False
 
     def _forget(self, topic: str | None) -> None:

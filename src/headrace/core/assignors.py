@@ -26,8 +26,9 @@ def share(
 
     Topics with the same subscribers are balanced together: the loads of these differ by one
     partition at most, or with more members than partitions, the partitions' numbers of members.
-    A member that joins only takes: what moved from one old member to another would be read by
-    nobody until the other's next heartbeat.
+    Among members with the same subscription, one that joins only takes: what moved from one old
+    member to another would be read by nobody until the other's next heartbeat. A new subscription
+    may split topics that were balanced together; their parts are balanced anew.
 
     >>> a, b, topic = MemberId("a"), MemberId("b"), UUID(int=1)
     >>> first = share({b: frozenset({topic})}, {topic: 3}, {})

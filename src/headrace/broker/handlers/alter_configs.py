@@ -149,7 +149,7 @@ def _check(resource: Resource, name: str, values: Values, services: Services) ->
         TopicSettings.check(services.config, new)
     elif resource is Resource.GROUP:
         others = {key: text for key, text in new.items() if key not in given}
-        GroupSettings.check(services.config, given, others)
+        GroupSettings.check(services.config, given, others, old.keys() - new.keys())
         _check_type(name, given.get("group.type", ""), services)
     else:
         overlaid(services.config, given)

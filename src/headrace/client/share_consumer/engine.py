@@ -37,6 +37,7 @@ MakeRecord = Callable[..., BaseRecord]
 CLOSE_S_MAX = 10.0
 FAILURES_MAX = 1_000  # that wait for a commit to tell them
 _LOOK_AGAIN_S = 0.25
+_FIRST_LOOK_S_MAX = 1.0
 _RENEWAL = "share.renew.acknowledge.enable"
 
 
@@ -62,6 +63,7 @@ class Engine:
         self._failures: deque[tuple[Acknowledgement, ClientError]] = deque(maxlen=FAILURES_MAX)
         self._error: ClientError | None = None
         self._look = asyncio.Event()
+        self._looked = self._loop.create_future()
         self._tasks: dict[asyncio.Task[None], Session | None] = {}
         self._is_closed = False
 
@@ -77,6 +79,11 @@ class Engine:
         self._look.set()  # tells also which topics are not there
         self._run(self._member.stay())
         self._run(self._keep_looking())
+        try:  # what was assigned is to have its names; without them it goes on all the same
+            await asyncio.wait([self._looked], timeout=_FIRST_LOOK_S_MAX)
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Settle what has a verdict, release the rest, leave the group."""
@@ -110,6 +117,7 @@ class Engine:
 
     def stop_soon(self) -> None:
         """The same from any thread."""
+        self.is_stopping = True  # at once: what is asked for from now on gets nothing
         with suppress(RuntimeError):  # the event loop is gone
             self._loop.call_soon_threadsafe(self.stop)
 
@@ -356,6 +364,9 @@ class Engine:
                 is_complete = self._distribute(await self._control.metadata())
             except (OSError, Malformed):
                 is_complete = False
+            finally:
+                if not self._looked.done():
+                    self._looked.set_result(None)
             if not is_complete:
                 self._look.set()
             await asyncio.sleep(_LOOK_AGAIN_S)
@@ -382,12 +393,6 @@ class Engine:
         return found == len(self._assignment)
 
     def _open(self, address: Address) -> None:
-        session = Session(
-            self,
-            self.settings,
-            address,
-            self._member.id,
-            clock=self._clock,
-        )
+        session = Session(self, self.settings, address, self._member.id, clock=self._clock)
         self._sessions[address] = session
         self._run(session.run(), session)

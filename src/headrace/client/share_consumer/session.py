@@ -17,7 +17,7 @@ from headrace.client.errors import BrokerError, ClientError
 from headrace.client.share_consumer import wire
 from headrace.client.share_consumer.hand import Hand
 from headrace.client.share_consumer.owner import Owner
-from headrace.client.share_consumer.parcels import Parcel
+from headrace.client.share_consumer.parcels import INVALID_RECORD_STATE, Parcel
 from headrace.client.share_consumer.stream import Stream
 from headrace.client.share_consumer.words import Place, Settings, Verdict
 from headrace.wire.primitives import Malformed
@@ -34,7 +34,7 @@ _TOPIC_REFUSED = 29
 _HELD_WAIT_MS_MAX = 100  # a fetch waits no longer while verdicts may come that it would hold up
 _FIRST_PAUSE_S, _PAUSE_S_MAX = 0.05, 1.0
 _WARN_AFTER = 5  # attempts to connect
-_RENEWALS_REFUSED_MAX = 3  # before the group is asked whether locks are renewed at all
+_ASK_AGAIN_S = 5.0  # whether the group renews locks at all: a refusal does not tell
 
 
 class Session:
@@ -64,7 +64,7 @@ class Session:
         self._wake = asyncio.Event()
         self._is_ending = False
         self._lock_s = math.inf
-        self._renewals_refused = 0
+        self._renews_until = -math.inf  # the group does, as far as is known
 
     @property
     def can_fetch(self) -> bool:
@@ -300,15 +300,24 @@ class Session:
             return
         by_place = {one.place: one for one in wire.acknowledged(answer)}
         lock_s = answer.acquisition_lock_timeout / 1000
+        is_unsure = False
         for place, parcel in parcels.items():
             one = by_place.get(place)
             code, text = (-1, None) if one is None else (one.acked_code, one.acked_message)
-            self.hand.renewed(parcel, code, text, asked_at=asked_at, lock_s=lock_s)
-            self._renewals_refused = self._renewals_refused + 1 if code else 0
-        if self._renewals_refused >= _RENEWALS_REFUSED_MAX:
-            self._renewals_refused = 0
-            if await self._owner.renewal_is_off():
-                self._cannot_renew("share.renew.acknowledge.enable is false")
+            if code == INVALID_RECORD_STATE and self._clock() >= self._renews_until:
+                is_unsure = True
+                self.hand.unrenewed([parcel])
+            else:
+                self.hand.renewed(parcel, code, text, asked_at=asked_at, lock_s=lock_s)
+        if is_unsure:
+            await self._find_out_whether_it_renews()
+
+    async def _find_out_whether_it_renews(self) -> None:
+        """Renewals that wait are dropped if the group has none; else they are tried once more."""
+        if await self._owner.renewal_is_off():
+            self._cannot_renew("share.renew.acknowledge.enable is false")
+        else:
+            self._renews_until = self._clock() + _ASK_AGAIN_S
 
     def _cannot_renew(self, why: str) -> None:
         if self.hand.renews:
