@@ -215,15 +215,21 @@ def test_a_group_without_a_name_is_refused(cli: Command, named: tuple[str, str])
     assert (ended.code, ended.out, ended.err) == (1, b"", told)
 
 
-@pytest.mark.parametrize("more", [(), ("--skip-message-on-error",)])
+@pytest.mark.parametrize("skip", [(), ("--skip-message-on-error",)])
+@pytest.mark.parametrize(
+    ("protocol", "told"),
+    [("classic", "group g is of another type"), ("consumer", "The group id does not exist")],
+)
 def test_a_share_group_is_no_group_to_read_in(
-    cli: Command, broker: headrace.Broker, more: tuple[str, ...]
+    cli: Command, broker: headrace.Broker, skip: tuple[str, ...], protocol: str, told: str
 ) -> None:
     """Nothing of a record went wrong, so there is nothing to pass over."""
+    more = ("--command-property", f"group.protocol={protocol}", *skip)
     with headrace.SyncShareConsumer(broker.bootstrap_servers, group="g", topics=["t"]):
         ended = cli(*FIRST, "--group", "g", *more)
     assert (ended.code, ended.text) == (1, "")
-    assert "group g is of another type" in ended.err
-    assert "--share-group" in ended.err
+    assert "reading the cluster: " in ended.err
+    assert told in ended.err
+    assert ("read with --share-group" in ended.err) == (protocol == "classic")
     assert "goes on" not in ended.err
     assert "skipped" not in ended.err

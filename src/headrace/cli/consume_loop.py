@@ -191,14 +191,14 @@ class Reading:
         if self._subscribes and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             self._forget(message.topic())
             return False
-        partition = message.partition()
-        is_of_record = partition is not None and partition >= 0
-        place = message.topic() or "the cluster"
-        told = f"reading {place}-{partition}" if is_of_record else f"reading {place}"
-        told += f": {error.str()}"
-        if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:  # that stays so
+        topic, offset = message.topic(), message.offset()
+        place = f"{topic}-{message.partition()}" if topic else "the cluster"
+        told = f"reading {place}: {error.str()}"
+        if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
             raise Trouble(f"{told}; {_OTHER_TYPE.format(self._settings['group.id'])}")
-        if not self._wanted.skip_errors:
+        # Only what is wrong with a record, which has an offset, can be passed over.
+        is_of_record = bool(topic) and offset is not None and offset >= 0
+        if error.code() == KafkaError._FATAL or not self._wanted.skip_errors:
             raise Trouble(told + "; --skip-message-on-error goes on" * is_of_record)
         tell("consume", f"{told}; skipped")
         return False
