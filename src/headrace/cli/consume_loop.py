@@ -199,7 +199,8 @@ class Reading:
         # Only what is wrong with a record, which has an offset, can be passed over.
         is_of_record = bool(topic) and offset is not None and offset >= 0
         if error.code() == KafkaError._FATAL or not self._wanted.skip_errors:
-            raise Trouble(told + "; --skip-message-on-error goes on" * is_of_record)
+            remedy = "; --skip-message-on-error goes on" if is_of_record else ""
+            raise Trouble(told + remedy)
         tell("consume", f"{told}; skipped")
         return False
 

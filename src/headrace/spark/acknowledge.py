@@ -111,5 +111,5 @@ def _by_observing(rows: DataFrame, write: Callable[[DataFrame], object]) -> Judg
             raise RuntimeError(
                 "Spark reported no metrics of the batch: the batch fails and runs again"
             )
-        said = {SetAside(*one) for row in executions.all() for one in row["set_aside"]}
-    return Judged(found["leases"], list(said))
+        said = [SetAside(*one) for row in executions.all() for one in row["set_aside"]]
+    return Judged(found["leases"], list(dict.fromkeys(said)))  # of two reasons the first counts
