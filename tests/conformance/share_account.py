@@ -31,6 +31,7 @@ from brokers import java
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
 from headrace.client.share_groups import describe_share_groups, list_share_group_offsets
+from headrace.client.share_records import RecordState, in_flight
 from headrace.demo.server import Server
 
 GROUP, TOPIC = "crew", "records"
@@ -175,11 +176,23 @@ class Crew:
             found = list_share_group_offsets(cluster, GROUP)
         return sum(place.lag or 0 for place in found.values() if place is not None)
 
-    def members(self) -> int:
+    def members(self) -> list[str]:
+        """The ids of the group's members."""
         with contextlib.closing(Cluster(self.server.bootstrap)) as cluster:
             group = describe_share_groups(cluster, [GROUP])[GROUP]
         assert not isinstance(group, BrokerError), group
-        return len(group.members)
+        return [member.member for member in group.members]
+
+    def acquired(self, member: str) -> int:
+        """How many records the broker holds for a member: maybe more than its polls brought yet."""
+        count = 0
+        with contextlib.closing(Cluster(self.server.bootstrap)) as cluster:
+            for partition in range(self.partitions):
+                place, states = (TOPIC, partition), [RecordState.ACQUIRED]
+                found = in_flight(cluster, GROUP, place, 0, states=states, runs_max=1000)
+                held = (run for run in found.runs if run.holder and run.holder.member == member)
+                count += sum(run.last - run.first + 1 for run in held)
+        return count
 
     def _verdicts(self) -> Counter[Place]:
         """How often each record was told to be accepted or rejected."""

@@ -46,17 +46,18 @@ def test_members_that_die_are_slow_or_fenced(
     The one that is killed holds the first records all the time: a verdict on what the start offset
     has passed already would be no error, however late.
     """
-    with crew(tmp_path, classes) as all_:
+    with crew(tmp_path, classes, share_record_lock_duration_ms="60000") as all_:
         killed = all_.hire(kinds[0], "hold")
         all_.produce(300)
         all_.until(lambda: held(killed))
+        (first,) = all_.members()
         all_.configure(share_record_lock_duration_ms="1000")
         steady, slow, fenced = (all_.hire(kind, "hold") for kind in kinds[1:])
         all_.until(lambda: all(map(held, all_.workers)))
         fenced.signal(signal.SIGSTOP)
-        all_.until(lambda: all_.members() == 3)
+        all_.until(lambda: len(all_.members()) == 3)
         steady.order("go")
-        all_.until(lambda: all_.finished() == 300 - held(killed))
+        all_.until(lambda: all_.finished() == 300 - all_.acquired(first))
         slow.order("go")
         all_.until(lambda: slow.failed)
         fenced.order("go")
