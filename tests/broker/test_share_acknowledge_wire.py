@@ -5,6 +5,7 @@ Each row is sent as a ShareAcknowledge and on the back of a ShareFetch. The rows
 remote persister are missing: there are none.
 """
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.broker.share_polls import SharePoll
 
 from .share_wire_rig import (
     ACCEPT,
@@ -296,3 +298,28 @@ def test_those_who_wait_are_woken_by_what_moves_spso(one: Sharer, two: Sharer) -
         waiting = pool.submit(two.take, max_wait=9000)
         one.say(ACCEPT, 0, 0)
         assert waiting.result() == [(100, 100, 1)]
+
+
+def test_those_who_wait_are_not_woken_by_what_makes_no_room(
+    one: Sharer, two: Sharer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of members that look in vain with every record took most of the broker's time."""
+    looks: list[SharePoll] = []
+    look = SharePoll.look
+
+    def noted(poll: SharePoll) -> bool:
+        looks.append(poll)
+        return look(poll)
+
+    produce(one.wire, 50)
+    monkeypatch.setattr(SharePoll, "look", noted)
+    assert one.take() == [(0, 49, 1)]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(two.take, max_wait=9000)
+        while len(looks) < 2:
+            time.sleep(0.01)
+        for offset in range(40):
+            one.say(ACCEPT, offset, offset)
+        assert len(looks) <= 3  # who begins to wait looks once more
+        one.say(RELEASE, 45, 45)
+        assert waiting.result() == [(45, 45, 2)]

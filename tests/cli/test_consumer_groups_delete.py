@@ -10,6 +10,7 @@ import headrace
 from headrace.client.connection import Cluster
 from headrace.client.groups import list_group_offsets
 from headrace.client.offsets import TopicPartition
+from headrace.client.share_groups import alter_share_group_offsets, list_share_group_offsets
 
 Command = Callable[..., Any]
 Golden = Callable[[str], str]
@@ -85,6 +86,19 @@ def test_deletions_as_json(groups: Command) -> None:
         {"group": "nope", "deleted": False, "error": error},
         {"group": "idle", "deleted": True, "error": None},
     ]
+
+
+def test_a_share_group_is_left_alone(groups: Command, broker: headrace.Broker) -> None:
+    with Cluster(broker.bootstrap_servers) as cluster:
+        alter_share_group_offsets(cluster, "queue", {("orders", 0): 0}).check()
+        ended = groups("--delete", "--group", "queue", "--group", "idle")
+        assert ended.code == 1
+        assert ended.text == "\nThese consumer groups were deleted successfully: 'idle'\n"
+        assert ended.err == (
+            "headrace consumer-groups: Group 'queue' could not be deleted due to: "
+            "Group queue is a share group; name one of --list\n"
+        )
+        assert ("orders", 0) in list_share_group_offsets(cluster, "queue")
 
 
 def test_offsets_of_topics_and_partitions_are_deleted(

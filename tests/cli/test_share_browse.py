@@ -11,6 +11,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 from confluent_kafka import AcknowledgeType, ShareConsumer
+from tests.client.damaged_batch import produce_damaged
 
 import headrace
 from headrace.client.connection import Cluster
@@ -159,6 +160,19 @@ def test_other_groups_have_queues_of_their_own(seeds: Worker, browse: Command) -
     assert seeds.held
 
 
+def test_a_record_that_cannot_be_decoded_is_a_row(browse: Command, broker: headrace.Broker) -> None:
+    with Cluster(broker.bootstrap_servers) as cluster:
+        create_topic(cluster, "odd", 1)
+        alter_share_group_offsets(cluster, "odd", {("odd", 0): 0}).check()
+        produce_damaged(cluster, "odd", 1)
+    ended = browse("odd")
+    assert (ended.code, ended.err) == (0, "")
+    assert "(cannot be read: a varint of more than 5 bytes at 0 of the records)\n" in ended.text
+    row, _ = map(json.loads, browse("odd", "--json").text.splitlines())
+    assert (row["offset"], row["key"], row["value"]) == (0, None, None)
+    assert "varint" in row["damage"]
+
+
 def test_as_json(seeds: Worker, browse: Command) -> None:
     asked = ("--json", "--state", "acquired,archived", "--topic", "jobs:0", "--from-offset", "4")
     acquired, archived, summary = map(json.loads, browse("work", *asked).text.splitlines())
@@ -171,7 +185,7 @@ def test_as_json(seeds: Worker, browse: Command) -> None:
     assert acquired == {
         "type": "record", "topic": "jobs", "partition": 0, "offset": 4,
         "timestamp": TIME_MS + 4000, "state": "Acquired", "delivery_count": 1, "reason": None,
-        "headers": [], "key": "k", "value": "do 4",
+        "headers": [], "key": "k", "value": "do 4", "damage": None,
     }  # fmt: skip
     assert (archived["offset"], archived["holder"]["client_id"]) == (6, "worker-1"), "the last one"
     assert archived["reason"] == "rejected by the consumer"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
+from tests.client.damaged_batch import produce_damaged
 
 import headrace
 from headrace.cli import offsets_journal
@@ -104,6 +105,16 @@ def polled(consumer: ShareConsumer, count: int) -> list[Any]:
 def say(consumer: ShareConsumer, message: Any, verdict: AcknowledgeType) -> None:
     consumer.acknowledge(message, verdict)
     consumer.commit_sync()
+
+
+def test_a_record_that_cannot_be_decoded_is_in_the_log_all_the_same(rig: Rig) -> None:
+    alter_share_group_offsets(rig.cluster, GROUP, {(TOPIC, 0): 0}).check()
+    produce_damaged(rig.cluster, TOPIC, 2)
+    (record, *_) = rig.told(1)
+    assert record["in_log"]
+    assert "varint" in record["damage"]
+    text = rig.run(f"{TOPIC}:0:1").text
+    assert "Content: cannot be read, the batch is damaged: a varint" in text
 
 
 def test_each_word_of_real_members_is_told(rig: Rig) -> None:

@@ -336,6 +336,20 @@ def test_one_name_is_not_taken_for_several(admin: headrace.SyncAdmin) -> None:
     assert admin.list_topics() is not None  # the client goes on
 
 
+def test_none_among_names_is_told_at_once(admin: headrace.SyncAdmin) -> None:
+    """It cannot be sent: the broker hung up, and was said to be away after thirty seconds."""
+    unset: Any = [None]
+    for call in (
+        lambda: admin.delete_consumer_groups(unset),
+        lambda: admin.describe_share_groups(unset),
+        lambda: admin.delete_share_groups(["a", *unset]),
+        lambda: admin.describe_topics(unset),
+        lambda: headrace.SyncShareConsumer("localhost:1", group="g", topics=unset),
+    ):
+        with pytest.raises(TypeError, match="holds None, which is no name"):
+            call()
+
+
 def test_errors_and_results_can_be_sent_to_another_process(admin: headrace.SyncAdmin) -> None:
     result = admin.delete_consumer_group_offsets("nobody", [("t", 0)])
     copied = pickle.loads(pickle.dumps(result))

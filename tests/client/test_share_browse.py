@@ -7,6 +7,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from tests.client.damaged_batch import produce_damaged
 
 import headrace
 from headrace import RecordState
@@ -265,6 +266,20 @@ def test_a_step_that_failed_is_taken_again(
         with pytest.raises(headrace.Unreachable):
             walk.step(settled)
     assert len(list(walk.over(settled))) == COUNT
+
+
+@pytest.mark.parametrize("rows_max", [1_000, 2])
+def test_a_batch_that_nobody_can_decode_hides_nothing(
+    real: Cluster, monkeypatch: pytest.MonkeyPatch, rows_max: int
+) -> None:
+    monkeypatch.setattr(share_browse, "_DAMAGED_MAX", rows_max)
+    produce_damaged(real, "t", 5)
+    produce(real, "t", 2)
+    rows = list(browse_share_group("g", topics=["t"], from_offset=COUNT - 1).over(real))
+    assert [row.offset for row in rows] == list(range(COUNT - 1, COUNT + 7))
+    assert [row.damage is not None for row in rows] == [False, *[True] * 5, False, False]
+    unread = rows[1]
+    assert (unread.state, unread.key, unread.value, unread.timestamp) == ("Waiting", *[None] * 3)
 
 
 def test_what_makes_no_sense_is_told_at_once(real: Cluster) -> None:

@@ -24,6 +24,7 @@ from headrace.broker.waits import Waits
 from headrace.core.catalog import ConfigSet, Resource, Topic
 from headrace.core.catalog import Event as CatalogEvent
 from headrace.core.errors import Refused, Why
+from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import (
     AdminCommand,
@@ -347,10 +348,32 @@ class Shares:
         )
 
     def _wake(self, events: Sequence[Event]) -> None:
-        """Wake polls of a group whose records became available, or whose window has room."""
-        woken = (event.key.group for event in events if isinstance(event, _WAKING))
-        for group in dict.fromkeys(woken):
+        """Wake polls of a group whose records became available, or whose window has room again.
+
+        Accepting goes on all the time. Where the window had room before, who waits has looked at
+        all there is: hundreds of members that look in vain would take most of the broker's time.
+        """
+        woken: dict[str, None] = {}
+        accepted, key, keys = 0, None, dict[ShareKey, None]()
+        for event in events:
+            if type(event) is Settled and event.state is State.ACKNOWLEDGED:
+                accepted += len(event.span)
+                if event.key is not key:
+                    key = event.key
+                    keys[key] = None
+            elif isinstance(event, _WAKING):
+                woken[event.key.group] = None
+        for key in keys:
+            if key.group not in woken and self._was_full(key, accepted):
+                woken[key.group] = None
+        for group in woken:
             self._waits.notify(wait_key(group))
+
+    def _was_full(self, key: ShareKey, accepted: int) -> bool:
+        """Whether a share-partition took nothing new, for some, before so many were accepted."""
+        share, policy = self.partition(key), self.policy(key.group)
+        before = accepted if share is None else share.unfinished + accepted
+        return before >= min(policy.window, policy.lease_window)
 
     def _forget(self, topic: Topic, by: str) -> None:  # noqa: ARG002  # as all that are told
         for shard in self.shards:

@@ -14,7 +14,7 @@ from headrace.cli.table import Table
 from headrace.cli.topic_partitions import named_partitions
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
-from headrace.client.groups import delete_group_offsets, delete_groups
+from headrace.client.groups import delete_consumer_groups, delete_group_offsets
 
 _NOT_PROVIDED = "Not Provided"
 _DONE = "Successful"
@@ -25,7 +25,7 @@ _Place = tuple[str, int | None]
 
 def delete(cluster: Cluster, asked: Asked) -> None:
     """Delete groups. Raises: Trouble when some were not deleted."""
-    results = delete_groups(cluster, named_groups(cluster, asked))
+    results = delete_consumer_groups(cluster, named_groups(cluster, asked))
     show_deleted(results, kind="consumer", command=COMMAND, as_json=asked.as_json)
 
 

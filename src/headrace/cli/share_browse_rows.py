@@ -48,6 +48,8 @@ def record_line(record: BrowsedRecord, text: Format) -> Line:
     holder = record.holder
     who = None if holder is None else holder.session or holder.client_id or holder.member
     cells = (record.topic, record.partition, record.offset, *_state_cells(record), who)
+    if record.damage is not None:
+        return cells, f"(cannot be read: {record.damage})\n".encode(errors="replace")
     try:
         return cells, text(_as_message(record))
     except Undecodable as error:
@@ -80,6 +82,7 @@ def record_object(record: BrowsedRecord) -> Mapping[str, Any]:
         "headers": [[name, as_json(value)] for name, value in record.headers],
         "key": as_json(record.key),
         "value": as_json(record.value),
+        "damage": record.damage,
     }
 
 

@@ -18,7 +18,6 @@ from headrace.client.share_records import BrowsedRun, RecordState, in_flight
 from headrace.client.topics import describe_topics
 from headrace.wire import batches
 from headrace.wire.batches import Record
-from headrace.wire.primitives import Malformed
 
 _BYTES_MAX = 1 << 20
 _SEGMENT_BYTES_MAX = 1 << 40
@@ -44,7 +43,10 @@ class Log(Protocol):
 
     def ends(self) -> Ends: ...
     def record(self) -> Record | None:
-        """The record itself; None when compaction or a transaction's end left none there."""
+        """The record itself; None when compaction or a transaction's end left none there.
+
+        Raises: Malformed when its batch is damaged.
+        """
 
     def held(self, group: str) -> BrowsedRun | None:
         """How a running broker has it, where it is acquired."""
@@ -156,15 +158,11 @@ def _batches(path: Path) -> Iterator[Batch]:
 
 
 def _in(data: memoryview, offset: int) -> Record | None:
-    """The record of an offset among whole batches; control records are none."""
+    """The record of an offset among whole batches; control records are none. Raises: Malformed."""
     at = 0
     for header in batches.headers(data):
         piece = data[at : at + header.size]
         at += header.size
         if header.base_offset <= offset <= header.last_offset and not header.is_control:
-            try:
-                return next((one for one in batches.records(piece) if one.offset == offset), None)
-            except Malformed as error:
-                tell(COMMAND, f"the batch of offset {offset} cannot be decoded: {error}")
-                return None
+            return next((one for one in batches.records(piece) if one.offset == offset), None)
     return None

@@ -15,6 +15,7 @@ from headrace.core.runs import State
 from headrace.core.share_words import ShareKey
 from headrace.log.share_history import Delivery, Happening, Outcome, RecordHistory, What
 from headrace.wire.batches import Record
+from headrace.wire.primitives import Malformed
 
 _SHOWN_MAX = 80  # characters of a key or value
 _COLUMNS = (
@@ -83,7 +84,10 @@ def _record(log: Log, ends: Ends, group: str, source: Source) -> Told:
         "log_start": ends.start,
         "log_end": ends.end,
     }
-    record = log.record() if offset >= ends.start else None
+    try:
+        record = log.record() if offset >= ends.start else None
+    except Malformed as error:
+        return about | {"in_log": True, "damage": str(error)}
     return about | {"in_log": record is not None} | (_content(record) if record else {})
 
 
@@ -203,6 +207,8 @@ def _contents(record: Told) -> str:
         if record["offset"] < record["log_start"]:
             return f"no longer in the log, which begins at {record['log_start']}"
         return "there is no record at this offset"
+    if "damage" in record:
+        return f"cannot be read, the batch is damaged: {record['damage']}"
     told = [record["time"] or "no timestamp"]
     told.append("no key" if record["key"] is None else f"key {json.dumps(record['key'])}")
     if record["value"] is None:

@@ -33,6 +33,7 @@ __all__ = [
     "PartitionResults",
     "TopicPartition",
     "alter_group_offsets",
+    "delete_consumer_groups",
     "delete_group_offsets",
     "delete_groups",
     "describe_groups",
@@ -55,7 +56,7 @@ _CONSUMER_GROUP_DESCRIBE, _CONSUMER_GROUP_DESCRIBE_VERSIONS = 69, range(2)
 _DELETE_GROUPS, _DELETE_GROUPS_VERSION = 42, 2
 _LEAVE_GROUP, _LEAVE_GROUP_VERSIONS = 13, range(3, 6)
 _UNSUPPORTED_VERSION, _GROUP_ID_NOT_FOUND = 35, 69
-_CONSUMER = "consumer"
+_CONSUMER, _SHARE = "consumer", "share"
 _DEAD = "Dead"
 _CONSUMER_MEMBER, _UNKNOWN_MEMBER = 1, -1
 _REASON = "member was removed by an admin"
@@ -177,11 +178,7 @@ def describe_groups(
 
 
 def delete_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, BrokerError | None]:
-    """Delete groups without members, with their offsets; each one's error, None for success.
-
-    It is 68 when the group has members, 69 when there is none, 30 when it may not be deleted.
-    Raises: as `Cluster`.
-    """
+    """As `delete_consumer_groups`, of groups of any type. Raises: as `Cluster`."""
 
     def asking(node: Node, wanted: list[str]) -> dict[str, BrokerError | None]:
         request = {"groups_names": wanted}
@@ -192,6 +189,25 @@ def delete_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, BrokerEr
         }
 
     return at_coordinators(cluster, several(groups, "groups"), "deleting groups", asking)
+
+
+def delete_consumer_groups(
+    cluster: Cluster, groups: Iterable[str]
+) -> dict[str, BrokerError | None]:
+    """Delete groups without members, with their offsets; each one's error, None for success.
+
+    It is 68 when the group has members, 69 when there is none, or a share group, which is left
+    alone; 30 when it may not be deleted. Raises: as `Cluster`.
+    """
+    wanted = list(dict.fromkeys(several(groups, "groups")))
+    shares = {one.group for one in list_groups(cluster) if one.protocol_type == _SHARE}
+    done = delete_groups(cluster, [name for name in wanted if name not in shares])
+    return {name: _share_group(name) if name in shares else done[name] for name in wanted}
+
+
+def _share_group(name: str) -> BrokerError:
+    told = f"Group {name} is a share group."
+    return BrokerError(_GROUP_ID_NOT_FOUND, f"deleting group {name!r}", told)
 
 
 def remove_members(

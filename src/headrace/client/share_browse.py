@@ -32,7 +32,7 @@ from headrace.client.share_records import (
     describe_share_partitions,
     in_flight,
 )
-from headrace.wire.batches import Record, headers
+from headrace.wire.batches import CorruptBatch, Record, headers
 from headrace.wire.batches import records as records_in
 
 R = TypeVar("R")
@@ -40,13 +40,15 @@ R = TypeVar("R")
 _RUNS_MAX = 2_000  # of a step that tells runs
 _RUNS_READ_MAX = 1_000  # of a step that reads their records
 _BYTES_MAX = 256 * 1024  # to read in one step; more where one batch is larger
+_DAMAGED_MAX = 1_000  # offsets of damaged batches in one step: a header may claim any number
 
 
 @dataclass(frozen=True, slots=True)
 class BrowsedRecord:
     """A record as a share group has it; what is said of its state is as in `BrowsedRun`.
 
-    `timestamp` is in ms since 1970, None where it has none.
+    `timestamp` is in ms since 1970, None where it has none. `damage` says why the record cannot be
+    read: its batch is damaged, and of what it holds nothing is known.
     """
 
     topic: str
@@ -63,6 +65,7 @@ class BrowsedRecord:
     lock_until: int | None = None
     acquired_at: int | None = None
     reason: str | None = None
+    damage: str | None = None
 
 
 @dataclass(slots=True)
@@ -75,6 +78,15 @@ class _Cursor:
 
 
 @dataclass(frozen=True, slots=True)
+class _Damaged:
+    """A batch that cannot be decoded, and why: a broker checks what it takes by checksum alone."""
+
+    first: int
+    last: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Chunk:
     """Records of a partition that were read, of the offsets `start` to `end`, exclusive."""
 
@@ -82,6 +94,7 @@ class _Chunk:
     start: int
     end: int
     records: Sequence[Record]
+    damaged: Sequence[_Damaged]
 
 
 class Walk(ABC, Generic[R]):
@@ -186,7 +199,10 @@ class _Records(Walk[BrowsedRecord]):
                 return [], _after_removal(cluster, cursor.place, first, error)
         if chunk is None:
             return [], None
-        return _told(runs, chunk), min(position, chunk.end)
+        stop = min(position, chunk.end)
+        if chunk.damaged:
+            stop = min(stop, first + _DAMAGED_MAX)
+        return _told(runs, chunk, stop), stop
 
 
 def browse_share_group(
@@ -236,7 +252,16 @@ def _read(cluster: Cluster, place: TopicPartition, offset: int) -> _Chunk | None
     found = headers(data)
     if not found:
         return None
-    return _Chunk(place, offset, found[-1].last_offset + 1, tuple(records_in(data)))
+    records: list[Record] = []
+    damaged: list[_Damaged] = []
+    at = 0
+    for header in found:
+        try:
+            records += list(records_in(data[at : at + header.size]))
+        except CorruptBatch as error:
+            damaged.append(_Damaged(header.base_offset, header.last_offset, str(error)))
+        at += header.size
+    return _Chunk(place, offset, found[-1].last_offset + 1, tuple(records), tuple(damaged))
 
 
 def _after_removal(
@@ -251,23 +276,31 @@ def _after_removal(
     return start if start > offset else None
 
 
-def _told(runs: Sequence[BrowsedRun], chunk: _Chunk) -> list[BrowsedRecord]:
-    """The records of the chunk that the runs tell of."""
+def _told(runs: Sequence[BrowsedRun], chunk: _Chunk, stop: int) -> list[BrowsedRecord]:
+    """The records of the chunk, below `stop`, that the runs tell of."""
     rows: list[BrowsedRecord] = []
     records = chunk.records
     for run in runs:
+        last = min(run.last, stop - 1)
         at = bisect_left(records, run.first, key=_offset)
-        while at < len(records) and records[at].offset <= run.last:
+        while at < len(records) and records[at].offset <= last:
             rows.append(_row(run, records[at]))
             at += 1
-    return rows
+        for batch in chunk.damaged:
+            hidden = range(max(batch.first, run.first), min(batch.last, last) + 1)
+            rows += (_row(run, Record(one, -1, None, None), batch.why) for one in hidden)
+    return sorted(rows, key=_place_in_log) if chunk.damaged else rows
+
+
+def _place_in_log(row: BrowsedRecord) -> int:
+    return row.offset
 
 
 def _offset(record: Record) -> int:
     return record.offset
 
 
-def _row(run: BrowsedRun, record: Record) -> BrowsedRecord:
+def _row(run: BrowsedRun, record: Record, damage: str | None = None) -> BrowsedRecord:
     return BrowsedRecord(
         run.topic,
         run.partition,
@@ -283,4 +316,5 @@ def _row(run: BrowsedRun, record: Record) -> BrowsedRecord:
         run.lock_until,
         run.acquired_at,
         run.reason,
+        damage,
     )
