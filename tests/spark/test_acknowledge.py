@@ -23,6 +23,7 @@ from headrace.spark import (
     progress,
 )
 from headrace.spark.dispositions import SetAside, coalesced
+from headrace.spark.queue.handle import Handle
 from headrace.wire.leases import Disposition, Verdict
 
 pytestmark = pytest.mark.spark
@@ -197,6 +198,13 @@ def test_rows_that_lost_their_lease_fail_the_batch(
     with pytest.raises(ValueError, match="rows set aside have no lease"):
         sink(broken, 0)
     assert staged == []
+
+
+def test_verdicts_for_another_group_than_that_of_the_rows_are_refused(rows: DataFrame) -> None:
+    lease = Handle("s", 1, 1, group="orders/billing", brokers="127.0.0.1:1").text
+    sink = acknowledge(lambda good, _: good.count(), bootstrap_servers="127.0.0.1:1", group="typo")
+    with pytest.raises(ValueError, match=r"of share group 'orders/billing'.* to 'typo': give"):
+        sink(rows.withColumn("lease", f.lit(lease)), 0)
 
 
 def test_an_address_that_is_none_is_told_at_once() -> None:

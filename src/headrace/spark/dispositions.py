@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from headrace.client.connection import Cluster, Patience, addresses
-from headrace.spark.queue.handle import stage
+from headrace.spark.queue.handle import Handle, stage
 from headrace.wire.leases import Disposition, Verdict
 
 REASON_LENGTH_MAX = 500
@@ -93,9 +93,18 @@ class Stager:
     ) -> None:
         """Replace what `part` staged of each of the leases by what `rows` say.
 
-        Raises: ValueError for rows of no lease, or with a disposition or delay that is none.
+        Raises: ValueError for rows of no lease or of another group, or with a disposition or delay
+        that is none.
         """
-        by_lease: dict[str | None, list[SetAside]] = {lease: [] for lease in leases}
+        held = list(leases)
+        for whose in (Handle.parse(lease).group for lease in held):
+            if whose not in {"", self.group}:
+                raise ValueError(
+                    f"the rows are of share group {whose!r}, and verdicts were to go to "
+                    f"{self.group!r}: give the group that the source reads through (judge the rows "
+                    "of several groups with `accepted`, each before their union)"
+                )
+        by_lease: dict[str | None, list[SetAside]] = {lease: [] for lease in held}
         for row in rows:
             if row.lease not in by_lease:
                 raise ValueError(

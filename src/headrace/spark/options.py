@@ -136,7 +136,7 @@ class ReadOptions(ConnectOptions):
             self._check_schema(self.value_schema)
 
     def _check_schema(self, schema: StructType) -> None:
-        if (name := _twin(schema, str.lower)) is not None:
+        if (name := twin(schema, str.lower)) is not None:
             raise OptionError(
                 f"option 'value.schema' has {name!r} twice: leave one of them out (Spark finds "
                 "columns by their names in any case)"
@@ -212,16 +212,16 @@ def level(text: str) -> str:
     return text.upper()
 
 
-def _twin(kind: DataType, folded: Callable[[str], str] = str) -> str | None:
+def twin(kind: DataType, folded: Callable[[str], str] = str) -> str | None:
     """The first field in `kind`, with where it stands, of which its struct has another one.
 
     Columns are compared as `folded`, which is how Spark finds them; it takes structs with fields
     that differ in case, and fails in Java on those with the very same name.
     """
     if isinstance(kind, ArrayType):
-        return _twin(kind.elementType)
+        return twin(kind.elementType)
     if isinstance(kind, MapType):
-        return _twin(kind.valueType)
+        return twin(kind.valueType)
     if not isinstance(kind, StructType):
         return None
     seen: set[str] = set()
@@ -229,7 +229,7 @@ def _twin(kind: DataType, folded: Callable[[str], str] = str) -> str | None:
         if folded(one.name) in seen:
             return one.name
         seen.add(folded(one.name))
-        if (inner := _twin(one.dataType)) is not None:
+        if (inner := twin(one.dataType)) is not None:
             return f"{one.name}.{inner}"
     return None
 

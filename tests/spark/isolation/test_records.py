@@ -1,7 +1,8 @@
 """One record that raises is set aside with its reason; its neighbours come through."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, tzinfo
 from typing import Any
 
 import pandas as pd
@@ -99,6 +100,78 @@ def test_a_value_that_does_not_fit_the_schema_is_its_record_s_own_fault(records:
     ]
 
 
+class Panic(BaseException):
+    """As extensions in Rust raise it: no `Exception`."""
+
+
+class Unsayable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+    def __float__(self) -> float:
+        raise RuntimeError("no number")
+
+
+class Unsure(tzinfo):
+    def utcoffset(self, _: datetime | None) -> None:
+        raise NotImplementedError("which zone?")
+
+    dst = tzname = utcoffset
+
+
+class Lazy(Mapping[str, Any]):
+    """Looks its values up when they are asked for, as rows of a database may."""
+
+    def __getitem__(self, name: str) -> Any:
+        raise ConnectionError("away")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["a"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("careful", [None, True])
+def test_no_value_stops_the_query_whatever_it_raises(
+    records: Records, careful: bool | None
+) -> None:
+    def made(record: IncomingRecord) -> Any:
+        return {
+            0: {"a": 1},
+            1: {"a": 10**5000},  # Python itself refuses to say it
+            2: {"a": Unsayable()},
+            3: {"b": datetime(2026, 1, 1, tzinfo=Unsure())},
+            4: Lazy(),
+        }[record.offset]
+
+    rows = records(*[b""] * 5)
+    away = (ConnectionError,)
+    found = each_record(rows, made, "a double, b timestamp", release_on=away, careful=careful)
+    told = verdicts(found)
+    assert told[0] == (None, None)
+    assert [one for one, _ in told[1:]] == ["reject", "reject", "reject", "release"]
+    assert told[1][1] == "ValueError: a: <int> is no double"
+    assert told[4][1] == "ConnectionError: away"
+
+
+@pytest.mark.parametrize("careful", [None, True])
+def test_exceptions_that_are_no_exception_concern_their_record_alone(
+    records: Records, careful: bool | None
+) -> None:
+    def panic(record: IncomingRecord) -> dict[str, Any]:
+        if record.offset == 1:
+            raise Panic("index out of bounds")
+        return {"a": 1}
+
+    found = each_record(records(*[b""] * 3), panic, "a int", careful=careful)
+    assert verdicts(found) == [
+        (None, None),
+        ("reject", "Panic: index out of bounds"),
+        (None, None),
+    ]
+
+
 def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
     numbers = [int(value) for value in batch.column("value").to_pylist()]
     return pa.record_batch({"a": pa.array([2 * one for one in numbers], pa.int64())})
@@ -175,6 +248,8 @@ def test_misuse_is_told_before_anything_runs(records: Records) -> None:
         isolate(rows, doubled, "offset int")
     with pytest.raises(ValueError, match="names Offset, which the records bring along"):
         isolate(rows, doubled, "Offset int")
+    with pytest.raises(ValueError, match=r"the schema has 's\.a' twice"):
+        isolate(rows, doubled, "s struct<a: int, a: int>")
     with pytest.raises(ValueError, match=r"lack lease: .*includeDelivery set to true"):
         isolate(rows.drop("lease"), doubled, "a int")
 

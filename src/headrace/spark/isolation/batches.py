@@ -11,7 +11,12 @@ from pyspark.sql.types import StructType
 
 from headrace.spark.isolation.care import Care
 from headrace.spark.isolation.children import Attempt, Halve, Span, dumped, loaded
-from headrace.spark.isolation.outcomes import Errors, SetAside, set_aside
+from headrace.spark.isolation.outcomes import (
+    NO_FAULT_OF_A_RECORD,
+    Errors,
+    SetAside,
+    set_aside,
+)
 from headrace.spark.isolation.rows import Target, mapped
 
 
@@ -96,9 +101,9 @@ class _BatchJudge:
             part = batch.slice(start, stop - start)
             try:
                 return _called(self.function, part, self.target.user, self.pandas)
-            except (Misuse, MemoryError):
+            except (Misuse, *NO_FAULT_OF_A_RECORD):
                 raise
-            except Exception as error:  # what a record causes, whatever it is, is its own
+            except BaseException as error:  # what a record causes, whatever it is, is its own
                 return set_aside(error, self.release_on) if part.num_rows == 1 else Halve
 
         return attempt

@@ -8,9 +8,10 @@ import pyarrow as pa
 from headrace.spark.dispositions import REASON_LENGTH_MAX
 
 _DELAY_S_MAX = 366 * 86_400  # the broker's limit
-_MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+# What a function raises is its record's fault, but for these: they concern the whole process.
+NO_FAULT_OF_A_RECORD = (MemoryError, SystemExit, KeyboardInterrupt, GeneratorExit)
 
-Errors = tuple[type[Exception], ...]
+Errors = tuple[type[BaseException], ...]
 
 
 class Release(Exception):
@@ -46,7 +47,7 @@ class SetAside(NamedTuple):
 Outcome = Mapping[str, Any] | SetAside
 
 
-def set_aside(error: Exception, release_on: Errors = ()) -> SetAside:
+def set_aside(error: BaseException, release_on: Errors = ()) -> SetAside:
     """What an exception means for the record that caused it."""
     if isinstance(error, Release | Reject):
         reason = _short(_told(error)) or None
@@ -65,7 +66,10 @@ def told(outcomes: Sequence[Outcome]) -> list[pa.Array]:
 
 
 def columns(outcomes: Sequence[Any], schema: pa.Schema) -> tuple[list[pa.Array], Sequence[Outcome]]:
-    """The values of `schema`, null where there are none; what does not fit is set aside."""
+    """The values of `schema`, null where there are none; what does not fit is set aside.
+
+    Values are the user's objects: a conversion may raise whatever these raise.
+    """
     judged: list[Outcome] = [
         one
         if isinstance(one, dict | SetAside | Mapping)
@@ -78,14 +82,16 @@ def columns(outcomes: Sequence[Any], schema: pa.Schema) -> tuple[list[pa.Array],
             values = [None if isinstance(one, SetAside) else one.get(field.name) for one in judged]
             try:
                 made.append(pa.array(values, field.type))
-            except _MISFIT:
+            except NO_FAULT_OF_A_RECORD:
+                raise
+            except BaseException:
                 misfits = list(_misfits(values, field.type))
                 if not misfits:  # pyarrow takes each of them alone, as dicts and tuples
                     alone = [pa.array([one], field.type) for one in values]
                     made.append(pa.concat_arrays(alone))
                     continue
                 for index in misfits:
-                    error = f"{field.name}: {_short(repr(values[index]))} is no {field.type}"
+                    error = f"{field.name}: {_shown(values[index])} is no {field.type}"
                     judged[index] = set_aside(ValueError(error))
                 break
         else:
@@ -99,7 +105,9 @@ def _misfits(values: list[Any], kind: pa.DataType) -> Iterator[int]:
         start, end = waiting.pop()
         try:
             pa.array(values[start:end], kind)
-        except _MISFIT:
+        except NO_FAULT_OF_A_RECORD:
+            raise
+        except BaseException:
             if end - start == 1:
                 yield start
             else:
@@ -107,7 +115,16 @@ def _misfits(values: list[Any], kind: pa.DataType) -> Iterator[int]:
                 waiting += [(start, middle), (middle, end)]
 
 
-def _told(error: Exception) -> str:
+def _shown(value: Any) -> str:
+    try:
+        return _short(repr(value))
+    except NO_FAULT_OF_A_RECORD:
+        raise
+    except BaseException:  # not even Python's own can always say what they are: huge numbers
+        return f"<{type(value).__name__}>"
+
+
+def _told(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # an exception that cannot say what it is concerns its record alone

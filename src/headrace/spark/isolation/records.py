@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from headrace.spark.isolation.care import Care
 from headrace.spark.isolation.children import Attempt, Span
-from headrace.spark.isolation.outcomes import Errors, set_aside
+from headrace.spark.isolation.outcomes import NO_FAULT_OF_A_RECORD, Errors, set_aside
 from headrace.spark.isolation.rows import CARRIED, Target, mapped
 
 
@@ -77,10 +77,11 @@ class EachJudge:
         function = self.function
         for item in self.items(batch):
             try:
-                outcomes.append(function(item))
-            except MemoryError:
+                made = function(item)
+                outcomes.append(made if type(made) is dict else _plain(made))
+            except NO_FAULT_OF_A_RECORD:
                 raise
-            except Exception as error:  # what a record causes, whatever it is, is the record's own
+            except BaseException as error:  # what a record causes, whatever it is, is its own
                 outcomes.append(set_aside(error, self.release_on))
         return self.finish(batch, outcomes)
 
@@ -89,12 +90,12 @@ class EachJudge:
 
         def attempt(start: int, _stop: int) -> Any:
             try:
-                made = self.function(items[start])
-            except MemoryError:
+                made = _plain(self.function(items[start]))
+            except NO_FAULT_OF_A_RECORD:
                 raise
-            except Exception as error:  # as in `here`
+            except BaseException as error:  # as in `here`
                 return set_aside(error, self.release_on)
-            if isinstance(made, Mapping):
+            if isinstance(made, dict):
                 return {name: made[name] for name in self.names if name in made}
             return set_aside(TypeError(f"{type(made).__name__} returned"))
 
@@ -109,6 +110,11 @@ class EachJudge:
             for _, one in results
         ]
         return self.finish(batch, outcomes)
+
+
+def _plain(made: Any) -> Any:
+    """A mapping as a dictionary: one that looks up its values only now may raise."""
+    return dict(made) if isinstance(made, Mapping) else made
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[IncomingRecord]:

@@ -16,6 +16,7 @@ from headrace.spark.isolation.care import Care
 from headrace.spark.isolation.children import Attempt, Children, Span
 from headrace.spark.isolation.outcomes import columns, told
 from headrace.spark.isolation.staging import staging
+from headrace.spark.options import twin
 
 CARRIED = ("topic", "partition", "offset", "delivery_count", "lease")
 _INPUT = ("key", "value", *CARRIED[:3], "timestamp", *CARRIED[3:])
@@ -60,6 +61,8 @@ class Target:
             raise ValueError(
                 f"the schema names {', '.join(taken)}, which the records bring along; rename there"
             )
+        if (name := twin(user)) is not None:
+            raise ValueError(f"the schema has {name!r} twice: rename or leave out one of them")
         missing = [name for name in _INPUT if name not in rows.columns]
         if missing:
             raise ValueError(

@@ -9,6 +9,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, LongType, StringType, StructType
 
+from headrace.spark.isolation.arguments import as_udf_gets
 from headrace.spark.isolation.care import Care
 from headrace.spark.isolation.outcomes import Errors, columns, told
 from headrace.spark.isolation.records import EachJudge
@@ -71,4 +72,6 @@ def _batch(arrays: tuple[pa.Array, ...]) -> pa.RecordBatch:
 
 def _arguments(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
     arguments = batch.columns[len(_ALONG) :]
-    return zip(*(one.to_pylist() for one in arguments), strict=True)
+    if not arguments:
+        return [()] * batch.num_rows
+    return zip(*map(as_udf_gets, arguments), strict=True)

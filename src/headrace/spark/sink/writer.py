@@ -65,7 +65,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if overwrite:
             raise OptionError(
                 "output mode 'complete' replaces what was written, and a log is only appended to: "
-                "use 'append' or 'update'"
+                "use 'append', or write what each batch has in foreachBatch"
             )
         check(schema, options)
         self._options = options
