@@ -9,9 +9,8 @@ import struct
 from typing import Any
 from uuid import UUID
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client.connection import Cluster
+from headrace.wire.schemas import ErrorCode
 
 from .group_crew import NONE, PARTITIONS, TOPIC, Stage, Worker, committed
 

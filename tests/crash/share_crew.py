@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client.connection import Cluster
 from headrace.client.leases import describe
 from headrace.core.runs import State
 from headrace.sim.auditor import Auditor
 from headrace.sim.facts import Asked, Place
 from headrace.wire import batches
+from headrace.wire.schemas import ErrorCode
 
 from .group_crew import WAIT_S, Stage, Worker
 

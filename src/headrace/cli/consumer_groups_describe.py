@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from headrace.cli.consumer_groups import COMMAND, Asked
 from headrace.cli.consumer_groups_list import named_groups
 from headrace.cli.ending import end_with, tell
@@ -28,6 +26,7 @@ from headrace.client.groups import (
     list_group_offsets,
 )
 from headrace.client.log_ends import Ends, ends_of
+from headrace.wire.schemas import ErrorCode
 
 _REBALANCING = {"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"}
 

@@ -9,8 +9,6 @@ import json
 import time
 from dataclasses import dataclass
 
-from kio.schema.errors import ErrorCode
-
 from headrace.cli.consumer_groups import COMMAND, Asked
 from headrace.cli.consumer_groups_describe import not_of_consumers
 from headrace.cli.consumer_groups_list import named_groups
@@ -31,6 +29,7 @@ from headrace.client.groups import (
     describe_groups,
     list_group_offsets,
 )
+from headrace.wire.schemas import ErrorCode
 
 _INACTIVE = {"Empty", "Dead"}
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from headrace.cli.consume_format import formatter
 from headrace.cli.ending import Trouble
 from headrace.cli.share_browse_rows import (
@@ -40,6 +38,7 @@ from headrace.client.share_records import (
     RecordState,
     describe_share_partitions,
 )
+from headrace.wire.schemas import ErrorCode
 
 _WIDTH_ROWS = 200  # the first ones, by which columns are made
 _FINISHED = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})

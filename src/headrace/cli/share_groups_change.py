@@ -2,8 +2,6 @@
 
 import json
 
-from kio.schema.errors import ErrorCode
-
 from headrace.cli.ending import Trouble, end_with
 from headrace.cli.group_deletion import show_deleted, told, with_remedy
 from headrace.cli.group_options import Asked
@@ -22,6 +20,7 @@ from headrace.client.share_groups import (
     describe_share_groups,
     list_share_group_offsets,
 )
+from headrace.wire.schemas import ErrorCode
 
 _EMPTY = {"Empty", "Dead"}
 _DONE = "Successful"

@@ -8,8 +8,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from headrace.cli.ending import end_with, tell
 from headrace.cli.group_options import Asked, named
 from headrace.cli.share_groups import COMMAND
@@ -25,6 +23,7 @@ from headrace.client.share_groups import (
     list_share_group_offsets,
     list_share_groups,
 )
+from headrace.wire.schemas import ErrorCode
 
 # Source: GroupState.groupStatesForType(SHARE) of Kafka 4.3.
 _STATES = ("Dead", "Empty", "Stable")

@@ -22,12 +22,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client.errors import BrokerError, Closed, Unreachable, check, lacking, sendable
 from headrace.wire.codec import decode_response, encode_request, is_flexible
 from headrace.wire.frames import request_frame
 from headrace.wire.primitives import Malformed, Reader
+from headrace.wire.schemas import ErrorCode
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")

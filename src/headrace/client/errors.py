@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from headrace.wire import lease_sessions, offset_expiry, share_records
 from headrace.wire.leases import LeaseApi
+from headrace.wire.schemas import ErrorCode
 from headrace.wire.share_archived import ArchivedApi
 
 _REMEDIES = {

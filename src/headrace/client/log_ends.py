@@ -6,12 +6,11 @@ Committed offsets outlive topics, and a partition may have no leader: of those n
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
 from headrace.client.offsets import OffsetSpec, TopicPartition, list_offsets
 from headrace.client.topics import describe_topics
+from headrace.wire.schemas import ErrorCode
 
 _TRIES = 3
 

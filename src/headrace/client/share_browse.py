@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client.admin import LogEnd, log_end
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
@@ -34,6 +32,7 @@ from headrace.client.share_records import (
 )
 from headrace.wire.batches import CorruptBatch, Record, headers
 from headrace.wire.batches import records as records_in
+from headrace.wire.schemas import ErrorCode
 
 R = TypeVar("R")
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.group_offsets import list_group_offsets
@@ -22,6 +20,7 @@ from headrace.client.log_ends import ends_of
 from headrace.client.offset_expiry import offset_expiry
 from headrace.client.offsets import TopicPartition
 from headrace.client.share_groups import list_share_group_offsets
+from headrace.wire.schemas import ErrorCode
 
 COMMITTED_BY = "headrace-spark"
 _QUIET_MS = 120_000

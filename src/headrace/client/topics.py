@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client.connection import Address, Cluster
 from headrace.client.errors import BrokerError, check
 from headrace.client.names import several
 from headrace.client.offsets import TopicPartition, by_topic
+from headrace.wire.schemas import ErrorCode
 
 _METADATA, _METADATA_VERSION = 3, 12
 _CREATE_TOPICS, _CREATE_TOPICS_VERSION = 19, 5

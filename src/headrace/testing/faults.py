@@ -14,12 +14,11 @@ from functools import cache
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
-from kio.schema.errors import ErrorCode
-
 from headrace.broker.apis import SERVED, SERVED_FOR_SHARE_GROUPS, Api
 from headrace.testing.messages import Kind, Named, kinds_named
 from headrace.testing.refusals import Place, Whole, places_of
 from headrace.wire import codec
+from headrace.wire.schemas import ErrorCode
 
 APIS = {api.name: api for api in (*SERVED, *SERVED_FOR_SHARE_GROUPS)}
 # Their answers have a code for the whole, but for errors of sessions alone; others are in topics.

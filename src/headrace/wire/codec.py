@@ -14,7 +14,6 @@ Source: Kafka protocol guide; KIP-482 (flexible versions), KIP-893 (nullable str
 """
 
 import struct
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, make_dataclass
 from dataclasses import field as declared
@@ -23,19 +22,13 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from headrace.wire.primitives import Buffer, Malformed, Reader, Writer
-
-# Where hypothesis is installed, kio imports it for its own tests, which takes as long as the start
-# of a whole broker: unless somebody wants it here, kio is told that there is none.
-_wanted = sys.modules.get("hypothesis")
-if _wanted is None:
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # how imports are told "absent"
-try:
-    from kio.index import load_request_schema, load_response_schema
-    from kio.schema.index import api_key_map, schema_name_map
-    from kio.static.constants import EntityType
-finally:
-    if _wanted is None:
-        del sys.modules["hypothesis"]
+from headrace.wire.schemas import (
+    EntityType,
+    api_key_map,
+    load_request_schema,
+    load_response_schema,
+    schema_name_map,
+)
 
 ReadField = Callable[[Reader], Any]
 WriteField = Callable[[Writer, Any], None]

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-from kio.schema.errors import ErrorCode
 
 from headrace.client.connection import Address, Cluster
 from headrace.client.errors import BrokerError, ClientError
@@ -24,6 +23,7 @@ from headrace.client.produce.partitioning import Int32s, Partitioner
 from headrace.wire.batches import read_header
 from headrace.wire.columns import encode
 from headrace.wire.compression import Codec
+from headrace.wire.schemas import ErrorCode
 
 LOG = logging.getLogger(__name__)
 

@@ -6,8 +6,6 @@ copies; what was not is listed by the broker. Source: KIP-1191 for the headers.
 
 from collections.abc import Iterable, Iterator
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client.configs import ResourceType, describe_configs
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
@@ -17,6 +15,7 @@ from headrace.spark.tables.names import Row, is_absent, moment, portions
 from headrace.spark.tables.share import span
 from headrace.spark.tables.wanted import Wanted
 from headrace.wire.batches import Record
+from headrace.wire.schemas import ErrorCode
 
 DEAD_LETTERS = (
     "group string, topic string, partition int, first bigint, last bigint, records bigint, "

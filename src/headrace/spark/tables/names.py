@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.groups import GroupListing, list_groups
 from headrace.spark.tables.wanted import Wanted
+from headrace.wire.schemas import ErrorCode
 
 Row = dict[str, Any]
 SHARE = "share"
