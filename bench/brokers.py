@@ -7,6 +7,7 @@ own scripts.
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 import socket
@@ -17,6 +18,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from headrace.demo.server import FreePort
 
 KAFKA = "4.3.1"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "headrace-bench"
@@ -37,7 +40,8 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = free_port()
+        self._free = FreePort()
+        self.port = self._free.number
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -114,6 +118,10 @@ class Headrace(Broker):
 
 
 class Kafka(Broker):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._controller = FreePort()
+
     def command(self, settings: Mapping[str, str]) -> list[str]:
         extra = [
             part for name, value in settings.items() for part in ("--override", f"{name}={value}")
@@ -140,7 +148,7 @@ class Kafka(Broker):
                 logs.rename(kept)
 
     def _properties(self, logs: Path) -> str:
-        controller = free_port()
+        controller = self._controller.number
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
@@ -204,23 +212,28 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _libraries() -> Path:
     """Kafka's jars, fetched once. Exits when there is no Java or Maven to do so."""
     target = CACHE / f"kafka-{KAFKA}"
-    if (target / f"kafka-tools-{KAFKA}.jar").exists():
+    if _is_whole(target):
         return target
     if shutil.which("java") is None or shutil.which("mvn") is None:
         sys.exit("Apache Kafka, the peer, needs java (17+) and mvn on the PATH")
     CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "fetching").open("w") as alone:
+        fcntl.flock(alone, fcntl.LOCK_EX)  # others may use what one of them has fetched
+        if not _is_whole(target):
+            _fetch(target)
+    return target
+
+
+def _fetch(target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={scratch}/jars"]
         subprocess.run(["mvn", "-q", "-B", "-f", str(_POM), *goal], check=True)
         shutil.rmtree(target, ignore_errors=True)
         (Path(scratch) / "jars").replace(target)
-    return target
+
+
+def _is_whole(target: Path) -> bool:
+    return (target / f"kafka-tools-{KAFKA}.jar").exists()

@@ -9,7 +9,7 @@ from headrace.client.admin import log_ends
 from headrace.client.connection import Cluster
 from headrace.demo.flights import Kind, payloads
 from headrace.demo.producing import ProducingFailed, create_topic, produce
-from headrace.demo.server import free_port
+from headrace.demo.server import FreePort
 
 
 @pytest.fixture
@@ -38,6 +38,7 @@ def test_a_topic_that_exists_is_not_created_again(bootstrap: str) -> None:
 
 
 def test_a_broker_that_is_away_too_long_is_an_error() -> None:
-    nobody = f"127.0.0.1:{free_port()}"
+    free = FreePort()
+    nobody = f"127.0.0.1:{free.number}"
     with pytest.raises(ProducingFailed, match="no record was confirmed for 1 s"):
         produce(nobody, "flights", payloads(7, 10), lambda count: None, stalled_after_s=1)

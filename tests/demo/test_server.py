@@ -15,8 +15,8 @@ options.add_argument("--port", type=int)
 options.add_argument("--data-dir")
 options.add_argument("--set", action="append")
 it = options.parse_args()
+print("listening with", it.set, flush=True)  # first: it may be killed once it listens
 sock = socket.create_server(("127.0.0.1", it.port), reuse_port=False)
-print("listening with", it.set, flush=True)
 time.sleep(30)
 """
 

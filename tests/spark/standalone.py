@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 
-from headrace.demo.server import free_port
+from headrace.demo.server import FreePort
 from headrace.spark import ensure_java
 
 _HOME = Path(pyspark.__file__).parent
@@ -35,12 +35,12 @@ class Standalone:
 def standalone(folder: Path, workers: int) -> Iterator[Standalone]:
     """A master and `workers` workers of one core each; they inherit no Python path."""
     ensure_java()
-    port = free_port()
-    address = f"spark://127.0.0.1:{port}"
+    free = FreePort()
+    address = f"spark://127.0.0.1:{free.number}"
     common = ["--host", "127.0.0.1", "--webui-port", "0"]
     with ExitStack() as running:
         running.enter_context(
-            _daemon(folder / "master.log", "master.Master", *common, "--port", str(port))
+            _daemon(folder / "master.log", "master.Master", *common, "--port", str(free.number))
         )
         logs = []
         for number in range(workers):

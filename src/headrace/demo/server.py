@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,12 +21,23 @@ class ServerDied(Exception):
     """The broker ended without being asked, or did not come up in time."""
 
 
-def free_port() -> int:
-    """A port that nobody listens on now. Another process may take it before it is used."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+class FreePort:
+    """A port on loopback that nobody listens on, for a server that is to be started.
+
+    On Linux no process that asks for any free port is given it while this lives, also when the
+    server is away; elsewhere another one may take it before it is used.
+    """
+
+    def __init__(self) -> None:
+        held = socket.socket()
+        # Who does so too, as servers do, can bind the port and listen beside one that holds it.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        self.number: int = held.getsockname()[1]
+        if sys.platform == "linux":
+            weakref.finalize(self, held.close)
+        else:
+            held.close()
 
 
 class Server:
@@ -39,7 +51,8 @@ class Server:
         settings: Mapping[str, str] | None = None,
         command: tuple[str, ...] = (sys.executable, "-m", "headrace", "serve"),
     ) -> None:
-        self.port = port or free_port()
+        self._free = None if port else FreePort()
+        self.port = self._free.number if self._free else port
         self.log_file = data_dir / "broker.log"
         self._command = [*command, "--port", str(self.port), "--data-dir", str(data_dir / "broker")]
         for name, value in (settings or {}).items():

@@ -15,6 +15,7 @@ from headrace.client.errors import BrokerError
 from headrace.client.produce.producer import Limits, Producer, RecordTooLarge
 from headrace.client.records import read_records
 from headrace.client.topics import delete_topic
+from headrace.demo.server import FreePort
 from headrace.wire.columns import SCHEMA
 from headrace.wire.compression import Codec
 
@@ -184,8 +185,11 @@ def test_what_the_broker_says_against_records_is_told(real: Cluster, topic: str)
 
 
 def test_a_broker_that_restarts_costs_time_only(tmp_path: Any) -> None:
-    broker = headrace.Broker(data_dir=tmp_path).start()
-    with Cluster(broker.bootstrap_servers) as cluster:
+    free = FreePort()
+    with (
+        headrace.Broker(data_dir=tmp_path, port=free.number) as broker,
+        Cluster(broker.bootstrap_servers) as cluster,
+    ):
         create_topic(cluster, "t", 1)
         producer = Producer(cluster)
         producer.write("t", rows([b"before"]))
@@ -195,4 +199,3 @@ def test_a_broker_that_restarts_costs_time_only(tmp_path: Any) -> None:
         producer.write("t", rows([b"after"]))
         starting.join()
         assert [one.value for one in read_records(cluster, "t", 0)] == [b"before", b"after"]
-    broker.stop()
