@@ -9,7 +9,7 @@ from headrace.broker.config import Config
 from headrace.broker.services import Services
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 
-SECONDS_MAX = 20
+SECONDS_MAX = 60
 
 
 class Inside:

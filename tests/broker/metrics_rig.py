@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 import headrace
 
 METRICS = {"headrace.metrics.port": "0"}
-TIMEOUT = 10
+TIMEOUT = 30
 
 Series = dict[tuple[str, ...], float]
 

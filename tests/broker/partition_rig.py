@@ -17,7 +17,7 @@ from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import Record
 
-TIMEOUT = 10
+TIMEOUT = 60
 FOLDER = "orders-0"
 
 
@@ -28,6 +28,7 @@ class SlowLog:
 
     def __init__(self) -> None:
         self.end_offset = self.durable_end = 0
+        self.begun = 0  # of them; what is appended later a sync leaves out
         self.syncs = 0
         self.is_closed = False
         self.let_go = threading.Semaphore(0)
@@ -43,6 +44,7 @@ class SlowLog:
         end_offset = self.end_offset
         if end_offset == self.durable_end:
             return
+        self.begun += 1
         assert self.let_go.acquire(timeout=TIMEOUT)
         if self.is_closed:
             raise OSError(9, "Bad file descriptor")

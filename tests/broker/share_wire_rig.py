@@ -27,7 +27,7 @@ HEARTBEAT, FETCH, ACKNOWLEDGE, DESCRIBE_OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS =
 GAP, ACCEPT, RELEASE, REJECT, RENEW = 0, 1, 2, 3, 4
 GROUP, MEMBER, TOPIC = "g", "m", "orders"
 NOTHING_FETCHED = {"max_wait": 0, "min_bytes": 0, "max_bytes": 0, "max_records": 0}
-WAIT_S = 10
+WAIT_S = 30
 STATE_TOPIC = "__share_group_state"
 
 Ack = tuple[int, ...]  # first, last, types

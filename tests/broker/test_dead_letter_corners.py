@@ -383,7 +383,7 @@ def test_what_cannot_be_written_does_not_hold_up_the_rest(
 
         queue.services.shares.shard(GROUP).listeners.append(look)
         look(None)
-        await asyncio.wait_for(written.wait(), 10)
+        await asyncio.wait_for(written.wait(), 60)
         assert queue.key in machine.archiving
 
     run(queue, work)

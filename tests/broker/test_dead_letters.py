@@ -62,7 +62,7 @@ async def reject(services: Services, offsets: Iterable[int] = REJECTED) -> None:
 
 async def settled(services: Services) -> None:
     """Until no dead letter waits."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while services.shares.machine(GROUP).archiving:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             asyncio.get_running_loop().call_later(0.01, waiting.set_result, None)
@@ -109,7 +109,7 @@ def test_process_dies_around_the_copy(tmp_path: Path, dies_at: str) -> None:
 
         setattr(services.dead_letters, dies_at, die)
         await reject(services)
-        await asyncio.wait_for(died.wait(), 10)
+        await asyncio.wait_for(died.wait(), 60)
         assert letters(services) == (EXPECTED if dies_at == "_done" else [])
 
         again = await process(tmp_path)
@@ -158,7 +158,7 @@ def test_spso_waits_for_a_topic_that_cannot_be_written_and_nobody_else_does(
 
         monkeypatch.setattr(services.dead_letters, "_append", broken)
         await reject(services, [0])
-        await asyncio.wait_for(failed.wait(), 10)
+        await asyncio.wait_for(failed.wait(), 60)
         jobs, queue = services.partition("jobs", 0), key(services)
         assert jobs is not None
         accepted = [Acknowledged(Span(1, 9), [Verdict.ACCEPT])]

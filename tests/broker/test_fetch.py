@@ -105,7 +105,7 @@ class Poll:
         self.found = fetch(wire, *wanted, **fields)
 
     def result(self) -> list[Any]:
-        self._thread.join(20)
+        self._thread.join(30)
         assert self.found is not None, "the poll still waits"
         return self.found
 
@@ -235,7 +235,7 @@ def test_who_waits_for_much_is_not_read_for_with_every_append(
         if durability == "os":
             assert len(reads) <= 2 * 2, "at first, and perhaps when the task began"
         produce(wire)
-        poll.join(10)
+        poll.join(30)
         assert sizes(found[0]) == [11, 9] if found[0][0].partition_index == 0 else [9, 11]
         late = fetch(waiting, (0, 0), min_bytes=100 * ONE, max_wait=1)
         assert sizes(late) == [11]

@@ -11,7 +11,7 @@ from headrace.log.os_disk import OsDisk
 from headrace.wire import codec
 
 CREATE, DELETE = 19, 20
-SECONDS_MAX = 10
+SECONDS_MAX = 30
 
 
 class Gate:

@@ -53,7 +53,7 @@ def put(partition: Partition, count: int = 1) -> None:
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), 10))
+    asyncio.run(asyncio.wait_for(work(), 60))
 
 
 def test_after_an_orderly_stop_a_log_is_opened_when_it_is_used() -> None:

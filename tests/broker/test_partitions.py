@@ -25,7 +25,7 @@ def test_one_sync_serves_all_who_came_before_it() -> None:
         log, partition, _ = opened()
         append(partition)
         first = asyncio.create_task(partition.durable())
-        await asyncio.sleep(0.01)
+        await until(lambda: log.begun == 1)
         later = []
         for _ in range(5):
             append(partition)
@@ -63,7 +63,7 @@ def test_a_caller_that_goes_away_does_not_end_the_sync_of_others() -> None:
         log, partition, _ = opened()
         append(partition)
         gone, stays = (asyncio.create_task(partition.durable()) for _ in range(2))
-        await asyncio.sleep(0.01)
+        await until(lambda: log.begun == 1)
         gone.cancel()
         await asyncio.sleep(0.01)
         log.let_go.release()

@@ -212,7 +212,7 @@ def test_a_poll_waits_for_enough_bytes_or_its_time(wire: Any, connect: Connect) 
         time.sleep(0.05)
         assert found == []
         produce(other, "orders", batch(b"a"))
-    poll.join(10)
+    poll.join(30)
     assert [len(records) for records in found] == [2 * one]
 
 

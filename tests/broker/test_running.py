@@ -18,7 +18,7 @@ from headrace.broker.config import ConfigError
 from headrace.broker.services import StartError
 from headrace.log.os_disk import OsFile
 
-TIMEOUT = 10
+TIMEOUT = 60
 
 
 def serve(*arguments: str) -> "subprocess.Popen[str]":

@@ -216,7 +216,7 @@ def test_disk_that_comes_back_is_noticed_without_any_request() -> None:
             while shard.machine is dropped:  # noqa: ASYNC110  # there is no event to wait for
                 await asyncio.sleep(0.01)
 
-        await asyncio.wait_for(rebuilt(), 10)
+        await asyncio.wait_for(rebuilt(), 60)
         assert isinstance(shard.machine, ShareShard)
         assert KEY in shard.machine.partitions
 
@@ -225,13 +225,13 @@ def test_disk_that_comes_back_is_noticed_without_any_request() -> None:
 
 def test_lock_ends_without_any_request() -> None:
     async def work() -> None:
-        shard = shard_on(MemoryDisk(), world=World(lock_ms=30), clock=SystemClock())
+        shard = shard_on(MemoryDisk(), world=World(lock_ms=500), clock=SystemClock())
         await joined(shard)
         await acquired(shard, 0, 9)
         assert runs(shard) == [("0-9", "ACQUIRED", 1)]
         released = asyncio.Event()
         shard.listeners.append(lambda events: released.set())
-        await asyncio.wait_for(released.wait(), 5)
+        await asyncio.wait_for(released.wait(), 60)
         assert runs(shard) == [("0-9", "AVAILABLE", 1)]
         await shard.close()
 
@@ -243,7 +243,7 @@ def test_what_ended_by_time_is_durable_before_an_answer_rests_on_it() -> None:
 
     async def work() -> None:
         disk = MemoryDisk()
-        shard = shard_on(disk, fsync=True, world=World(lock_ms=30), clock=SystemClock())
+        shard = shard_on(disk, fsync=True, world=World(lock_ms=500), clock=SystemClock())
         await joined(shard)
         await acquired(shard, 0, 9)
         was_durable, appends = shard.is_durable, shard.appends
@@ -252,7 +252,7 @@ def test_what_ended_by_time_is_durable_before_an_answer_rests_on_it() -> None:
             while shard.appends == appends:  # noqa: ASYNC110  # there is no event to wait for
                 await asyncio.sleep(0.001)
 
-        await asyncio.wait_for(written(), 10)
+        await asyncio.wait_for(written(), 60)
         assert (was_durable, shard.is_durable) == (True, False)
         await shard.durable()
         disk.crash(0.0)

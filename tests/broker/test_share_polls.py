@@ -23,6 +23,7 @@ FETCH = 78
 WINDOW = 100
 BATCH = 10
 TURNS_MAX = 1_000
+LONG_MS = 60_000
 ACCEPT = (1,)
 ALL = range(WINDOW)
 
@@ -129,7 +130,7 @@ def run(work: Callable[[Broker], Coroutine[Any, Any, None]]) -> None:
 def test_who_waits_comes_before_who_comes_back() -> None:
     async def work(broker: Broker) -> None:
         assert acquired(await broker.fetch("a")) == list(ALL)
-        waiting = [broker.fetch(name, wait_ms=1_000, records=WINDOW // 2) for name in "bc"]
+        waiting = [broker.fetch(name, wait_ms=LONG_MS, records=WINDOW // 2) for name in "bc"]
         await broker.until_waiting(2)
         back = await broker.fetch("a", ALL)
         assert back.acknowledge_error_code == 0
@@ -143,7 +144,7 @@ def test_who_waits_comes_before_who_comes_back() -> None:
 def test_what_others_leave_is_for_who_comes_back() -> None:
     async def work(broker: Broker) -> None:
         assert acquired(await broker.fetch("a")) == list(ALL)
-        waiting = broker.fetch("b", wait_ms=1_000, records=30)
+        waiting = broker.fetch("b", wait_ms=LONG_MS, records=30)
         await broker.until_waiting(1)
         back = await broker.fetch("a", ALL)
         assert acquired(await waiting) == list(range(100, 130))
@@ -194,7 +195,7 @@ def test_a_fault_is_told_and_takes_what_was_acquired(waiting: Sequence[str]) -> 
 
     async def work(broker: Broker) -> None:
         assert acquired(await broker.fetch("a")) == list(ALL)
-        others = [broker.fetch(name, wait_ms=1_000) for name in waiting]
+        others = [broker.fetch(name, wait_ms=LONG_MS) for name in waiting]
         await broker.until_waiting(len(waiting))
         broker.disk.fail_after(0)
         for told in [await broker.fetch("a", ALL), *await asyncio.gather(*others)]:
@@ -217,10 +218,10 @@ def test_a_poll_acquires_nothing_once_its_member_went_on_elsewhere() -> None:
 
     async def work(broker: Broker) -> None:
         assert acquired(await broker.fetch("a")) == list(ALL)
-        left = broker.fetch("b", wait_ms=1_000)
+        left = broker.fetch("b", wait_ms=LONG_MS)
         await broker.until_waiting(1)
         broker.epochs["b"] = 0
-        again = broker.fetch("b", wait_ms=1_000, connection=1)
+        again = broker.fetch("b", wait_ms=LONG_MS, connection=1)
         await broker.until_waiting(2)
         await broker.fetch("a", ALL, records=0)
         assert acquired(await again) == list(range(WINDOW, 2 * WINDOW))

@@ -69,7 +69,7 @@ def test_deletion_whose_caller_went_away_is_whole(
             leaving = connect()
             leaving.send(DELETE, 1, bytes(codec.encode_request(DELETE, 1, deletion(name))))
             leaving.close()
-            until = time.monotonic() + 5
+            until = time.monotonic() + 30
             while (code := create(connect(), name)) == 36 and time.monotonic() < until:
                 pass
             assert code == 0
@@ -87,7 +87,7 @@ def test_creation_whose_caller_went_away_is_whole(connect: Callable[[], Any]) ->
         leaving = connect()
         leaving.send(CREATE, 4, bytes(codec.encode_request(CREATE, 4, creation(f"t{number}"))))
         leaving.close()
-        until = time.monotonic() + 5
+        until = time.monotonic() + 30
         while (code := create(connect(), f"t{number}")) not in {0, 36} and time.monotonic() < until:
             pass
         assert code in {0, 36}

@@ -41,7 +41,7 @@ class Ended:
 Command = Callable[..., Ended]
 MakeGroups = Callable[[headrace.Broker], None]
 Join = Callable[..., Consumer]
-_JOIN_S_MAX = 30
+_JOIN_S_MAX = 60
 TIME_MS = 1_795_267_252_206
 Start = Callable[..., subprocess.Popen[bytes]]
 

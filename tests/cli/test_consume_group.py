@@ -12,7 +12,7 @@ import pytest
 import headrace
 
 Command = Callable[..., Any]
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 IDLE_MS = "30000"
 FIRST = ("consume", "--topic", "t", "--from-beginning", "--timeout-ms", IDLE_MS)
 MADE_UP = re.compile(r"console-consumer-\d{1,5}")

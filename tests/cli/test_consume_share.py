@@ -15,7 +15,7 @@ import headrace
 from .conftest import Command, Start
 
 GROUP, TOPIC = "work", "jobs"
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 SHARED = ("--topic", TOPIC, "--share-group", GROUP)
 
 Produce = Callable[..., None]

@@ -35,6 +35,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who answers is waited for, however slow the machine is."""
+    monkeypatch.setattr(checks, "_CONNECT_SECONDS_MAX", 30)
+
+
 def by_name(findings: Iterator[Finding]) -> dict[str, Finding]:
     return {finding.about: finding for finding in findings}
 
@@ -66,6 +72,7 @@ def test_a_folder_that_cannot_be_written_fails() -> None:
     assert "choose another --data-dir" in told
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_running_broker_is_recognised_by_its_port_and_its_folder(tmp_path: Path) -> None:
     with headrace.Broker(tmp_path) as broker:
         port = int(broker.bootstrap_servers.rsplit(":", 1)[1])
@@ -108,10 +115,18 @@ KAFKA = b"\0\0\0\x10" + b"\0\0\0\x01\0\0\0\0\0\x01\0\x12\0\0\0\x04"
         (b"\0\0\0\x04\0\0\0\x01", "something that is no Kafka broker answers on 127.0.0.1"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "something that is no Kafka broker answers on"),
         (b"", "something that is no Kafka broker answers on 127.0.0.1"),
-        (None, "something on 127.0.0.1 listens and says nothing"),
     ],
 )
-def test_a_port_that_others_use_fails(answer: bytes | None, told: str) -> None:
+@pytest.mark.usefixtures("patient")
+def test_a_port_that_others_use_fails(answer: bytes, told: str) -> None:
+    is_another(answer, told)
+
+
+def test_a_port_where_nothing_is_said_fails() -> None:
+    is_another(None, "something on 127.0.0.1 listens and says nothing")
+
+
+def is_another(answer: bytes | None, told: str) -> None:
     with listening(answer) as port:
         found = checks.port_on("127.0.0.1", port)
     assert found.grade is Grade.FAIL

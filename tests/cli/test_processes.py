@@ -19,7 +19,7 @@ from headrace.client.topics import create_topic
 
 Command = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[bytes]]
-_WAIT_S = 30
+_WAIT_S = 60
 
 
 def _first_line(process: subprocess.Popen[bytes]) -> bytes:

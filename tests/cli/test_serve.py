@@ -16,7 +16,7 @@ import pytest
 from headrace.cli import logs, serve
 from headrace.cli.serving import _READ, Options, plain
 
-TIMEOUT = 20
+TIMEOUT = 60
 
 
 def test_plain_options_are_read_without_the_parser() -> None:

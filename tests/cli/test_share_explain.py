@@ -29,7 +29,7 @@ from .conftest import TIME_MS
 
 Command = Callable[..., Any]
 GROUP, TOPIC = "work", "jobs"
-_WAIT_S_MAX = 20.0
+_WAIT_S_MAX = 60.0
 ACCEPT, RELEASE, REJECT = (
     AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT,
 )  # fmt: skip
@@ -167,6 +167,7 @@ def test_the_limit_the_locks_end_and_the_dead_letter(broker: headrace.Broker, ri
     rig.produce(1)
     with rig.member("slow") as slow, rig.member("quick") as quick:
         polled(slow, 1)  # and leaves it until its lock ends
+        set_group_configs(rig.cluster, GROUP, {"share.record.lock.duration.ms": "30000"})
         (message,) = polled(quick, 1)
         say(quick, message, RELEASE)
     until = time.monotonic() + _WAIT_S_MAX

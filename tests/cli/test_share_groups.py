@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,9 @@ import headrace
 from headrace.client.connection import Cluster
 from headrace.client.groups import alter_group_offsets
 from headrace.client.share_groups import (
+    ShareGroupDescription,
     alter_share_group_offsets,
+    describe_share_groups,
     list_share_group_offsets,
     list_share_groups,
 )
@@ -21,6 +24,7 @@ from .conftest import make_topics
 
 Command = Callable[..., Any]
 Golden = Callable[[str], str]
+_JOIN_S_MAX = 60
 _MEMBER = re.compile(r"(?<=team            )[\w+/-]{22}")
 _COORDINATOR = re.compile(r"127\.0\.0\.1:\d+  \(\d+\) *")
 _EPOCHS = re.compile(r"(?<=3            )\d+(?= )|(?<=Stable          )\d+ +\d+(?= )")
@@ -42,6 +46,13 @@ def fill(broker: headrace.Broker) -> None:
         alter_share_group_offsets(cluster, "team", begin).check()
 
 
+def has_member(broker: headrace.Broker) -> bool:
+    """Whether somebody in `team` was given partitions."""
+    with Cluster(broker.bootstrap_servers) as cluster:
+        found = describe_share_groups(cluster, ["team"])["team"]
+    return isinstance(found, ShareGroupDescription) and any(one.assignment for one in found.members)
+
+
 @pytest.fixture(scope="module")
 def running() -> Iterator[headrace.Broker]:
     """A broker with the groups of the golden files; nobody changes them."""
@@ -56,7 +67,10 @@ def running() -> Iterator[headrace.Broker]:
             }
         )
         member.subscribe(["orders"])
-        member.poll(1.0)
+        until = time.monotonic() + _JOIN_S_MAX
+        while not has_member(broker):
+            assert time.monotonic() < until, "it did not join"
+            member.poll(0.1)
         yield broker
         member.close()
 

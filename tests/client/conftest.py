@@ -19,7 +19,7 @@ from headrace.wire.leases import LeaseApi
 from headrace.wire.primitives import Reader, Writer
 
 METADATA, LIST_OFFSETS, FETCH, FIND_COORDINATOR, API_VERSIONS = 3, 2, 1, 10, 18
-_JOIN_S_MAX = 30
+_JOIN_S_MAX = 60
 Answer = Callable[[Reader], bytes | None]
 OWN_APIS = frozenset({*LeaseApi, share_records.KEY})
 
@@ -44,7 +44,9 @@ class ScriptedBroker:
         self.log_start = 0
         self.log_end = 0
         self.port = 0
+        self._keeper: socket.socket | None = None
         self._listener: socket.socket | None = None
+        self._lock = threading.Lock()  # of `_listener` and `_open`
         self._open: list[socket.socket] = []
 
     @property
@@ -52,21 +54,32 @@ class ScriptedBroker:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
+        if self._keeper is None:  # of its port, which nobody else is to be given while it is away
+            self._keeper = socket.socket()
+            self._keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._keeper.bind(("127.0.0.1", 0))
+            self.port = self._keeper.getsockname()[1]
         self._listener = socket.create_server(("127.0.0.1", self.port), reuse_port=False)
-        self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def stop(self) -> None:
-        if self._listener is not None:
+        """Be away, until it is started again."""
+        with self._lock:
+            listener, self._listener = self._listener, None
+            connections, self._open = self._open, []
+        if listener is not None:
             with suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            self._listener = None
-        for connection in self._open:
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+        for connection in connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
-        self._open.clear()
+
+    def close(self) -> None:
+        self.stop()
+        if self._keeper is not None:
+            self._keeper.close()
 
     def append(self, *values: bytes, size: int = 10) -> None:
         """Append records in batches of `size`."""
@@ -84,7 +97,11 @@ class ScriptedBroker:
                 connection, _ = listener.accept()
             except OSError:
                 return
-            self._open.append(connection)
+            with self._lock:
+                if listener is not self._listener:  # it was stopped just now
+                    connection.close()
+                    return
+                self._open.append(connection)
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -183,12 +200,12 @@ def broker() -> Iterator[ScriptedBroker]:
     scripted = ScriptedBroker()
     scripted.start()
     yield scripted
-    scripted.stop()
+    scripted.close()
 
 
 @pytest.fixture
 def cluster(broker: ScriptedBroker) -> Iterator[Cluster]:
-    with Cluster(broker.address, patience=Patience(total_s=3, first_s=0.01, most_s=0.05)) as found:
+    with Cluster(broker.address, patience=Patience(total_s=20, first_s=0.01, most_s=0.05)) as found:
         yield found
 
 

@@ -231,23 +231,25 @@ def test_a_call_ends_with_its_time(silent: Any) -> None:
 
 def test_all_requests_of_a_call_have_one_time(script: Any) -> None:
     """A reset whose leader moves at first, then its coordinator is away: not twice the time."""
-    leader_from = time.monotonic() + 0.5
+    leader_from: list[float] = []
 
     def listed(body: Any) -> bytes:
-        code = 0 if time.monotonic() > leader_from else 6
+        if not leader_from:  # half a second of the call itself, however late it begins
+            leader_from.append(time.monotonic() + 0.5)
+        code = 0 if time.monotonic() > leader_from[0] else 6
         one = {"partition_index": 0, "error_code": code, "offset": 4}
         return bytes(encode_response(2, 7, {"topics": [{"name": "t", "partitions": [one]}]}))
 
     script.answers[2] = listed
     script.coordinator_errors = [15] * 1000
     with (
-        headrace.SyncAdmin(script.address, timeout_s=2) as admin,
+        headrace.SyncAdmin(script.address, timeout_s=3) as admin,
         pytest.raises(headrace.Unreachable) as told,
     ):
         admin.reset_consumer_group_offsets("g", {("t", 0): headrace.OffsetSpec.LATEST})
     found = re.search(r"setting offsets of group 'g': gave up after (\S+) s", str(told.value))
     assert found is not None
-    assert float(found[1]) <= 1.5
+    assert float(found[1]) <= 2.5
 
 
 def test_closing_ends_calls_of_other_threads(silent: Any) -> None:

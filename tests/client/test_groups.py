@@ -362,4 +362,4 @@ def test_every_broker_of_a_cluster_lists_its_groups(cluster: Cluster, script: An
         groups = [{"group_id": group, "protocol_type": "", "group_state": "", "group_type": ""}]
         one.answers[LIST] = answer(LIST, 5, {"error_code": 0, "groups": groups})
     assert [found.group for found in list_groups(cluster)] == ["a", "b"]
-    other.stop()
+    other.close()

@@ -1,5 +1,6 @@
 """Administration of share groups from Python, at a real broker and at one that misbehaves."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from headrace.client.topics import create_topic
 from headrace.wire.codec import encode_response
 
 RECORD_MS = 1_700_000_000_000
+_JOIN_S_MAX = 60
 
 
 @pytest.fixture
@@ -58,12 +60,21 @@ def share_member(real: Cluster) -> Iterator[Callable[[str], Any]]:
         )
         made.append(consumer)
         consumer.subscribe(["t"])
-        consumer.poll(1.0)
+        until = time.monotonic() + _JOIN_S_MAX
+        while not has_member(real, group):
+            assert time.monotonic() < until, "it did not join"
+            consumer.poll(0.1)
         return consumer
 
     yield make
     for consumer in made:
         consumer.close()
+
+
+def has_member(cluster: Cluster, group: str) -> bool:
+    """Whether somebody was given partitions."""
+    found = describe_share_groups(cluster, [group])[group]
+    return isinstance(found, ShareGroupDescription) and any(one.assignment for one in found.members)
 
 
 def refused(found: Any) -> BrokerError:

@@ -27,7 +27,7 @@ def other(share: ShareScript) -> Iterator[ShareScript]:
     script.number = 1
     share.leaders.append(script)
     yield script
-    broker.stop()
+    broker.close()
 
 
 def test_leaders_are_fetched_from_in_turn_and_never_for_more_than_was_asked(

@@ -10,7 +10,7 @@ import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.common.errors.TimeoutException;
 
 public class Checks {
-    static final Duration WAIT = Duration.ofSeconds(20);
+    static final Duration WAIT = Duration.ofSeconds(60);
     static String servers;
     static Admin admin;
 

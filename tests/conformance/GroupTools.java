@@ -18,7 +18,7 @@ import org.apache.kafka.common.serialization.*;
 import org.apache.kafka.common.utils.Exit;
 
 public class GroupTools {
-    static final long WAIT_NANOS = Duration.ofSeconds(30).toNanos();
+    static final long WAIT_NANOS = Duration.ofSeconds(60).toNanos();
     static final ObjectMapper JSON = new ObjectMapper();
     static final Map<String, Member> members = new HashMap<>();
     static final Map<String, ShareMember> sharers = new HashMap<>();

@@ -244,7 +244,7 @@ public class JavaGroups extends Checks {
     static KafkaConsumer<String, String> member(String group, Map<String, Object> more) {
         Map<String, Object> settings = new HashMap<>(Map.of("bootstrap.servers", servers, "group.id", group));
         settings.putAll(Map.of("enable.auto.commit", false, "auto.offset.reset", "earliest"));
-        settings.putAll(Map.of("heartbeat.interval.ms", 100, "session.timeout.ms", 6_000));
+        settings.putAll(Map.of("heartbeat.interval.ms", 100, "session.timeout.ms", 30_000));
         settings.putAll(more);
         return new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer());
     }

@@ -101,15 +101,15 @@ public class JavaShareConsumer extends Checks {
 
     static void checkALockThatIsRenewedDoesNotEnd() throws Exception {
         String queue = Sharer.queue("renewal", 1, 2);
-        Sharer.set(queue, "share.record.lock.duration.ms=2000");
+        Sharer.set(queue, "share.record.lock.duration.ms=4000");
         try (var holder = new Sharer(queue, queue, Sharer.EXPLICIT);
                 var other = new Sharer(queue, queue, Sharer.EXPLICIT)) {
             var records = holder.first();
             require(records.size() == 2, records.size() + " records");
-            require(holder.consumer.acquisitionLockTimeoutMs().equals(Optional.of(2000)), "lock time");
+            require(holder.consumer.acquisitionLockTimeoutMs().equals(Optional.of(4000)), "lock time");
             var renewed = records.get(0);
             holder.consumer.acknowledge(records.get(1), AcknowledgeType.ACCEPT);
-            long end = System.nanoTime() + Duration.ofMillis(3000).toNanos();
+            long end = System.nanoTime() + Duration.ofMillis(5500).toNanos();
             while (System.nanoTime() < end) {
                 holder.consumer.acknowledge(renewed, AcknowledgeType.RENEW);
                 holder.commitWell();
@@ -260,7 +260,10 @@ public class JavaShareConsumer extends Checks {
                 member.commitWell();
                 return Sharer.lag(queue) == 0;
             });
-            require(member.values().equals(left), member.values() + " instead of " + left);
+            // The log goes on being cleaned: what is gone by now may not have come.
+            var values = member.values();
+            require(values.equals(Sharer.which(left, values::contains)), values + " instead of " + left);
+            require(values.containsAll(readAll(queue, count)), values + " are not all");
             require(Sharer.counts(member.taken).equals(List.of(1)), "delivery counts");
         }
     }

@@ -3,6 +3,7 @@
 import java.nio.ByteBuffer;
 import java.time.Duration;
 import java.util.*;
+import java.util.concurrent.ExecutionException;
 import java.util.function.Predicate;
 import java.util.stream.*;
 import org.apache.kafka.clients.admin.*;
@@ -10,7 +11,7 @@ import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
 import org.apache.kafka.common.*;
 import org.apache.kafka.common.config.ConfigResource;
-import org.apache.kafka.common.errors.SerializationException;
+import org.apache.kafka.common.errors.*;
 import org.apache.kafka.common.header.Headers;
 import org.apache.kafka.common.serialization.*;
 
@@ -135,8 +136,9 @@ class Sharer implements AutoCloseable {
         return new KafkaProducer<>(all, new StringSerializer(), new StringSerializer());
     }
 
-    static void produce(String topic, int partitions, int first, int count, String... settings) {
-        try (var producer = producer(settings)) {
+    /** One batch for each partition, so that no member is given a part of them. */
+    static void produce(String topic, int partitions, int first, int count) {
+        try (var producer = producer("linger.ms=60000")) {
             for (int number = first; number < first + count; number++)
                 producer.send(new ProducerRecord<>(topic, number % partitions, null, "" + number));
         }
@@ -161,6 +163,9 @@ class Sharer implements AutoCloseable {
             var found = described(group).members();
             int assigned = found.stream().mapToInt(one -> one.assignment().topicPartitions().size()).sum();
             return found.size() == members && assigned == partitions;
+        } catch (ExecutionException error) {
+            if (error.getCause() instanceof GroupIdNotFoundException) return false;  // nobody has joined yet
+            throw new AssertionError(error);
         } catch (Exception error) {
             throw new AssertionError(error);
         }

@@ -18,10 +18,11 @@ from confluent_kafka.admin import (
 import headrace
 from headrace.client.admin import log_end
 from headrace.client.connection import Cluster
-from headrace.client.share_groups import list_share_group_offsets
+from headrace.client.errors import BrokerError
+from headrace.client.share_groups import describe_share_groups, list_share_group_offsets
 
 GROUP, TOPIC = "work", "jobs"
-SECONDS_MAX = 10.0
+SECONDS_MAX = 60.0
 
 
 class Client:
@@ -46,6 +47,17 @@ class Client:
         with contextlib.closing(Cluster(self.servers)) as cluster:
             found = list_share_group_offsets(cluster, GROUP)
         return sum(place.lag or 0 for place in found.values() if place is not None)
+
+    def joined(self, consumer: Any) -> None:
+        """Poll until the broker knows the member: where `latest` is, is decided by then."""
+        until = time.monotonic() + SECONDS_MAX
+        with contextlib.closing(Cluster(self.servers)) as cluster:
+            while True:
+                consumer.poll(0.05)
+                found = describe_share_groups(cluster, [GROUP])[GROUP]
+                if not isinstance(found, BrokerError) and found.members:
+                    return
+                assert time.monotonic() < until, found
 
     def all_of(self, topic: str) -> list[str]:
         """The values of all records that partition 0 has now."""

@@ -17,7 +17,7 @@ from brokers import class_path, java
 
 from .side_by_side import Sides, side_by_side
 
-_SECONDS_MAX = 120
+_SECONDS_MAX = 300
 
 RunJava = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from .side_by_side import Side, ToolStory
 
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-_SETTLED_SECONDS_MAX, _LOOK_SECONDS = 30, 0.02
+_SETTLED_SECONDS_MAX, _LOOK_SECONDS = 60, 0.02
 RECORDS, FIRST_MS = 10, 1_700_000_000_000  # 2023-11-14T22:13:20Z, then one a second
 
 # A subscription of version 0 to "a": the topics, and user data of no bytes.
@@ -170,9 +170,10 @@ def several_members(story: Story) -> None:
     story.own(c1=3)
     story.member("c2", "shared", "a", partition_assignment_strategy=cooperative)
     story.own(c1=2, c2=1)
-    story.member("s1", "static", "a", group_instance_id="i1")
+    fixed = {"session_timeout_ms": "300000"}  # s2 goes, and is to be a member to the end
+    story.member("s1", "static", "a", group_instance_id="i1", **fixed)
     story.own(s1=3)
-    story.member("s2", "static", "a", "b", group_instance_id="i2")
+    story.member("s2", "static", "a", "b", group_instance_id="i2", **fixed)
     story.own(s1=2, s2=3)
     for group in ("shared", "static"):
         story.tool(

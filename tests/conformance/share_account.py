@@ -36,14 +36,14 @@ from headrace.demo.server import Server
 
 GROUP, TOPIC = "crew", "records"
 BATCH = 5  # records in each batch that is produced
-SECONDS_MAX = 60
+SECONDS_MAX = 120
 _WORKER = Path(__file__).with_name("share_worker.py")
 _QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
 _SETTINGS = {
     "group.share.min.heartbeat.interval.ms": "100",
     "group.share.heartbeat.interval.ms": "200",
     "group.share.min.session.timeout.ms": "1000",
-    "group.share.session.timeout.ms": "1000",
+    "group.share.session.timeout.ms": "4000",  # what is stopped is to be missed, what is busy not
 }
 Place = tuple[int, int]
 

@@ -19,9 +19,12 @@ PRODUCE, FIND_COORDINATOR, CREATE_TOPICS, DELETE_TOPICS, ALTER_CONFIGS = 0, 10, 
 HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE, OFFSETS, ALTER_OFFSETS = 76, 77, 78, 79, 90, 91
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 GROUP_RESOURCE, SET = 32, 0
-ASSIGNED_SECONDS_MAX = 30
+SECONDS_MAX = 60
 SOON_MS, WAIT_MS = 100, 10_000  # how long a poll waits that is to find nothing, or something
+LEADERLESS = {3, 5, 6}  # a busy Kafka takes a moment to know of a topic that it has created
 JOIN, LEAVE, FINAL = 0, -1, -1
+# Between the steps of a story tools may run: no lock ends meanwhile, and nobody is missed.
+_PATIENT = {"share_record_lock_duration_ms": "60000", "share_session_timeout_ms": "60000"}
 
 
 class Asking:
@@ -31,7 +34,7 @@ class Asking:
         self.side = side
         self.name = name or f"asked-{uuid4()}"
         self.topic_id = self._created()
-        self.set(share_auto_offset_reset="earliest", **settings)
+        self.set(share_auto_offset_reset="earliest", **(_PATIENT | settings))
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> "Asking":
@@ -77,8 +80,15 @@ class Asking:
         data = batches.build(records)
         topic = {"name": self.name, "partition_data": [{"index": 0, "records": data}]}
         asked = {"transactional_id": None, "acks": 1, "timeout": 10_000, "topic_data": [topic]}
+        until = time.monotonic() + SECONDS_MAX
+        while code := self._produced(asked):
+            assert code in LEADERLESS, code
+            assert time.monotonic() < until, "no leader"
+            time.sleep(0.05)
+
+    def _produced(self, asked: dict[str, Any]) -> int:
         answer = self.side.cluster.ask(PRODUCE, 9, asked)
-        assert answer.responses[0].partition_responses[0].error_code == 0
+        return int(answer.responses[0].partition_responses[0].error_code)
 
     def member(self, name: str = "m", *, joins: bool = True) -> "Member":
         """One that was assigned the partition, or one that did not join."""
@@ -140,7 +150,7 @@ class Member:
 
     def join(self) -> None:
         """Beat until the partition is assigned: Kafka's first answer has none."""
-        until = time.monotonic() + ASSIGNED_SECONDS_MAX
+        until = time.monotonic() + SECONDS_MAX
         assigned = False
         while not assigned:
             assert time.monotonic() < until, "no assignment"
@@ -196,7 +206,7 @@ class Member:
 
         Kafka does not wake a poll that waits when a record is released, so polls here are short.
         """
-        until = time.monotonic() + WAIT_MS / 1000
+        until = time.monotonic() + SECONDS_MAX
         while not (found := self.fetch(*acks, wait_ms=SOON_MS, **other)):
             assert time.monotonic() < until, "nothing to take"
             acks = ()

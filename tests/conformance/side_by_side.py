@@ -39,7 +39,7 @@ _SETTINGS = {
     "group.share.heartbeat.interval.ms": "100",
     "share.coordinator.state.topic.num.partitions": "1",
 }
-_ANSWER_SECONDS_MAX = 60
+_ANSWER_SECONDS_MAX = 120
 _JOIN, _JOIN_VERSION = 11, 3  # the newest that a member enters without a second request
 _SYNC, _SYNC_VERSION = 14, 2
 _BEAT, _BEAT_VERSION = 68, 0

@@ -56,7 +56,8 @@ def happen(side: Side) -> None:
     side.order("leave", "dynamic")
     groups(f"--reset-offsets --execute --to-offset 2 --topic {TOPIC}:1 --group journaled")
     groups(f"--delete-offsets --topic {TOPIC}:0 --group journaled")
-    settings = {"group.instance.id": "i"}
+    # It goes without leaving, and must not expire before the journals are printed.
+    settings = {"group.instance.id": "i", "session.timeout.ms": "300000"}
     side.order("join", "fixed", group="journaled-static", topics=[TOPIC], settings=settings)
     side.order("own", counts={"fixed": 2})
     side.order("commit", "fixed", offsets={f"{TOPIC}-0": 3})

@@ -49,7 +49,8 @@ def ready(side: Side, group: str, version: int) -> tuple[Sharer, Sharer]:
     """Two members of a group over connections of their own; the first holds RECORDS records."""
     wire, second = Wire(side.port), Wire(side.port)
     topic = created(wire)
-    configure(wire, group, **{"share.auto.offset.reset": "earliest"})
+    lock = {"share.record.lock.duration.ms": "60000"}  # which is to outlast the story
+    configure(wire, group, **{"share.auto.offset.reset": "earliest"}, **lock)
     one = member(wire, topic, group, version)
     joined(one)
     deadline = time.monotonic() + SECONDS_MAX

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import headrace
 
+from .confluent_client import GROUP, Client
 from .conftest import RunJava
 
 TOOLS = "org.apache.kafka.tools"
@@ -87,7 +88,7 @@ def test_the_console_clients_pipe_records_through(
     )  # fmt: skip
     consume = (
         run_java, f"{TOOLS}.consumer.ConsoleConsumer", *servers, "--max-messages", "3",
-        "--timeout-ms", "20000", "--formatter-property", "print.key=true",
+        "--timeout-ms", "60000", "--formatter-property", "print.key=true",
     )  # fmt: skip
     assert tool(*consume, "--from-beginning") == "a\t1\nb\t2\nc\t3\n"
     assert tool(*consume, "--partition", "0", "--offset", "earliest") == "a\t1\nb\t2\nc\t3\n"
@@ -102,9 +103,9 @@ def test_the_console_share_consumer_accepts_what_it_prints(
     setting = ("--alter", "--add-config", "share.auto.offset.reset=earliest")
     tool(run_java, "kafka.admin.ConfigCommand", *servers, *group, *setting)
     consumer = f"{TOOLS}.consumer.ConsoleShareConsumer"
-    wanted = ("--topic", "jobs", "--group", "workers", "--timeout-ms", "5000")
-    assert tool(run_java, consumer, *servers, *wanted, "--max-messages", "3") == "1\n2\n3\n"
-    assert tool(run_java, consumer, *servers, *wanted) == ""
+    wanted = (run_java, consumer, *servers, "--topic", "jobs", "--group", "workers")
+    assert tool(*wanted, "--timeout-ms", "60000", "--max-messages", "3") == "1\n2\n3\n"
+    assert tool(*wanted, "--timeout-ms", "5000") == ""
 
 
 def test_offsets_log_folders_and_deletion_of_records(
@@ -171,16 +172,16 @@ def test_kafka_dump_log_reads_the_journal_of_share_groups(
         servers: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers}
         admin = AdminClient(servers)
         admin.create_topics([NewTopic("jobs", 1)])["jobs"].result()
-        explicit = {"group.id": "work", "share.acknowledgement.mode": "explicit"}
+        explicit = {"group.id": GROUP, "share.acknowledgement.mode": "explicit"}
         consumer = ShareConsumer({**servers, **explicit})
         consumer.subscribe(["jobs"])
-        consumer.poll(0.5)  # it joins, at the end of the topic
+        Client(broker).joined(consumer)  # at the end of the topic
         producer = Producer(servers)
         for number in range(3):
             producer.produce("jobs", str(number), partition=0)
         assert producer.flush(10) == 0
         verdicts = [AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT]
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while verdicts:
             assert time.monotonic() < until
             for message in consumer.poll(0.1):
@@ -192,7 +193,7 @@ def test_kafka_dump_log_reads_the_journal_of_share_groups(
     printed = tool(*dump, "--share-group-state-decoder")
     assert "isvalid: false" not in printed
     records = re.findall(r"key: (\{.*\}) payload: (\{.*\})", printed)
-    assert {json.loads(key)["data"]["groupId"] for key, _ in records} == {"work"}
+    assert {json.loads(key)["data"]["groupId"] for key, _ in records} == {GROUP}
     state: dict[int, tuple[int, int]] = {}
     for _, value in records:
         for batch in json.loads(value)["data"]["stateBatches"]:

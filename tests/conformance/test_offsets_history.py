@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer
 import headrace
 
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 def told(broker: headrace.Broker) -> list[dict[str, Any]]:

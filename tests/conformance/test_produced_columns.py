@@ -50,12 +50,17 @@ def peer(request: pytest.FixtureRequest, has_java: None) -> Iterator[Broker]:
 def topic(peer: Broker, request: pytest.FixtureRequest) -> str:
     name = "".join(one if one.isalnum() else "-" for one in request.node.name)
     with Cluster(peer.servers) as cluster:
-        create_topic(cluster, name, PARTITIONS)
-        deadline = time.monotonic() + 60
-        while name not in describe_topics(cluster):  # Kafka answers before its metadata has it
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        create(cluster, name, PARTITIONS)
     return name
+
+
+def create(cluster: Cluster, topic: str, partitions: int, **configs: str) -> None:
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    create_topic(cluster, topic, partitions, configs=named)
+    deadline = time.monotonic() + 60
+    while topic not in describe_topics(cluster):  # Kafka answers before its metadata has it
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def read(servers: str, topic: str, count: int) -> list[Any]:
@@ -141,8 +146,8 @@ def test_lost_answers_repeat_nothing_and_reorder_nothing(peer: Broker, topic: st
 def test_what_the_broker_refuses_is_told(peer: Broker, topic: str) -> None:
     small, keyed = f"{topic}-small", f"{topic}-keyed"
     with Cluster(peer.servers) as cluster:
-        create_topic(cluster, small, 1, configs={"max.message.bytes": "2000"})
-        create_topic(cluster, keyed, 1, configs={"cleanup.policy": "compact"})
+        create(cluster, small, 1, max_message_bytes="2000")
+        create(cluster, keyed, 1, cleanup_policy="compact")
         producer = ColumnProducer(cluster)
         producer.write(small, pa.RecordBatch.from_pydict({"value": [b"x" * 100] * 100}))
         with pytest.raises(RecordTooLarge, match=f"a record for {small}-0 takes 30"):

@@ -111,4 +111,5 @@ def test_a_broker_that_is_killed_and_one_that_is_stopped(
         deliveries = close_the_books(all_)
         if mode == "explicit":
             released = [place for place in deliveries if place[1] % 10 == RELEASED]
-            assert all(len(deliveries[place]) > 1 for place in released)
+            # Their first deliveries may have been on their way to nobody.
+            assert all(deliveries[place][-1] > 1 for place in released)

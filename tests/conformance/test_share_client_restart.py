@@ -11,7 +11,7 @@ import headrace
 from brokers import BROKERS, Broker, prepared
 
 COUNT = 400
-SECONDS_MAX = 120.0
+SECONDS_MAX = 300.0
 _WORK_S = 0.005
 
 

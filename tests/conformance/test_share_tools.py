@@ -57,7 +57,7 @@ CONSOLE_RUNS = [
     f"--max-messages 2 --reject-message-on-error --value-deserializer {STRINGS}.LongDeserializer",
     "--max-messages 1 --enable-systest-events",
     "--max-messages 1 --command-property client.id=mine",
-    "--timeout-ms 3000",
+    "--timeout-ms 6000",
 ]
 AT_LAST = "--timeout-ms 500"  # ends one that is not refused
 UNUSABLE = [

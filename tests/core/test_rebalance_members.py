@@ -121,7 +121,10 @@ STEPS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(steps=st.lists(STEPS, min_size=15, max_size=60), delay_ms=st.sampled_from([0, 0, 3_000]))
 def test_any_interleaving_ends_in_one_generation(
     drive_groups: Any, steps: list[tuple[str, str, int]], delay_ms: int

@@ -13,7 +13,7 @@ from typing import Any
 from headrace.client.connection import Cluster
 
 TOPIC, PARTITIONS = "orders", 6
-WAIT_S = 30.0
+WAIT_S = 90.0
 NONE = -1  # the offset of a partition that nobody committed
 _COMMIT, _FETCH = 8, 9
 _DELETE_GROUPS, _DELETE_OFFSETS = 42, 47

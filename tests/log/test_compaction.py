@@ -280,7 +280,9 @@ _BATCHES = st.lists(
     map_bytes=st.sampled_from([400, 1 << 20]),
     delete_retention_ms=st.sampled_from([0, 150, 10_000]),
 )
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_a_reader_makes_the_same_table_of_it(
     compact: Compact,
     rounds: list[Any],

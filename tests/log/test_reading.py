@@ -25,7 +25,10 @@ FOLDER = "orders-0"
     ),
     interval=st.sampled_from([0, 200, 4096]),
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_bytes_are_those_of_read(
     append: Append, sizes: list[int], reads: list[tuple[int, int, int | None]], interval: int
 ) -> None:

@@ -145,7 +145,10 @@ def reopened(log: SegmentedLog, disk: Disk, **settings: Any) -> SegmentedLog:
     return SegmentedLog(disk, FOLDER, **settings)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     sizes=st.lists(st.integers(1, 900), min_size=1, max_size=40),
     segment_bytes=st.integers(1, 5000),

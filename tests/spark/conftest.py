@@ -54,7 +54,7 @@ class Flow:
                 partition=number % 2,
                 headers={"number": str(number)},
             )
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
 
     def set_group(self, **configs: str) -> None:
         names = {name.replace("_", "."): value for name, value in configs.items()}
@@ -91,7 +91,8 @@ class Flow:
 
     @property
     def noted(self) -> list[tuple[int, int]]:
-        return sorted(one for batch in self.seen.values() for one in batch)
+        # At once: a batch may be added meanwhile.
+        return sorted(one for batch in tuple(self.seen.values()) for one in batch)
 
     def state(self) -> tuple[SharePartition, ...]:
         return describe(self.cluster, GROUP)
@@ -111,7 +112,7 @@ class Flow:
         ]
 
     @staticmethod
-    def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    def until(condition: Callable[[], object], seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, "waited in vain"
@@ -120,7 +121,8 @@ class Flow:
 
 @pytest.fixture
 def flow(spark: SparkSession, tmp_path: Path) -> Iterator[Flow]:
-    with headrace.Broker(data_dir=tmp_path / "broker") as broker:
+    settings = {"group.share.max.record.lock.duration.ms": "3600000"}
+    with headrace.Broker(data_dir=tmp_path / "broker", settings=settings) as broker:
         made = Flow(spark, broker, tmp_path)
         yield made
         for query in spark.streams.active:

@@ -24,7 +24,7 @@ from . import halting_driver
 from .halting_driver import PARTITIONS, Case, Program
 
 DEAD_LETTERS = "dlq.all"
-WAIT_S = 280
+WAIT_S = 600
 
 
 @contextmanager

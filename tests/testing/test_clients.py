@@ -54,10 +54,9 @@ def test_kafka_python(broker: BrokerUnderTest) -> None:
                 topic, bootstrap_servers=servers, group_id="g", auto_offset_reset="earliest"
             )
         ) as consumer:
-            values: list[Any] = []
-            while not values:
-                for records in consumer.poll(100).values():
-                    values += [record.value for record in records]
+            # One poll, as kafka-python 3.0.12 forgets that it joins anew when one ends before.
+            found = consumer.poll(JOIN_S_MAX * 1000).values()
+            values = [record.value for records in found for record in records]
     assert values == [b"a"]
     assert dropped.hits == 2
 

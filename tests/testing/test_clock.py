@@ -271,7 +271,10 @@ def test_an_acquisition_lock_ends_and_the_record_goes_to_somebody_else(
 ) -> None:
     topic = broker.create_topic()
     group = headrace.ResourceType.GROUP
-    admin.incremental_alter_configs(group, "q", values={"share.auto.offset.reset": "earliest"})
+    lock = {"share.record.lock.duration.ms": "60000"}  # some of which passes while the test asks
+    admin.incremental_alter_configs(
+        group, "q", values={"share.auto.offset.reset": "earliest"} | lock
+    )
     produce(broker, topic, b"a")
     with Cluster(broker.bootstrap_servers) as driver:
         lease = Lease(driver, "q", "s")
@@ -279,9 +282,9 @@ def test_an_acquisition_lock_ends_and_the_record_goes_to_somebody_else(
         (held,) = lease.acquire(1, 10, 1_000)
         assert held.first == 0
         assert states(admin) == [ACQUIRED]
-        broker.clock.advance(seconds=29)
+        broker.clock.advance(seconds=55)
         assert states(admin) == [ACQUIRED]
-        broker.clock.advance(seconds=1)
+        broker.clock.advance(seconds=5)
         assert states(admin) == [AVAILABLE]
         with headrace.SyncShareConsumer(
             broker.bootstrap_servers, group="q", topics=[topic]

@@ -4,11 +4,12 @@ import logging
 import struct
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from headrace.client.connection import Cluster
+from headrace.client.connection import Cluster, Patience
 from headrace.client.errors import BrokerError, Unreachable
 from headrace.client.produce.producer import Limits, Producer, RecordTooLarge
 from headrace.wire.batches import BatchHeader, read_header
@@ -123,9 +124,13 @@ def test_a_gap_in_what_the_broker_has_fails_the_write(producing: Script, cluster
         producer.write("t", rows(1))
 
 
-def test_patience_ends(producing: Script, cluster: Cluster) -> None:
+def test_patience_ends(producing: Script, broker: Any) -> None:
     producing.then = NOT_LEADER
-    with pytest.raises(Unreachable, match=r"writing to t: gave up after .*NOT_LEADER"):
+    patience = Patience(total_s=3, first_s=0.01, most_s=0.05)
+    with (
+        Cluster(broker.address, patience=patience) as cluster,
+        pytest.raises(Unreachable, match=r"writing to t: gave up after .*NOT_LEADER"),
+    ):
         Producer(cluster).write("t", rows(1))
 
 

@@ -53,11 +53,13 @@ writer.foreachBatch(sink).start().awaitTermination()
 def produced(flow: Any) -> Any:
     """Sixty records, three of which are bad, in both partitions."""
     flow.set_group(errors_deadletterqueue_topic_name="dlq.t")
+    # A query that is started again is to find its locks, however long Spark takes to start.
+    flow.set_group(share_record_lock_duration_ms="600000")
     producer = Producer({"bootstrap.servers": flow.servers})
     for number in range(60):
         value = "bad" if number in BAD else f"value {number}"
         producer.produce("t", value, partition=number % 2)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     return flow
 
 

@@ -15,7 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from brokers import BROKERS, Broker, java, prepared
 from headrace.client.connection import Cluster
-from headrace.client.topics import add_partitions, create_topic, delete_records, delete_topic
+from headrace.client.topics import (
+    add_partitions,
+    create_topic,
+    delete_records,
+    delete_topic,
+    describe_topics,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -185,10 +191,16 @@ def test_what_comes_while_a_query_is_away_is_read_from_its_start(rig: Rig) -> No
     rig.stream(startingOffsets="safe_latest")
     assert rig.noted == []
     add_partitions(rig.cluster, rig.topic, 3)
-    producer = Producer({"bootstrap.servers": rig.servers})
+    until = time.monotonic() + SECONDS_MAX
+    while len(describe_topics(rig.cluster, [rig.topic])[rig.topic].partitions) < 3:
+        assert time.monotonic() < until, "Kafka's metadata does not have the new partition"
+    producer, told = Producer({"bootstrap.servers": rig.servers}), list[Any]()
     for partition in (0, 2, 2):
-        producer.produce(rig.topic, b"v", partition=partition)
+        producer.produce(
+            rig.topic, b"v", partition=partition, on_delivery=lambda error, _: told.append(error)
+        )
     assert producer.flush(SECONDS_MAX) == 0
+    assert told == [None] * 3
     rig.stream(startingOffsets="safe_latest")
     assert rig.noted == [(0, 2), (2, 0), (2, 1)]
 

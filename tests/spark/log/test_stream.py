@@ -60,7 +60,7 @@ def test_small_ranges_share_the_tasks_that_run_at_once_unless_told_otherwise(log
         producer = Producer({"bootstrap.servers": log.servers})
         for number in range(100):
             producer.produce("t", b"value", partition=number % 4)
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         log.run(rows(log, **options), note)
     assert log.spark.sparkContext.defaultParallelism == 2
     assert tasks == [2, 4]

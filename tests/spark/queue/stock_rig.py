@@ -119,7 +119,8 @@ class Stock(Shared):
 
     @property
     def noted(self) -> list[tuple[int, int]]:
-        return sorted(one for batch in self.seen.values() for one in batch)
+        # At once: a batch may be added meanwhile.
+        return sorted(one for batch in tuple(self.seen.values()) for one in batch)
 
 
 def judge(record: IncomingRecord) -> dict[str, Any]:

@@ -106,10 +106,10 @@ def test_the_same_number_has_the_same_records(reading: Reading) -> None:
 def test_locks_are_renewed_while_a_batch_runs(
     reading: Reading, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reading.set_group(share_record_lock_duration_ms="1000")
+    reading.set_group(share_record_lock_duration_ms="3000")
     reading.produce(50)
     last = reading.next(reading.reader.initialOffset())
-    time.sleep(3)
+    time.sleep(5)
     last = reading.all(last, 50 - sum(records(last).values()))
     assert reading.settled(last)
     assert "refused" not in caplog.text

@@ -80,7 +80,7 @@ def test_a_query_stopped_after_a_batch_commits_it_at_its_next_start(flow: Any) -
         done.set()
 
     query = flow.start(flow.rows(), once, processingTime="1 hour")
-    assert done.wait(20)
+    assert done.wait(120)
     flow.until(lambda: (flow.checkpoint / "commits" / "0").exists())
     query.stop()
     assert not flow.finished()
@@ -156,10 +156,10 @@ def test_a_fence_that_the_renewals_met_ends_the_next_call(
 
 
 def test_locks_are_renewed_while_a_batch_runs(flow: Any, reader: ShareReader) -> None:
-    flow.set_group(share_record_lock_duration_ms="1000")
+    flow.set_group(share_record_lock_duration_ms="3000")
     flow.produce(50)
     end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(100))
-    threading.Event().wait(2.5)
+    threading.Event().wait(5)
     held = [run for one in flow.state() for run in one.in_flight]
     assert [(run.first, run.last, run.state, run.delivery_count) for run in held] == [
         (0, 24, 1, 1)

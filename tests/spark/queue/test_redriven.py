@@ -36,7 +36,7 @@ def put(flow: Any, value: str) -> None:
     create_topic(flow.cluster, OWN, 1, exist_ok=True)
     producer = Producer({"bootstrap.servers": flow.servers})
     producer.produce(OWN, value, partition=0)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
 
 
 def topics_of(flow: Any) -> set[str]:

@@ -116,6 +116,7 @@ def clerk(world: World) -> Iterator[Consumer]:
             "client.id": "clerk",
             "group.instance.id": "desk-1",
             "enable.auto.commit": False,
+            "max.poll.interval.ms": 86_400_000,  # nobody polls it any more
         }
     )
     consumer.subscribe(["orders"])
