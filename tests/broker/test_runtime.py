@@ -277,36 +277,38 @@ def test_record_from_the_future_stops_the_start() -> None:
 def test_what_a_caller_was_told_stays_true(seed: int, fsync: bool) -> None:
     """Acceptances that were answered survive a power cut with `fsync`, a killed process without."""
     rng = random.Random(seed)
+    disk = MemoryDisk()
+    told: set[int] = set()
 
-    async def work() -> None:
-        disk = MemoryDisk()
-        told: set[int] = set()
+    async def accept(shard: Shard, first: int, last: int) -> None:
+        answer = await said(shard, Verdict.ACCEPT, first, last)
+        if not isinstance(answer, Refused):
+            told.update(range(first, last + 1))
 
-        async def accept(shard: Shard, first: int, last: int) -> None:
-            answer = await said(shard, Verdict.ACCEPT, first, last)
-            if not isinstance(answer, Refused):
-                told.update(range(first, last + 1))
+    async def life() -> None:
+        shard = shard_on(disk, fsync=fsync)
+        await joined(shard)
+        await acquired(shard, 0, 199)
+        waiting = [
+            asyncio.ensure_future(accept(shard, n, n + rng.randrange(3)))
+            for n in rng.sample(range(190), 30)
+        ]
+        await _some_turns(rng)
+        if not fsync:
+            disk.crash(keep=1.0)
+        else:
+            disk.crash(keep=lambda _, lost: lost[: rng.randrange(len(lost) + 1)])
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
-        for _ in range(3):
-            shard = shard_on(disk, fsync=fsync)
-            await joined(shard)
-            await acquired(shard, 0, 199)
-            waiting = [
-                asyncio.ensure_future(accept(shard, n, n + rng.randrange(3)))
-                for n in rng.sample(range(190), 30)
-            ]
-            await _some_turns(rng)
-            if not fsync:
-                disk.crash(keep=1.0)
-            else:
-                disk.crash(keep=lambda _, lost: lost[: rng.randrange(len(lost) + 1)])
-            for one in waiting:
-                one.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-            finished = _finished(shard_on(disk, fsync=fsync))
-            assert told <= finished, f"answered and lost: {sorted(told - finished)}"
+    async def recovered() -> set[int]:
+        return _finished(shard_on(disk, fsync=fsync))
 
-    run(work)
+    for _ in range(3):
+        asyncio.run(life())  # in its own loop: its threads are gone when the next one starts
+        finished = asyncio.run(recovered())
+        assert told <= finished, f"answered and lost: {sorted(told - finished)}"
 
 
 async def _some_turns(rng: random.Random) -> None:

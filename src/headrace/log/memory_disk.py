@@ -4,6 +4,7 @@ The disk knows how much of each file was synced. `crash` forgets or tears the re
 does; `kill` ends the process alone. Either makes every open file useless; the disk itself can then
 be used by the next process.
 Names (create, rename, remove) and truncation take effect at once, like data that `write` replaced.
+Threads may use it at once: names are looked through as they are at that moment.
 """
 
 import errno
@@ -128,7 +129,7 @@ class MemoryDisk:
     def crash(self, keep: float | Survives = 0.0) -> None:
         """Cut the power: of each file's unsynced bytes, `keep` says which part or what survives."""
         self.crashes += 1
-        for path, content in self._files.items():
+        for path, content in tuple(self._files.items()):
             unsynced = bytes(content.data[content.synced :])
             if callable(keep):
                 survived = keep(path, unsynced)
@@ -166,7 +167,7 @@ class MemoryDisk:
         durable: bool = True,  # noqa: ARG002  # names survive anything here
     ) -> None:
         self.check("rename")
-        moved = [*(path for path in self._files if path == old), *self._below(old)]
+        moved = [*([old] if old in self._files else []), *self._below(old)]
         if not moved:
             raise _fault(errno.ENOENT)
         for path in moved:
@@ -209,7 +210,7 @@ class MemoryDisk:
 
     def _below(self, folder: str) -> tuple[str, ...]:
         prefix = f"{folder}/" if folder else ""
-        return tuple(path for path in self._files if path.startswith(prefix))
+        return tuple(path for path in tuple(self._files) if path.startswith(prefix))
 
 
 def _fault(code: int) -> OSError:
