@@ -89,13 +89,19 @@ class Halt:
     def at(self, point: str, batch: int) -> None:
         """Stand still if this is the place, until told to go on or the driver is dead.
 
-        `reached` tells which process it was, and where it had Headrace from.
+        One does so, though tasks of a batch come here at once: each holds a core. `reached` tells
+        which process it was, and where it had Headrace from.
         """
-        if (point, batch) != (self.point, self.batch) or self.reached().exists():
+        if (point, batch) != (self.point, self.batch):
             return
         written = self.reached().with_suffix(f".{os.getpid()}")
         written.write_text(f"{os.getpid()} {headrace.__file__}")
-        written.replace(self.reached())
+        try:
+            self.reached().hardlink_to(written)
+        except FileExistsError:
+            return
+        finally:
+            written.unlink()
         while not self.go_on().exists() and Path(f"/proc/{self.driver}").exists():
             time.sleep(_LOOK_EVERY_S)
 
