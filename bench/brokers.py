@@ -197,7 +197,7 @@ def java(
     main_class: str, *arguments: str, options: tuple[str, ...] = (), folder: Path | None = None
 ) -> list[str]:
     """The command line of one of Kafka's programs, or of one whose classes are in `folder`."""
-    path = class_path() if folder is None else f"{folder}:{class_path()}"
+    path = class_path() if folder is None else f"{class_path()}:{folder}"
     return ["java", *options, "-cp", path, main_class, *arguments]
 
 

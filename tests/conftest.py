@@ -1,11 +1,15 @@
 """What holds for all tests."""
 
 import os
-from importlib.util import find_spec
+import shutil
+import signal
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import java_archives
 
 from headrace.core.shard_words import Outside
 from headrace.core.share_group import Timing, TopicView
@@ -38,25 +42,29 @@ def nowhere() -> Outside:
     return _Nowhere()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _quick_java() -> None:
-    """Nothing here runs for so long that thorough compilation of Java's code pays."""
-    for name in ("SPARK_SUBMIT_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS"):
-        os.environ.setdefault(name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+_scratch = pytest.StashKey[Path]()
+_archives = pytest.StashKey[subprocess.Popen[bytes]]()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Spark as installed, but for `python/lib`: its workers load the PySpark of the tests.
-
-    The zip file that they would load holds nothing compiled, which costs each new process most of
-    a second of the processor.
-    """
-    found = find_spec("pyspark")
-    if found is None or found.origin is None or "SPARK_HOME" in os.environ:
+def pytest_configure(config: pytest.Config) -> None:
+    """What Java's processes inherit; workers of xdist have it from the process that starts them."""
+    if hasattr(config, "workerinput"):
         return
-    home = tmp_path_factory.mktemp("spark")
-    for part in Path(found.origin).parent.iterdir():
-        if part.name != "python":
-            (home / part.name).symlink_to(part)
-    os.environ["SPARK_HOME"] = str(home)
+    folder = config.stash[_scratch] = Path(tempfile.mkdtemp(prefix="headrace-tests-"))
+    for name, value in java_archives.options(folder).items():
+        os.environ.setdefault(name, value)
+    home = java_archives.spark_home(folder)
+    if home is not None:
+        os.environ.setdefault("SPARK_HOME", str(home))
+    if config.getoption("numprocesses", None):  # else Java hardly starts often enough
+        config.stash[_archives] = java_archives.making(folder)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    making = config.stash.get(_archives, None)
+    if making is not None:
+        if making.poll() is None:
+            os.killpg(making.pid, signal.SIGTERM)
+        making.wait()
+    if _scratch in config.stash:
+        shutil.rmtree(config.stash[_scratch])

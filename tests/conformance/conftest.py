@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.java_archives import quick_java
 
 import headrace
 from brokers import class_path, java
@@ -57,11 +58,10 @@ def classes(has_java: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def run_java(classes: Path) -> RunJava:
     """Runs a class of Kafka's or of this folder: `run_java(class, *arguments, stdin="")`."""
-    options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
     def run(name: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            java(name, *arguments, options=options, folder=classes),
+            java(name, *arguments, options=quick_java(), folder=classes),
             input=stdin, capture_output=True, text=True, timeout=_SECONDS_MAX, check=False,
         )  # fmt: skip
 

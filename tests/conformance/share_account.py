@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from tests.java_archives import quick_java
 
 from brokers import java
 from headrace.client.connection import Cluster
@@ -38,7 +39,6 @@ GROUP, TOPIC = "crew", "records"
 BATCH = 5  # records in each batch that is produced
 SECONDS_MAX = 120
 _WORKER = Path(__file__).with_name("share_worker.py")
-_QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
 _SETTINGS = {
     "group.share.min.heartbeat.interval.ms": "100",
     "group.share.heartbeat.interval.ms": "200",
@@ -140,7 +140,9 @@ class Crew:
     def hire(self, kind: str, *orders: str) -> Worker:
         arguments = (self.server.bootstrap, GROUP, TOPIC, self._mode)
         command = (
-            java("ShareWorker", *arguments, options=_QUICK_JVM, folder=self._classes)
+            java(
+                "ShareWorker", *arguments, options=(*quick_java(), "-Xmx128m"), folder=self._classes
+            )
             if kind == "java"
             else [sys.executable, str(_WORKER), *arguments]
         )

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar, TypeVar
 
+from tests.java_archives import quick_java
+
 from brokers import Broker, Headrace, Kafka, java, prepared
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, check
@@ -26,7 +28,6 @@ from headrace.client.groups import describe_groups
 T = TypeVar("T")
 
 _PROGRAM = Path(__file__).with_name("GroupTools.java")
-_QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 _SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "log.retention.ms": "-1",  # the records are as old as the stories want them
@@ -68,7 +69,7 @@ class Side:
 
     def __init__(self, broker: Broker) -> None:
         self.port = broker.port
-        command = java(str(_PROGRAM), broker.servers, options=_QUICK_JVM)
+        command = java(str(_PROGRAM), broker.servers, options=(*quick_java(), "-Xmx256m"))
         self._log = (broker.folder / "tools.txt").open("w+")
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True

@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from tests.java_archives import quick_java
 
 import headrace
 from brokers import java
@@ -66,8 +67,7 @@ def readers_of(servers: str, request: pytest.FixtureRequest) -> Iterator[Callabl
         def find(name: str) -> Readers:
             if name not in known:
                 folder: Path = request.getfixturevalue("classes")
-                options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-                command = java("PolicyReader", servers, options=options, folder=folder)
+                command = java("PolicyReader", servers, options=quick_java(), folder=folder)
                 known[name] = stack.enter_context(java_readers(command))
             return known[name]
 

@@ -34,7 +34,7 @@ from .share_crew import (
     ShareMember,
 )
 
-KILLS, KILLS_TO_FIND_A_BUG = 14, 15
+KILLS, KILLS_TO_FIND_A_BUG = 14, 7
 DEAD = "dead"
 GATES = ["", "acquired", "release", "", "reject", "renew", "accept"]
 MEMBERS = {COPIED: 2, PLAIN: 2}

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from tests.java_archives import quick_java
 
 from brokers import BROKERS, Broker, java, prepared
 from headrace.client.connection import Cluster
@@ -89,7 +90,7 @@ class Rig:
         """What kafka-consumer-groups tells of each partition: its offset, the end, the lag."""
         asked = ("--bootstrap-server", self.servers, "--describe", "--group", self.group)
         told = subprocess.run(
-            java(_GROUP_TOOL, *asked, options=("-XX:TieredStopAtLevel=1", "-Xmx128m")),
+            java(_GROUP_TOOL, *asked, options=(*quick_java(), "-Xmx128m")),
             capture_output=True,
             text=True,
             timeout=SECONDS_MAX,
