@@ -17,14 +17,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # Nothing here runs for so long that thorough compilation of Java's code pays.
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _OPTIONS = {"spark": "SPARK_SUBMIT_OPTS", "kafka": "KAFKA_JVM_PERFORMANCE_OPTS"}
 
 
 def options(folder: Path) -> dict[str, str]:
     """The environment of Spark's and Kafka's processes, for archives in `folder`."""
     return {
-        variable: f"{_QUICK} -XX:SharedArchiveFile={_archive(folder, name)} -Xlog:disable"
+        variable: f"{QUICK} -XX:SharedArchiveFile={_archive(folder, name)} -Xlog:disable"
         for name, variable in _OPTIONS.items()
     }
 
@@ -73,7 +73,7 @@ def _make(folder: Path, name: str, use: Callable[[], None]) -> None:
     """Have what `use` starts, and ends, write an archive at its end."""
     archive = _archive(folder, name)
     made = archive.with_suffix(".made")
-    os.environ[_OPTIONS[name]] = f"{_QUICK} -XX:ArchiveClassesAtExit={made}"
+    os.environ[_OPTIONS[name]] = f"{QUICK} -XX:ArchiveClassesAtExit={made}"
     use()
     made.rename(archive)
 

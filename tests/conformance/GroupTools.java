@@ -1,5 +1,5 @@
 // Apache Kafka's own command-line programs, many in one JVM, and members of groups for them to look at.
-// Run by side_by_side.py:  java -cp "<Kafka's jars>/*" GroupTools.java <bootstrap servers>
+// Run by side_by_side.py.  GroupTools <bootstrap servers>
 // Each line of the standard input is one order in JSON, each line of the standard output its answer.
 
 import com.fasterxml.jackson.databind.JsonNode;

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.java_archives import quick_java
+from tests.java_archives import QUICK, quick_java
 
 import headrace
 from brokers import class_path, java
@@ -40,9 +40,9 @@ def has_java() -> None:
 
 
 @pytest.fixture(scope="module")
-def sides(has_java: None) -> Iterator[Sides]:
+def sides(classes: Path) -> Iterator[Sides]:
     """Apache Kafka and Headrace, with nothing in them yet, for the tests of a module."""
-    with side_by_side() as both:
+    with side_by_side(classes) as both:
         yield both
 
 
@@ -51,7 +51,8 @@ def classes(has_java: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the Java programs of this folder are, compiled."""
     folder = tmp_path_factory.mktemp("classes")
     sources = [str(one) for one in Path(__file__).parent.glob("*.java")]
-    subprocess.run(["javac", "-cp", class_path(), "-d", str(folder), *sources], check=True)
+    quick = [f"-J{one}" for one in QUICK.split()]
+    subprocess.run(["javac", *quick, "-cp", class_path(), "-d", str(folder), *sources], check=True)
     return folder
 
 

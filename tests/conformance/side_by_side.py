@@ -27,7 +27,6 @@ from headrace.client.groups import describe_groups
 
 T = TypeVar("T")
 
-_PROGRAM = Path(__file__).with_name("GroupTools.java")
 _SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "log.retention.ms": "-1",  # the records are as old as the stories want them
@@ -67,9 +66,10 @@ class Intended:
 class Side:
     """One broker with the JVM that looks at it."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, classes: Path) -> None:
         self.port = broker.port
-        command = java(str(_PROGRAM), broker.servers, options=(*quick_java(), "-Xmx256m"))
+        options = (*quick_java(), "-Xmx256m")
+        command = java("GroupTools", broker.servers, options=options, folder=classes)
         self._log = (broker.folder / "tools.txt").open("w+")
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
@@ -229,12 +229,15 @@ def printed_the_same(
 
 
 @contextlib.contextmanager
-def side_by_side() -> Iterator[Sides]:
-    """Both brokers on folders of their own, launched together; removed at the end."""
+def side_by_side(classes: Path) -> Iterator[Sides]:
+    """Both brokers on folders of their own, launched together; removed at the end.
+
+    `classes` is where the compiled programs of this folder are.
+    """
     with contextlib.ExitStack() as stack:
         brokers = [stack.enter_context(prepared(kind)) for kind in (Kafka, Headrace)]
         kafka, headrace = (
-            stack.enter_context(contextlib.closing(Side(broker))) for broker in brokers
+            stack.enter_context(contextlib.closing(Side(broker, classes))) for broker in brokers
         )
 
         def launch(broker: Broker) -> None:

