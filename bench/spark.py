@@ -29,6 +29,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -61,7 +62,7 @@ class Work:
     triggers: int
 
 
-QUICK = Work(rounds=1, records=400_000, batches=2, triggers=8)
+QUICK = Work(rounds=1, records=300_000, batches=2, triggers=6)
 FULL = Work(rounds=5, records=2_000_000, batches=4, triggers=40)
 
 
@@ -70,11 +71,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one small round, under a minute")
     quick = parser.parse_args().quick
     work = QUICK if quick else FULL
-    with running(Headrace) as broker:
-        _fill(broker, "rows", work.records)
-        _fill(broker, "json", work.records, _objects())
-        _fill(broker, "few", _SMALL * (work.triggers + 1))
+    with running(Headrace) as broker, ThreadPoolExecutor() as pool:
+        filled = [
+            pool.submit(_fill, broker, "rows", work.records),
+            pool.submit(_fill, broker, "json", work.records, _objects()),
+            pool.submit(_fill, broker, "few", _SMALL * (work.triggers + 1)),
+        ]
         with Reader(broker) as reader:
+            for one in filled:
+                one.result()
             told = _compared(reader, work)
             if not quick:
                 _fill(broker, "sustained", _SUSTAINED)
