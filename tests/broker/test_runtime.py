@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from headrace.broker.runtime import JournalDamaged, ShardRuntime, StorageFault
+from headrace.broker.replay import JournalDamaged
+from headrace.broker.runtime import ShardRuntime, StorageFault
 from headrace.core.errors import Refused
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard

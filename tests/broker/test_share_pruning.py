@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from headrace.broker.partitions import Partition
-from headrace.broker.runtime import JournalDamaged
+from headrace.broker.replay import JournalDamaged
 from headrace.broker.shares import STATE_TOPIC
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused

@@ -17,7 +17,8 @@ from uuid import UUID, uuid4
 from headrace.broker.background import Background
 from headrace.broker.config import Config, ConfigError
 from headrace.broker.dispatch import Dispatcher
-from headrace.broker.runtime import JournalDamaged, StorageFault
+from headrace.broker.replay import JournalDamaged
+from headrace.broker.runtime import StorageFault
 from headrace.broker.server import Server
 from headrace.broker.services import FolderLock, Services, StartError, open_services
 from headrace.log.api import Clock, CorruptLog

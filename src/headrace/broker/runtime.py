@@ -15,18 +15,16 @@ from typing import Any, Generic, TypeVar
 
 from headrace.broker.background import in_background
 from headrace.broker.listeners import Listeners
+from headrace.broker.replay import replay
 from headrace.broker.tuning import collector_paused
 from headrace.core.errors import Refused
 from headrace.core.machine import Entry, Journal, Machine, applier, placer
 from headrace.core.types import MonoMs, after, elapsed_ms
 from headrace.log.api import Clock, JournalLog
 from headrace.wire import batches
-from headrace.wire.primitives import Buffer, Malformed
 
 log = logging.getLogger(__name__)
 
-_READ_BYTES = 1 << 20
-_PROGRESS_MS = 1_000
 _PAUSE_MS_MIN = 100  # before the second attempt to go on after a fault; the first is made at once
 _PAUSE_MS_MAX = 5_000
 _TO_TELL_MAX = 10_000  # kept while a fault lasts; what they tell is found again at the next start
@@ -37,10 +35,6 @@ EventT = TypeVar("EventT")
 
 class StorageFault(Exception):
     """The journal could not be written; the command may or may not have taken effect."""
-
-
-class JournalDamaged(Exception):
-    """A journal holds a record that this version cannot replay; starting would lose state."""
 
 
 # Told the reply, or the Refused, or a StorageFault; must not raise.
@@ -121,22 +115,9 @@ class ShardRuntime(Generic[CommandT, EventT]):
         if self._fsync:
             self._log.sync()  # what is replayed is promised from now on
         machine, codec = self._build()
-        offset, started = self._log.start_offset, self._clock.mono()
-        told, replayed = started, 0
         with collector_paused():
-            while offset < self._log.end_offset:
-                piece = self._log.read(offset, _READ_BYTES)
-                replayed += self._replay(piece.data, machine, codec)
-                offset = piece.headers[-1].last_offset + 1
-                if elapsed_ms(told, self._clock.mono()) >= _PROGRESS_MS:
-                    told = self._clock.mono()
-                    log.info(
-                        "%s: replayed %d of %d records", self.name, offset, self._log.end_offset
-                    )
+            replay(self._log, machine, codec, self._clock, self.name)
         self._begin(machine, codec)
-        if replayed:
-            took = elapsed_ms(started, self._clock.mono())
-            log.info("%s: recovered from %d records in %d ms", self.name, replayed, took)
 
     def start(self) -> None:
         """Begin to keep time, on the running event loop, and run the recovery command."""
@@ -339,22 +320,6 @@ class ShardRuntime(Generic[CommandT, EventT]):
             self.tell(command)
         self._arm()
         return True
-
-    def _replay(
-        self, data: Buffer, machine: Machine[CommandT, EventT], codec: Journal[EventT]
-    ) -> int:
-        """Apply what record batches stand for; returns the number of their records."""
-        count, apply, placed, events = 0, applier(machine), placer(codec), codec.events
-        for offset, key, value in batches.entries(data):
-            try:
-                apply(events(key, value))
-            except Malformed as error:
-                raise JournalDamaged(
-                    f"{self.name}: record {offset} cannot be replayed: {error}"
-                ) from error
-            placed(offset, key, value)
-            count += 1
-        return count
 
     def _arm(self) -> None:
         deadline = self.machine.next_deadline()

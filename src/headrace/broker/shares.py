@@ -15,7 +15,8 @@ from headrace.broker.archived_log import ArchivedLog
 from headrace.broker.config import Config
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.partitions import Partition
-from headrace.broker.runtime import JournalDamaged, ShardRuntime, StorageFault
+from headrace.broker.replay import JournalDamaged
+from headrace.broker.runtime import ShardRuntime, StorageFault
 from headrace.broker.shards import PartitionJournal, all_durable, journals, shard_index
 from headrace.broker.share_log import ShareLog
 from headrace.broker.share_meters import ShareMeters

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, ClassVar
 from uuid import UUID
 
-from headrace.broker.runtime import JournalDamaged
+from headrace.broker.replay import JournalDamaged
 from headrace.core.catalog import CreateTopic, Resource, SetConfigs
 from headrace.log.api import CorruptLog
 from headrace.sim.auditor import Auditor

@@ -1,0 +1,59 @@
+"""A machine out of its journal: what was decided before is applied again, and nothing decided."""
+
+import logging
+from typing import Any, TypeVar
+
+from headrace.core.machine import Journal, Machine, applier, placer
+from headrace.core.types import elapsed_ms
+from headrace.log.api import Clock, JournalLog
+from headrace.wire import batches
+from headrace.wire.primitives import Buffer, Malformed
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 20
+_PROGRESS_MS = 1_000
+
+EventT = TypeVar("EventT")
+
+
+class JournalDamaged(Exception):
+    """A journal holds a record that this version cannot replay; starting would lose state."""
+
+
+def replay(
+    journal: JournalLog,
+    machine: Machine[Any, EventT],
+    codec: Journal[EventT],
+    clock: Clock,
+    name: str,
+) -> None:
+    """Apply all that the journal tells to a machine and a codec that are empty.
+
+    Raises: JournalDamaged for a record that is not known; OSError.
+    """
+    offset, started = journal.start_offset, clock.mono()
+    told, replayed = started, 0
+    while offset < journal.end_offset:
+        piece = journal.read(offset, _READ_BYTES)
+        replayed += _apply(piece.data, machine, codec, name)
+        offset = piece.headers[-1].last_offset + 1
+        if elapsed_ms(told, clock.mono()) >= _PROGRESS_MS:
+            told = clock.mono()
+            log.info("%s: replayed %d of %d records", name, offset, journal.end_offset)
+    if replayed:
+        took = elapsed_ms(started, clock.mono())
+        log.info("%s: recovered from %d records in %d ms", name, replayed, took)
+
+
+def _apply(data: Buffer, machine: Machine[Any, EventT], codec: Journal[EventT], name: str) -> int:
+    """Apply what record batches stand for; returns the number of their records."""
+    count, apply, placed, events = 0, applier(machine), placer(codec), codec.events
+    for offset, key, value in batches.entries(data):
+        try:
+            apply(events(key, value))
+        except Malformed as error:
+            raise JournalDamaged(f"{name}: record {offset} cannot be replayed: {error}") from error
+        placed(offset, key, value)
+        count += 1
+    return count
