@@ -19,6 +19,7 @@ from headrace.core.runs import State
 from headrace.core.shard_words import On
 from headrace.core.share_group import Heartbeat
 from headrace.core.share_words import Acknowledge, Acknowledged, Acquire, ShareKey, Verdict
+from headrace.core.spans import Spans
 from headrace.core.types import MemberId, Span
 from headrace.wire import batches
 
@@ -167,7 +168,7 @@ def test_spso_waits_for_a_topic_that_cannot_be_written_and_nobody_else_does(
         taken = await services.shares.ask(
             GROUP, On(queue, Acquire(MEMBER, [Span(10, 19)], 10, 10, exact=True))
         )
-        assert [event.spans for event in taken] == [[(10, 18)]]  # one of the window waits
+        assert [event.spans for event in taken] == [Spans.of((10, 18))]  # one of the window waits
         partition = services.shares.machine(GROUP).partitions[queue]
         assert (partition.start, letters(services)) == (0, [])
         mended.set()

@@ -17,6 +17,7 @@ from headrace.core.runs import State
 from headrace.core.settling import LIMIT_REACHED
 from headrace.core.shard_words import Event, Forgotten, Restarted
 from headrace.core.share_words import NO_RECORD, Acquired, Ended, Hold, Settled, ShareKey
+from headrace.core.spans import Spans
 from headrace.core.types import MemberId, MonoMs, Span, WallMs
 from headrace.wire.leases import Disposition, Verdict
 
@@ -222,7 +223,7 @@ M = MemberId("m")
 
 def lock(first: int, last: int, since: int | None = 1, key: ShareKey = KEY) -> Acquired:
     wall = None if since is None else WallMs(since)
-    return Acquired(key, [(first, last)], 1, M, MonoMs(9), since=wall)
+    return Acquired(key, Spans.of((first, last)), 1, M, MonoMs(9), since=wall)
 
 
 def settled(state: State, ended: Ended, reason: str | None = None, last: int = 2) -> Settled:

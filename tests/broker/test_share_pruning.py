@@ -73,7 +73,7 @@ class Broker(Inside):
             first = self.share(key).next_fetch_offset()
             wanted = Acquire(MEMBER, [Span(first, first + 1)], 2, 2000, exact=True)
             (taken, *_) = await self.ask(key.group, On(key, wanted))
-            offsets = Span(*taken.spans[0])
+            offsets = Span(*next(iter(taken.spans)))
             for offset, verdict in zip(offsets, (Verdict.ACCEPT, Verdict.REJECT), strict=False):
                 said = Acknowledged(Span(offset, offset), [verdict], None)
                 await self.ask(key.group, On(key, Acknowledge(MEMBER, [said])))

@@ -13,6 +13,7 @@ from headrace.core.browsing import LOOK_RUNS, Budget, page
 from headrace.core.runs import State
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Acquired, Replayed, ShareKey
+from headrace.core.spans import Spans
 from headrace.core.types import MemberId, MonoMs
 
 KEY = ShareKey("group", UUID(int=7), 0)
@@ -48,7 +49,7 @@ def test_the_in_flight_example_of_the_seed() -> None:
         (7, 8, State.AVAILABLE, 0, None),
     )
     for offset in (2, 4):
-        share.apply(Acquired(KEY, [(offset, offset)], 1, MemberId("m"), MonoMs(9)))
+        share.apply(Acquired(KEY, Spans.of((offset, offset)), 1, MemberId("m"), MonoMs(9)))
     assert told(share, 0, sized(100)) == (
         [
             (2, 2, State.ACQUIRED, 1),

@@ -11,6 +11,7 @@ from headrace.core.run_chunks import CHUNK_RUNS, Chunk, split
 from headrace.core.runs import State
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Acquired, Event, Settled, ShareKey
+from headrace.core.spans import Spans
 from headrace.core.types import MemberId, MonoMs, Span
 
 KEY = ShareKey("group", UUID(int=1), 0)
@@ -32,7 +33,7 @@ SETTLED = st.builds(
 TAKEN = st.builds(
     lambda starts, deliveries: Acquired(
         KEY,
-        [(first, first) for first in sorted(starts)],
+        Spans.of(*((first, first) for first in sorted(starts))),
         deliveries,
         MemberId("bob"),
         MonoMs(2000),
@@ -45,7 +46,7 @@ TAKEN = st.builds(
 
 def acquired() -> SharePartition:
     share = SharePartition(KEY, 0)
-    share.apply(Acquired(KEY, [(0, END - 1)], 1, MemberId("ann"), MonoMs(1000)))
+    share.apply(Acquired(KEY, Spans.of((0, END - 1)), 1, MemberId("ann"), MonoMs(1000)))
     return share
 
 
@@ -72,7 +73,7 @@ def test_an_acquisition_of_many_ranges_is_one_of_each(events: list[Event]) -> No
     for event in events:
         if isinstance(event, Acquired):
             for bounds in event.spans:
-                one_by_one.apply(event._replace(spans=[bounds]))
+                one_by_one.apply(event._replace(spans=Spans.of(bounds)))
         else:
             one_by_one.apply(event)
     assert told(at_once) == told(one_by_one)

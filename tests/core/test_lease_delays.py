@@ -111,7 +111,7 @@ def test_redelivery_that_shrinks_goes_on_where_it_was(broker: LeaseRig) -> None:
         broker.elapse(LOCK_MS)
     lot = taken[0].lot
     assert lot is not None
-    span = Span(*taken[0].spans[0])
+    span = Span(*next(iter(taken[0].spans)))
     broker.shard.apply(Delayed(P0, span, MonoMs(10**9)))
     withheld = partition.runs.at(span.first)
     assert withheld is not None

@@ -41,6 +41,10 @@ def after(share: SharePartition, command: Command, policy: Policy) -> list[Acqui
     return [event for event in events if isinstance(event, Acquired)]
 
 
+def firsts(share: SharePartition, offset: int, records: int) -> list[int]:
+    return [first for _, spans in share.enough(offset, records) for first in spans.firsts]
+
+
 @given(st.integers(0, 60), SETTLED, st.integers(1, 70), st.integers(1, 90))
 def test_it_reaches_as_far_as_an_acquisition_of_so_many(
     in_flight: int, settled: list[tuple[int, Verdict]], records: int, window: int
@@ -53,7 +57,7 @@ def test_it_reaches_as_far_as_an_acquisition_of_so_many(
         after(share, Acknowledge(A, [Acknowledged(Span(offset, offset), [verdict])]), policy)
     looked = reach(share, records, window)
     taken = after(share, Acquire(B, [Span(0, BEYOND)], records, window, exact=True), policy)
-    expected = Span(taken[0].spans[0][0], taken[-1].spans[-1][1]) if taken else None
+    expected = Span(taken[0].spans.firsts[0], taken[-1].spans.last) if taken else None
     assert looked == expected
 
 
@@ -63,12 +67,12 @@ def test_what_was_looked_up_is_not_told_once_it_changed() -> None:
     after(share, Acquire(A, [Span(0, 39)], 40, BEYOND, exact=True), policy)
     said = [Acknowledged(Span(offset, offset), [Verdict.RELEASE]) for offset in holes]
     after(share, Acknowledge(A, said), policy)
-    assert [first for first, _, _ in share.enough(0, 5)] == [0, 2, 4, 6, 8]
+    assert firsts(share, 0, 5) == [0, 2, 4, 6, 8]
     taken = after(share, Acquire(B, [Span(0, 39)], 5, BEYOND, exact=True), policy)
     assert [first for event in taken for first, _ in event.spans] == [0, 2, 4, 6, 8]
-    assert [first for first, _, _ in share.enough(0, 5)] == [10, 12, 14, 16, 18]
-    assert [first for first, _, _ in share.enough(11, 5)] == [12, 14, 16, 18, 20]
-    assert [first for first, _, _ in share.enough(0, 2)] == [10, 12]
+    assert firsts(share, 0, 5) == [10, 12, 14, 16, 18]
+    assert firsts(share, 11, 5) == [12, 14, 16, 18, 20]
+    assert firsts(share, 0, 2) == [10, 12]
 
 
 def test_more_runs_than_are_kept_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,4 +83,4 @@ def test_more_runs_than_are_kept_are_told_too(monkeypatch: pytest.MonkeyPatch) -
     said = [Acknowledged(Span(offset, offset), [Verdict.RELEASE]) for offset in holes]
     after(share, Acknowledge(A, said), policy)
     for _ in range(2):
-        assert [first for first, _, _ in share.enough(0, 40)] == [*holes]
+        assert firsts(share, 0, 40) == [*holes]

@@ -13,6 +13,7 @@ from headrace.core.runs import State
 from headrace.core.settling import Settling
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Acquire, Acquired, Ended, Policy, ShareKey, Verdict
+from headrace.core.spans import Spans
 from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
 
 MEMBER = MemberId("member")
@@ -117,10 +118,10 @@ def test_ranges_that_are_alike_are_acquired_together(drive: Callable[..., Any]) 
         share.say(Verdict.RELEASE, at, at)
     events = [(one.spans, one.deliveries, one.lot) for one in share.run(asked)]
     assert events == [
-        ([(0, 0), (2, 2), (4, 4), (6, 6)], 2, None),
-        ([(8, 8)], 3, Span(8, 8)),
-        ([(10, 10)], 3, Span(10, 10)),
-        ([(12, 12), (14, 14), (16, 16), (18, 18)], 2, None),
+        (Spans.of((0, 0), (2, 2), (4, 4), (6, 6)), 2, None),
+        (Spans.of((8, 8)), 3, Span(8, 8)),
+        (Spans.of((10, 10)), 3, Span(10, 10)),
+        (Spans.of((12, 12), (14, 14), (16, 16), (18, 18)), 2, None),
     ]
 
 

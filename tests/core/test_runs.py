@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.core import run_chunks
 from headrace.core.runs import Piece, Runs, State, Status
+from headrace.core.spans import one_by_one
 from headrace.core.types import MemberId, MonoMs, Span
 
 OFFSETS = 60
@@ -77,7 +78,8 @@ class Both:
             inside = self.start <= offset < len(self.cells)
             assert (kind(status) if status else None) == (self.cells[offset] if inside else None)
         for offset in (0, self.start, self.start + 7, self.start):
-            found = [seen(piece) for piece in runs.available(offset)]
+            assert not list(runs.available(offset, 0)), "and what there is stays known"
+            found = [seen(piece) for piece in one_by_one(runs.available(offset))]
             assert found == [
                 (max(first, offset), last, what)
                 for first, last, what in everything

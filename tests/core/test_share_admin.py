@@ -20,6 +20,7 @@ from headrace.core.shard_words import (
 )
 from headrace.core.share_group import Heartbeat, Timing, TopicView
 from headrace.core.share_words import Acquire, ShareKey
+from headrace.core.spans import Spans
 from headrace.core.types import MemberId, Span
 
 from .share_shard_rig import ShardRig
@@ -104,7 +105,7 @@ def test_locks_and_counts_are_gone_at_once(broker: Broker) -> None:
     (anew,) = broker.ask(
         On(place(), Acquire(MemberId("other"), [Span(10, 19)], 10, 100, exact=True))
     )
-    assert (anew.spans, anew.deliveries) == ([(15, 19)], 1)
+    assert (anew.spans, anew.deliveries) == (Spans.of((15, 19)), 1)
 
 
 def test_a_driver_that_calls_keeps_its_group(broker: Broker) -> None:

@@ -19,6 +19,7 @@ from headrace.core.share_words import (
     Started,
     Verdict,
 )
+from headrace.core.spans import Spans
 from headrace.core.types import MemberId, MonoMs, Span
 
 from .share_shard_rig import ShardRig
@@ -39,7 +40,13 @@ class Storm(ShardRig):
         self._take([Started(KEY, 0, 0)])
         holders = (ANN, BOB)
         locked: list[Any] = [
-            Acquired(KEY, [(at, at + RECORDS_A_RUN - 1)], 1, holders[at // 5 % 2], MonoMs(LOCK_MS))
+            Acquired(
+                KEY,
+                Spans.of((at, at + RECORDS_A_RUN - 1)),
+                1,
+                holders[at // 5 % 2],
+                MonoMs(LOCK_MS),
+            )
             for at in range(0, RECORDS, RECORDS_A_RUN)
         ]
         self.shard.apply_all(locked)
@@ -108,7 +115,7 @@ def test_locks_that_end_one_by_one_cost_what_they_are() -> None:
     storm.shard.apply_all([Settled(KEY, Span(0, RECORDS - 1), State.AVAILABLE, 1)])
     locks = 20_000
     storm.shard.apply_all(
-        [Acquired(KEY, [(at, at)], 2, ANN, MonoMs(LOCK_MS + at)) for at in range(locks)]
+        [Acquired(KEY, Spans.of((at, at)), 2, ANN, MonoMs(LOCK_MS + at)) for at in range(locks)]
     )
     for at in range(0, locks, locks // 4):
         storm.mono = LOCK_MS + at - 1
@@ -127,7 +134,7 @@ def test_locks_that_were_short_leave_nothing_behind() -> None:
     storm.shard.apply_all([Settled(KEY, Span(0, first - 1), State.AVAILABLE, 1)])
     for at in range(10_000):
         until = MonoMs(LOCK_MS + 1 + at)
-        storm.shard.apply(Acquired(KEY, [(0, 0)], 2, BOB, until))
+        storm.shard.apply(Acquired(KEY, Spans.of((0, 0)), 2, BOB, until))
         storm.shard.apply(Settled(KEY, Span(0, 0), State.AVAILABLE, 2))
     assert len(storm.shard._due) < 10
     assert storm.shard.next_deadline() == LOCK_MS

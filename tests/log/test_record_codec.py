@@ -10,6 +10,7 @@ from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Outside
 from headrace.core.share_words import Acquired, Settled, ShareKey, Started
+from headrace.core.spans import Spans
 from headrace.core.types import MemberId, MonoMs, Span, WallMs
 from headrace.log.record_codec import ShareJournal, read_share_record
 from headrace.wire.primitives import Malformed
@@ -42,7 +43,7 @@ def test_every_verdict_is_told_also_by_the_write_that_makes_a_snapshot(nowhere: 
     process = Process(nowhere, updates_per_snapshot=2)
     records = process.write(Started(KEY, 0, 0))
     for number in range(7):
-        taken = Acquired(KEY, [(number, number)], 1, MemberId("m"), MonoMs(9))
+        taken = Acquired(KEY, Spans.of((number, number)), 1, MemberId("m"), MonoMs(9))
         records += process.write(taken, settled(number, number))
     decoded = [read_share_record(*record) for record in records]
     told = [batch.span.first for one in decoded if one is not None for batch in one.batches]
@@ -54,7 +55,7 @@ def test_every_verdict_is_told_also_by_the_write_that_makes_a_snapshot(nowhere: 
 def test_acquisitions_are_not_written(nowhere: Outside) -> None:
     process = Process(nowhere)
     process.write(Started(KEY, 0, 0))
-    assert process.write(Acquired(KEY, [(0, 9)], 1, MemberId("m"), MonoMs(9))) == []
+    assert process.write(Acquired(KEY, Spans.of((0, 9)), 1, MemberId("m"), MonoMs(9))) == []
 
 
 def test_update_without_its_snapshot_stops_the_load(nowhere: Outside) -> None:

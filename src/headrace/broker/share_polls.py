@@ -8,6 +8,7 @@ can be acquired (`core.reach`), and what was read is then asked for.
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 from headrace.broker.errors import Code, error_code
@@ -194,17 +195,16 @@ class SharePoll:
             isolate=True,
         )
         events = self._decide(On(key, command), found)
-        acquired = [
-            (first, last, event.deliveries)
-            for event in events
-            if isinstance(event, Acquired)
-            for first, last in event.spans
-        ]
-        if not acquired:
+        taken = [event for event in events if isinstance(event, Acquired)]
+        if not taken:
             return
+        acquired: list[Acquisition] = []
+        for event in taken:
+            lasts = [end - 1 for end in event.spans.ends]
+            acquired += zip(event.spans.firsts, lasts, repeat(event.deliveries), strict=False)
         found.records = _trimmed(piece, acquired[0][0], acquired[-1][1])
         partition.traffic.fetched_bytes += len(found.records)
-        found.count = sum([last - first + 1 for first, last, _ in acquired])
+        found.count = sum([event.records for event in taken])
         found.acquired = acquired if exact else _cut(acquired, spans, self._asking.batch_size)
 
     def _decide(self, command: On, found: _Found) -> Sequence[Any]:

@@ -47,25 +47,37 @@ class Laying:
 
     def replayed(self, event: Replayed) -> None:
         """What the journal says of many spans."""
+        kind: tuple[object, ...] | None = None
         for first, last, state, deliveries, reason, hold in event.ranges:
-            holder = None if reason is None else _holder(hold)
-            self._add(first, last, self._plain((state, deliveries, reason, holder)))
+            if kind != (state, deliveries, reason, hold):  # most are as the one before
+                kind = state, deliveries, reason, hold
+                holder = None if reason is None else _holder(hold)
+                status = self._plain((state, deliveries, reason, holder))
+                untouched: Status | None = None
+            if first < self._end:
+                self._add(first, last, status)
+                kind = None  # statuses may have been laid, and be others from now on
+                continue
+            if first > self._end:
+                untouched = untouched or self._plain(_UNTOUCHED)
+                self._pieces.append((self._end, first - 1, untouched))
+            self._pieces.append((first, last, status))
+            self._last, self._end = last, last + 1
 
     def acquired(self, event: Acquired) -> None:
         """A holder has the spans, which were of one status."""
         spans, made_of = event.spans, event[2:]
-        if spans[0][0] <= self._last:
+        together = len(spans) > 1 and spans.last < self._end
+        if together or spans.firsts[0] <= self._last:
             self.done()
         if made_of != self._made_of or event.stored is None:
             self._made_of = made_of
             self._made = self._lock(event)
-        made, last = self._made, spans[-1][1]
-        if last < self._end:
-            self._pieces += [(first, stop, made) for first, stop in spans]
-            self._last = last
+        if together:
+            self._runs.lay_alike(spans, self._made)
         else:
-            for first, stop in spans:
-                self._add(first, stop, made)
+            for first, last in spans:
+                self._add(first, last, self._made)
 
     def delayed(self, event: Delayed) -> None:
         """Records of one status, which nobody holds, are withheld, or are no longer."""
@@ -82,7 +94,7 @@ class Laying:
     def _lock(self, event: Acquired) -> Status:
         stored, since = event.stored, event.since
         if stored is None:
-            was = self._was(event.spans[0][0])
+            was = self._was(event.spans.firsts[0])
             stored = was.deliveries if was is not None else 0
             if was is not None and was.state is State.ACQUIRED:
                 stored, since = was.stored, was.since if since is None else since

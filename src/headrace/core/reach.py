@@ -9,16 +9,12 @@ def reach(partition: SharePartition, records_max: int, window: int) -> Span | No
 
     Beyond SPEO there are as many as the window has room for. None when there is nothing to acquire.
     """
-    first: int | None = None
-    last, left = 0, records_max
-    for begin, stop, _ in partition.enough(partition.start, records_max):
-        if first is None:
-            first = begin
-        left -= stop - begin + 1
-        if left <= 0:
-            return Span(first, stop + left)
-        last = stop
+    found = partition.enough(partition.start, records_max)
+    left = records_max - sum([spans.records for _, spans in found])
+    if found and left <= 0:
+        return Span(found[0][1].firsts[0], found[-1][1].last + left)
+    first = found[0][1].firsts[0] if found else partition.end
     room = min(left, window - partition.unfinished)
     if room > 0:
-        return Span(partition.end if first is None else first, partition.end + room - 1)
-    return None if first is None else Span(first, last)
+        return Span(first, partition.end + room - 1)
+    return Span(first, found[-1][1].last) if found else None

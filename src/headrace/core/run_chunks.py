@@ -2,17 +2,20 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence, Set
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence, Set
+from itertools import accumulate, compress, count, islice
+from operator import sub
 from typing import Generic, TypeVar
+
+from headrace.core.spans import Each, Spans
 
 CHUNK_RUNS = 512  # more are split; 8 kB in all, which the processor copies in a microsecond
 _FILL_RUNS = 384  # in the parts of a chunk that was split: room for some more
-_SKIP_RUNS = 32  # that are none of those wanted are passed over in one go
 _LOOK_RUNS = 16  # so many laid runs pay for looking through the whole chunk
 
 T = TypeVar("T")
 Move = Callable[[T, T, int], None]
+_Columns = tuple[list[int], list[int], list[T]]  # where runs begin, where they end, what they are
 
 
 class Chunk(Generic[T]):
@@ -28,6 +31,12 @@ class Chunk(Generic[T]):
         self.statuses = statuses
         self.seen = seen
 
+    def see(self, status: T) -> None:
+        """It is in the chunk now."""
+        self.seen.add(status)
+        if len(self.seen) > CHUNK_RUNS:
+            self.see_again()  # what is in it no more would be kept alive
+
     def see_again(self) -> None:
         """Make `seen` exact."""
         self.seen = set(self.statuses)
@@ -35,25 +44,51 @@ class Chunk(Generic[T]):
 
 def found(
     chunk: Chunk[T], stop: int, wanted: Set[T], offset: int, records: int
-) -> tuple[list[tuple[int, int, T]], int]:
+) -> tuple[Each[T], int]:
     """The runs of `wanted` from `offset` on, until they are `records`; how many of these are left.
 
     The chunk's runs end at `stop`.
     """
+    here = chunk.seen.intersection(wanted)
     low = max(bisect_right(chunk.firsts, offset) - 1, 0)
-    last = len(chunk.firsts) - _SKIP_RUNS
-    while low < last and wanted.isdisjoint(chunk.statuses[low : low + _SKIP_RUNS]):
-        low += _SKIP_RUNS
-    ends = chain(chunk.firsts[low + 1 :], (stop,))
-    pieces: list[tuple[int, int, T]] = []
-    for begin, end, status in zip(chunk.firsts[low:], ends, chunk.statuses[low:], strict=True):
-        if status in wanted:
-            first = begin if begin > offset else offset
-            pieces.append((first, end - 1, status))
-            records -= end - first
-            if records <= 0:
-                break
-    return pieces, records
+    runs_max = min(records, len(chunk.firsts))
+    begin = next(_places(chunk.statuses, here, low), None)
+    if begin is None:
+        return (Spans([], []), []), records
+    columns = _every_second(chunk, stop, begin, runs_max) if len(here) == 1 else None
+    firsts, ends, statuses = columns or _scattered(chunk, stop, here, begin, runs_max)
+    firsts[0] = max(firsts[0], offset)
+    spans = Spans(firsts, ends)
+    if spans.records > records:
+        runs = 1 + bisect_left(list(accumulate(map(sub, ends, firsts))), records)
+        spans = spans.cut(0, runs)
+        del statuses[runs:]
+    return (spans, statuses), records - spans.records
+
+
+def _every_second(chunk: Chunk[T], stop: int, low: int, runs_max: int) -> _Columns[T] | None:
+    """The runs like number `low`, from there on; None where they are not every second one."""
+    firsts, statuses, status = chunk.firsts, chunk.statuses, chunk.statuses[low]
+    high = min(low + 2 * runs_max, len(statuses))
+    like = statuses[low:high:2]
+    if like.count(status) < len(like):
+        return None
+    ends = firsts[low + 1 : high + 1 : 2].tolist()
+    if len(ends) < len(like):
+        ends.append(stop)
+    return firsts[low:high:2].tolist(), ends, like
+
+
+def _scattered(chunk: Chunk[T], stop: int, wanted: Set[T], low: int, runs_max: int) -> _Columns[T]:
+    """The runs of `wanted` from number `low` on."""
+    statuses, bounds = chunk.statuses, [*chunk.firsts, stop]
+    at = list(islice(_places(statuses, wanted, low), runs_max))
+    return [bounds[n] for n in at], [bounds[n + 1] for n in at], [statuses[n] for n in at]
+
+
+def _places(statuses: Sequence[T], wanted: Set[T], low: int) -> Iterator[int]:
+    """The numbers of runs of `wanted`, from `low` on."""
+    return compress(count(low), map(wanted.__contains__, islice(statuses, low, None)))
 
 
 def rewritten(
@@ -156,10 +191,42 @@ def exchanged(
     for was, now, count in moves:
         if count:
             move(was, now, count)
-            chunk.seen.add(now)
-    if len(chunk.seen) > CHUNK_RUNS:
-        chunk.see_again()  # what is in it no more would be kept alive
+            chunk.see(now)
     return done
+
+
+def replaced(
+    chunk: Chunk[T],
+    stop: int,
+    beside: tuple[T | None, T | None],
+    spans: Spans,
+    status: T,
+    move: Move[T],
+) -> bool:
+    """Put `status` in the place of every second run, where those are `spans`, and alike.
+
+    Nothing beside them may be like `status` already. False when it is not so; nothing changed then.
+    Other parameters are those of `exchanged`, which does as much run by run.
+    """
+    firsts, ends = spans.firsts, spans.ends
+    statuses, runs = chunk.statuses, 2 * len(firsts)
+    at = bisect_left(chunk.firsts, firsts[0])
+    bounds = chunk.firsts[at : at + runs].tolist()
+    if len(bounds) == runs - 1:
+        bounds.append(stop)
+    if bounds[::2] != firsts or bounds[1::2] != ends:
+        return False
+    old, places = statuses[at], slice(at, at + runs - 1, 2)
+    before = statuses[at - 1] if at else beside[0]
+    following = statuses[at + runs - 1] if at + runs <= len(statuses) else beside[1]
+    if statuses[places].count(old) < len(firsts) or status is before or status is following:
+        return False
+    if status in chunk.seen and status in statuses[at + 1 : at + runs - 2 : 2]:
+        return False
+    statuses[places] = [status] * len(firsts)
+    move(old, status, spans.records)
+    chunk.see(status)
+    return True
 
 
 def _resume(firsts: "array[int]", statuses: list[T], rest: Sequence[tuple[int, T]]) -> T | None:

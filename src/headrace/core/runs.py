@@ -3,11 +3,10 @@
 A `Runs` tiles the offsets [start, end) of one share-partition with maximal runs of equal status.
 Theory of operation. Runs tile, so a run is kept as two words: where it begins, and a reference to
 its status, which all runs alike share (about 20 bytes a run, KIP-932's window being millions of
-records here). They lie in chunks of at most `CHUNK_RUNS`.
-Laying a run touches one chunk; laying
-many in ascending order rewrites each touched chunk once. What a chunk may hold is known without
-reading it (`Chunk.seen`), so that available and overdue runs are found among millions at once.
-Work is O(log runs + runs touched + chunks), however many records a run stands for (design §4).
+records here). They lie in chunks of at most `CHUNK_RUNS`. Laying a run touches one chunk; laying
+many in ascending order touches each chunk once. What a chunk may hold is known without reading it
+(`Chunk.seen`), so that available and overdue runs are found among millions at once. Work is O(log
+runs + runs touched + chunks), however many records a run stands for (design §4).
 """
 
 from array import array
@@ -17,12 +16,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
+from operator import itemgetter
 
 from headrace.core.locks import Locks
-from headrace.core.run_chunks import Chunk, exchanged, found, rewritten, split
+from headrace.core.run_chunks import Chunk, exchanged, found, replaced, rewritten, split
+from headrace.core.spans import Each, Spans, one_by_one
 from headrace.core.types import MemberId, MonoMs, Span, WallMs
 
 _ALL = 1 << 63  # records; more than there can be
+_last = itemgetter(1)  # of a piece
 
 
 class State(IntEnum):
@@ -95,10 +97,6 @@ class Run:
     @property
     def holder(self) -> MemberId | None:
         return self.status.holder
-
-    @property
-    def deadline(self) -> MonoMs | None:
-        return self.status.deadline
 
     @property
     def since(self) -> WallMs | None:
@@ -192,13 +190,15 @@ class Runs:
         chunk = self._chunks[bisect_right(self._heads, offset) - 1]
         return chunk.statuses[bisect_right(chunk.firsts, offset) - 1]
 
-    def available(self, offset: int, records: int = _ALL) -> Iterator[Piece]:
+    def available(self, offset: int, records: int = _ALL) -> Iterator[Each[Status]]:
         """AVAILABLE runs in order, from `offset` on, until they are `records`."""
-        pieces = self.of(self._available, max(offset, self._available_from), records)
-        head = next(pieces, None)
+        if records <= 0:
+            return iter(())
+        parts = self._of(self._available, max(offset, self._available_from), records)
+        head = next(parts, None)
         if offset <= self._available_from:
-            self._available_from = self.end if head is None else head[0]
-        return pieces if head is None else chain((head,), pieces)
+            self._available_from = self.end if head is None else head[0].firsts[0]
+        return parts if head is None else chain((head,), parts)
 
     def due(self, now: MonoMs) -> list[Status]:
         """The statuses whose deadline has come."""
@@ -217,9 +217,9 @@ class Runs:
         self, statuses: Collection[Status], offset: int = 0, records: int = _ALL
     ) -> Iterator[Piece]:
         """The runs of these statuses, in order, from `offset` on, until they are `records`."""
-        return chain.from_iterable(self._of(set(statuses), offset, records))
+        return one_by_one(self._of(set(statuses), offset, records))
 
-    def _of(self, wanted: set[Status], offset: int, records: int) -> Iterator[list[Piece]]:
+    def _of(self, wanted: set[Status], offset: int, records: int) -> Iterator[Each[Status]]:
         """The same, chunk by chunk."""
         if not wanted or offset >= self.end:
             return
@@ -228,12 +228,13 @@ class Runs:
             chunk = self._chunks[index]
             if wanted.isdisjoint(chunk.seen):
                 continue
-            pieces, records = found(chunk, self._stop(index), wanted, offset, records)
-            yield pieces
+            part, records = found(chunk, self._stop(index), wanted, offset, records)
+            if part[1]:
+                yield part
+            else:
+                chunk.see_again()
             if records <= 0:
                 return
-            if not pieces:
-                chunk.see_again()
 
     def next_deadline(self) -> MonoMs | None:
         """The earliest deadline of any run."""
@@ -300,6 +301,17 @@ class Runs:
                 self.lay(first, last, status)
                 at += 1
 
+    def lay_alike(self, spans: Spans, status: Status) -> None:
+        """Lay runs of one status that is not AVAILABLE, all below `end`, each as `lay` would."""
+        at = 0
+        while at < len(spans):
+            index = bisect_right(self._heads, spans.firsts[at]) - 1
+            chunk, stop, beside = self._chunks[index], self._stop(index), self._beside(index)
+            here = spans.cut(at, max(bisect_right(spans.ends, stop, lo=at), at + 1))
+            if not replaced(chunk, stop, beside, here, status, self._move):
+                self.lay_all([(*bounds, status) for bounds in here])  # one may go beyond the chunk
+            at += len(here)
+
     def drop_below(self, offset: int) -> None:
         """Forget every record below `offset`, which becomes the start (and the end, if beyond)."""
         for first, last, status in self.between(self.start, offset - 1):
@@ -332,17 +344,19 @@ class Runs:
         chunk = self._chunks.pop() if self._chunks else Chunk(array("q"), [], set())
         del self._heads[len(self._chunks) :]
         firsts, statuses, before = chunk.firsts, chunk.statuses, len(chunk.firsts)
-        held = statuses[-1] if statuses else None
+        held, counts = statuses[-1] if statuses else None, dict[Status, int]()
         for first, last, status in pieces:
             assert first == self.end, f"{first}-{last} leaves a hole after {self.end}"
             if status is not held:
                 firsts.append(first)
                 statuses.append(status)
                 held = status
-            self._move(None, status, last - first + 1)
+            counts[status] = counts.get(status, 0) + last - first + 1
             self.end = last + 1
+        for status, count in counts.items():
+            self._move(None, status, count)
         self._count += len(firsts) - before
-        chunk.seen.update(statuses[before:])
+        chunk.seen.update(counts)
         self._replace(len(self._chunks), split(chunk))
 
     def _rewrite(self, index: int, pieces: Sequence[Piece]) -> None:
@@ -384,7 +398,3 @@ class Runs:
             self._available.add(status)
         if status.deadline is not None and status.holder is not None:
             self._locks.add(status, status.holder, status.deadline)
-
-
-def _last(piece: Piece) -> int:
-    return piece[1]

@@ -12,7 +12,7 @@ durable: so it is never in neither place (design §8).
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import assert_never
 
 from headrace.core.errors import Refused, Why
@@ -27,7 +27,6 @@ from headrace.core.share_words import (
     Acquire,
     Acquired,
     Advanced,
-    Bounds,
     Command,
     DeadLettered,
     Delayed,
@@ -45,6 +44,7 @@ from headrace.core.share_words import (
     Started,
     Verdict,
 )
+from headrace.core.spans import Alike, Spans, grouped, one_by_one
 from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs, after
 
 _ENOUGH_RUNS_MAX = 10_000  # that are kept for who asks again: a megabyte
@@ -59,7 +59,8 @@ class SharePartition:
         self.state_epoch = state_epoch
         self.runs = Runs(start)
         self.leaving: frozenset[MemberId] = frozenset()  # whose records are being released
-        self._enough: tuple[int, int, list[Piece]] | None = None  # what was asked last, and told
+        # What was asked last, and told.
+        self._enough: tuple[int, int, Sequence[Alike[Status]]] | None = None
 
     @property
     def start(self) -> int:
@@ -84,23 +85,22 @@ class SharePartition:
 
     def next_fetch_offset(self) -> int:
         """Where a reader looks first: the first AVAILABLE record, or SPEO."""
-        first = next(self.runs.available(self.start), None)
-        return self.end if first is None else first[0]
+        first = next(self.runs.available(self.start, 1), None)
+        return self.end if first is None else first[0].firsts[0]
 
-    def enough(self, offset: int, records: int) -> Iterable[Piece]:
+    def enough(self, offset: int, records: int) -> Sequence[Alike[Status]]:
         """AVAILABLE runs, the first of which holds or follows `offset`, until they are `records`.
 
         Who asks again before anything changed, also from further on, is told without a look.
         """
         if self._enough is not None:
-            begin, asked, pieces = self._enough
-            if asked == records and begin <= offset <= (pieces[0][0] if pieces else self.end):
-                return pieces
-        rest = self.runs.available(offset, records)
-        found = list(islice(rest, _ENOUGH_RUNS_MAX))
-        if len(found) == _ENOUGH_RUNS_MAX:
-            return chain(found, rest)
-        self._enough = offset, records, found
+            begin, asked, told = self._enough
+            head = told[0][1].firsts[0] if told else self.end
+            if asked == records and begin <= offset <= head:
+                return told
+        found = grouped(self.runs.available(offset, records))
+        runs = sum([len(spans) for _, spans in found])
+        self._enough = (offset, records, found) if runs <= _ENOUGH_RUNS_MAX else None
         return found
 
     def next_deadline(self) -> MonoMs | None:
@@ -183,26 +183,25 @@ class SharePartition:
         from_offset, to_offset = command.batches[0].first, command.batches[-1].last
         left = command.records_max
         near = shrinks_from(policy.delivery_limit) if command.isolate else _NEVER
-        alike: Status | None = None  # what the latest of `spans` were
-        spans: list[Bounds] = []
-        for first, last, status in self.enough(from_offset, left):
-            if left <= 0 or first > to_offset:
+        for status, runs in self.enough(from_offset, left):
+            if left <= 0 or runs.firsts[0] > to_offset:
                 break
-            stop = last if last <= to_offset else to_offset
-            if stop - first >= left:
-                stop = _taken_to(command, first, stop, left)
-            if status is not alike:
-                stored, count = status.deliveries, status.deliveries + 1
-                if stored >= near:
-                    if left == command.records_max:
-                        events += self._suspects(command, first, to_offset, now, policy)
-                    return events
-                # Each range that comes near the limit is a lot of its own, and an event.
-                alike, lot = (None, Span(first, stop)) if count == near else (status, status.lot)
-                spans = []
-                events.append(Acquired(key, spans, count, holder, deadline, lot, stored, since))
-            spans.append((first, stop))
-            left -= stop - first + 1
+            stored, count = status.deliveries, status.deliveries + 1
+            if stored >= near:
+                if left == command.records_max:
+                    events += self._suspects(command, runs.firsts[0], to_offset, now, policy)
+                return events
+            spans = runs.through(to_offset)
+            if spans.records > left:  # all but the last of them fit
+                first, fit = spans.firsts[-1], spans.ends[-1] - (spans.records - left)
+                spans = spans.through(_taken_to(command, first, spans.last, fit - first))
+            left -= spans.records
+            # Each range that comes near the limit is a lot of its own, and an event.
+            lots = [(spans, status.lot)]
+            if count == near:
+                lots = [(Spans.of(one), Span(*one)) for one in spans]
+            for one, lot in lots:
+                events.append(Acquired(key, one, count, holder, deadline, lot, stored, since))
         fresh_from = self.end
         if gap is not None and gap.first <= fresh_from <= gap.last:
             fresh_from = gap.last + 1
@@ -210,7 +209,7 @@ class SharePartition:
             allowance = min(left, command.window - self.unfinished)
             if allowance > 0:
                 stop = _taken_to(command, fresh_from, to_offset, allowance)
-                fresh = [(fresh_from, stop)]
+                fresh = Spans.of((fresh_from, stop))
                 events.append(Acquired(key, fresh, 1, holder, deadline, since=since))
         return events
 
@@ -219,11 +218,12 @@ class SharePartition:
     ) -> list[Event]:
         """Acquire what may be given of records that are near the delivery limit."""
         limit, key, holder = policy.delivery_limit, self.key, command.holder
-        given = shrunk(self.runs.available(first), to_offset, limit, command.records_max)
+        available = one_by_one(self.runs.available(first))
+        given = shrunk(available, to_offset, limit, command.records_max)
         deadline = after(now.mono, policy.lock_ms)
         return [
             Acquired(
-                key, [(one.first, one.last)], one.deliveries + 1, holder, deadline, one.lot,
+                key, Spans.of((one.first, one.last)), one.deliveries + 1, holder, deadline, one.lot,
                 since=now.wall,
             )
             for one in given
@@ -268,7 +268,7 @@ class SharePartition:
                 whole = first == span.first and last == span.last
                 part = span if whole else Span(first, last)
                 if verdict is Verdict.RENEW:
-                    count, holder, kept = old.deliveries, command.holder, [(first, last)]
+                    count, holder, kept = old.deliveries, command.holder, Spans.of(part)
                     events.append(Acquired(self.key, kept, count, holder, deadline, old.lot))
                 else:
                     events.append(settle(part, old, verdict, batch.reason))
@@ -304,13 +304,13 @@ class SharePartition:
         span, deliveries, holder = command.span, command.deliveries, command.holder
         events: list[Event] = [
             Acquired(
-                self.key, [(first, last)], deliveries, holder, deadline, old.lot,
+                self.key, Spans.of((first, last)), deliveries, holder, deadline, old.lot,
                 since=None if old.state is State.ACQUIRED else now,
             )
             for first, last, old in self.claimable(span, deliveries, holder)
         ]  # fmt: skip
         if deliveries == 1 and span.last >= self.end:
-            beyond = [(max(self.end, span.first), span.last)]
+            beyond = Spans.of((max(self.end, span.first), span.last))
             events.append(Acquired(self.key, beyond, 1, holder, deadline, since=now))
         return events
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.core.runs import State
+from headrace.core.spans import Spans
 from headrace.core.types import MemberId, MonoMs, Span, WallMs
 
 NO_RECORD = "no record at this offset"
@@ -184,8 +185,6 @@ class Hold(NamedTuple):
     client: str | None = None
 
 
-Bounds = tuple[int, int]  # first and last, both included: a span without the object
-
 # first, last, state, deliveries, reason, and who had them
 Range = tuple[int, int, State, int, str | None, Hold | None]
 
@@ -209,7 +208,7 @@ class Acquired(NamedTuple):
     """
 
     key: ShareKey
-    spans: Sequence[Bounds]
+    spans: Spans
     deliveries: int
     holder: MemberId
     deadline: MonoMs
@@ -220,7 +219,7 @@ class Acquired(NamedTuple):
     @property
     def records(self) -> int:
         """How many records these are."""
-        return sum([last - first + 1 for first, last in self.spans])
+        return self.spans.records
 
 
 @dataclass(frozen=True, slots=True)
