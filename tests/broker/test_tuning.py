@@ -26,6 +26,15 @@ def test_a_process_of_its_own_freezes_what_stays() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=TIMEOUT * 3)
 
 
+def test_a_process_of_its_own_collects_young_objects_seldom() -> None:
+    code = (
+        "import gc; from headrace.broker.tuning import tune_process; tune_process(); gc.collect(); "
+        "before = gc.get_stats(); kept = [[number] for number in range(4000)]; "
+        "assert gc.get_stats() == before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=TIMEOUT * 3)
+
+
 def test_a_connection_that_is_gone_needs_no_collector(connecting: Connecting) -> None:
     """What a full collection left is frozen: in a cycle it would stay for ever."""
 
