@@ -155,6 +155,27 @@ def test_failing_disk_is_told_and_nothing_unwritten_stays() -> None:
     run(work)
 
 
+def test_what_a_fault_took_back_is_not_told_as_durable() -> None:
+    """Who reads the state, and then waits until it is durable, may have read what is no more."""
+
+    async def work() -> None:
+        disk = MemoryDisk()
+        shard = shard_on(disk)
+        await joined(shard)
+        await acquired(shard, 0, 9)
+        disk.failing.add("append")
+        with pytest.raises(StorageFault):
+            await said(shard, Verdict.ACCEPT, 0, 4)
+        disk.failing.clear()
+        read = runs(shard)
+        with pytest.raises(StorageFault):
+            await shard.durable()
+        assert runs(shard) != read
+        await shard.durable()
+
+    run(work)
+
+
 def test_disk_that_still_fails_keeps_being_told() -> None:
     async def work() -> None:
         disk = MemoryDisk()

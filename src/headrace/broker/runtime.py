@@ -146,9 +146,15 @@ class ShardRuntime(Generic[CommandT, EventT]):
             self._to_tell.append(command)
 
     async def durable(self) -> None:
-        """Return once everything decided so far is durable. Raises: StorageFault."""
-        if not self._rebuilt():
-            raise StorageFault(f"{self.name}: {self._fault}")
+        """Return once everything decided so far is durable.
+
+        Raises: StorageFault, also where a fault took back what was decided, which the caller may
+        have read: the state is rebuilt then, if it can be, for who asks again.
+        """
+        if self._fault is not None:
+            fault = StorageFault(f"{self.name}: {self._fault}")
+            self._rebuilt()
+            raise fault
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.when_durable(partial(_settle, future))
         await future
