@@ -149,7 +149,7 @@ class Auditor:
                     self._check_delivery(asked, place, offset, count)
                     one.locked_by, one.locked_in = asked.holder, asked.incarnation
                     one.locked_at_us = self._now_us()
-                    one.locked_until_us = asked.at_us + self._lock_us
+                    one.locked_until_us = asked.since_us + self._lock_us
                 one.told += 1
                 one.counts_of[asked.holder] = count
                 if count >= one.count:
@@ -236,13 +236,12 @@ class Auditor:
         elif verdict == "release" and one.counts_of.get(holder, 0) > one.failed:
             one.failed, one.failed_at_us = one.counts_of[holder], now_us
         elif verdict == "renew" and one.locked_by == holder:
-            one.locked_until_us = max(one.locked_until_us, asked.at_us + self._lock_us)
+            one.locked_until_us = max(one.locked_until_us, asked.since_us + self._lock_us)
 
     def withheld(self, asked: Asked, place: Place, offset: int, delay_us: int) -> None:
         """The broker let out that nobody is given a record for some time since it was asked."""
         one = self.facts((asked.group, place), offset)
-        since_us = asked.at_us // 1000 * 1000  # the broker counts whole milliseconds
-        one.withheld_until_us, one.withheld_at_us = since_us + delay_us, self._now_us()
+        one.withheld_until_us, one.withheld_at_us = asked.since_us + delay_us, self._now_us()
         one.withheld_in = asked.incarnation
 
     def may_be_finished(self, queue: Queue, offset: int, *, but: str = "") -> bool:

@@ -15,6 +15,7 @@ from headrace.wire import leases as wire
 if TYPE_CHECKING:
     from headrace.sim.world import World
 
+_STORAGE_ERROR = 56  # of Kafka's codes
 _PAUSE_SECONDS = 0.2
 _WIRE = {
     "release": wire.Verdict.RELEASE,
@@ -144,7 +145,8 @@ class LeaseDriver:
         epoch = self._epoch
 
         def let_out(answer: Any) -> None:
-            self._auditor.answered(asked)
+            if answer.error_code != _STORAGE_ERROR:  # else it may or may not have acquired records
+                self._auditor.answered(asked)
             if answer.error_code == 0:
                 self._told.fenced(asked, epoch)
                 whole = not self._world.options.topic_changes

@@ -22,6 +22,11 @@ class Asked:
     holder: str = ""
     acquires: bool = False
 
+    @property
+    def since_us(self) -> int:
+        """From when a lock or a delay may count: the broker counts whole milliseconds."""
+        return self.at_us // 1000 * 1000
+
 
 @dataclass(slots=True)
 class Facts:

@@ -162,7 +162,9 @@ class ShareMember:
         places = {*said, *(place for place in self._places if place not in self._in_session)}
 
         def let_out(answer: Any) -> None:
-            self._auditor.answered(asked)
+            codes = [part.error_code for _, part in self._parts(answer)]
+            if _STORAGE_ERROR not in codes:  # else it may or may not have acquired records
+                self._auditor.answered(asked)
             self._outcome(asked, said, answer, "acknowledge_error_code")
             if answer.error_code == 0:
                 self._told(asked, answer)

@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -73,6 +73,12 @@ class Process:
         self.is_up = False
         await self._server.stop()
         await self.services.close()
+
+    def log_starts(self) -> Iterator[tuple[Place, int]]:
+        """Where the logs begin that are open, which after a death are all that can be opened."""
+        for one in self.services.partitions:
+            if one.is_open:
+                yield (one.topic.name, one.index), one.start_offset
 
     @property
     def machines(self) -> list[object]:

@@ -285,6 +285,9 @@ class World:
         except (CorruptLog, JournalDamaged, AssertionError) as error:
             self.bug(f"the broker does not start: {error!r}")
             return
+        if self.options.retention:
+            for place, start in process.log_starts():  # its death may have come amid retention
+                self.auditor.deleting(place, start)
         self._machines = process.machines
         self._errors_before = self.disk.errors
         self.history.step("broker", f"is up, life {process.life}")
