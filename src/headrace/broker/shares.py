@@ -167,9 +167,9 @@ class Shares:
         """Return once all that was decided of a group is durable; refused when the disk fails."""
         return await all_durable([self.shard(group)])
 
-    async def find(self, group: str) -> Queue | Refused:
-        """A group as it is, once that is durable; refused when the disk fails."""
-        return await self.durable_of(group) or self.machine(group).queue(group)
+    def find(self, group: str) -> Queue:
+        """A group as it is now; what is told of it waits for `durable_of`."""
+        return self.machine(group).queue(group)
 
     async def ask(self, group: str, command: Command) -> Any:
         """A command to the shard of a group; its reply, or Refused. Raises: StorageFault."""

@@ -9,7 +9,6 @@ from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.consumer_group import ConsumerGroup
 from headrace.core.consumer_words import ConsumerMember
-from headrace.core.errors import Refused
 
 _CLASSIC, _CONSUMER = 0, 1
 
@@ -17,20 +16,20 @@ _CLASSIC, _CONSUMER = 0, 1
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
     operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
+    # Once each: a short request could ask for a large group very often.
+    told = {name: _described(name, services) for name in dict.fromkeys(message.group_ids)}
     refused = await services.groups.durable()
+    if refused is not None:
+        told = dict.fromkeys(told, _missing(error_code(refused), refused.message))
     return {
         "groups": [
-            {"group_id": name, "authorized_operations": operations}
-            | _described(name, refused, services)
-            # Once each: a short request could ask for a large group very often.
-            for name in dict.fromkeys(message.group_ids)
+            {"group_id": name, "authorized_operations": operations} | one
+            for name, one in told.items()
         ]
     }
 
 
-def _described(name: str, refused: Refused | None, services: Services) -> dict[str, Any]:
-    if refused is not None:
-        return _missing(error_code(refused), refused.message)
+def _described(name: str, services: Services) -> dict[str, Any]:
     if not name:
         return _missing(Code.INVALID_GROUP_ID, "The group id is empty.")
     group = services.groups.find(name)

@@ -6,7 +6,6 @@ A group is of one kind, so the kind need not be told.
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
-from headrace.core.errors import Refused
 from headrace.core.group_words import DeleteGroup
 from headrace.core.shard_words import DeleteShareGroup
 
@@ -22,9 +21,9 @@ async def handle(request: Request, services: Services) -> Answer:
 
 
 async def _delete(name: str, by: str, services: Services) -> Code:
-    found = await services.shares.find(name)  # "not found" must not be taken back by a fault
-    if isinstance(found, Refused):
-        return error_code(found)
-    if found.exists:
+    if services.shares.find(name).exists:
         return error_code(await services.shares.administer(DeleteShareGroup(name), by))
+    faulty = await services.shares.durable_of(name)  # a fault must not take back that there is none
+    if faulty is not None:
+        return error_code(faulty)
     return error_code(await services.groups.ask(name, DeleteGroup(name, by)))

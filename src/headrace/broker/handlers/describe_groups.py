@@ -7,7 +7,6 @@ from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.classic_group import ClassicGroup
-from headrace.core.errors import Refused
 from headrace.core.group_words import Phase
 
 _NOT_FOUND_SINCE = 6
@@ -18,22 +17,22 @@ async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
     wants_operations = getattr(message, "include_authorized_operations", False)
     operations = GROUP_OPERATIONS if wants_operations else NOT_ASKED
+    # Once each: a short request could ask for a large group very often.
+    told = {
+        name: _described(name, request.version, services) for name in dict.fromkeys(message.groups)
+    }
     refused = await services.groups.durable()
+    if refused is not None:
+        told = dict.fromkeys(told, _missing(error_code(refused), refused.message))
     return {
         "groups": [
-            {"group_id": name, "authorized_operations": operations}
-            | _described(name, request.version, refused, services)
-            # Once each: a short request could ask for a large group very often.
-            for name in dict.fromkeys(message.groups)
+            {"group_id": name, "authorized_operations": operations} | one
+            for name, one in told.items()
         ]
     }
 
 
-def _described(
-    name: str, version: int, refused: Refused | None, services: Services
-) -> dict[str, Any]:
-    if refused is not None:
-        return _missing(error_code(refused), refused.message)
+def _described(name: str, version: int, services: Services) -> dict[str, Any]:
     group = services.groups.find(name)
     if isinstance(group, ClassicGroup):
         return _found(group)

@@ -11,7 +11,6 @@ from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.catalog import Topic
-from headrace.core.errors import Refused
 from headrace.core.share_admin import Queue
 from headrace.core.share_words import ShareKey
 
@@ -29,23 +28,24 @@ async def handle(request: Request, services: Services) -> Answer:
 
 async def _described(asked: Any, services: Services) -> dict[str, Any]:
     name = asked.group_id
-    queue = await services.shares.find(name)
-    if isinstance(queue, Refused):
-        code = error_code(queue)
-        return {"group_id": name, "topics": (), "error_code": code, "error_message": queue.message}
-    topics = services.catalog.topics
-    if asked.topics is None:
-        found = [
-            _topic(topic, indexes, queue, services) for topic, indexes in _all(queue, services)
-        ]
-    else:
-        found = [
-            _topic(topics[one.topic_name], one.partitions, queue, services)
-            if one.topic_name in topics
-            else _unknown(one.topic_name, one.partitions)
-            for one in asked.topics
-        ]
+    found = _topics(asked, services.shares.find(name), services)
+    faulty = await services.shares.durable_of(name)
+    if faulty is not None:
+        code, told = error_code(faulty), faulty.message
+        return {"group_id": name, "topics": (), "error_code": code, "error_message": told}
     return {"group_id": name, "topics": found, "error_code": Code.NONE, "error_message": None}
+
+
+def _topics(asked: Any, queue: Queue, services: Services) -> list[dict[str, Any]]:
+    if asked.topics is None:
+        return [_topic(topic, indexes, queue, services) for topic, indexes in _all(queue, services)]
+    topics = services.catalog.topics
+    return [
+        _topic(topics[one.topic_name], one.partitions, queue, services)
+        if one.topic_name in topics
+        else _unknown(one.topic_name, one.partitions)
+        for one in asked.topics
+    ]
 
 
 def _all(queue: Queue, services: Services) -> Iterable[tuple[Topic, list[int]]]:

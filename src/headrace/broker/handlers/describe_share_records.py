@@ -48,7 +48,7 @@ async def _described(
     if asked.runs_max < 0 or states != named:
         told = "runs_max begins at 0, states are 0 to 4"
         return Refused(Why.INVALID_REQUEST, told)
-    queue = services.shares.machine(asked.group).queue(asked.group)
+    queue = services.shares.find(asked.group)
     if queue.exists:
         telling = _Telling(queue, services.clock.now())
         budget = Budget(min(asked.runs_max, wire.RUNS_MAX), wire.BYTES_MAX)

@@ -181,10 +181,6 @@ async def _commit(call: wire.CommitRequest, services: Services) -> wire.CommitRe
 
 
 async def _describe(call: wire.DescribeRequest, services: Services) -> wire.DescribeResponse:
-    try:
-        await services.shares.shard(call.group).durable()
-    except StorageFault as fault:
-        return wire.DescribeResponse(Code.STORAGE_ERROR, str(fault))
     found = []
     for key, share in services.shares.machine(call.group).partitions_of(call.group).items():
         topic = services.catalog.topics_by_id.get(key.topic_id)
@@ -203,4 +199,8 @@ async def _describe(call: wire.DescribeRequest, services: Services) -> wire.Desc
             )
         )
     found.sort(key=lambda one: (one.topic, one.partition))
+    try:
+        await services.shares.shard(call.group).durable()
+    except StorageFault as fault:
+        return wire.DescribeResponse(Code.STORAGE_ERROR, str(fault))
     return wire.DescribeResponse(Code.NONE, None, tuple(found))

@@ -8,19 +8,17 @@ from headrace.core.consumer_group import ConsumerGroup
 
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
+    states = {state.strip().lower() for state in getattr(message, "states_filter", ())}
+    types = {kind.strip().lower() for kind in getattr(message, "types_filter", ())}
+    groups = [
+        {"group_id": name, "protocol_type": protocol, "group_state": state, "group_type": kind}
+        for name, protocol, state, kind in _all(services)
+        if (not states or state.lower() in states) and (not types or kind in types)
+    ]
     refused = await services.groups.durable() or await services.shares.durable()
     if refused is not None:
         return {"error_code": error_code(refused), "groups": ()}
-    states = {state.strip().lower() for state in getattr(message, "states_filter", ())}
-    types = {kind.strip().lower() for kind in getattr(message, "types_filter", ())}
-    return {
-        "error_code": Code.NONE,
-        "groups": [
-            {"group_id": name, "protocol_type": protocol, "group_state": state, "group_type": kind}
-            for name, protocol, state, kind in _all(services)
-            if (not states or state.lower() in states) and (not types or kind in types)
-        ],
-    }
+    return {"error_code": Code.NONE, "groups": groups}
 
 
 def _all(services: Services) -> list[tuple[str, str, str, str]]:

@@ -35,12 +35,11 @@ async def handle(request: Request, services: Services) -> Answer:
     for one in asked:
         if services.groups.reset_policy(one.group_id) is not None:
             refused = await _seed(one, request, services, reads=reads) or refused
+    groups = [_group(one, _may_read(one, version, services), version, services) for one in asked]
     refused = await services.groups.durable() or refused
-    # Clients of old versions try again at once on NOT_COORDINATOR, and on no other code.
-    code = Code.NONE if refused is None else Code.NOT_COORDINATOR
-    groups = [
-        _group(one, code or _may_read(one, version, services), version, services) for one in asked
-    ]
+    if refused is not None:
+        # Clients of old versions try again at once on NOT_COORDINATOR, and on no other code.
+        groups = [_group(one, Code.NOT_COORDINATOR, version, services) for one in asked]
     return {"groups": groups} if version >= _GROUPS_SINCE else groups[0]
 
 

@@ -37,9 +37,13 @@ async def handle(request: Request, services: Services) -> Answer:
 async def _described(name: str, services: Services) -> dict[str, Any]:
     if not name:
         return _missing(Refused(Why.INVALID_GROUP, "The group id is empty."))
-    queue = await services.shares.find(name)
-    if isinstance(queue, Refused):
-        return _missing(queue)
+    told = _told(name, services)
+    faulty = await services.shares.durable_of(name)
+    return told if faulty is None else _missing(faulty)
+
+
+def _told(name: str, services: Services) -> dict[str, Any]:
+    queue = services.shares.find(name)
     if queue.exists:
         return _found(queue, services)
     if services.groups.find(name) is not None:

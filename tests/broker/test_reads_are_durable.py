@@ -1,0 +1,104 @@
+"""Who looks is told what is durable: nothing of what was decided while that was waited for."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from headrace.broker.handlers import (
+    consumer_group_describe,
+    describe_groups,
+    describe_share_group_offsets,
+    leases,
+    list_groups,
+    offset_fetch,
+    share_group_describe,
+)
+from headrace.broker.request import Raw, Request
+from headrace.broker.runtime import ShardRuntime
+from headrace.broker.shards import shard_index
+from headrace.core.catalog import CreateTopic, Topic
+from headrace.core.consumer_words import ConsumerBeat
+from headrace.core.errors import Refused
+from headrace.core.group_words import Commit, Offset
+from headrace.core.shard_words import AlterShareOffsets
+from headrace.core.share_group import Heartbeat
+from headrace.core.types import MemberId
+from headrace.wire import codec
+from headrace.wire import leases as wire
+from headrace.wire.batches import Record
+from headrace.wire.primitives import Writer
+
+from .inside_rig import Inside, play
+
+MEMBER = MemberId("m")
+ORDERS = uuid4()
+COMMIT = Commit("g", MemberId(""), None, -1, (Offset("orders", 0, 7, -1, "", ORDERS),))
+BEAT = ConsumerBeat(
+    "g", MEMBER, 0, rebalance_ms=60_000, topics=frozenset(["orders"]), owned=frozenset()
+)
+JOIN = Heartbeat("g", MEMBER, 0, frozenset(["orders"]))
+RESET = AlterShareOffsets("g", (("orders", 0, 7),))
+
+ALL_OF_G = {"group_id": "g", "topics": None}
+NO_OPERATIONS = {"include_authorized_operations": False}
+LOOK_AT_LEASES = Writer()
+wire.DescribeRequest("g", "", -1).write(LOOK_AT_LEASES)
+
+
+def decide_meanwhile(shard: Any, command: Any) -> None:
+    """As soon as what was decided before is durable, and who waits for that is told."""
+    durable = shard.durable
+
+    async def then_decide() -> None:
+        await durable()
+        shard.durable = durable
+        assert not isinstance(shard.decide(command), Refused)
+
+    shard.durable = then_decide
+
+
+def shard_of(broker: Inside, command: Any) -> ShardRuntime[Any, Any]:
+    if isinstance(command, Heartbeat | AlterShareOffsets):
+        return broker.services.shares.shard(command.group)
+    shards = broker.services.groups.shards
+    return shards[shard_index(command.group, len(shards))]
+
+
+@pytest.mark.parametrize(
+    ("api", "key", "version", "asked", "command"),
+    [
+        (list_groups, 16, 5, {}, COMMIT),
+        (list_groups, 16, 5, {}, JOIN),
+        (describe_groups, 15, 6, {"groups": ("g",)} | NO_OPERATIONS, COMMIT),
+        (consumer_group_describe, 69, 1, {"group_ids": ("g",)} | NO_OPERATIONS, BEAT),
+        (offset_fetch, 9, 8, {"groups": (ALL_OF_G,)}, COMMIT),
+        (share_group_describe, 77, 1, {"group_ids": ("g",)} | NO_OPERATIONS, JOIN),
+        (describe_share_group_offsets, 90, 1, {"groups": (ALL_OF_G,)}, RESET),
+        (leases, wire.LeaseApi.DESCRIBE, 0, LOOK_AT_LEASES.data, RESET),
+    ],
+)
+def test_what_is_decided_meanwhile_is_not_told(
+    api: Any, key: int, version: int, asked: Any, command: Any
+) -> None:
+    async def scene(broker: Inside) -> None:
+        services = broker.services
+        made = await services.topics.create(CreateTopic("orders", ORDERS, 1, {}))
+        assert isinstance(made, Topic)
+        partition: Any = services.partition("orders", 0)
+        partition.append_records([Record(0, 5, b"k", b"v")] * 9)
+
+        is_ours = isinstance(asked, bytearray)
+        body = asked if is_ours else codec.encode_request(key, version, asked)
+
+        async def look() -> Any:
+            request = Request(key, version, 1, "client", "::1", 1, memoryview(body))
+            answer = await api.handle(request, services)
+            return answer.buffers if isinstance(answer, Raw) else answer
+
+        before = await look()
+        decide_meanwhile(shard_of(broker, command), command)
+        assert await look() == before
+        assert await look() != before, "and what was decided is told later"
+
+    play(Inside, scene)
