@@ -1,11 +1,14 @@
 """Faults of the log that cost records: failing writes of the index, power cuts over segments."""
 
+from typing import Any
+
 import pytest
 
 from headrace.core.types import WallMs
 from headrace.log.api import CorruptLog
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.producers import Duplicate
+from headrace.log.recovery_point import RecoveryPoint
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import Record
@@ -160,14 +163,18 @@ def test_what_was_cut_off_is_forgotten_by_producers_and_indexes() -> None:
     assert values(log) == [b"v"] * 6
 
 
-def test_a_failed_sync_is_known_to_the_next_process(caplog: pytest.LogCaptureFixture) -> None:
-    """It takes from the system's memory what no later sync would bring to the disk."""
+@pytest.mark.parametrize("segment_bytes", [64, 1 << 20])
+def test_what_a_failed_sync_left_out_is_synced_by_the_next_process(segment_bytes: int) -> None:
+    """It takes from the system's memory what no later sync of that would bring to the disk.
+
+    Nobody tells it: the process ended at once, and could not have written anything.
+    """
     disk = MemoryDisk()
-    log = SegmentedLog(disk, FOLDER)
+    log = SegmentedLog(disk, FOLDER, segment_bytes=segment_bytes)
     append(log, b"0")
     log.sync()
     append(log, b"1")
-    disk.failing.add("sync")
+    disk.failing |= {"sync", "write", "append", "open"}
     with pytest.raises(OSError, match="Input/output"):
         log.sync()
     disk.failing.clear()
@@ -177,21 +184,84 @@ def test_a_failed_sync_is_known_to_the_next_process(caplog: pytest.LogCaptureFix
     log.sync()
     disk.crash(0.0)
     assert values(SegmentedLog(disk, FOLDER)) == [b"0", b"1", b"2"]
-    assert [one.getMessage() for one in caplog.records] == [
-        "orders-0/00000000000000000000.log is written once more: a sync of it had failed"
-    ]
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_a_failed_sync_that_was_mended_leaves_no_trace(keep: bool) -> None:
-    disk = MemoryDisk()
+class Rewrites(MemoryDisk):
+    """Tells from where on files were written once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions: list[int] = []
+
+    def open(self, path: str) -> Any:
+        file: Any = super().open(path)
+        rewrite = file.rewrite
+
+        def told(position: int) -> None:
+            self.positions.append(position)
+            rewrite(position)
+
+        file.rewrite = told
+        return file
+
+
+def test_what_was_synced_is_not_written_once_more_after_a_crash() -> None:
+    disk = Rewrites()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=64 * 1000)  # a recovery point each 1,000 bytes
+    sizes = [0]
+    for _ in range(9):
+        append(log, b"v" * 400)
+        log.sync()
+        sizes.append(log.size_bytes)
+    append(log, b"v" * 5000)
+    disk.kill()
     log = SegmentedLog(disk, FOLDER)
+    (position,) = disk.positions
+    assert position in sizes
+    assert sizes[-1] - 1000 < position <= sizes[-1]
+    log.settle()
+    SegmentedLog(disk, FOLDER, clean=True)
+    assert disk.positions == [position], "nor what was closed in order"
+
+
+@pytest.mark.parametrize("cut", ["a power cut", "a failed sync"])
+def test_what_comes_in_the_place_of_what_was_cut_off_counts_as_new(cut: str) -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=64)
     append(log, b"0")
-    before = disk.list(FOLDER)
+    log.sync()
+    path = f"{FOLDER}/{0:020d}.log"
+    if cut == "a power cut":  # which took what had been synced
+        disk.write(path, disk.read(path)[:-1])
+        log = SegmentedLog(disk, FOLDER)
+        assert log.end_offset == 0
+    else:
+        log = SegmentedLog(disk, FOLDER)
+        append(log, b"1")
+        disk.failing.add("sync")
+        with pytest.raises(OSError, match="Input/output"):
+            log.sync()
+        disk.failing.clear()
+        log.heal(keep=False)
+    end = log.end_offset
+    append(log, b"2")
     disk.failing.add("sync")
     with pytest.raises(OSError, match="Input/output"):
         log.sync()
-    assert disk.list(FOLDER) != before
     disk.failing.clear()
-    log.heal(keep=keep)
-    assert disk.list(FOLDER) == before
+    disk.kill()
+    SegmentedLog(disk, FOLDER).sync()
+    disk.crash(0.0)
+    assert SegmentedLog(disk, FOLDER).end_offset == end + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [("7 120\n", 120), ("7 121\n", 0), ("8 9\n", 0), ("7 12", 0), ("", 0), ("\0\0\0\0", 0)],
+)
+def test_a_recovery_point_that_does_not_fit_is_forgotten(text: str, position: int) -> None:
+    disk = MemoryDisk()
+    path = f"{FOLDER}/recovery-point"
+    disk.write(path, text.encode())
+    assert RecoveryPoint(disk, FOLDER).position(7, 120) == position
+    assert disk.exists(path) == bool(position)

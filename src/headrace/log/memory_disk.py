@@ -52,6 +52,11 @@ class _Content:
         self.synced = 0
         self.dropped: int | None = None
 
+    def drop(self) -> None:
+        """A sync fails; nothing is left out where nothing was to be written."""
+        if self.dropped is None and self.synced < len(self.data):
+            self.dropped = self.synced
+
     def sync(self) -> None:
         self.synced = len(self.data) if self.dropped is None else self.dropped
 
@@ -92,8 +97,8 @@ class MemoryFile:
         self._content.again_from(size)
 
     def sync(self) -> None:
-        if "sync" in self._disk.failing and self._content.dropped is None:
-            self._content.dropped = self._content.synced
+        if "sync" in self._disk.failing:
+            self._content.drop()
         self._check("sync")
         self._content.sync()
 

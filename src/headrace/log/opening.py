@@ -3,11 +3,11 @@
 Sealed segments were synced when they were sealed: their indexes are trusted, and only the batches
 behind the last index entry are looked at, so that a missing or shortened file is still found out.
 The last segment's checksums are read unless its log was closed in order; what a crash left torn at
-its end is cut off and said so. Damage elsewhere is refused: cutting there would drop records. Where
-a sync had failed, the last segment is written once more before anything in it counts as durable.
+its end is cut off and said so. Damage elsewhere is refused: cutting there would drop records. What
+the process before may have failed to sync is written once more, for the next sync to bring it to
+the disk (`recovery_point.py`).
 """
 
-import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from headrace.log import snapshots
 from headrace.log.api import CorruptLog, Disk
 from headrace.log.index import remove_index
 from headrace.log.producers import Producers
+from headrace.log.recovery_point import RecoveryPoint
 from headrace.log.segment import Segment
 from headrace.wire.batches import CorruptBatch
 
@@ -40,6 +41,7 @@ class Opening:
         self._disk = disk
         self._folder = folder
         self._interval_bytes = interval_bytes
+        self._point = RecoveryPoint(disk, folder)
 
     def open(self, start_offset: int, *, clean: bool) -> Opened:
         """The log as it is, at least from `start_offset` on.
@@ -121,6 +123,7 @@ class Opening:
                 "%s ends at offset %d, and what is below %d was deleted: it begins anew there",
                 self._folder, segments[-1].end_offset, start_offset,
             )  # fmt: skip
+        self._point.forget()
         fresh = Segment(self._disk, self._folder, start_offset, self._interval_bytes)
         if start_offset:
             fresh.file.sync()
@@ -172,11 +175,9 @@ class Opening:
                 segment.path, size - segment.size, segment.size, damage, segment.end_offset,
             )  # fmt: skip
             segment.file.truncate(segment.size)
-        if self._disk.exists(_doubt(self._folder)):
-            log.warning("%s.log is written once more: a sync of it had failed", segment.path)
-            segment.file.rewrite(0)
-            segment.file.sync()
-            forget_doubt(self._disk, self._folder)
+        synced = self._point.position(base, segment.size)
+        if synced < segment.size:
+            segment.file.rewrite(synced)
         segment.release()
         return segment
 
@@ -198,27 +199,6 @@ class Opening:
                     return
                 producers.record(header, header.base_offset)
             segment.release()
-
-
-def leave_doubt(disk: Disk, folder: str) -> None:
-    """A sync of the last segment failed: tell the next process, should this one end before it is
-    mended.
-
-    The system may take for written what never reached the disk, and a later sync would not bring it
-    there. The mark is not synced: where it is lost, so is what it warns of.
-    """
-    with contextlib.suppress(OSError):
-        disk.write(_doubt(folder), b"", durable=False)
-
-
-def forget_doubt(disk: Disk, folder: str) -> None:
-    """All of the last segment was written once more, or cut off."""
-    with contextlib.suppress(OSError):  # the next opening writes it once more, which does no harm
-        disk.remove(_doubt(folder))
-
-
-def _doubt(folder: str) -> str:
-    return f"{folder}/sync-failed"
 
 
 def _bases(names: Sequence[str]) -> list[int]:

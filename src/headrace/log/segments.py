@@ -8,27 +8,24 @@ and what it cuts off is told in `opening.py`.
 
 A log starts with its first segment, or inside it once records were deleted up to an offset; whoever
 opens the log keeps that offset (`checkpoints.py`) and hands it in again. A failed sync leaves the
-log unusable until `mend` and `resume` made it whole: what a system could not write it may drop and
-call written the next time.
+log unusable until `mend` and `resume` made it whole; `recovery_point.py` tells why.
 """
 
 import errno
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from headrace.core.types import WallMs
 from headrace.log import snapshots, times
 from headrace.log.api import Disk, OffsetOutOfRange, SegmentInfo, Slice
-from headrace.log.opening import Opening, forget_doubt, leave_doubt
+from headrace.log.opening import Opening
 from headrace.log.reading import Stops
+from headrace.log.recovery_point import RecoveryPoint
 from headrace.log.segment import Segment, begun
 from headrace.log.segment_list import SegmentList, try_to_save_index
 from headrace.wire import batches
 from headrace.wire.batches import BatchHeader, CorruptBatch
 from headrace.wire.primitives import Buffer
-
-log = logging.getLogger("headrace.log")
 
 LEADER_EPOCH = 0
 SEGMENT_BYTES = 1 << 30
@@ -69,6 +66,7 @@ class SegmentedLog:
         self._disk = disk
         self._folder = folder
         self._keep_start = keep_start
+        self._point = RecoveryPoint(disk, folder)
         self._syncing = threading.Lock()
         self._stops = Stops()
         self._torn = False
@@ -178,16 +176,16 @@ class SegmentedLog:
         with self._syncing:
             self._refuse_after_fault()
             active = self._segments.active
-            end_offset = active.end_offset
+            end_offset, size = active.end_offset, active.size
             if end_offset == self._durable_end:
                 return
             try:
                 active.file.sync()
             except OSError as error:
                 self._fault = error
-                leave_doubt(self._disk, self._folder)
                 raise
             self._durable_end = end_offset
+            self._point.passed(active.base_offset, size, self._segment_bytes)
 
     def mend(self, *, keep: bool) -> None:
         """After a failed sync: bring the file to where everything in it is durable.
@@ -215,6 +213,7 @@ class SegmentedLog:
                 active.file.rewrite(position)
             else:
                 self._cut_at = position
+                self._point.forget()
                 active.file.truncate(position)
             active.file.sync()
 
@@ -230,7 +229,6 @@ class SegmentedLog:
                 raise _damaged(active, damage) from damage
             opening = Opening(self._disk, self._folder, self._interval_bytes)
             self.producers = opening.rebuilt(list(self._segments), self._durable_end)
-        forget_doubt(self._disk, self._folder)
         self._durable_end = self.end_offset
         self._cut_at = self._fault = None
         self._torn = False
