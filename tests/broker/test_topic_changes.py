@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import resource
 import time
 from collections.abc import Callable
@@ -15,9 +16,11 @@ from crc32c import crc32c
 import headrace
 from headrace.broker.config import Config
 from headrace.broker.services import open_services
-from headrace.core.catalog import CreateTopic, Topic
+from headrace.core.catalog import CreateTopic, DeleteTopic, Topic
 from headrace.log.os_disk import OsDisk
 from headrace.wire import batches, codec
+
+from .inside_rig import Inside, play
 
 CREATE, DELETE, PRODUCE, FETCH, LIST_OFFSETS = 19, 20, 0, 1, 2
 
@@ -92,6 +95,29 @@ def test_creation_whose_caller_went_away_is_whole(connect: Callable[[], Any]) ->
             pass
         assert code in {0, 36}
         assert produce(connect(), f"t{number}") == (0, 0)
+
+
+def test_a_change_that_fails_when_its_caller_went_away_is_told_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene(broker: Inside) -> None:
+        topics = broker.services.topics
+        made = await topics.create(CreateTopic("orders", uuid4(), 1, {}))
+        assert isinstance(made, Topic)
+        broker.disk.failing.add("remove")
+        asked = asyncio.ensure_future(topics.delete(DeleteTopic(made.id)))
+        await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        other = await topics.create(CreateTopic("orders", uuid4(), 1, {}))  # waits for its turn
+        assert isinstance(other, Topic)
+        broker.disk.failing.clear()
+
+    play(Inside, scene)
+    gc.collect()
+    (told,) = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert told.endswith("its client does not wait any more: [Errno 5] Input/output error")
 
 
 def test_longest_legal_name_can_be_deleted_and_the_broker_starts(

@@ -210,7 +210,12 @@ class Topics:
         Half of one would leave a topic without logs, or another's logs under its name. A change
         waits for the one before it, since opening and removing files is not done at once.
         """
-        return await asyncio.shield(self._begin(change))
+        task = self._begin(change)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_tell_failure)
+            raise
 
     def _begin(self, change: Coroutine[Any, Any, AnswerT]) -> "asyncio.Task[AnswerT]":
         task = asyncio.ensure_future(self._in_turn(change))
@@ -264,3 +269,10 @@ class Topics:
         await self._catalog.close()
         self.partitions.close()
         self._journal.close()
+
+
+def _tell_failure(change: asyncio.Task[Any]) -> None:
+    """Nobody else hears of it: its caller went away."""
+    error = None if change.cancelled() else change.exception()
+    if error is not None:
+        log.error("a change of topics failed, and its client does not wait any more: %s", error)
