@@ -24,6 +24,9 @@ class Book:
         self.time_us += 1_000_000
         return self.auditor.asked("blue", holder, acquires=acquires)
 
+    def waits_until(self, time_us: int) -> None:
+        self.time_us = time_us
+
     def gets(self, first: int, last: int, count: int = 1, holder: str = "ann") -> None:
         asked = self.asks(holder, acquires=True)
         self.auditor.answered(asked)
@@ -91,6 +94,10 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.sees(1), lambda b: b.gets(1, 1, 1, "bob"),
         lambda b: b.says("accept", 1, "bob"), lambda b: b.ends(2, 2),
     ],
+    "a lock began with the millisecond in which it was asked for": [
+        joined_and_produced, lambda b: b.waits_until(900), lambda b: b.gets(0, 0),
+        lambda b: b.waits_until(10_000_100), lambda b: b.gets(0, 0, 2, "bob"),
+    ],
     "exhausted": [
         joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 1),
         lambda b: b.says("release", 0), lambda b: b.gets(0, 0, 2), lambda b: b.says("release", 0),
@@ -105,6 +112,15 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: staged(b, {}), lambda b: b.lease.committing(2),
         lambda b: b.lease.committed(b.asks("lease/checkpoint"), 2, 0),
         lambda b: b.ends(2, 2, None, []),
+    ],
+    "a delay began with a commit whose answer was lost": [
+        joined_and_produced,
+        lambda b: b.lease.acquired(
+            b.asks("lease/checkpoint"), 1, [(PLACE, 0, 0, 1)], fresh=True, whole=True
+        ),
+        lambda b: staged(b, {(PLACE, 0): "later"}), lambda b: b.lease.committing(1),
+        lambda b: b.lease.committing(2),
+        lambda b: b.lease.committed(b.asks("lease/checkpoint"), 2, 0), lambda b: b.gets(0, 0, 2),
     ],
     "deleted": [
         joined_and_produced, lambda b: b.auditor.deleting(PLACE, 2), lambda b: b.ends(2, 2),

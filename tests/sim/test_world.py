@@ -27,21 +27,6 @@ def test_no_promise_is_broken(part: int) -> None:
         assert outcome.events > 10
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        5737,  # a group is described while a log cannot be opened
-        11826,  # the broker dies amid retention: records are gone, and nobody was told yet
-        12576,  # a lease asks for no records, where some are available
-        14282,  # a lock ends in the millisecond in which it was asked for
-        17465,  # a disk is full, and who browses is told what was decided and not written
-        21377,  # an acquisition is answered with a storage error, and its lock's end is in the log
-    ],
-)
-def test_histories_that_failed_once(seed: int) -> None:
-    assert World(seed).run().failures == ()
-
-
 def test_a_seed_is_one_history_also_in_another_process() -> None:
     seeds = range(20, 26)
     program = (

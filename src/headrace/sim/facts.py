@@ -71,8 +71,8 @@ class LeaseFacts:
 
     `staged` is what was last sent to be staged under a number, by part, by drivers of the epoch in
     `staged_in`; `doubted` are the numbers and parts of which it is not known whether that holds.
-    `committing` is the highest number that was sent to be
-    committed, `committed` the highest that was answered.
+    `committing` is the highest number that was sent to be committed, `committing_from` the first
+    that was not sent before the latest commit; `committed` is the highest that was answered.
     """
 
     epoch: int = 0
@@ -83,5 +83,6 @@ class LeaseFacts:
     staged_in: dict[int, int] = field(default_factory=dict)
     doubted: set[tuple[int, str]] = field(default_factory=set)
     committing: int = 0
+    committing_from: int = 1
     committed: int = 0
     committed_at_us: int = 0

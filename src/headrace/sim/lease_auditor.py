@@ -99,6 +99,7 @@ class LeaseAuditor:
                     for verdict in self._possible(known, place, offset):
                         said = (offset, offset, "release" if verdict == LATER else verdict)
                         self._auditor.acknowledging(self._group, place, self.holder, [said])
+        facts.committing_from = facts.committing + 1
         facts.committing = max(facts.committing, number)
 
     def discarded(self, place: Place) -> None:
@@ -119,7 +120,7 @@ class LeaseAuditor:
                     later = possible[0] == LATER
                     said = (offset, offset, "release" if later else possible[0])
                     self._auditor.acknowledged(asked, place, self.holder, [said])
-                    if later:
+                    if later and known >= facts.committing_from:  # else it may long be settled
                         self._auditor.withheld(asked, place, offset, LATER_US)
 
     def _possible(self, number: int, place: Place, offset: int) -> list[str]:
