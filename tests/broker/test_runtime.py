@@ -11,6 +11,7 @@ import pytest
 
 from headrace.broker.replay import JournalDamaged
 from headrace.broker.runtime import ShardRuntime, StorageFault
+from headrace.broker.shards import all_durable
 from headrace.core.errors import Refused
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
@@ -60,9 +61,18 @@ Shard = ShardRuntime[Command, Event]
 
 
 def shard_on(
-    disk: MemoryDisk, *, fsync: bool = False, world: World | None = None, clock: Any = None
+    disk: MemoryDisk,
+    *,
+    fsync: bool = False,
+    world: World | None = None,
+    clock: Any = None,
+    synced: asyncio.Event | None = None,
 ) -> Shard:
-    """A process: opens the journal, replays it, and begins."""
+    """A process: opens the journal, replays it, and begins; a sync takes until `synced`."""
+
+    async def sync() -> None:
+        assert synced is not None
+        await synced.wait()
 
     def build() -> tuple[ShareShard, ShareJournal]:
         machine = ShareShard(world or World())
@@ -70,7 +80,13 @@ def shard_on(
 
     journal = SegmentedLog(disk, FOLDER)
     runtime: Shard = ShardRuntime(
-        "shard", build, journal, clock or VirtualClock(), fsync=fsync, recovered=Recovered()
+        "shard",
+        build,
+        journal,
+        clock or VirtualClock(),
+        fsync=fsync,
+        recovered=Recovered(),
+        sync=sync if synced is not None else None,
     )
     runtime.load()
     runtime.start()
@@ -172,6 +188,37 @@ def test_what_a_fault_took_back_is_not_told_as_durable() -> None:
             await shard.durable()
         assert runs(shard) != read
         await shard.durable()
+
+    run(work)
+
+
+def test_a_fault_that_is_over_when_the_other_shards_are_durable_is_told() -> None:
+    async def work() -> None:
+        disk, synced = MemoryDisk(), asyncio.Event()
+        synced.set()
+        slow = shard_on(MemoryDisk(), fsync=True, synced=synced)
+        shard = shard_on(disk)
+        for one in (slow, shard):
+            await joined(one)
+            await acquired(one, 0, 9)
+        synced.clear()
+        disk.failing.add("append")
+        accepting = [
+            asyncio.ensure_future(said(one, Verdict.ACCEPT, 0, 4)) for one in (slow, shard)
+        ]
+        await asyncio.sleep(0)
+        read = runs(shard)
+        waiting = asyncio.ensure_future(all_durable([slow, shard]))
+        with pytest.raises(StorageFault):
+            await accepting[1]
+        disk.failing.clear()
+        await joined(shard)
+        assert (runs(shard) != read, shard.fault) == (True, None)
+        assert not waiting.done()
+        synced.set()
+        assert isinstance(await waiting, Refused)
+        await accepting[0]
+        assert await all_durable([slow, shard]) is None
 
     run(work)
 

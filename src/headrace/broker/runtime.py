@@ -145,19 +145,19 @@ class ShardRuntime(Generic[CommandT, EventT]):
         if isinstance(reply, StorageFault) and len(self._to_tell) < _TO_TELL_MAX:
             self._to_tell.append(command)
 
-    async def durable(self) -> None:
-        """Return once everything decided so far is durable.
+    def durable(self) -> "asyncio.Future[None]":
+        """Done once everything decided so far is durable: up to this call, not to its await.
 
-        Raises: StorageFault, also where a fault took back what was decided, which the caller may
-        have read: the state is rebuilt then, if it can be, for who asks again.
+        Raises: StorageFault, by the future, also where a fault took back what was decided, which
+        the caller may have read: the state is rebuilt then, if it can be, for who asks again.
         """
-        if self._fault is not None:
-            fault = StorageFault(f"{self.name}: {self._fault}")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._fault is None:
+            self.when_durable(partial(_settle, future))
+        else:
+            future.set_exception(StorageFault(f"{self.name}: {self._fault}"))
             self._rebuilt()
-            raise fault
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.when_durable(partial(_settle, future))
-        await future
+        return future
 
     def when_durable(self, told: Told, reply: Any = None) -> None:
         """Call `told` with `reply` once everything decided so far is durable, or a StorageFault."""

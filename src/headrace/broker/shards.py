@@ -5,13 +5,14 @@ internal topic; the shard's journal is that partition, which any client can fetc
 shards is fixed when the topic is created.
 """
 
+import asyncio
 import errno
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from headrace.broker.partitions import Partition
-from headrace.broker.runtime import ShardRuntime, StorageFault
+from headrace.broker.runtime import ShardRuntime
 from headrace.broker.topics import Topics
 from headrace.core.catalog import CreateTopic
 from headrace.core.errors import Refused, Why
@@ -81,13 +82,13 @@ async def journals(
 
 
 async def all_durable(shards: Iterable[ShardRuntime[Any, Any]]) -> Refused | None:
-    """Return once all that these shards decided is durable; refused when the disk fails."""
-    try:
-        for shard in shards:
-            await shard.durable()
-    except StorageFault as fault:
-        return Refused(Why.COORDINATOR_GONE, str(fault))
-    return None
+    """Return once all that these shards decided so far is durable; refused when the disk fails.
+
+    All are asked at once: a fault that is over when another shard is done has taken something back.
+    """
+    told = await asyncio.gather(*[shard.durable() for shard in shards], return_exceptions=True)
+    faults = [one for one in told if one is not None]
+    return Refused(Why.COORDINATOR_GONE, str(faults[0])) if faults else None
 
 
 def shard_index(group: str, count: int) -> int:

@@ -3,6 +3,7 @@
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
+from headrace.broker.shards import all_durable
 from headrace.core.consumer_group import ConsumerGroup
 
 
@@ -15,7 +16,7 @@ async def handle(request: Request, services: Services) -> Answer:
         for name, protocol, state, kind in _all(services)
         if (not states or state.lower() in states) and (not types or kind in types)
     ]
-    refused = await services.groups.durable() or await services.shares.durable()
+    refused = await all_durable([*services.groups.shards, *services.shares.shards])
     if refused is not None:
         return {"error_code": error_code(refused), "groups": ()}
     return {"error_code": Code.NONE, "groups": groups}
