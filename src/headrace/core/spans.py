@@ -67,8 +67,6 @@ class Spans:
             return NotImplemented
         return self.firsts == other.firsts and self.ends == other.ends
 
-    __hash__ = None  # type: ignore[assignment]  # as lists have none
-
     def __repr__(self) -> str:
         return f"Spans.of{tuple(self)}"
 
