@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from headrace.broker.metrics_families import pieces
 from headrace.broker.metrics_shapes import Family, Sample
-from headrace.broker.server import Server
+from headrace.broker.server import Server, stop_accepting
 
 log = logging.getLogger("headrace.broker")
 HEAD_BYTES_MAX = 8 * 1024
@@ -73,7 +73,7 @@ class MetricsServer:
         if self.lag_timer is not None:
             self.lag_timer.cancel()
         if self._listening is not None:
-            self._listening.close()
+            await stop_accepting(self._listening)
         for writer in self._connections.values():
             writer.transport.abort()
         if self._connections:
@@ -209,6 +209,7 @@ async def _send(
     kind: str = _PLAIN,
     with_body: bool = True,
 ) -> None:
+    """Send an answer, as far as the peer is there to take it."""
     head = {
         "Content-Type": kind,
         "Content-Length": str(sum(map(len, body))),
@@ -217,10 +218,12 @@ async def _send(
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
         head["Allow"] = "GET, HEAD"
     fields = "".join(starmap("{}: {}\r\n".format, head.items()))
-    writer.write(f"HTTP/1.1 {status.value} {status.phrase}\r\n{fields}\r\n".encode("latin-1"))
+    if not with_body:
+        body.clear()
+    body.insert(0, f"HTTP/1.1 {status.value} {status.phrase}\r\n{fields}\r\n".encode("latin-1"))
     # Part by part, each freed when it is gone: a page may have a hundred MB.
     body.reverse()
-    while body and with_body:
+    while body and not writer.is_closing():
         writer.write(body.pop())
         async with asyncio.timeout(WAIT_SECONDS_MAX):
             await writer.drain()

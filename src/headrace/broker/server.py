@@ -28,6 +28,8 @@ FRAMES_QUEUED_MAX = 16
 BYTES_QUEUED_MAX = 4 * 1024 * 1024
 UNSENT_MAX = 1024  # answers that wait for a journal, or behind one that does
 STOP_SECONDS_MAX = 5.0
+# Then, for peers to take what was answered: who does not read holds no stop up for long.
+UNREAD_SECONDS_MAX = 1.0
 # At a stretch, for one connection; then others have their turn. As long again may take the write
 # of what was decided in it.
 ANSWERING_SECONDS_MAX = 0.005
@@ -45,6 +47,7 @@ class Server:
         self.connection_ids = count(1)
         self.staging = bytearray(STAGING_BYTES)
         self._listening: asyncio.Server | None = None
+        self._none_left: asyncio.Future[None] | None = None  # once the broker stops
         self.work = Background("idle connections are no longer closed")
 
     async def start(self, host: str, port: int) -> int:
@@ -57,8 +60,9 @@ class Server:
 
     async def stop(self) -> None:
         """Accept nothing more, finish the requests under way, close all connections."""
+        self._none_left = asyncio.get_running_loop().create_future()
         if self._listening is not None:
-            self._listening.close()
+            await stop_accepting(self._listening)
         await self.work.stop()
         self.services.waits.close()
         tasks = [connection.finish() for connection in list(self.connections)]
@@ -67,12 +71,42 @@ class Server:
             _, late = await asyncio.wait(running, timeout=STOP_SECONDS_MAX)
             for task in late:
                 task.cancel()
+        if self.connections:
+            await asyncio.wait([self._none_left], timeout=UNREAD_SECONDS_MAX)
+        for connection in list(self.connections):
+            connection.abort()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it makes no connections any more."""
+        return self._none_left is not None
+
+    def lost(self, connection: "Connection") -> None:
+        """A connection is closed."""
+        del self.connections[connection]
+        if not self.connections and self._none_left is not None and not self._none_left.done():
+            self._none_left.set_result(None)
 
     async def _look_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         idle_ms = self.services.config.connections_idle_ms
         while await self.work.pause(max(idle_ms // _IDLE_LOOKS, _IDLE_LOOK_MS_MIN)):
             for connection in list(self.connections):
                 connection.close_if_idle(loop.time() - idle_ms / 1000)
+
+
+async def stop_accepting(listening: asyncio.Server) -> None:
+    """Close what listens.
+
+    asyncio accepts in a task, which fails where it begins after `close` and leaves its socket
+    open: the peer waits for an answer until the collector finds it (CPython's issue 109564, open
+    in 3.11 to 3.15). So nothing new is accepted first, and what was begun has its two turns.
+    """
+    loop = asyncio.get_running_loop()
+    for one in listening.sockets:
+        loop.remove_reader(one.fileno())  # none, and none needed, on uvloop's
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    listening.close()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -102,6 +136,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         self._peer = Peer(next(self._server.connection_ids), host, port)
+        if self._server.is_stopping:
+            self._transport.abort()
+            return
         limit = self._server.services.config.connections_max
         if len(self._server.connections) >= limit:
             self._server.services.metrics.connections_refused += 1
@@ -117,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio calls it so
         if self not in self._server.connections:
             return
-        del self._server.connections[self]
+        self._server.lost(self)
         self._server.services.metrics.closed[self._ended_by] += 1
         if self._ending or self._ended_by != "peer":
             self._queue.clear()
@@ -159,6 +196,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._task is None:
             self._transport.close()
         return self._task
+
+    def abort(self) -> None:
+        """End at once, whatever was not sent yet."""
+        self._transport.abort()
 
     def close_if_idle(self, since: float) -> None:
         """Close when nothing came since the loop's time `since`, and nothing is under way."""
