@@ -44,9 +44,8 @@ class Broker(Inside):
         assert isinstance(made, Topic)
         reset = AlterShareOffsets("g", (("orders", 0, 0),))
         assert not isinstance(await self.services.shares.ask("g", reset), Refused)
-        partition: Any = self.services.partition("orders", 0)
         for _ in range(3 * WINDOW // BATCH):
-            partition.append_records([Record(0, 5, b"k", b"v")] * BATCH)
+            self.append()
 
     def fetch(
         self,
@@ -56,6 +55,7 @@ class Broker(Inside):
         records: int = WINDOW,
         connection: int | None = None,
         apart: bool = False,
+        bytes_min: int = 1,
     ) -> "asyncio.Future[Any]":
         """The only partition of what a ShareFetch that accepts these ranges is answered.
 
@@ -78,7 +78,7 @@ class Broker(Inside):
                 "member_id": member,
                 "share_session_epoch": self.epochs[member],
                 "max_wait": wait_ms,
-                "min_bytes": 1,
+                "min_bytes": bytes_min,
                 "max_bytes": 1 << 20,
                 "max_records": records,
                 "batch_size": records,
@@ -91,6 +91,17 @@ class Broker(Inside):
         peer = Peer(ord(member) if connection is None else connection, "there", 1)
         self.responses.append(self.dispatcher.respond(frame, peer))
         return asyncio.ensure_future(self._partition(self.responses[-1]))
+
+    async def left(self, records: int) -> int:
+        """Let the group begin so many records before the end; how many bytes a batch has."""
+        first = 3 * WINDOW - records
+        reset = AlterShareOffsets("g", (("orders", 0, first),))
+        assert not isinstance(await self.services.shares.ask("g", reset), Refused)
+        log = self.services.partition("orders", 0).log
+        return log.bytes_from(3 * WINDOW - 1, 1)
+
+    def append(self) -> None:
+        self.services.partition("orders", 0).append_records([Record(0, 5, b"k", b"v")] * BATCH)
 
     async def until_waiting(self, count: int) -> None:
         """Let the loop turn until so many polls wait."""
@@ -227,6 +238,73 @@ def test_a_poll_acquires_nothing_once_its_member_went_on_elsewhere() -> None:
         assert acquired(await again) == list(range(WINDOW, 2 * WINDOW))
         broker.services.waits.close()
         assert acquired(await left) == []
+
+    run(work)
+
+
+def test_a_poll_waits_for_as_much_as_it_wants_and_holds_nothing_meanwhile() -> None:
+    async def work(broker: Broker) -> None:
+        batch = await broker.left(2 * BATCH)
+        waiting = broker.fetch("a", wait_ms=LONG_MS, bytes_min=4 * batch)
+        await broker.until_waiting(1)
+        assert acquired(await broker.fetch("b", records=BATCH)) == list(range(280, 290))
+        for count in (1, 2):
+            broker.append()
+            await broker.until_waiting(1)
+            assert not waiting.done(), f"{1 + count} batches are no four"
+        broker.append()
+        assert acquired(await waiting) == list(range(290, 330))
+
+    run(work)
+
+
+def test_a_poll_takes_what_there_is_when_its_time_is_up() -> None:
+    async def work(broker: Broker) -> None:
+        batch = await broker.left(2 * BATCH)
+        assert acquired(await broker.fetch("a", wait_ms=20, bytes_min=3 * batch)) == list(
+            range(280, 300)
+        )
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("records", "bytes_min"),
+    [(2 * BATCH, 1 << 30), (WINDOW, 2), (WINDOW, 3 * BATCH), (WINDOW, 0), (WINDOW, -1)],
+)
+def test_a_poll_waits_for_nothing_that_its_limits_would_not_let_it_have(
+    records: int, bytes_min: int
+) -> None:
+    async def work(broker: Broker) -> None:
+        await broker.left(WINDOW)
+        found = await broker.fetch("a", wait_ms=LONG_MS, records=records, bytes_min=bytes_min)
+        assert len(acquired(found)) == records
+
+    run(work)
+
+
+def test_acknowledgements_do_not_wait_for_as_much_as_their_poll_wants() -> None:
+    async def work(broker: Broker) -> None:
+        batch = await broker.left(2 * BATCH)
+        assert acquired(await broker.fetch("a", records=BATCH)) == list(range(280, 290))
+        told = await broker.fetch("a", range(280, 290), wait_ms=LONG_MS, bytes_min=2 * batch)
+        assert (told.acknowledge_error_code, acquired(told)) == (0, [])
+        again = broker.fetch("a", wait_ms=LONG_MS, bytes_min=2 * batch)
+        await broker.until_waiting(1)
+        broker.append()
+        assert acquired(await again) == list(range(290, 310))
+
+    run(work)
+
+
+def test_what_is_released_may_be_as_much_as_was_wanted() -> None:
+    async def work(broker: Broker) -> None:
+        batch = await broker.left(2 * BATCH)
+        assert acquired(await broker.fetch("a")) == list(range(280, 300))
+        waiting = broker.fetch("b", wait_ms=LONG_MS, bytes_min=2 * batch)
+        await broker.until_waiting(1)
+        broker.services.disconnected(ord("a"))
+        assert acquired(await waiting) == list(range(280, 300))
 
     run(work)
 

@@ -215,6 +215,19 @@ def test_partition_without_subscription_is_unknown(
     assert partition_of(answer).error_code == 3
 
 
+def test_what_a_poll_wants_may_lie_in_several_partitions(connect: Callable[[], Any]) -> None:
+    wire = connect()
+    member = Sharer(wire, wire.create(TOPIC, num_partitions=2).topic_id)
+    assert member.beat().error_code == 0
+    for partition in (0, 1):
+        produce(wire, 9, partition=partition)
+    size = len(batches.build([batches.Record(0, 5, b"k", b"v")] * 9))
+    both = [{"partition_index": one, "acknowledgement_batches": ()} for one in (0, 1)]
+    topics = ({"topic_id": member.topic_id, "partitions": both},)
+    (topic,) = member.fetch(max_wait=1 << 30, min_bytes=2 * size, topics=topics).responses
+    assert sorted(len(list(batches.records(one.records))) for one in topic.partitions) == [9, 9]
+
+
 def test_a_fetch_that_may_bring_nothing_does_not_wait(member: Sharer) -> None:
     member.fetch()
     assert acquired(member.fetch(max_records=0, max_wait=1 << 30)) == []

@@ -96,6 +96,21 @@ async def take(consumer: headrace.ShareConsumer, count: int) -> list[headrace.Sh
     return found
 
 
+def test_a_poll_waits_for_as_many_bytes_as_were_asked_for(rig: Rig) -> None:
+    async def story() -> None:
+        async with rig.consumer(fetch_min_bytes=2_000, fetch_max_wait_ms=30_000) as consumer:
+            polling = asyncio.create_task(consumer.poll())
+            await asyncio.to_thread(rig.produce, "x" * 900)
+            await asyncio.sleep(1)
+            assert not polling.done()
+            for _ in range(2):
+                await asyncio.to_thread(rig.produce, "x" * 900)
+            found = await polling
+            assert [record.offset for record in found] == [0, 1, 2]
+
+    asyncio.run(story())
+
+
 def test_what_is_accepted_is_never_delivered_again(rig: Rig) -> None:
     rig.produce(*numbers(50))
 

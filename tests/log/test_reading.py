@@ -1,6 +1,6 @@
 """Bytes without headers: the same as with them, wherever a reader begins, stops and goes on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +15,13 @@ from headrace.wire.batches import CorruptBatch
 
 Append = Callable[..., int]
 FOLDER = "orders-0"
+
+
+def read_on(log: SegmentedLog, offset: int) -> Iterator[bytes]:
+    """All there is from an offset on."""
+    while (piece := log.read(offset, 1 << 20)).headers:
+        yield bytes(piece.data)
+        offset = piece.headers[-1].last_offset + 1
 
 
 @given(
@@ -41,6 +48,9 @@ def test_bytes_are_those_of_read(
         end = None if end_at is None else starts[end_at % len(starts)]
         expected = log.read(offset, max_bytes, end=end)
         assert bytes(log.read_bytes(offset, max_bytes, end=end)) == expected.data
+        whole = b"".join(read_on(log, offset))
+        assert log.bytes_from(offset, len(whole) + 1) == len(whole)
+        assert (log.bytes_from(offset, max_bytes) >= max_bytes) == (len(whole) >= max_bytes)
         found = bytes(log.read_bytes(offset, max_bytes, end=end, whole=False))
         assert found == (expected.data if len(expected.data) <= max_bytes else b"")
 

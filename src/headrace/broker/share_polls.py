@@ -18,6 +18,7 @@ from headrace.broker.services import Services
 from headrace.core.errors import Refused
 from headrace.core.reach import reach
 from headrace.core.shard_words import On
+from headrace.core.share_partition import SharePartition
 from headrace.core.share_session import SessionKey
 from headrace.core.share_words import Acquire, Acquired, LogStartMoved, ShareKey
 from headrace.core.types import Span, TopicPartition
@@ -94,13 +95,16 @@ class SharePoll:
             if found.acked is not None:
                 found.acked = found.acked._replace(code=Code.STORAGE_ERROR, message=str(fault))
 
-    def look(self) -> bool:
+    def look(self, bytes_min: int = 0) -> bool:
         """Look at every partition, in order, while the request's limits last.
 
         Whether there are records, or an error to tell. Nobody may be told of either before the
-        group's shard is durable.
+        group's shard is durable. Where there is less than `bytes_min`, and could be more, nothing
+        is acquired: others may have it while this poll waits.
         """
         bytes_left = min(self._asking.bytes_max, self._services.config.fetch_max_bytes)
+        if bytes_min > 1 and not self._has(min(bytes_min, bytes_left)):
+            return False
         records_left = self._asking.records_max
         something = False
         for where in self.order:
@@ -114,6 +118,29 @@ class SharePoll:
             bytes_left -= len(found.records)
             records_left -= found.count
         return something
+
+    def _has(self, bytes_min: int) -> bool:
+        """Whether so much can be acquired, or all that the limits allow, or an error be told.
+
+        Counted as in Kafka: of each partition from the first record that can be acquired on.
+        """
+        for where in self.order:
+            partition, share = self._place(where)
+            if partition is None or share is None:
+                return True
+            wanted = reach(share, self._asking.records_max, self._policy.window)
+            try:
+                end = partition.high_watermark
+                if wanted is None or wanted.first >= end:
+                    continue
+                if wanted.last < end - 1:
+                    return True
+                bytes_min -= partition.log.bytes_from(wanted.first, bytes_min)
+            except (OSError, OffsetOutOfRange, CorruptBatch):
+                return True
+            if bytes_min <= 0:
+                return True
+        return False
 
     def outcome(self, fault: StorageFault | None) -> list[FetchedPart]:
         """What is told once the shard is durable, or of the fault that kept it from that.
@@ -137,6 +164,14 @@ class SharePoll:
             )  # fmt: skip
         return parts
 
+    def _key(self, where: TopicPartition) -> ShareKey:
+        return ShareKey(self._group, where.topic_id, where.partition)
+
+    def _place(self, where: TopicPartition) -> tuple[Partition | None, SharePartition | None]:
+        """Its log, and its state in the group."""
+        share = self._services.shares.machine_of(self._shard).partitions.get(self._key(where))
+        return self._services.partitions.get(where.topic_id, where.partition), share
+
     def _look_at(
         self, where: TopicPartition, found: _Found, bytes_max: int, records_max: int
     ) -> None:
@@ -144,9 +179,8 @@ class SharePoll:
         if where.topic_id not in self._services.catalog.topics_by_id:
             found.code, found.message = Code.UNKNOWN_TOPIC_ID, "The topic does not exist any more."
             return
-        key = ShareKey(self._group, where.topic_id, where.partition)
-        partition = self._services.partitions.get(where.topic_id, where.partition)
-        share = self._services.shares.machine_of(self._shard).partitions.get(key)
+        key = self._key(where)
+        partition, share = self._place(where)
         if partition is None or share is None:
             found.code = Code.UNKNOWN_TOPIC_OR_PARTITION
             found.message = "The group has no such share-partition; subscribe to its topic first."

@@ -162,6 +162,19 @@ class Stops:
             del self._positions[next(iter(self._positions))]
 
 
+def bytes_from(segments: Iterable[Source], offset: int, enough: int) -> int:
+    """Bytes of the batch that holds or follows `offset`, and of those behind it.
+
+    They are not read, and counted until they are `enough`. Raises: OSError; CorruptBatch.
+    """
+    count = 0
+    for segment in segments:
+        count += segment.size - segment.position_after(offset)
+        if count >= enough:
+            break
+    return count
+
+
 def _bytes(segment: Source, position: int, max_bytes: int, stop: int) -> bytes:
     wanted = min(max(max_bytes, HEADER_BYTES), stop - position)
     return segment.file.pread(wanted, position) if wanted >= HEADER_BYTES else b""

@@ -19,7 +19,7 @@ from headrace.core.types import WallMs
 from headrace.log import snapshots, times
 from headrace.log.api import Disk, OffsetOutOfRange, SegmentInfo, Slice
 from headrace.log.opening import Opening
-from headrace.log.reading import Stops
+from headrace.log.reading import Stops, bytes_from
 from headrace.log.recovery_point import RecoveryPoint
 from headrace.log.segment import Segment, begun
 from headrace.log.segment_list import SegmentList, try_to_save_index
@@ -262,6 +262,10 @@ class SegmentedLog:
         """As `read`, and nothing behind the batch that holds `last`. Raises: also CorruptBatch."""
         return self._stops.read_through(self._readable(offset), offset, last, max_bytes, end)
 
+    def bytes_from(self, offset: int, enough: int) -> int:
+        """As `reading.bytes_from`. Raises: also OffsetOutOfRange."""
+        return bytes_from(self._readable(offset), offset, enough)
+
     def offset_for_time(self, timestamp: WallMs) -> tuple[int, WallMs] | None:
         """As `Log.offset_for_time`. Raises: CorruptBatch, also for what a producer put inside."""
         return times.offset_for_time(self._segments, self._start, timestamp)
@@ -353,9 +357,7 @@ class SegmentedLog:
     def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:
         """The segment that batches go to; a further one when the active one is full."""
         active = self._segments.active
-        if not active.size:
-            return active
-        if (
+        if active.size and (
             active.size + size > self._segment_bytes
             or end_offset - active.base_offset > _OFFSETS_PER_SEGMENT_MAX
             or active.age_ms(max(one.max_timestamp for one in headers)) > self._segment_ms

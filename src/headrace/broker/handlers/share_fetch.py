@@ -4,7 +4,7 @@ Order, as in Kafka: the request's form, the share session, acknowledgements, the
 of it is decided in one turn, so that one write to the journal serves it, and what else is decided
 then; but where others wait for records, they look first. A request that only brings
 acknowledgements, finding no records, is answered at once: its caller waits for the outcome. One
-that brings none waits for records.
+that brings none waits for as much as it wants, and takes what there is when its time is up.
 """
 
 from collections.abc import Sequence
@@ -64,10 +64,15 @@ def handle(request: Request, services: Services) -> Answering:
         # What the acknowledgements made room for is for those who waited: they are awake, and look
         # first. Else members that are quick to come back would leave nothing to the others.
         services.shares.shard(who[0]).when_durable(poll.acknowledged)
-        return _when_found(services, who, poll, wait_ms_max)
-    if poll.look() or wait_ms_max <= 0:
+        return _when_found(services, who, poll, asking, wait_ms_max)
+    if poll.look(_bytes_min(asking)) or wait_ms_max <= 0:
         return _durable(services, who, poll)
-    return _when_found(services, who, poll, wait_ms_max)
+    return _when_found(services, who, poll, asking, wait_ms_max)
+
+
+def _bytes_min(asking: FetchRequest) -> int:
+    """Less is not worth an answer; who does not wait gets what there is."""
+    return asking.bytes_min if asking.wait_ms_max > 0 else 0
 
 
 def _malformed(asking: FetchRequest, has_acks: bool) -> Refused | None:
@@ -101,15 +106,18 @@ def _durable(services: Services, who: SessionKey, poll: SharePoll) -> Later | Ra
 
 
 async def _when_found(
-    services: Services, who: SessionKey, poll: SharePoll, wait_ms_max: int
+    services: Services, who: SessionKey, poll: SharePoll, asking: FetchRequest, wait_ms_max: int
 ) -> Answer:
-    """The answer, once there are records or errors, or the time is up."""
+    """The answer, once there are records enough or errors, or the time is up."""
+    bytes_min = _bytes_min(asking)
     deadline = after(services.clock.mono(), wait_ms_max)
     keys = [*poll.order, wait_key(who[0])]
     # Both at first too: something may have come before this task began to run.
-    while poll.is_awaited and not poll.look():
+    while poll.is_awaited and not poll.look(bytes_min):
         left_ms = elapsed_ms(services.clock.mono(), deadline)
         if not await services.waits.wait(keys, left_ms):
+            if bytes_min > 1 and wait_ms_max > 0 and poll.is_awaited:
+                poll.look()
             break
     fault: StorageFault | None = None
     try:
