@@ -98,8 +98,8 @@ async def stop_accepting(listening: asyncio.Server) -> None:
     """Close what listens.
 
     asyncio accepts in a task, which fails where it begins after `close` and leaves its socket
-    open: the peer waits for an answer until the collector finds it (CPython's issue 109564, open
-    in 3.11 to 3.15). So nothing new is accepted first, and what was begun has its two turns.
+    open: the peer waits for an answer until the collector finds it (CPython issue 109564).
+    So nothing new is accepted first, and what was begun has its two turns.
     """
     loop = asyncio.get_running_loop()
     for one in listening.sockets:
