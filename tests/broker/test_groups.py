@@ -9,6 +9,7 @@ import pytest
 
 from headrace.broker.config import Config
 from headrace.broker.services import Services
+from headrace.broker.shards import shard_index
 from headrace.core.catalog import CreateTopic, DeleteTopic
 from headrace.core.errors import Refused, Why
 from headrace.core.group_words import Beat, Candidate, Commit, Join, Joined, Offset, Sync, Synced
@@ -42,6 +43,11 @@ async def syncing(services: Services, member: MemberId, generation: int) -> Any:
     return await services.groups.ask_and_wait(command)
 
 
+async def until_waiting(services: Services) -> None:
+    while not services.waits.waiting:  # noqa: ASYNC110  # there is no event to wait for
+        await asyncio.sleep(0)
+
+
 async def committing(services: Services, topic: Any, offset: int) -> Any:
     one = Offset(topic.name, 0, offset, -1, "", topic.id)
     return await services.groups.ask("simple", Commit("simple", NOBODY, None, -1, (one,)))
@@ -72,6 +78,41 @@ def test_who_waits_is_told_when_the_disk_fails() -> None:
         # The member goes on in the generation that the journal has.
         assert await services.groups.ask("g", Beat("g", member, None, 1)) is None
         assert not services.groups.offsets("simple")
+        await services.close()
+
+    run(work)
+
+
+def test_who_waited_in_vain_is_not_told_what_is_decided_before_the_disk_has_it() -> None:
+    """A wait ends without an answer when the broker stops, and after five minutes."""
+
+    async def work() -> None:
+        services = await started(MemoryDisk(), group_initial_rebalance_delay_ms="0")
+        shard: Any = services.groups.shards[shard_index("g", len(services.groups.shards))]
+        first = (await joining(services)).member
+        assert isinstance(await syncing(services, first, 1), Synced)
+        coming = asyncio.ensure_future(joining(services))
+        await until_waiting(services)
+        leader = await joining(services, first)
+        follower = await coming
+        assert leader.leader == first
+        waiting = asyncio.ensure_future(syncing(services, follower.member, 2))
+        await until_waiting(services)
+        durable = shard.durable
+
+        async def then_decide() -> None:
+            await durable()
+            ticket = services.groups.ticket()
+            shares = {first: b"mine", follower.member: b"yours"}
+            decided = shard.decide(Sync("g", first, None, 2, ticket, shares))
+            assert not isinstance(decided, Refused)
+
+        shard.durable = then_decide
+        services.waits.close()
+        answer = await asyncio.wait_for(waiting, 5)
+        assert isinstance(answer, Refused)
+        assert answer.message == "Group g is still rebalancing; join again."
+        shard.durable = durable
         await services.close()
 
     run(work)

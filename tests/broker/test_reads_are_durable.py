@@ -6,11 +6,13 @@ from uuid import uuid4
 import pytest
 
 from headrace.broker.handlers import (
+    archived_records,
     consumer_group_describe,
     describe_groups,
     describe_share_group_offsets,
     leases,
     list_groups,
+    offset_expiry,
     offset_fetch,
     share_group_describe,
 )
@@ -26,8 +28,11 @@ from headrace.core.share_group import Heartbeat
 from headrace.core.types import MemberId
 from headrace.wire import codec
 from headrace.wire import leases as wire
+from headrace.wire import offset_expiry as offset_expiry_words
 from headrace.wire.batches import Record
 from headrace.wire.primitives import Writer
+from headrace.wire.share_archived import ArchivedApi, ClearArchivedRequest, ListArchivedRequest
+from headrace.wire.structs import Struct
 
 from .inside_rig import Inside, play
 
@@ -42,8 +47,18 @@ RESET = AlterShareOffsets("g", (("orders", 0, 7),))
 
 ALL_OF_G = {"group_id": "g", "topics": None}
 NO_OPERATIONS = {"include_authorized_operations": False}
-LOOK_AT_LEASES = Writer()
-wire.DescribeRequest("g", "", -1).write(LOOK_AT_LEASES)
+
+
+def written(struct: Struct) -> bytearray:
+    out = Writer()
+    struct.write(out)
+    return out.data
+
+
+LOOK_AT_LEASES = written(wire.DescribeRequest("g", "", -1))
+LOOK_AT_EXPIRY = written(offset_expiry_words.DescribeOffsetExpiryRequest("g"))
+LOOK_AT_ARCHIVED = written(ListArchivedRequest("g"))
+CLEAR_ARCHIVED = written(ClearArchivedRequest("g", ()))
 
 
 def decide_meanwhile(shard: Any, command: Any) -> None:
@@ -71,11 +86,15 @@ def shard_of(broker: Inside, command: Any) -> ShardRuntime[Any, Any]:
         (list_groups, 16, 5, {}, COMMIT),
         (list_groups, 16, 5, {}, JOIN),
         (describe_groups, 15, 6, {"groups": ("g",)} | NO_OPERATIONS, COMMIT),
+        (describe_groups, 15, 6, {"groups": ("g",)} | NO_OPERATIONS, JOIN),
+        (offset_expiry, offset_expiry_words.KEY, 0, LOOK_AT_EXPIRY, COMMIT),
+        (archived_records, ArchivedApi.LIST, 0, LOOK_AT_ARCHIVED, RESET),
+        (archived_records, ArchivedApi.CLEAR, 0, CLEAR_ARCHIVED, RESET),
         (consumer_group_describe, 69, 1, {"group_ids": ("g",)} | NO_OPERATIONS, BEAT),
         (offset_fetch, 9, 8, {"groups": (ALL_OF_G,)}, COMMIT),
         (share_group_describe, 77, 1, {"group_ids": ("g",)} | NO_OPERATIONS, JOIN),
         (describe_share_group_offsets, 90, 1, {"groups": (ALL_OF_G,)}, RESET),
-        (leases, wire.LeaseApi.DESCRIBE, 0, LOOK_AT_LEASES.data, RESET),
+        (leases, wire.LeaseApi.DESCRIBE, 0, LOOK_AT_LEASES, RESET),
     ],
 )
 def test_what_is_decided_meanwhile_is_not_told(

@@ -97,11 +97,16 @@ class Broker(Inside):
         first = 3 * WINDOW - records
         reset = AlterShareOffsets("g", (("orders", 0, first),))
         assert not isinstance(await self.services.shares.ask("g", reset), Refused)
-        log = self.services.partition("orders", 0).log
-        return log.bytes_from(3 * WINDOW - 1, 1)
+        return self.partition.log.bytes_from(3 * WINDOW - 1, 1)
 
     def append(self) -> None:
-        self.services.partition("orders", 0).append_records([Record(0, 5, b"k", b"v")] * BATCH)
+        self.partition.append_records([Record(0, 5, b"k", b"v")] * BATCH)
+
+    @property
+    def partition(self) -> Partition:
+        found = self.services.partition("orders", 0)
+        assert found is not None
+        return found
 
     async def until_waiting(self, count: int) -> None:
         """Let the loop turn until so many polls wait."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker import metrics_http
 from headrace.broker import server as server_module
 from headrace.broker.config import Config
 from headrace.broker.node import Node, new_event_loop, start_node
@@ -35,10 +36,11 @@ async def started(folder: Path) -> Node:
     return await start_node(Config.parse(settings), folder, "127.0.0.1", 0)
 
 
-def ended(peer: socket.socket) -> bool:
-    """Whether the other side closed the connection."""
+async def ended(peer: socket.socket) -> bool:
+    """Whether the other side closes the connection, on a loop that goes on."""
+    peer.setblocking(False)
     try:
-        return peer.recv(1) == b""
+        return await asyncio.get_running_loop().sock_recv(peer, 1) == b""
     except ConnectionResetError:
         return True
 
@@ -54,20 +56,23 @@ def test_who_is_being_accepted_is_hung_up_on(
 ) -> None:
     """asyncio accepts over several turns of its loop; the broker stops in each of them."""
 
-    async def scene(turns: int) -> socket.socket:
+    async def scene(turns: int) -> None:
         node = await started(tmp_path / f"{turns}")
-        peer = socket.create_connection(("127.0.0.1", getattr(node, serves)), timeout=TIMEOUT)
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        await node.stop()
-        return peer
+        assert node.metrics is not None
+        stop = node.server.stop if serves == "port" else node.metrics.stop
+        try:
+            with socket.create_connection(("127.0.0.1", getattr(node, serves))) as peer:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await stop()
+                assert await asyncio.wait_for(ended(peer), metrics_http.WAIT_SECONDS_MAX / 2)
+        finally:
+            await node.stop()
 
     for turns in range(8):
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            peer = runner.run(scene(turns))
+            runner.run(scene(turns))
         gc.collect()
-        with peer:
-            assert ended(peer)
         assert unclosed == []
     assert caplog.messages == []
 

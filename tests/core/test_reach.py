@@ -1,5 +1,6 @@
 """How far is looked: exactly as far as an acquisition reaches, whatever is in flight."""
 
+from collections.abc import Iterable
 from uuid import UUID
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from headrace.core import share_partition
 from headrace.core.errors import Refused
 from headrace.core.reach import reach
+from headrace.core.runs import Status
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import (
     Acknowledge,
@@ -20,6 +22,7 @@ from headrace.core.share_words import (
     ShareKey,
     Verdict,
 )
+from headrace.core.spans import Alike, Each, grouped
 from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs
 
 A, B = MemberId("a"), MemberId("b")
@@ -84,3 +87,25 @@ def test_more_runs_than_are_kept_are_told_too(monkeypatch: pytest.MonkeyPatch) -
     after(share, Acknowledge(A, said), policy)
     for _ in range(2):
         assert firsts(share, 0, 40) == [*holes]
+
+
+def test_an_acquisition_looks_no_further_than_it_may_acquire(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How much a client wants is a number of its own choice."""
+    policy, many = Policy(delivery_limit=10), 10_000
+    share = SharePartition(KEY, 0)
+    after(share, Acquire(A, [Span(0, many - 1)], many, many, exact=True), policy)
+    said = [Acknowledged(Span(offset, offset), [Verdict.RELEASE]) for offset in range(0, many, 2)]
+    after(share, Acknowledge(A, said), policy)
+    looked: list[int] = []
+
+    def counted(parts: Iterable[Each[Status]]) -> list[Alike[Status]]:
+        told = list(parts)
+        looked.extend(len(spans) for spans, _ in told)
+        return grouped(told)
+
+    monkeypatch.setattr(share_partition, "grouped", counted)
+    taken = after(share, Acquire(B, [Span(0, 19)], many, many, exact=True), policy)
+    assert sum(event.records for event in taken) == 10
+    assert sum(looked) <= 20

@@ -1,12 +1,14 @@
 """Faults of the log that cost records: failing writes of the index, power cuts over segments."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from headrace.core.types import WallMs
 from headrace.log.api import CorruptLog
-from headrace.log.memory_disk import MemoryDisk
+from headrace.log.memory_disk import MemoryDisk, MemoryFile
 from headrace.log.producers import Duplicate
 from headrace.log.recovery_point import RecoveryPoint
 from headrace.log.segments import SegmentedLog
@@ -14,6 +16,8 @@ from headrace.wire import batches
 from headrace.wire.batches import Record
 
 FOLDER = "orders-0"
+WAIT_S = 30
+POINTS = 64  # so small a segment has a recovery point behind every sync
 
 
 def append(log: SegmentedLog, value: bytes) -> int:
@@ -265,3 +269,48 @@ def test_a_recovery_point_that_does_not_fit_is_forgotten(text: str, position: in
     disk.write(path, text.encode())
     assert RecoveryPoint(disk, FOLDER).position(7, 120) == position
     assert disk.exists(path) == bool(position)
+
+
+class Slow(MemoryDisk):
+    """Its syncs are done, and say so only once they may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncing, self.may_end = threading.Event(), threading.Event()
+
+    def open(self, path: str) -> MemoryFile:
+        file = super().open(path)
+        sync = file.sync
+
+        def slowly() -> None:
+            sync()
+            self.syncing.set()
+            assert self.may_end.wait(WAIT_S)
+
+        file.sync = slowly  # type: ignore[method-assign]  # a slow disk
+        return file
+
+
+def test_nothing_is_written_where_a_log_was_once_it_is_removed() -> None:
+    """Another log may stand there by then."""
+    disk = Slow()
+    log = SegmentedLog(disk, FOLDER, segment_bytes=POINTS)
+    append(log, b"0")
+    with ThreadPoolExecutor() as threads:
+        syncing = threads.submit(log.sync)
+        assert disk.syncing.wait(WAIT_S)
+        retiring = threads.submit(log.retire)
+        with pytest.raises(TimeoutError):
+            retiring.result(0.05)
+        disk.may_end.set()
+        syncing.result(WAIT_S)
+        retiring.result(WAIT_S)
+    log.delete()
+    other = SegmentedLog(disk, FOLDER, segment_bytes=POINTS)
+    append(other, b"1")
+    before = {name: disk.read(f"{FOLDER}/{name}") for name in disk.list(FOLDER)}
+    with pytest.raises(OSError, match="not mended"):
+        log.sync()
+    log.mend(keep=False)
+    log.mend(keep=True)
+    assert {name: disk.read(f"{FOLDER}/{name}") for name in disk.list(FOLDER)} == before

@@ -209,3 +209,40 @@ def test_a_log_that_lost_what_was_deleted_begins_where_it_was_deleted_to() -> No
     fill(again, 3, 4)
     again.settle()
     assert (opened(disk).start_offset, opened(disk).end_offset) == (3, 4)
+
+
+def test_a_beginning_that_is_cut_short_anywhere_is_made_good_by_the_next() -> None:
+    done = []
+    for left in range(10):
+        disk = DiesAfter()
+        log = opened(disk)
+        fill(log, 0, 3)
+        log.settle()  # with an index and a snapshot
+        fill(log, 3, 6)
+        disk.crash(0.0)
+        disk.left = left
+        try:
+            opened(disk, clean=False, start_offset=6)
+            done.append(left)
+        except OSError:
+            disk.kill()
+        disk.left = None
+        again = opened(disk, clean=False, start_offset=6)
+        assert (again.start_offset, again.end_offset) == (6, 6)
+        fill(again, 6, 7)
+        assert count(again) == 1
+    assert done, "the last of them was not cut short"
+    assert min(done) > 2, "and there was something to cut short"
+
+
+class DiesAfter(MemoryDisk):
+    """Removes, opens and syncs files so many times more, and refuses all that follows."""
+
+    left: int | None = None
+
+    def check(self, operation: str) -> None:
+        super().check(operation)
+        if self.left is not None and operation in ("remove", "open", "sync"):
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(5, "Input/output error")

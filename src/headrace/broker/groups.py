@@ -151,8 +151,9 @@ class Groups:
                 return reply
             if answers[ticket] is None:
                 await self._waits.wait([_wait_key(ticket)], _WAIT_MS_MAX)
+            answer = answers[ticket]  # what is decided from here on may not be durable yet
             await shard.durable()
-            return answers[ticket] or Refused(
+            return answer or Refused(
                 Why.COORDINATOR_GONE, f"Group {command.group} is still rebalancing; join again."
             )
         except StorageFault as fault:

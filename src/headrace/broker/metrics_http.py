@@ -53,7 +53,7 @@ class MetricsServer:
         self._listening: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self.lag_timer: asyncio.TimerHandle | None = None
-        self._stopping = False
+        self._stopping = self._is_over = False
         self._rendering = asyncio.Lock()  # or each of many would take its part of every turn
 
     async def start(self, host: str, port: int) -> int:
@@ -72,6 +72,7 @@ class MetricsServer:
         """Answer no more."""
         if self.lag_timer is not None:
             self.lag_timer.cancel()
+        self._is_over = True
         if self._listening is not None:
             await stop_accepting(self._listening)
         for writer in self._connections.values():
@@ -92,6 +93,9 @@ class MetricsServer:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._is_over:
+            writer.transport.abort()
+            return
         try:
             if len(self._connections) >= CONNECTIONS_MAX:
                 await _send(writer, HTTPStatus.SERVICE_UNAVAILABLE, [b"too many connections\n"])

@@ -153,6 +153,8 @@ class Partitions:
         self._kept_starts.forget(topic.name, range(topic.partitions))
 
     def _remove(self, partition: Partition) -> None:
+        if partition.is_open:  # a sync under way could find another topic's files there
+            partition.log.retire()
         gone = _aside(partition.name, partition.topic.id.hex, "delete")
         self._disk.rename(partition.name, gone)
         self._disk.remove(gone)

@@ -212,10 +212,11 @@ class Topics:
         """
         task = self._begin(change)
         try:
-            return await asyncio.shield(task)
+            await asyncio.wait([task])  # which goes on where its caller goes away
         except asyncio.CancelledError:
             task.add_done_callback(_tell_failure)
             raise
+        return task.result()
 
     def _begin(self, change: Coroutine[Any, Any, AnswerT]) -> "asyncio.Task[AnswerT]":
         task = asyncio.ensure_future(self._in_turn(change))

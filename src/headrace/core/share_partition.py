@@ -183,7 +183,7 @@ class SharePartition:
         from_offset, to_offset = command.batches[0].first, command.batches[-1].last
         left = command.records_max
         near = shrinks_from(policy.delivery_limit) if command.isolate else _NEVER
-        for status, runs in self.enough(from_offset, left):
+        for status, runs in self.enough(from_offset, min(left, to_offset - from_offset + 1)):
             if left <= 0 or runs.firsts[0] > to_offset:
                 break
             stored, count = status.deliveries, status.deliveries + 1

@@ -124,15 +124,16 @@ class Opening:
                 self._folder, segments[-1].end_offset, start_offset,
             )  # fmt: skip
         self._point.forget()
-        fresh = Segment(self._disk, self._folder, start_offset, self._interval_bytes)
-        if start_offset:
-            fresh.file.sync()
+        # Before there is a further one: who finds both takes what lies between them for lost.
         for segment in segments:
             segment.release()
             self._disk.remove(f"{segment.path}.log")
             remove_index(self._disk, segment.path)
         for offset in snapshots.offsets(names):
             self._disk.remove(snapshots.path_of(self._folder, offset))
+        fresh = Segment(self._disk, self._folder, start_offset, self._interval_bytes)
+        if start_offset:
+            fresh.file.sync()
         return fresh
 
     # ---- segments

@@ -91,6 +91,10 @@ class Segment:
             return 0
         return timestamp - self.first_timestamp
 
+    def damaged(self, damage: CorruptBatch) -> OSError:
+        """The error for who reads it."""
+        return OSError(errno.EIO, f"{self.path}.log is damaged ({damage}); restore it")
+
     def header_at(self, position: int) -> BatchHeader:
         """Raises: CorruptBatch."""
         return batches.read_header(self.file.pread(HEADER_BYTES, position))

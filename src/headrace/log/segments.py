@@ -72,6 +72,7 @@ class SegmentedLog:
         self._torn = False
         self._fault: OSError | None = None
         self._cut_at: int | None = None
+        self._is_retired = False
         self._prepared: dict[str, Segment] = {}
         self.configure(
             segment_bytes=segment_bytes,
@@ -198,7 +199,7 @@ class SegmentedLog:
         Raises: OSError.
         """
         with self._syncing:
-            if self._fault is None:
+            if self._fault is None or self._is_retired:
                 return
             active = self._segments.active
             try:
@@ -207,7 +208,7 @@ class SegmentedLog:
                 if position is None:
                     position = active.position_after(self._durable_end)
             except CorruptBatch as damage:
-                raise _damaged(active, damage) from damage
+                raise active.damaged(damage) from damage
             if keep:
                 active.file.truncate(active.size)
                 active.file.rewrite(position)
@@ -226,7 +227,7 @@ class SegmentedLog:
             try:
                 active.cut(self._cut_at)
             except CorruptBatch as damage:
-                raise _damaged(active, damage) from damage
+                raise active.damaged(damage) from damage
             opening = Opening(self._disk, self._folder, self._interval_bytes)
             self.producers = opening.rebuilt(list(self._segments), self._durable_end)
         self._durable_end = self.end_offset
@@ -249,7 +250,7 @@ class SegmentedLog:
                 if found is not None:
                     return segment.slice(*found, max_bytes, end)
             except CorruptBatch as damage:
-                raise _damaged(segment, damage) from damage
+                raise segment.damaged(damage) from damage
         return Slice(b"", ())
 
     def read_bytes(
@@ -272,8 +273,7 @@ class SegmentedLog:
 
     def offset_of_max_time(self) -> tuple[int, WallMs] | None:
         """The first offset that has the highest timestamp, with it; None in an empty log."""
-        highest = times.max_time(self._segments, self._start)
-        return self.offset_for_time(WallMs(highest)) if highest >= 0 else None
+        return times.offset_of_max_time(self._segments, self._start)
 
     # ---- what is kept
 
@@ -347,6 +347,12 @@ class SegmentedLog:
         """As `Log.close`."""
         self._segments.close()
 
+    def retire(self) -> None:
+        """Before the folder goes: wait for what another thread writes there, and allow no more."""
+        with self._syncing:
+            self._is_retired = True
+            self._fault = OSError(errno.EBADF, "removed")
+
     def delete(self) -> None:
         """As `Log.delete`. Raises: OSError."""
         self.close()
@@ -384,17 +390,11 @@ class SegmentedLog:
 
     def _save_snapshot(self, *, durable: bool) -> None:
         if self.end_offset > self._segments.bases[0]:
-            path = snapshots.path_of(self._folder, self.end_offset)
             entries = list(self.producers.entries())
-            # Without producers nothing is lost with it; appends would wait for the disk in vain.
-            self._disk.write(path, snapshots.encoded(entries), durable=durable and bool(entries))
+            snapshots.save(self._disk, self._folder, self.end_offset, entries, durable=durable)
         self._prune_snapshots()
 
     def _prune_snapshots(self) -> None:
         """Keep the snapshot of the end, and the one at which the active segment begins."""
         kept = {self.end_offset, self._segments.active.base_offset}
         snapshots.prune(self._disk, self._folder, kept)
-
-
-def _damaged(segment: Segment, damage: CorruptBatch) -> OSError:
-    return OSError(errno.EIO, f"{segment.path}.log is damaged ({damage}); restore it")

@@ -8,7 +8,7 @@ Source: ProducerSnapshot.json, ProducerStateManager.readSnapshot (4.3).
 """
 
 import struct
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from typing import NamedTuple
 
 from headrace.log.api import Disk
@@ -74,6 +74,15 @@ def newest(disk: Disk, folder: str, candidates: Iterable[int]) -> tuple[int, lis
         if entries is not None:
             return offset, entries
     return 0, []
+
+
+def save(
+    disk: Disk, folder: str, offset: int, entries: Collection[Entry], *, durable: bool
+) -> None:
+    """Write the snapshot of an offset. Raises: OSError."""
+    # Without producers nothing is lost with it; appends would wait for the disk in vain.
+    is_needed = durable and bool(entries)
+    disk.write(path_of(folder, offset), encoded(entries), durable=is_needed)
 
 
 def prune(disk: Disk, folder: str, kept: Container[int]) -> None:

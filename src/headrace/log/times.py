@@ -22,9 +22,10 @@ def offset_for_time(
     return None
 
 
-def max_time(segments: SegmentList, start_offset: int) -> int:
-    """The highest timestamp; -1 without any."""
-    return max(_max_time(one, start_offset) for one in segments.from_offset(start_offset))
+def offset_of_max_time(segments: SegmentList, start_offset: int) -> tuple[int, WallMs] | None:
+    """The first offset that has the highest timestamp, with it; None without any."""
+    highest = max(_max_time(one, start_offset) for one in segments.from_offset(start_offset))
+    return offset_for_time(segments, start_offset, highest) if highest >= 0 else None
 
 
 def _search(segment: Segment, start_offset: int, timestamp: int) -> tuple[int, WallMs] | None:

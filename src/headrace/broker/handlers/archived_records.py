@@ -40,12 +40,10 @@ async def _list(asked: wire.ListArchivedRequest, services: Services) -> wire.Lis
     refused = _refused(asked.group, services)
     if refused is None and asked.runs_max < 1:
         refused = Refused(Why.INVALID_REQUEST, "runs_max begins at 1")
+    found = list(_pages(asked, services)) if refused is None else []
+    refused = await services.shares.durable_of(asked.group) or refused
     if refused is not None:
         return wire.ListArchivedResponse(error_code(refused), refused.message)
-    found = list(_pages(asked, services))
-    faulty = await services.shares.durable_of(asked.group)
-    if faulty is not None:
-        return wire.ListArchivedResponse(error_code(faulty), faulty.message)
     partitions = tuple(partition for partition, _ in found)
     more = any(rest for _, rest in found)
     return wire.ListArchivedResponse(Code.NONE, None, partitions, int(more))
@@ -102,6 +100,7 @@ async def _clear(
 ) -> wire.ClearArchivedResponse:
     refused = _refused(asked.group, services)
     if refused is not None:
+        refused = await services.shares.durable_of(asked.group) or refused
         return wire.ClearArchivedResponse(error_code(refused), refused.message)
     for place in asked.places:
         topic = services.catalog.topics.get(place.topic)

@@ -6,6 +6,7 @@ from headrace.broker.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
+from headrace.broker.shards import all_durable
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.group_words import Phase
 
@@ -21,7 +22,8 @@ async def handle(request: Request, services: Services) -> Answer:
     told = {
         name: _described(name, request.version, services) for name in dict.fromkeys(message.groups)
     }
-    refused = await services.groups.durable()
+    # That one is a share group is told, too.
+    refused = await all_durable([*services.groups.shards, *services.shares.shards])
     if refused is not None:
         told = dict.fromkeys(told, _missing(error_code(refused), refused.message))
     return {

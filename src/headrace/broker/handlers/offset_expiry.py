@@ -27,13 +27,12 @@ async def handle(request: Request, services: Services) -> Answer:
 async def _described(
     asked: DescribeOffsetExpiryRequest, services: Services
 ) -> DescribeOffsetExpiryResponse:
-    group = services.groups.find(asked.group)
-    if group is None:
-        return DescribeOffsetExpiryResponse(Code.NONE, None)
-    retention = services.groups.retention_minutes(asked.group)
-    after = (asked.topic, asked.partition)
-    offsets = (one for one in services.groups.offsets(asked.group) if one[:2] > after)
-    found = outlooks(group, offsets, retention)
+    group, found = services.groups.find(asked.group), list[Outlook]()
+    if group is not None:
+        retention = services.groups.retention_minutes(asked.group)
+        after = (asked.topic, asked.partition)
+        offsets = (one for one in services.groups.offsets(asked.group) if one[:2] > after)
+        found = outlooks(group, offsets, retention)
     faulty = await services.groups.durable()
     if faulty is not None:
         return DescribeOffsetExpiryResponse(error_code(faulty), faulty.message)
