@@ -195,6 +195,15 @@ def test_a_group_has_few_lines(caplog: pytest.LogCaptureFixture) -> None:
         log.tell([listed("work", 10)])
         clock.ms = PAUSE_MS
         log.tell([listed("work", 11, dropped=4)])
+        log.tell([listed("work", 12)])
+        clock.ms = 2 * PAUSE_MS - 1
+        log.tell_rest()
+        clock.ms = 2 * PAUSE_MS
+        log.tell_rest()
+        log.tell([listed("work", 13)])
+        log.tell_rest()
+        log.tell_rest(is_end=True)
+        log.tell_rest(is_end=True)
     assert [line.message for line in caplog.records] == [
         "group work: 1 record was archived without a dead letter; the last is 7 of orders-0, after "
         "5 deliveries: bad; see: headrace share archived work",
@@ -204,4 +213,8 @@ def test_a_group_has_few_lines(caplog: pytest.LogCaptureFixture) -> None:
         "after 5 deliveries: bad; see: headrace share archived work",
         "group work: its list of archived records is full in partition 0 of that topic; 4 older "
         "ones were dropped from it; clear it: headrace share archived work --clear",
+        "group work: 1 record was archived without a dead letter; the last is 12 of orders-0, "
+        "after 5 deliveries: bad; see: headrace share archived work",
+        "group work: 1 record was archived without a dead letter; the last is 13 of orders-0, "
+        "after 5 deliveries: bad; see: headrace share archived work",
     ]

@@ -20,6 +20,7 @@ from .share_wire_rig import (
     NOTHING_FETCHED,
     RELEASE,
     RENEW,
+    WAIT_S,
     Sharer,
     acquired,
     cut,
@@ -168,7 +169,9 @@ def test_the_last_request_settles_then_releases(
 
 
 def test_too_many_sessions_are_refused_after_the_wait_of_a_poll(
-    connecting: Callable[[headrace.Broker], AbstractContextManager[Callable[[], Any]]], version: int
+    connecting: Callable[[headrace.Broker], AbstractContextManager[Callable[[], Any]]],
+    version: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     settings = {"group.share.max.share.sessions": str(SESSIONS_MAX)}
     with headrace.Broker(settings=settings) as broker, connecting(broker) as connect:
@@ -180,6 +183,10 @@ def test_too_many_sessions_are_refused_after_the_wait_of_a_poll(
         began = time.monotonic()
         refused(late.fetch(topics=(), max_wait=200), 133)
         assert time.monotonic() - began >= 0.19  # clients do not pause by themselves
+        # Looked at each second.
+        while not any("group.share.max.share.sessions" in line for line in caplog.messages):
+            assert time.monotonic() - began < WAIT_S, "nobody was told"
+            time.sleep(0.02)
         assert full.fetch(epoch=0, topics=()).error_code == 0
         full.fetch(epoch=-1)
         assert late.fetch(topics=()).error_code == 0

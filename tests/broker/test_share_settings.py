@@ -163,7 +163,11 @@ def test_bounds_of_a_group(wire: Any, name: str, default: int, least: int, most:
         ("share.renew.acknowledge.enable", ["true", "false"], ["yes"]),
         ("group.type", ["share", "consumer"], ["classic"]),
         ("errors.deadletterqueue.copy.record.enable", ["true", "false"], ["1"]),
-        ("errors.deadletterqueue.topic.name", ["dlq.orders", ""], ["no/name", ".."]),
+        (
+            "errors.deadletterqueue.topic.name",
+            ["dlq.orders", ""],
+            ["no/name", "..", "__consumer_offsets"],
+        ),
         ("no.such.setting", [], ["1"]),
     ],
 )  # fmt: skip

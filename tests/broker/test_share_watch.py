@@ -12,6 +12,7 @@ import pytest
 from headrace.broker import metrics_shares
 from headrace.broker.metrics_shapes import pieces
 from headrace.broker.metrics_shares import of_share_groups
+from headrace.broker.share_log import SESSIONS_PAUSE_MS
 from headrace.broker.share_watch import STUCK_MS
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
@@ -106,6 +107,22 @@ class Broker(Inside):
 
 def run(work: Callable[[Broker], Coroutine[Any, Any, None]]) -> None:
     play(Broker, work)
+
+
+def test_sessions_that_were_refused_are_told_of_now_and_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work(broker: Broker) -> None:
+        for refused, ms_later in ((0, 0), (3, 0), (2, SESSIONS_PAUSE_MS - 1), (1, 1), (0, 60_000)):
+            broker.services.shares.meters.sessions_refused += refused
+            await broker.look(ms_later)
+        assert [line for line in caplog.messages if "sessions" in line] == [
+            f"{count} requests of share consumers were refused, as 0 share sessions are open "
+            "already: they get no records; raise group.share.max.share.sessions, or end consumers"
+            for count in (3, 3)
+        ]
+
+    run(work)
 
 
 def test_a_full_window_that_stands_still_is_told_of_once(

@@ -1,7 +1,8 @@
 """Log lines about records that were archived without a dead letter: few, however many there are.
 
-Each group has one line in `PAUSE_MS` at most; what was not told since is counted in the next. The
-list itself is durable (`core/archived.py`), so a line is a hint where to look.
+Each group has one line in `PAUSE_MS` at most; what was not told since is counted in the next, which
+comes by then (`ShareWatch` sees to it). The list itself is durable (`core/archived.py`), so a line
+is a hint where to look.
 """
 
 import logging
@@ -24,10 +25,11 @@ TOLD = (PageListed,)  # the events that are told of
 
 @dataclass(slots=True)
 class _Told:
-    """When a group was told of last, and how many records it archived since."""
+    """When a group was told of last, and what it archived since: how many records, which last."""
 
     at: MonoMs
     untold: int = 0
+    latest: PageListed | None = None
 
 
 class ArchivedLog:
@@ -41,18 +43,37 @@ class ArchivedLog:
     def tell(self, events: Sequence[Event]) -> None:
         """Events were decided and applied."""
         for event in events:
-            if type(event) is PageListed:
+            if type(event) is PageListed and event.news:
                 self._page(event)
 
+    def tell_rest(self, *, is_end: bool = False) -> None:
+        """Tell what was left untold, where that is long enough ago, or the broker stops."""
+        now = self._clock.mono()
+        for group, known in tuple(self._groups.items()):
+            if not is_end and elapsed_ms(known.at, now) < PAUSE_MS:
+                break  # nor were those behind it
+            if known.latest is not None:
+                self._say(known.latest, known.untold)
+                self._told(group, now)
+
     def _page(self, event: PageListed) -> None:
-        if not event.news:
-            return
         group, now = event.key.group, self._clock.mono()
         known = self._groups.get(group)
         if known is not None and elapsed_ms(known.at, now) < PAUSE_MS:
             known.untold += event.news
+            known.latest = event
             return
-        count = event.news + (known.untold if known is not None else 0)
+        self._say(event, event.news + (known.untold if known is not None else 0))
+        self._told(group, now)
+
+    def _told(self, group: str, now: MonoMs) -> None:
+        self._groups[group] = _Told(now)
+        self._groups.move_to_end(group)
+        if len(self._groups) > _GROUPS_MAX:
+            self._groups.popitem(last=False)
+
+    def _say(self, event: PageListed, count: int) -> None:
+        group = event.key.group
         topic = self._topics.catalog.topics_by_id.get(event.key.topic_id)
         newest = event.runs[-1]
         log.warning(
@@ -78,7 +99,3 @@ class ArchivedLog:
                 group,
                 extra={"group": group},
             )
-        self._groups[group] = _Told(now)
-        self._groups.move_to_end(group)
-        if len(self._groups) > _GROUPS_MAX:
-            self._groups.popitem(last=False)

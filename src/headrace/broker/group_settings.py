@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from headrace.broker.config import INHERITED, RANGED, Config
 from headrace.broker.settings import INT_MAX, ConfigError, Table, setting
-from headrace.core.catalog import is_topic_name
+from headrace.core.catalog import INTERNAL_TOPICS, is_topic_name
 from headrace.core.durations import length_ms
 from headrace.core.group_words import ResetPolicy
 from headrace.core.reset import OutOfRange, Strategy
@@ -154,6 +154,9 @@ class GroupSettings(Table):
         changed = {cls.find(name)[0] for name in changes}
         changed |= {field for field, one in cls.settings().items() if one.name in deleted}
         new = cls.resolve(config, {**(others or {}), **changes})
+        if "dead_letter_topic" in changed and new.dead_letter_topic in INTERNAL_TOPICS:
+            name = cls.settings()["dead_letter_topic"].name
+            raise ConfigError(f"{name}: {new.dead_letter_topic} is internal: name another one")
         for kind in ("share", "consumer"):
             fields = f"{kind}_heartbeat_ms", f"{kind}_session_timeout_ms"
             heartbeat_ms, session_ms = (getattr(new, field) for field in fields)

@@ -31,6 +31,7 @@ _NAMES_TOLD_MAX = 10  # in one line
 
 # The events that are told of.
 TOLD = (MemberSeen, MemberGone, Restarted, GroupForgotten)
+SESSIONS_PAUSE_MS = 10_000  # between two lines about sessions that were refused
 Named = Callable[[ShareKey], str]  # a share-partition as people call it, as in `orders-3`
 
 
@@ -122,6 +123,15 @@ _FATES = {
     "takes none",
     State.ARCHIVED: f"{_LAST} are archived without a dead letter",
 }
+
+
+def tell_sessions(refused: int, opened: int) -> None:
+    """Members ask for records, and get none."""
+    log.warning(
+        "%d requests of share consumers were refused, as %d share sessions are open already: they "
+        "get no records; raise group.share.max.share.sessions, or end consumers",
+        refused, opened,
+    )  # fmt: skip
 
 
 def tell_full(

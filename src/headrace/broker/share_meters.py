@@ -82,6 +82,7 @@ class ShareMeters:
         self.touched: set[ShareTraffic] = set()  # where records were acquired; taken by who looks
         self.notices: dict[About, Notice] = {}  # locks that ended, records given up; likewise
         self.rest = Notice()  # what is one too many for `notices`
+        self.sessions_refused = 0  # as too many are open; likewise
         self._by_key: dict[ShareKey, ShareTraffic] = {}
         # By the id of the key: hashing it costs more than counting.
         self._by_id: dict[int, ShareTraffic] = {}

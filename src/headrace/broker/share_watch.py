@@ -14,7 +14,7 @@ from headrace.broker.share_meters import ShareTraffic
 from headrace.broker.shares import Shares
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import ShareKey
-from headrace.core.types import elapsed_ms
+from headrace.core.types import MonoMs, elapsed_ms
 from headrace.log.api import Clock
 
 LOOK_MS = 1_000
@@ -30,6 +30,7 @@ class ShareWatch:
         self._shares = shares
         self._partitions = partitions
         self._full: dict[ShareTraffic, None] = {}  # an ordered set
+        self._sessions_told: MonoMs | None = None
         self.work = Background("share groups are no longer watched")
 
     def start(self) -> None:
@@ -37,14 +38,17 @@ class ShareWatch:
         self.work.begin(self._run())
 
     async def close(self) -> None:
-        """Look no more."""
+        """Look no more, and tell what is left to tell."""
         await self.work.stop()
+        self._shares.archived_log.tell_rest(is_end=True)
 
     async def look(self) -> None:
         """Look once."""
         touched, notices, rest = self._shares.meters.taken()
         if notices:
             share_log.tell_notices(notices, rest, self._name)
+        self._shares.archived_log.tell_rest()
+        self._look_at_sessions()
         for count, one in enumerate([*self._full, *(touched - self._full.keys())]):
             if count % _PORTION == _PORTION - 1:
                 await asyncio.sleep(0)
@@ -53,6 +57,13 @@ class ShareWatch:
     async def _run(self) -> None:
         while await self.work.pause(LOOK_MS):
             await self.look()
+
+    def _look_at_sessions(self) -> None:
+        now, refused = self._clock.mono(), self._shares.meters.sessions_refused
+        told = self._sessions_told
+        if refused and (told is None or elapsed_ms(told, now) >= share_log.SESSIONS_PAUSE_MS):
+            self._sessions_told, self._shares.meters.sessions_refused = now, 0
+            share_log.tell_sessions(refused, len(self._shares.sessions))
 
     def _look_at(self, one: ShareTraffic) -> None:
         share = self._shares.partition(one.key)

@@ -82,7 +82,7 @@ class Shares:
         self._clock = clock
         self._topics = topics
         self._waits = waits
-        self._archived_log = ArchivedLog(clock, topics)
+        self.archived_log = ArchivedLog(clock, topics)
         self._resolved: dict[str, _Resolved] = {}
         self._resolved_with = config
         self._defaults = self._resolved_from({})
@@ -106,7 +106,7 @@ class Shares:
             shard.listeners.append(self._wake, _WAKING)
             shard.listeners.append(self.meters.count, share_meters.COUNTED)
             shard.listeners.append(members.tell, share_log.TOLD)
-            shard.listeners.append(self._archived_log.tell, archived_log.TOLD)
+            shard.listeners.append(self.archived_log.tell, archived_log.TOLD)
             self.shards.append(shard)
         topics.listeners.append(self._topics_changed)
         topics.on_deleted.append(self._forget)

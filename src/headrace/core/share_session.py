@@ -86,7 +86,9 @@ class ShareSessions:
                 return _TOO_MANY
             if known is None and len(self._sessions) >= self._sessions_max:
                 return Refused(
-                    Why.SESSION_LIMIT, f"{self._sessions_max} share sessions are open already"
+                    Why.SESSION_LIMIT,
+                    f"{self._sessions_max} share sessions are open already"
+                    " (group.share.max.share.sessions)",
                 )
             return [SessionMoved(command.key, command.connection, 1, partitions)]
         if known is None:

@@ -43,6 +43,7 @@ def handle(request: Request, services: Services) -> Answering:
     )
     if isinstance(moved, Refused):
         if moved.why is Why.SESSION_LIMIT:  # clients ask again without a pause of their own
+            services.shares.meters.sessions_refused += 1
             return _refused_later(moved, asking.wait_ms_max, services)
         return _refusal(moved, services)
     if asking.acquire_mode not in _ACQUIRE_MODES:
