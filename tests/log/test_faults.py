@@ -314,3 +314,16 @@ def test_nothing_is_written_where_a_log_was_once_it_is_removed() -> None:
     log.mend(keep=False)
     log.mend(keep=True)
     assert {name: disk.read(f"{FOLDER}/{name}") for name in disk.list(FOLDER)} == before
+
+
+def test_a_first_batch_that_is_damaged_is_an_error_for_who_appends() -> None:
+    """Who asks for nothing but that a record is kept knows no damaged batches."""
+    disk = MemoryDisk()
+    before = SegmentedLog(disk, FOLDER, index_interval_bytes=1)
+    append(before, b"0")
+    append(before, b"1")
+    before.settle()
+    log = SegmentedLog(disk, FOLDER, index_interval_bytes=1, clean=True)
+    disk.write(f"{FOLDER}/{0:020d}.log", b"?" * disk.size(f"{FOLDER}/{0:020d}.log"))
+    with pytest.raises(OSError, match="restore it"):
+        append(log, b"1")

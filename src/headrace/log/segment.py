@@ -84,9 +84,15 @@ class Segment:
         self.end_offset = last_offset + 1
 
     def age_ms(self, timestamp: int) -> int:
-        """How much later than the first batch `timestamp` is; 0 where either has none."""
+        """How much later than the first batch `timestamp` is; 0 where either has none.
+
+        Raises: OSError, also where the first batch is damaged.
+        """
         if self.first_timestamp is None:
-            self.first_timestamp = self.header_at(0).max_timestamp
+            try:
+                self.first_timestamp = self.header_at(0).max_timestamp
+            except CorruptBatch as damage:
+                raise self.damaged(damage) from damage
         if timestamp < 0 or self.first_timestamp < 0:
             return 0
         return timestamp - self.first_timestamp
