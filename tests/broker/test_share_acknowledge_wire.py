@@ -307,9 +307,9 @@ def test_those_who_wait_are_not_woken_by_what_makes_no_room(
     looks: list[SharePoll] = []
     look = SharePoll.look
 
-    def noted(poll: SharePoll) -> bool:
+    def noted(poll: SharePoll, bytes_min: int = 0) -> bool:
         looks.append(poll)
-        return look(poll)
+        return look(poll, bytes_min)
 
     produce(one.wire, 50)
     monkeypatch.setattr(SharePoll, "look", noted)
