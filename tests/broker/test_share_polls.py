@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.broker import share_polls
 from headrace.broker.dispatch import Dispatcher, Peer, Pending
 from headrace.broker.errors import Code
 from headrace.broker.partition import Partition
@@ -310,6 +311,18 @@ def test_what_is_released_may_be_as_much_as_was_wanted() -> None:
         await broker.until_waiting(1)
         broker.services.disconnected(ord("a"))
         assert acquired(await waiting) == list(range(280, 300))
+
+    run(work)
+
+
+def test_more_than_is_looked_up_quickly_comes_with_the_next_poll(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(share_polls, "_RECORDS_MAX", 3 * BATCH)
+
+    async def work(broker: Broker) -> None:
+        assert acquired(await broker.fetch("a", records=1 << 30)) == list(range(30))
+        assert acquired(await broker.fetch("a", records=1 << 30)) == list(range(30, 60))
 
     run(work)
 

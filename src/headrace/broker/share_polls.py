@@ -29,6 +29,8 @@ from headrace.wire.share_requests import AcknowledgedPart, Acquisition, FetchedP
 
 _RECORD_LIMIT = 1
 _READ_BYTES_MAX = 1 << 20
+# As many records that lie apart are looked up in some 10 ms; how many are asked for is the client's.
+_RECORDS_MAX = 50_000
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ class SharePoll:
         self._who = self._group, self._member = who
         self._session = services.shares.sessions.sessions.get(who)
         self._asking = asking
+        self._records_max = min(asking.records_max, _RECORDS_MAX)
         self._shard = services.shares.shard(self._group)
         self._policy = services.shares.policy(self._group)
         self._found: dict[TopicPartition, _Found] = {}
@@ -105,7 +108,7 @@ class SharePoll:
         bytes_left = min(self._asking.bytes_max, self._services.config.fetch_max_bytes)
         if bytes_min > 1 and not self._has(min(bytes_min, bytes_left)):
             return False
-        records_left = self._asking.records_max
+        records_left = self._records_max
         something = False
         for where in self.order:
             if bytes_left <= 0 or records_left <= 0:
@@ -128,7 +131,7 @@ class SharePoll:
             partition, share = self._place(where)
             if partition is None or share is None:
                 return True
-            wanted = reach(share, self._asking.records_max, self._policy.window)
+            wanted = reach(share, self._records_max, self._policy.window)
             try:
                 end = partition.high_watermark
                 if wanted is None or wanted.first >= end:
