@@ -39,7 +39,9 @@ class Queue:
         await self.group(**{NAME: letters, "share.auto.offset.reset": "earliest"})
 
     async def create(self, name: str, partitions: int = 1, **configs: str) -> None:
-        dotted = {key.replace("_", "."): value for key, value in configs.items()}
+        """Its records are of 1970, and are kept all the same."""
+        kept = {"retention_ms": "-1"} | configs
+        dotted = {key.replace("_", "."): value for key, value in kept.items()}
         made = await self.services.topics.create(CreateTopic(name, uuid4(), partitions, dotted))
         assert made, made
 

@@ -11,6 +11,7 @@ import pytest
 from headrace.broker import share_polls
 from headrace.broker.dispatch import Dispatcher, Peer, Pending
 from headrace.broker.errors import Code
+from headrace.broker.handlers import share_fetch
 from headrace.broker.partition import Partition
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
@@ -57,11 +58,12 @@ class Broker(Inside):
         connection: int | None = None,
         apart: bool = False,
         bytes_min: int = 1,
+        named: bool = True,
     ) -> "asyncio.Future[Any]":
         """The only partition of what a ShareFetch that accepts these ranges is answered.
 
         `connection` is the member's own if none is given. `apart` names the partition with each
-        range anew.
+        range anew; it need not be `named` where the session knows it.
         """
         said = [
             {"first_offset": one[0], "last_offset": one[-1], "acknowledge_types": ACCEPT}
@@ -83,7 +85,7 @@ class Broker(Inside):
                 "max_bytes": 1 << 20,
                 "max_records": records,
                 "batch_size": records,
-                "topics": [{"topic_id": self.topic_id, "partitions": parts}],
+                "topics": [{"topic_id": self.topic_id, "partitions": parts}] if named else [],
                 "forgotten_topics_data": [],
             },
         )
@@ -350,5 +352,37 @@ def test_a_log_that_cannot_be_opened_is_an_error_of_its_partition(
         told = await broker.fetch("a")
         assert told.error_code == Code.STORAGE_ERROR
         assert told.error_message == "orders-0 cannot be opened: it is damaged"
+
+    run(work)
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_an_error_is_told_after_a_while_or_not_at_all_once_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, is_over: bool
+) -> None:
+    """Clients that are told of one come back at once, thousands of times a second."""
+    faulty = True
+    known: Any = vars(Partition)["high_watermark"]
+    monkeypatch.setattr(share_fetch, "_ERRORS_WAIT_MS", LONG_MS if is_over else 20)
+
+    def unreadable(self: Partition) -> Any:
+        if faulty:
+            raise OSError("damaged")
+        return known.fget(self)
+
+    async def work(broker: Broker) -> None:
+        nonlocal faulty
+        monkeypatch.setattr(Partition, "high_watermark", property(unreadable))
+        told = await broker.fetch("a", wait_ms=LONG_MS)
+        assert told.error_code == Code.STORAGE_ERROR, "of a partition that it did not have before"
+        waiting = broker.fetch("a", wait_ms=LONG_MS, named=False)
+        if is_over:
+            await broker.until_waiting(1)
+            faulty = False
+            broker.append()
+            told = await waiting
+            assert (told.error_code, acquired(told)) == (Code.NONE, list(ALL))
+        else:
+            assert (await waiting).error_code == Code.STORAGE_ERROR
 
     run(work)

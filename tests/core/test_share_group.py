@@ -65,6 +65,11 @@ def test_topic_that_does_not_exist_is_assigned_when_it_appears(drive: Driver) ->
     assert drive.beat("a", 1) == Seen(2, 5_000, partitions(BILLS, 0))
 
 
+def test_who_subscribes_to_nothing_waits_for_nothing(drive: Driver) -> None:
+    drive.beat("a", 0, {"orders"})
+    assert drive.beat("a", 1, set()) == Seen(2, 5_000, frozenset())
+
+
 def test_partitions_move_as_members_come_and_go(drive: Driver) -> None:
     drive.beat("a", 0, {"orders"})
     second = drive.beat("b", 0, {"orders"})

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.runtime import ShardRuntime
+from headrace.core import lasting
 from headrace.core.archived import PageListed
 from headrace.core.errors import Refused
 from headrace.core.leases import LeaseCommitted, LeaseDiscarded, LeaseStaged
@@ -108,7 +109,7 @@ def anybody_may_acknowledge(patch: pytest.MonkeyPatch) -> None:
 
 def snapshots_without_finished_records(patch: pytest.MonkeyPatch) -> None:
     """A snapshot mentions what is to be delivered again, and not what was accepted."""
-    sound = share_batches.durable
+    sound = lasting.durable
 
     def short(runs: Any) -> list[Range]:
         return [one for one in sound(runs) if one[2] is not State.ACKNOWLEDGED]

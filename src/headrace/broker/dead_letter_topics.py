@@ -10,6 +10,7 @@ from headrace.broker.partitions import Partition
 from headrace.broker.topics import Topics
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
+from headrace.core.types import WallMs
 
 _HEADERS_BYTES = 64 * 1024  # room for what a copy has beside its record
 _MESSAGE_BYTES_MAX = 2**31 - 1
@@ -81,3 +82,19 @@ def _unfit(topic: Topic, topics: Topics, source: Partition) -> str | None:
             "delete, or name another one"
         )
     return None
+
+
+def outlived(timestamp: int, target: Partition, now: WallMs) -> str | None:
+    """Why retention would take the copy of a record of that time at once; None where it would not.
+
+    Of what is younger the topic's own settings say how long it stays.
+    """
+    settings = target.settings
+    if "delete" not in settings.cleanup_policy or settings.timestamp_type != "CreateTime":
+        return None
+    if settings.retention_ms < 0 or timestamp < 0 or now - timestamp <= settings.retention_ms:
+        return None
+    return (
+        f"a copy as old as its record would be removed at once by retention.ms="
+        f"{settings.retention_ms} of {target.topic.name}: raise that, or name another topic"
+    )

@@ -24,7 +24,7 @@ from headrace.broker.dead_letter_copies import (
     size_max,
     wanted,
 )
-from headrace.broker.dead_letter_topics import target_topic
+from headrace.broker.dead_letter_topics import outlived, target_topic
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
@@ -32,7 +32,8 @@ from headrace.broker.topics import Topics
 from headrace.core.runs import Run, State
 from headrace.core.shard_words import Event, On, Restarted
 from headrace.core.share_words import DeadLettered, Settled, ShareKey
-from headrace.core.types import Span
+from headrace.core.types import Span, WallMs
+from headrace.log.api import Clock
 from headrace.wire import batches
 
 log = logging.getLogger("headrace.broker")
@@ -47,9 +48,10 @@ _COMPLAINTS_MAX = 1000
 class DeadLetters:
     """Writes what waits in the shards, in the background; tries again when the disk fails."""
 
-    def __init__(self, topics: Topics, shares: Shares) -> None:
+    def __init__(self, topics: Topics, shares: Shares, clock: Clock) -> None:
         self._topics = topics
         self._shares = shares
+        self._clock = clock
         self._wanted = asyncio.Event()
         self._waiting: dict[Shard, None] = {}  # an ordered set
         self._task: asyncio.Task[None] | None = None
@@ -142,7 +144,8 @@ class DeadLetters:
             for number, (run, found) in enumerate(piece, 1):
                 if number % _TURN_RECORDS == 0:
                     await asyncio.sleep(0)
-                copy = _letter(found, run, key, source, target, payload=payload)
+                now = self._clock.wall()
+                copy = _letter(found, run, key, source, target, now, payload=payload)
                 if isinstance(copy, str):
                     await self._without(key, found, left, copies, target, copy)
                     copies, size = [], 0
@@ -242,7 +245,14 @@ def _passed(left: deque[Run], offset: int) -> list[Span]:
 
 
 def _letter(
-    found: Found, run: Run, key: ShareKey, source: Partition, target: Partition, *, payload: bool
+    found: Found,
+    run: Run,
+    key: ShareKey,
+    source: Partition,
+    target: Partition,
+    now: WallMs,
+    *,
+    payload: bool,
 ) -> batches.Record | str:
     """The copy of a record; or why there can be none."""
     topic = target.topic.name
@@ -251,6 +261,9 @@ def _letter(
         return f"the {records} {found.span} of {source.name} {found.why}"
     if came_from(found, topic):
         return f"the record was a dead letter in {topic} before"
+    trouble = outlived(found.timestamp, target, now)
+    if trouble is not None:
+        return trouble
     copy = copy_of(found, key, source.topic.name, run, payload=payload)
     limit = target.settings.message_max_bytes
     # Its exact size takes a while to find, and is seldom needed.

@@ -87,6 +87,13 @@ class Server:
         if not self.connections and self._none_left is not None and not self._none_left.done():
             self._none_left.set_result(None)
 
+    def left(self, peer: Peer) -> None:
+        """A client hung up, and no request of it runs any more."""
+        if (
+            not self.is_stopping
+        ):  # else it was us: locks end with the process, and use up no delivery
+            self.services.disconnected(peer.connection_id)
+
     async def _look_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         idle_ms = self.services.config.connections_idle_ms
         while await self.work.pause(max(idle_ms // _IDLE_LOOKS, _IDLE_LOOK_MS_MIN)):
@@ -331,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
         if carried_out:
             in_background(self._carry_out(carried_out))
         else:
-            self._server.services.disconnected(self._peer.connection_id)
+            self._server.left(self._peer)
 
     async def _carry_out(self, frames: list[bytearray]) -> None:
         """Do what the peer asked for before it hung up, as Kafka does.
@@ -349,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self._end(error)
         finally:
-            self._server.services.disconnected(self._peer.connection_id)
+            self._server.left(self._peer)
 
     def _send(self, response: Buffers) -> None:
         if len(response) == 1:

@@ -7,10 +7,12 @@ groups; `server.py` then listens. Down: the server first, then the journals, the
 import fcntl
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from headrace.broker import share_bounds
 from headrace.broker.apis import Api
 from headrace.broker.background import Background
 from headrace.broker.config import Config
@@ -72,7 +74,7 @@ class Services:
         self.groups = Groups(config, clock, self.topics, self.shares, self.waits)
         self.offset_expiry = OffsetExpiry(config, clock, self.groups, self.topics)
         self.offset_seeding = OffsetSeeding(self.groups, self.topics)
-        self.dead_letters = DeadLetters(self.topics, self.shares)
+        self.dead_letters = DeadLetters(self.topics, self.shares, clock)
         self.housekeeping = Housekeeping(config, disk, clock, self.topics)
 
     @property
@@ -134,8 +136,10 @@ class Services:
         Raises: OSError; JournalDamaged; CorruptLog.
         """
         self.topics.start()
-        self.partitions.on_start_moved.append(self.shares.log_start_moved)
+        moved = partial(share_bounds.log_start_moved, self.shares)
+        self.partitions.on_start_moved.append(moved)
         await self.shares.open()
+        share_bounds.agree(self.shares, self.partitions)
         self.share_pruning.start()
         self.share_watch.start()
         await self.groups.open()

@@ -29,7 +29,7 @@ from headrace.wire.share_requests import AcknowledgedPart, Acquisition, FetchedP
 
 _RECORD_LIMIT = 1
 _READ_BYTES_MAX = 1 << 20
-# As many records that lie apart are looked up in some 10 ms; how many are asked for is the client's.
+# So many that lie apart are looked up in some 10 ms; how many are asked for is the client's choice.
 _RECORDS_MAX = 50_000
 
 
@@ -71,6 +71,7 @@ class SharePoll:
         self._records_max = min(asking.records_max, _RECORDS_MAX)
         self._shard = services.shares.shard(self._group)
         self._policy = services.shares.policy(self._group)
+        self._told = frozenset(told)
         self._found: dict[TopicPartition, _Found] = {}
         for one in acked:
             where = TopicPartition(one.topic_id, one.partition)
@@ -101,9 +102,10 @@ class SharePoll:
     def look(self, bytes_min: int = 0) -> bool:
         """Look at every partition, in order, while the request's limits last.
 
-        Whether there are records, or an error to tell. Nobody may be told of either before the
-        group's shard is durable. Where there is less than `bytes_min`, and could be more, nothing
-        is acquired: others may have it while this poll waits.
+        Whether there are records, or an error of a partition that is new to the session. Nobody
+        may be told of either before the group's shard is durable. Where there is less than
+        `bytes_min`, and could be more, nothing is acquired: others may have it while this poll
+        waits.
         """
         bytes_left = min(self._asking.bytes_max, self._services.config.fetch_max_bytes)
         if bytes_min > 1 and not self._has(min(bytes_min, bytes_left)):
@@ -114,13 +116,19 @@ class SharePoll:
             if bytes_left <= 0 or records_left <= 0:
                 break
             found = self._found.get(where) or _Found()
+            found.code, found.message = Code.NONE, None  # of the look before
             self._look_at(where, found, min(bytes_left, _READ_BYTES_MAX), records_left)
             if found.acquired or found.code:
                 self._found[where] = found
-                something = True
+                something = something or bool(found.acquired) or where in self._told
             bytes_left -= len(found.records)
             records_left -= found.count
         return something
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether the last look found an error to tell."""
+        return any(found.code for found in self._found.values())
 
     def _has(self, bytes_min: int) -> bool:
         """Whether so much can be acquired, or all that the limits allow, or an error be told.

@@ -6,7 +6,7 @@ fetch. The number of shards is fixed when the topic is created.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from headrace.core.shard_words import (
     Command,
     Event,
     ForgetTopic,
-    On,
+    Forgotten,
     Recovered,
     ReleaseMember,
 )
@@ -43,7 +43,6 @@ from headrace.core.share_session import Continue, SessionEnded, SessionEvent, Sh
 from headrace.core.share_words import (
     Advanced,
     Delayed,
-    LogStartMoved,
     Policy,
     Settled,
     ShareKey,
@@ -56,7 +55,7 @@ log = logging.getLogger("headrace.broker")
 STATE_TOPIC = "__share_group_state"
 EMPTY, STABLE = "Empty", "Stable"  # as Kafka calls the states of share groups
 
-_WAKING = (Settled, Started, Advanced, Delayed)
+_WAKING = (Settled, Started, Advanced, Delayed, Forgotten)
 
 Shard = ShardRuntime[Command, Event]
 
@@ -115,8 +114,6 @@ class Shares:
             known = {key.topic_id for key in self.machine_of(shard).partitions}
             for deleted in known - topics.catalog.topics_by_id.keys():
                 shard.tell(ForgetTopic(deleted))  # the process died between the two journals
-        for partition in self._behind():  # the death may have come between those two, too
-            self.log_start_moved(partition)
 
     async def close(self) -> None:
         """Write what is decided and stop keeping time."""
@@ -223,43 +220,6 @@ class Shares:
             assert isinstance(event, SessionEnded)
             group, member = event.key
             self.shard(group).tell(ReleaseMember(group, member))
-
-    def log_start_moved(self, partition: Partition) -> None:
-        """Take the share-partitions along whose next records were removed from the log.
-
-        Records in flight below the new start are gone, without dead letters: nothing is left to
-        copy. Acknowledging them is no error, and changes nothing.
-        """
-        start = partition.start_offset
-        for shard in self.shards:
-            machine = self.machine_of(shard)
-            for share in machine.overtaken(partition.key.topic_id, partition.index, start):
-                log.warning(
-                    "group %s had not finished the records %d to %d of %s-%d, which were removed "
-                    "from the log; it goes on at %d",
-                    share.key.group,
-                    share.start,
-                    start - 1,
-                    partition.topic.name,
-                    partition.index,
-                    start,
-                )
-                before, finished = share.start, share.finished
-                shard.tell(On(share.key, LogStartMoved(start)))
-                lost = share.start - before - (finished - share.finished)
-                self.meters.overtaken(share.key, max(lost, 0))
-
-    def _behind(self) -> Iterable[Partition]:
-        """The open partitions, as all are after a death, in which some SPSO was removed."""
-        found: dict[Partition, None] = {}
-        for shard in self.shards:
-            for key, share in self.machine_of(shard).partitions.items():
-                partition = self._topics.partitions.get(key.topic_id, key.partition)
-                if partition is None or not partition.is_open:
-                    continue
-                if share.start < partition.start_offset:
-                    found[partition] = None
-        return found
 
     def settings(self, group: str) -> GroupSettings:
         """The settings of a group as they are now."""

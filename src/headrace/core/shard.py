@@ -12,6 +12,7 @@ from uuid import UUID
 
 from headrace.core.archived import Archive, PageForgotten, PageListed, found_in
 from headrace.core.errors import Refused, Why
+from headrace.core.lasting import forgotten
 from headrace.core.lease_settling import acquired, committed, reclaimed, renewed, staged
 from headrace.core.leases import (
     Lease,
@@ -42,6 +43,7 @@ from headrace.core.shard_words import (
     GroupsForgotten,
     Keep,
     LeaseKept,
+    LogEndLost,
     On,
     Opened,
     OpenLease,
@@ -113,8 +115,7 @@ class ShareShard:
 
     def overtaken(self, topic_id: UUID, partition: int, start: int) -> list[SharePartition]:
         """The share-partitions of a partition whose SPSO is below its log's `start`."""
-        keys = (ShareKey(group, topic_id, partition) for group in self._of_group)
-        found = (self.partitions.get(key) for key in keys)
+        found = (self.partitions.get(ShareKey(one, topic_id, partition)) for one in self._of_group)
         return [one for one in found if one is not None and one.start < start]
 
     def decide(self, command: Command, now: Now) -> Decided[Event] | Refused:
@@ -142,8 +143,8 @@ class ShareShard:
                 return self._seen(command.lease, self._with_lease(command, now), now)
             case AlterShareOffsets() | DeleteShareOffsets() | DeleteShareGroup():
                 return decide_admin(command, self.queue(command.group), self._outside, now)
-            case ForgetTopic(topic_id):
-                return Decided([Forgotten(k) for k in self.partitions if k.topic_id == topic_id])
+            case ForgetTopic() | LogEndLost():
+                return Decided(forgotten(command, self.partitions, self.queue))
             case ClearArchived(key, through):
                 return Decided(self.archive.cleared(key, through))
             case Keep(partitions, leases, pages):

@@ -161,7 +161,19 @@ class ClearArchived:
 LeaseCommand = OpenLease | AcquireLease | RenewLease | StageLease | CommitLease
 AdminCommand = AlterShareOffsets | DeleteShareOffsets | DeleteShareGroup
 GroupCommand = Heartbeat | ReleaseMember | AdminCommand
-Command = GroupCommand | On | LeaseCommand | ForgetTopic | Keep | Recovered | ClearArchived
+
+
+@dataclass(frozen=True, slots=True)
+class LogEndLost:
+    """A log ends at `end`, though records behind that were known of: they are no more."""
+
+    key: ShareKey
+    end: int
+
+
+Command = (
+    GroupCommand | On | LeaseCommand | ForgetTopic | Keep | Recovered | ClearArchived | LogEndLost
+)
 
 
 # ---- events and replies

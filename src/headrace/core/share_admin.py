@@ -145,7 +145,7 @@ def _altered(command: AlterShareOffsets, queue: Queue, topics: Topics) -> Decide
         reply.append(None)
     reset = frozenset(event.key for event in events)
     events += _beside(queue, reset, aged.values(), earliest=earliest)
-    return Decided([*events, *_discarded(queue, reset)], tuple(reply))
+    return Decided([*events, *discarded(queue, reset)], tuple(reply))
 
 
 def _beside(
@@ -178,10 +178,10 @@ def _without_topics(command: DeleteShareOffsets, queue: Queue, topics: Topics) -
             told = _NO_TOPIC if view is None else "There is no offset information to delete."
             reply.append(Refused(Why.UNKNOWN_TOPIC, told))
     events = [Forgotten(key, Removal.OFFSETS) for key in gone]
-    return Decided([*events, *_discarded(queue, frozenset(gone))], tuple(reply))
+    return Decided([*events, *discarded(queue, frozenset(gone))], tuple(reply))
 
 
-def _discarded(queue: Queue, keys: frozenset[ShareKey]) -> list[LeaseDiscarded]:
+def discarded(queue: Queue, keys: frozenset[ShareKey]) -> list[LeaseDiscarded]:
     """What leases have outstanding of these share-partitions."""
     return [
         LeaseDiscarded(lease.key, keys)

@@ -210,7 +210,8 @@ class ShareGroup:
         events.append(MemberSeen(self.name, seen))
         tell = joined or command.topics is not None or changed
         # Clients hear of a new topic only in a heartbeat; who waits for one asks often.
-        interval_ms = timing.heartbeat_ms if told else min(timing.heartbeat_ms, _WAITING_MS)
+        waits = subscribed and not told
+        interval_ms = min(timing.heartbeat_ms, _WAITING_MS) if waits else timing.heartbeat_ms
         return events, Seen(epoch, interval_ms, told if tell else None)
 
     def expired(

@@ -26,6 +26,7 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from headrace.core.archived import ArchiveEvent, PageForgotten, PageListed
+from headrace.core.lasting import durable
 from headrace.core.leases import (
     LeaseAcquired,
     LeaseCommitted,
@@ -65,7 +66,7 @@ from headrace.log.lease_records import (
     part_restored,
     restored,
 )
-from headrace.log.share_batches import durable, portions, read
+from headrace.log.share_batches import portions, read
 from headrace.wire.primitives import Malformed, Reader, Writer
 
 SNAPSHOT, UPDATE = 0, 1
@@ -244,9 +245,8 @@ class ShareJournal:
             self._snapshot_epochs[key] = record.snapshot_epoch
             self._updates[key] = 0
             self.unfounded.discard(key)
-            return [
-                Started(key, record.start, record.state_epoch), Replayed(key, record.ranges)
-            ]  # fmt: skip
+            started = Started(key, record.start, record.state_epoch)
+            return [started, Replayed(key, record.ranges)]
         known = self._snapshot_epochs.get(key)
         if self._pruned and known is None:
             self.unfounded.add(key)

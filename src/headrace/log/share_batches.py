@@ -8,7 +8,7 @@ packed and unpacked in one go. Sources: ShareSnapshotValue.json, ShareUpdateValu
 import struct
 from collections.abc import Iterable, Iterator
 
-from headrace.core.runs import Runs, State, Status
+from headrace.core.runs import State
 from headrace.core.share_words import Hold, Range
 from headrace.log.share_holds import Rows
 from headrace.wire.primitives import Malformed, Reader, Writer
@@ -18,21 +18,6 @@ _PLAIN = struct.Struct(">qqbhB")
 _UNTAGGED = 0
 _REASON = 10_000  # a tag of ours, far from any that Kafka may add
 _DURABLE = {state.value: state for state in State if state is not State.ACQUIRED}
-
-
-def durable(runs: Runs) -> list[Range]:
-    """What outlives the process: locks forgotten, never-delivered records not mentioned."""
-    ranges: list[Range] = []
-    holds: dict[Status, Hold] = {}
-    for first, last, status in runs.pieces():
-        state, deliveries, hold = status.state, status.deliveries, None
-        if state is State.ACQUIRED:
-            state, deliveries = State.AVAILABLE, status.stored
-        elif status.holder is not None:
-            hold = holds.get(status) or holds.setdefault(status, Hold(status.holder))
-        if deliveries or state is not State.AVAILABLE:
-            ranges.append((first, last, state, deliveries, status.reason, hold))
-    return ranges
 
 
 def portions(ranges: Iterable[Range]) -> Iterator[tuple[bytes, Rows]]:

@@ -56,6 +56,9 @@ async def _altered(
         policy = await starts_by_duration(services, group, (name for name, _, _ in starts))
     except OSError as error:
         return Refused(Why.COORDINATOR_GONE, f"The logs cannot be read: {error}")
+    refused = misnamed(group, services)  # it may have become another kind's meanwhile
+    if refused is not None:
+        return refused
     answers: Sequence[Refused | None] | Refused = await services.shares.administer(
         AlterShareOffsets(group, starts, policy), by
     )

@@ -4,7 +4,8 @@ Order, as in Kafka: the request's form, the share session, acknowledgements, the
 of it is decided in one turn, so that one write to the journal serves it, and what else is decided
 then; but where others wait for records, they look first. A request that only brings
 acknowledgements, finding no records, is answered at once: its caller waits for the outcome. One
-that brings none waits for as much as it wants, and takes what there is when its time is up.
+that brings none waits for as much as it wants, and takes what there is when its time is up. Errors
+of partitions wait, too, for a little while: clients come back at once, however often.
 """
 
 from collections.abc import Sequence
@@ -19,11 +20,12 @@ from headrace.broker.share_polls import SharePoll
 from headrace.broker.shares import wait_key
 from headrace.core.errors import Refused, Why
 from headrace.core.share_session import FINAL, OPEN, Continue, SessionKey
-from headrace.core.types import TopicPartition, after, elapsed_ms
+from headrace.core.types import TopicPartition, elapsed_ms
 from headrace.wire import share_requests
 from headrace.wire.share_requests import FetchedPart, FetchRequest
 
 _KEY = 78
+_ERRORS_WAIT_MS = 500
 _ACQUIRE_MODES = (0, 1)  # batch_optimized, record_limit
 
 
@@ -111,11 +113,12 @@ async def _when_found(
 ) -> Answer:
     """The answer, once there are records enough or errors, or the time is up."""
     bytes_min = _bytes_min(asking)
-    deadline = after(services.clock.mono(), wait_ms_max)
+    began = services.clock.mono()
     keys = [*poll.order, wait_key(who[0])]
     # Both at first too: something may have come before this task began to run.
     while poll.is_awaited and not poll.look(bytes_min):
-        left_ms = elapsed_ms(services.clock.mono(), deadline)
+        wait_ms = min(wait_ms_max, _ERRORS_WAIT_MS) if poll.has_errors else wait_ms_max
+        left_ms = wait_ms - elapsed_ms(began, services.clock.mono())
         if not await services.waits.wait(keys, left_ms):
             if bytes_min > 1 and wait_ms_max > 0 and poll.is_awaited:
                 poll.look()

@@ -34,6 +34,9 @@ async def handle(request: Request, services: Services) -> Answer:
             message.rack_id,
             await new_starts(services, message.group_id, topics or ()),
         )
+        refused = of_consumers(command.group, services)  # it may have become theirs meanwhile
+        if refused is not None:
+            return _refusal(error_code(refused), refused.message)
         answer = await services.shares.ask(command.group, command)
     except (StorageFault, OSError) as fault:
         return _refusal(Code.COORDINATOR_NOT_AVAILABLE, str(fault))

@@ -1,0 +1,72 @@
+"""Share groups and the bounds of the logs they read, which move for reasons of their own.
+
+Retention and administrators remove records before a group has finished them. And a power cut may
+take the end of a log whose group's journal kept what it said of it: new records will have those
+offsets, and must not pass for the old ones.
+"""
+
+import logging
+from collections.abc import Iterator
+
+from headrace.broker.partitions import Partition, Partitions
+from headrace.broker.shares import Shares
+from headrace.core.shard_words import LogEndLost, On
+from headrace.core.share_partition import SharePartition
+from headrace.core.share_words import LogStartMoved
+
+log = logging.getLogger("headrace.broker")
+
+
+def agree(shares: Shares, partitions: Partitions) -> None:
+    """At the start: follow what happened to logs when the process before died.
+
+    After an orderly stop there is nothing to follow, and logs are not open yet.
+    """
+    moved: dict[Partition, None] = {}
+    for share, partition in _opened(shares, partitions):
+        if share.start < partition.start_offset:
+            moved[partition] = None
+        if share.end > partition.high_watermark:
+            _end_lost(shares, share, partition)
+    for partition in moved:
+        log_start_moved(shares, partition)
+
+
+def log_start_moved(shares: Shares, partition: Partition) -> None:
+    """Take the share-partitions along whose next records were removed from the log.
+
+    Records in flight below the new start are gone, without dead letters: nothing is left to
+    copy. Acknowledging them is no error, and changes nothing.
+    """
+    start = partition.start_offset
+    for shard in shares.shards:
+        machine = shares.machine_of(shard)
+        for share in machine.overtaken(partition.key.topic_id, partition.index, start):
+            log.warning(
+                "group %s had not finished the records %d to %d of %s, which were removed "
+                "from the log; it goes on at %d",
+                share.key.group, share.start, start - 1, partition.name, start,
+            )  # fmt: skip
+            before, finished = share.start, share.finished
+            shard.tell(On(share.key, LogStartMoved(start)))
+            lost = share.start - before - (finished - share.finished)
+            shares.meters.overtaken(share.key, max(lost, 0))
+
+
+def _end_lost(shares: Shares, share: SharePartition, partition: Partition) -> None:
+    end = partition.high_watermark
+    log.warning(
+        "group %s: %s ends at %d, and lost the records up to %d that the group had been given; "
+        "those that take their places are new ones",
+        share.key.group, partition.name, end, share.end - 1,
+    )  # fmt: skip
+    shares.shard(share.key.group).tell(LogEndLost(share.key, end))
+
+
+def _opened(shares: Shares, partitions: Partitions) -> Iterator[tuple[SharePartition, Partition]]:
+    """The share-partitions whose logs are open, as all are after a death."""
+    for shard in shares.shards:
+        for key, share in tuple(shares.machine_of(shard).partitions.items()):
+            partition = partitions.get(key.topic_id, key.partition)
+            if partition is not None and partition.is_open:
+                yield share, partition

@@ -1,0 +1,56 @@
+"""What of a share-partition outlives the process, and what the loss of the end of its log."""
+
+from collections.abc import Callable, Collection
+from typing import assert_never
+
+from headrace.core.runs import Runs, State, Status
+from headrace.core.shard_words import Event, ForgetTopic, Forgotten, LogEndLost
+from headrace.core.share_admin import Queue, discarded
+from headrace.core.share_words import Hold, Range, Replayed, ShareKey, Started
+
+
+def durable(runs: Runs) -> list[Range]:
+    """What outlives the process: locks forgotten, never-delivered records not mentioned."""
+    ranges: list[Range] = []
+    holds: dict[Status, Hold] = {}
+    for first, last, status in runs.pieces():
+        state, deliveries, hold = status.state, status.deliveries, None
+        if state is State.ACQUIRED:
+            state, deliveries = State.AVAILABLE, status.stored
+        elif status.holder is not None:
+            hold = holds.get(status) or holds.setdefault(status, Hold(status.holder))
+        if deliveries or state is not State.AVAILABLE:
+            ranges.append((first, last, state, deliveries, status.reason, hold))
+    return ranges
+
+
+def forgotten(
+    command: ForgetTopic | LogEndLost,
+    partitions: Collection[ShareKey],
+    queue_of: Callable[[str], Queue],
+) -> list[Event]:
+    """What is forgotten of a log that is no more, or whose end is not."""
+    match command:
+        case ForgetTopic(topic_id):
+            return [Forgotten(key) for key in partitions if key.topic_id == topic_id]
+        case LogEndLost(key, end):
+            return _cut_off(key, queue_of(key.group), end)
+        case _:
+            assert_never(command)
+
+
+def _cut_off(key: ShareKey, queue: Queue, end: int) -> list[Event]:
+    """Nothing is known any more of records from `end` on: others will stand there.
+
+    What leases have outstanding of the share-partition goes with it, as in a reset.
+    """
+    share = queue.partitions.get(key)
+    if share is None or share.end <= end:
+        return []
+    left = [
+        (first, min(last, end - 1), state, deliveries, reason, hold)
+        for first, last, state, deliveries, reason, hold in durable(share.runs)
+        if first < end
+    ]
+    start = Started(key, min(share.start, end), share.state_epoch + 1)
+    return [start, Replayed(key, left), *discarded(queue, frozenset([key]))]
