@@ -149,7 +149,7 @@ class Engine:
         """
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
-        self._must_be_open()
+        self.must_be_open()
         while True:
             self._must_go_on()
             if self.is_stopping:
@@ -175,7 +175,7 @@ class Engine:
 
     async def commit(self) -> None:
         """Until every verdict given so far is answered. Raises: the first failure nobody saw."""
-        self._must_be_open()
+        self.must_be_open()
         for session in tuple(self._sessions.values()):
             for answer in session.hand.unheard:
                 seen = answer.is_observed
@@ -220,7 +220,8 @@ class Engine:
         if self._error is not None:
             raise self._error
 
-    def _must_be_open(self) -> None:
+    def must_be_open(self) -> None:
+        """Raises: `Closed`."""
         if self._is_closed:
             raise Closed("the consumer is closed; make a new one")
 

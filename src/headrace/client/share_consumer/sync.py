@@ -12,8 +12,15 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from headrace.client.errors import Closed
-from headrace.client.share_consumer.consumer import Face, on_thread, work
+from headrace.client.share_consumer.consumer import Face
 from headrace.client.share_consumer.engine import Engine
+from headrace.client.share_consumer.handlers import (
+    held_ready,
+    must_be_handler,
+    must_be_over,
+    on_thread,
+    work,
+)
 from headrace.client.share_consumer.records import (
     Acknowledgement,
     BaseRecord,
@@ -51,7 +58,7 @@ class SyncAcknowledgement:
         Raises: `LockLost` when the record was not this consumer's any more, `BrokerError` for
         another refusal, TimeoutError after `timeout_s` seconds.
         """
-        ended_on(self._loop, self._answered(), timeout_s)
+        ended(begun_on(self._loop, self._answered()), timeout_s)
 
     def _begin(self) -> None:
         self._answer = self._say()
@@ -210,16 +217,20 @@ class SyncShareConsumer(Face):
     ) -> None:
         """Call `handler` with every record until `stop`, on `concurrency` threads.
 
-        As `ShareConsumer.run`. Ctrl-C lets the handlers that run end first; a second one does not.
+        As `ShareConsumer.run`, but for plain functions only, whose results are not awaited. Ctrl-C
+        lets the handlers that run end first; a second one does not.
         """
+        must_be_handler(handler, has_loop=False)
+        ahead = held_ready(self._settings, concurrency, prefetch)
+        engine = self._started
         with ThreadPoolExecutor(concurrency, thread_name_prefix="headrace-handler") as threads:
 
             async def call(record: BaseRecord) -> None:
                 (shown,) = _shown([record])
-                await self._loop.run_in_executor(threads, on_thread, handler, shown)
+                must_be_over(await self._loop.run_in_executor(threads, on_thread, handler, shown))
 
-            working = work(self._started, call, concurrency=concurrency, prefetch=prefetch)
-            future = asyncio.run_coroutine_threadsafe(working, self._loop)
+            working = work(engine, call, concurrency=concurrency, ahead=ahead)
+            future = self._begun(working)
             try:
                 future.result()
             except KeyboardInterrupt:
@@ -237,11 +248,14 @@ class SyncShareConsumer(Face):
 
         return Engine(self._settings, make)
 
-    def _ended(self, doing: Coroutine[Any, Any, T]) -> T:
+    def _begun(self, doing: Coroutine[Any, Any, T]) -> Future[T]:
         if not self._thread.is_alive():
             doing.close()
             raise Closed("the consumer is closed; make a new one")
-        return ended_on(self._loop, doing, None)
+        return begun_on(self._loop, doing)
+
+    def _ended(self, doing: Coroutine[Any, Any, T]) -> T:
+        return ended(self._begun(doing))
 
     def _end(self) -> None:
         """Stop the event loop and its thread."""
@@ -257,20 +271,20 @@ def _serve(ready: Future[asyncio.AbstractEventLoop]) -> None:
         loop.run_forever()
 
 
-def ended_on(
-    loop: asyncio.AbstractEventLoop, doing: Coroutine[Any, Any, T], timeout_s: float | None
-) -> T:
-    """What a coroutine returns on a loop of another thread. Raises: TimeoutError; `Closed`."""
+def begun_on(loop: asyncio.AbstractEventLoop, doing: Coroutine[Any, Any, T]) -> Future[T]:
+    """A coroutine on a loop of another thread. Raises: `Closed`."""
     try:
-        future = asyncio.run_coroutine_threadsafe(doing, loop)
+        return asyncio.run_coroutine_threadsafe(doing, loop)
     except RuntimeError as error:
         doing.close()
         raise Closed("the consumer is closed") from error
-    return ended(future, timeout_s)
 
 
 def ended(future: Future[T], timeout_s: float | None = None) -> T:
-    """The result of a call on the event loop, which is cancelled when the wait for it is."""
+    """The result of a call on the event loop, which is cancelled when the wait for it is.
+
+    Raises: TimeoutError; `Closed`.
+    """
     try:
         return future.result(timeout_s)
     except CancelledError as error:
