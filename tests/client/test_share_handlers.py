@@ -229,8 +229,9 @@ def test_a_run_that_cannot_be_says_the_same_in_both_faces(rig: Rig) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("late", [ValueError("too late"), headrace.Reject("too late")])
 def test_what_is_told_of_a_handler_that_fails_after_its_verdict(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+    rig: Rig, caplog: pytest.LogCaptureFixture, late: Exception
 ) -> None:
     rig.produce("a")
 
@@ -240,13 +241,40 @@ def test_what_is_told_of_a_handler_that_fails_after_its_verdict(
             async def handler(record: headrace.ShareRecord) -> None:
                 await record.accept()
                 consumer.stop()
-                raise ValueError("too late")
+                raise late
 
             await consumer.run(handler)
 
     asyncio.run(story())
     assert "its verdict was given before" in caplog.text
+    assert "too late" in caplog.text
     assert "released it" not in caplog.text
+
+
+def test_a_block_that_rejects_after_its_verdict_is_told(rig: Rig) -> None:
+    rig.produce("a", "b")
+
+    async def block(record: headrace.ShareRecord) -> None:
+        async with record:
+            await record.accept()
+            raise headrace.Reject("too late")
+
+    def sync_block(record: headrace.SyncShareRecord) -> None:
+        with record:
+            record.accept()
+            raise headrace.Reject("too late")
+
+    async def story() -> None:
+        async with rig.consumer() as consumer:
+            (record,) = await consumer.poll(1)
+            with pytest.raises(headrace.Reject, match="too late"):
+                await block(record)
+
+    asyncio.run(story())
+    with rig.sync() as other:
+        (record,) = other.poll(timeout_s=SECONDS_MAX)
+        with pytest.raises(headrace.Reject, match="too late"):
+            sync_block(record)
 
 
 def test_a_group_that_does_not_renew_is_told_whatever_the_number_of_partitions(

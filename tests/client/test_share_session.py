@@ -343,22 +343,6 @@ def test_a_fetch_that_brings_verdicts_waits_for_nothing(share: ShareScript) -> N
     assert {limit for _, limit in asking} == {1}
 
 
-def test_a_callback_that_raises_ends_the_consumer(share: ShareScript) -> None:
-    share.records.append(0)
-
-    def broken(result: headrace.AcknowledgeResult) -> None:
-        raise KeyError(result.topic)
-
-    async def story() -> None:
-        async with consumer(share, on_acknowledged=broken) as opened:
-            (record,) = await opened.poll()
-            await record.accept()
-            with pytest.raises(headrace.ClientError, match="on_acknowledged raised KeyError"):
-                await opened.poll()
-
-    asyncio.run(story())
-
-
 def test_nobody_answers() -> None:
     async def story() -> None:
         settings: dict[str, Any] = {"group": "g", "topics": ["t"], "timeout_s": 0.2}

@@ -18,24 +18,17 @@ from headrace.client.errors import ClientError, Closed
 from headrace.client.share_consumer import wire
 from headrace.client.share_consumer.hand import Hand
 from headrace.client.share_consumer.member import Control, Member
+from headrace.client.share_consumer.outcomes import Outcomes
 from headrace.client.share_consumer.parcels import Saying
-from headrace.client.share_consumer.records import Acknowledgement, BaseRecord
+from headrace.client.share_consumer.records import BaseRecord
 from headrace.client.share_consumer.session import Session
-from headrace.client.share_consumer.words import (
-    HandFull,
-    LockLost,
-    Place,
-    Settings,
-    ShareStats,
-    Verdict,
-)
+from headrace.client.share_consumer.words import HandFull, Place, Settings, ShareStats
 from headrace.wire.primitives import Malformed
 
 LOG = logging.getLogger(__name__)
 
 MakeRecord = Callable[..., BaseRecord]
 CLOSE_S_MAX = 10.0
-FAILURES_MAX = 1_000  # that wait for a commit to tell them
 _LOOK_AGAIN_S = 0.25
 _FIRST_LOOK_S_MAX = 1.0
 _RENEWAL = "share.renew.acknowledge.enable"
@@ -60,7 +53,7 @@ class Engine:
         self._turn = 0
         self._buffer: deque[BaseRecord] = deque()
         self._waiting: dict[asyncio.Future[None], tuple[int, int]] = {}
-        self._failures: deque[tuple[Acknowledgement, ClientError]] = deque(maxlen=FAILURES_MAX)
+        self._outcomes = Outcomes(settings, self.stats, failed=self.failed)
         self._error: ClientError | None = None
         self._look = asyncio.Event()
         self._looked = self._loop.create_future()
@@ -102,6 +95,7 @@ class Engine:
             for task in (*own, *ending):
                 task.cancel()
             await asyncio.gather(*own, *ending, return_exceptions=True)
+            self._outcomes.close()
         try:
             async with asyncio.timeout(CLOSE_S_MAX):
                 await self._member.leave()
@@ -183,10 +177,8 @@ class Engine:
                     await answer
                 answer.is_observed = seen
         self._must_go_on()
-        failures = [error for answer, error in self._failures if not answer.is_observed]
-        self._failures.clear()
-        if failures:
-            raise failures[0]
+        if (error := self._outcomes.unseen()) is not None:
+            raise error
 
     @property
     def in_hand(self) -> int:
@@ -293,43 +285,14 @@ class Engine:
     def failed(self, error: ClientError) -> None:
         if self._error is None:
             self._error = error
-            LOG.error("share group %s: %s", self.settings.group, error)
+            LOG.error("share group %s: %s", self.settings.group, error, exc_info=error.__cause__)
         self._wake_waiting(everybody=True)
 
     def said(self) -> None:
         self._wake_all()
 
     def ended(self, sayings: Sequence[Saying], error: ClientError | None) -> None:
-        known = [one for one in sayings if one.record is not None]
-        for one in known:
-            self._count(one, error)
-            if error is not None and one.answer is not None and one.answer.error is not None:
-                self._failures.append((one.answer, error))
-        if error is not None and known and known[0].answer is not None:
-            LOG.warning("share group %s: %s", self.settings.group, error)
-        if self.settings.on_acknowledged is not None:
-            try:
-                for one in known:
-                    # Renewals that nobody asked for are told when they fail.
-                    if one.answer is not None or one.verdict is not Verdict.RENEW or error:
-                        self.settings.on_acknowledged(one.result(error))
-            except Exception as raised:
-                self.failed(ClientError(f"on_acknowledged raised {raised!r}"))
-
-    def _count(self, one: Saying, error: ClientError | None) -> None:
-        stats = self.stats
-        if error is not None:
-            stats.lost += isinstance(error, LockLost) and one.verdict is not Verdict.RENEW
-            return
-        match one.verdict:
-            case Verdict.ACCEPT:
-                stats.accepted += 1
-            case Verdict.RELEASE:
-                stats.released += 1
-            case Verdict.REJECT:
-                stats.rejected += 1
-            case Verdict.RENEW:
-                stats.renewed += 1
+        self._outcomes.ended(sayings, error)
 
     async def renewal_is_off(self) -> bool:
         resource = {

@@ -72,7 +72,7 @@ class SyncShareRecord(BaseRecord):
     """A record that this consumer holds until it says what becomes of it; usable on any thread.
 
     As a context manager it is accepted at the end of the block, released when the block raises, and
-    rejected when it raises `headrace.Reject`, which goes no further.
+    rejected when it raises `headrace.Reject`, which goes no further unless there was a verdict.
     """
 
     __slots__ = ("_has_verdict", "_loop")
@@ -110,8 +110,9 @@ class SyncShareRecord(BaseRecord):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if not self._has_verdict:
-            self._give(*verdict_after(error))
+        if self._has_verdict:
+            return False
+        self._give(*verdict_after(error))
         return isinstance(error, Reject)
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> Self:
