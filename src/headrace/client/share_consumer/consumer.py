@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
@@ -172,20 +172,18 @@ class ShareConsumer(Face):
     ) -> list[ShareRecord]:
         """Up to `max_records` records (the setting when None), as soon as there is one.
 
-        None within `timeout_s` seconds, or once `stop` was called. Raises: `HandFull`.
+        None within `timeout_s` seconds, or once `stop` was called; what comes later is for the next
+        poll, or given back when a third of its lock has passed. Raises: `HandFull`.
         """
         return _shown(await self._started.take(self._count(max_records), timeout_s))
 
-    def __aiter__(self) -> Self:
-        """Every record until `stop`, each once it is asked for."""
-        return self
+    def __aiter__(self) -> AsyncIterator[ShareRecord]:
+        """Every record until `stop`, each once it is asked for; `max_poll_records` held ready."""
+        return _Loop(self._started, self._settings.max_poll_records)
 
     async def __anext__(self) -> ShareRecord:
-        """The next record. Raises: StopAsyncIteration after `stop`; as `poll`."""
-        found = await self._started.take(1, None, ahead=self._settings.max_poll_records)
-        if not found:
-            raise StopAsyncIteration
-        return _shown(found)[0]
+        """The next record alone. Raises: StopAsyncIteration after `stop`; as `poll`."""
+        return await _next(self._started, 0)
 
     async def commit(self) -> None:
         """Return once every verdict given so far is durable.
@@ -219,6 +217,27 @@ class ShareConsumer(Face):
             await work(engine, _off_loop(handler, threads), concurrency=concurrency, ahead=ahead)
         finally:
             threads.shutdown(wait=False, cancel_futures=True)  # waiting would stop the event loop
+
+
+class _Loop:
+    """One `async for`. What is held ready is held for it, for as long as Python keeps it."""
+
+    def __init__(self, engine: Engine, ahead: int) -> None:
+        self._engine, self._ahead = engine, ahead
+        engine.readers.add(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ShareRecord:
+        return await _next(self._engine, self._ahead)
+
+
+async def _next(engine: Engine, ahead: int) -> ShareRecord:
+    found = await engine.take(1, None, ahead=ahead)
+    if not found:
+        raise StopAsyncIteration
+    return _shown(found)[0]
 
 
 def _on_loop(handler: Callable[[ShareRecord], Any]) -> Call:

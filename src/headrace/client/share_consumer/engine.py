@@ -1,7 +1,8 @@
 """What a consumer does behind its face: a member, a session with each leader, and a buffer.
 
-Records are fetched when somebody waits for them, never more than were asked for. With several
-brokers the sessions fetch in turn, as each could bring all that is wanted.
+Records are fetched when somebody waits for them, never more than were asked for. What comes when he
+waits no longer is kept for the next who does until its lock would be renewed, and then given back.
+With several brokers the sessions fetch in turn, as each could bring all that is wanted.
 Source: KIP-932; Kafka's ShareConsumeRequestManager for the order of things.
 """
 
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 from headrace.client.connection import Address
 from headrace.client.errors import ClientError, Closed
@@ -42,6 +44,8 @@ class Engine:
         self.stats = ShareStats()
         self.is_stopping = False
         self.prefetch = 0
+        # Loops and runs that go on: what is held ready for them is theirs while they work.
+        self.readers: WeakSet[object] = WeakSet()
         self._make = make_record
         self._clock = time.monotonic
         self._loop = asyncio.get_running_loop()
@@ -52,6 +56,7 @@ class Engine:
         self._sessions: dict[Address, Session] = {}
         self._turn = 0
         self._buffer: deque[BaseRecord] = deque()
+        self._is_left = False
         self._waiting: dict[asyncio.Future[None], tuple[int, int]] = {}
         self._outcomes = Outcomes(settings, self.stats, failed=self.failed)
         self._error: ClientError | None = None
@@ -107,6 +112,7 @@ class Engine:
     def stop(self) -> None:
         """Fetch no more, and have everybody who waits for records wait no longer."""
         self.is_stopping = True
+        self.release_buffer()
         self._wake_waiting(everybody=True)
 
     def stop_soon(self) -> None:
@@ -144,6 +150,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
         self.must_be_open()
+        self._is_left = False
         while True:
             self._must_go_on()
             if self.is_stopping:
@@ -193,19 +200,20 @@ class Engine:
         )
 
     def release_buffer(self) -> None:
-        """Give back what nobody took."""
+        """Give back what nobody took, also what is on its way unless somebody waits for it."""
+        self._is_left = True
         while self._buffer:
             record = self._buffer.popleft()
             record.hand.give_back(record)
 
     def _pop(self, count: int) -> list[BaseRecord]:
         found: list[BaseRecord] = []
-        now = self._clock()
         while self._buffer and len(found) < count:
             record = self._buffer.popleft()
-            # One whose lock has ended by now is somebody else's, or will come again.
-            if record.is_held and record.lock_end > now:
+            if record.is_held:
                 found.append(record)
+            else:  # its lock has ended: it is somebody else's, or will come again
+                record.hand.forget(record)
         return found
 
     def _must_go_on(self) -> None:
@@ -273,7 +281,17 @@ class Engine:
     def arrived(self, records: Sequence[BaseRecord]) -> None:
         self.stats.acquired += len(records)
         self._buffer.extend(records)
+        if self.is_stopping or (self._is_left and not self._waiting):
+            self.release_buffer()
         self._wake_waiting()
+
+    def renewing(self) -> None:
+        if self._waiting or self.readers:
+            return
+        now = self._clock()
+        for record in [record for record in self._buffer if record.renew_at <= now]:
+            self._buffer.remove(record)
+            record.hand.give_back(record)
 
     def stale(self) -> None:
         self._look.set()

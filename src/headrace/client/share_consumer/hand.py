@@ -146,11 +146,16 @@ class Hand:
     def give_back(self, record: BaseRecord) -> None:
         """Release a record for its user, who may still try to give it a verdict."""
         if record.said is None and self.holds(record):
-            del self._held[record.place][record.offset]
+            self.forget(record)
             record.why_gone = "it was released"
             saying = Saying(record.offset, record.offset, Verdict.RELEASE, None, record)
             self._said.setdefault(record.place, []).append(saying)
             self._listener.said()
+
+    def forget(self, record: BaseRecord) -> None:
+        """Its lock has ended, or is about to be given back."""
+        if self.holds(record):
+            del self._held[record.place][record.offset]
 
     def parcels(self) -> dict[Place, Parcel]:
         """What the next request is to say: at most one parcel for each partition."""

@@ -95,8 +95,9 @@ def held_ready(settings: Settings, concurrency: int, prefetch: int | None) -> in
 async def work(engine: Engine, call: Call, *, concurrency: int, ahead: int) -> None:
     """Workers around one engine, until it stops. Raises: as `ShareConsumer`; RuntimeError."""
     engine.must_be_open()
-    engine.prefetch = ahead
     run = _this_task()
+    engine.prefetch = ahead
+    engine.readers.add(run)
     before = run.cancelling()
     try:
         async with asyncio.TaskGroup() as group:
@@ -106,6 +107,7 @@ async def work(engine: Engine, call: Call, *, concurrency: int, ahead: int) -> N
         raise _first(errors) from None
     finally:
         engine.prefetch = 0
+        engine.readers.discard(run)
         engine.release_buffer()
 
 

@@ -31,6 +31,9 @@ class Owner(Listener, Protocol):
     def arrived(self, records: Sequence[BaseRecord]) -> None:
         """These were acquired."""
 
+    def renewing(self) -> None:
+        """Locks are due to be renewed; what nobody asks for any more is to be given back first."""
+
     def stale(self) -> None:
         """Leaders are to be looked up again."""
 

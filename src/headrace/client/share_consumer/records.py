@@ -96,8 +96,8 @@ class BaseRecord:
 
     @property
     def is_held(self) -> bool:
-        """Whether it waits for a verdict, and its lock was not lost as far as is known here."""
-        return self.said is None and self.hand.holds(self)
+        """Whether it waits for a verdict, and its lock goes on as far as is known here."""
+        return self.said is None and self.lock_end > self.hand.clock() and self.hand.holds(self)
 
     @property
     def lock_deadline(self) -> float:

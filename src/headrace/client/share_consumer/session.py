@@ -168,7 +168,7 @@ class Session:
                 await self._fetch(self._owner.demand(self))
             else:
                 await self._idle()
-        elif self.hand.next_renewal() <= self._clock() and (due := self.hand.renewals()):
+        elif self.hand.next_renewal() <= self._clock() and (due := self._due()):
             await self._renew(due)
         elif self._wanted and (demand := self._owner.demand(self)):
             await self._fetch(demand)
@@ -286,6 +286,10 @@ class Session:
             else:
                 pause |= self.hand.heard(parcel, one.acked_code, one.acked_message)
         return pause
+
+    def _due(self) -> dict[Place, Parcel]:
+        self._owner.renewing()
+        return self.hand.renewals()
 
     async def _renew(self, parcels: Mapping[Place, Parcel]) -> None:
         fields = {"is_renew_ack": True, "topics": wire.topics(parcels)}

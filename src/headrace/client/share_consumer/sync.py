@@ -6,7 +6,7 @@ membership is kept while the caller works.
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -185,18 +185,20 @@ class SyncShareConsumer(Face):
     ) -> list[SyncShareRecord]:
         """Up to `max_records` records (the setting when None), as soon as there is one.
 
-        None within `timeout_s` seconds, or once `stop` was called. Raises: `HandFull`.
+        None within `timeout_s` seconds, or once `stop` was called. As `ShareConsumer.poll`.
         """
         count = self._count(max_records)
         return _shown(self._ended(self._started.take(count, timeout_s)))
 
-    def __iter__(self) -> Self:
-        """Every record until `stop`, each once it is asked for."""
-        return self
+    def __iter__(self) -> Iterator[SyncShareRecord]:
+        """Every record until `stop`, each once it is asked for; `max_poll_records` held ready."""
+        return _Loop(self._started, self._next, self._settings.max_poll_records)
 
     def __next__(self) -> SyncShareRecord:
-        """The next record. Raises: StopIteration after `stop`; as `poll`."""
-        ahead = self._settings.max_poll_records
+        """The next record alone. Raises: StopIteration after `stop`; as `poll`."""
+        return self._next(0)
+
+    def _next(self, ahead: int) -> SyncShareRecord:
         found = self._ended(self._started.take(1, None, ahead=ahead))
         if not found:
             raise StopIteration
@@ -262,6 +264,20 @@ class SyncShareConsumer(Face):
         """Stop the event loop and its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+
+
+class _Loop:
+    """One `for`. What is held ready is held for it, for as long as Python keeps it."""
+
+    def __init__(self, engine: Engine, take: Callable[[int], SyncShareRecord], ahead: int) -> None:
+        self._take, self._ahead = take, ahead
+        engine.readers.add(self)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> SyncShareRecord:
+        return self._take(self._ahead)
 
 
 def _serve(ready: Future[asyncio.AbstractEventLoop]) -> None:
