@@ -46,8 +46,10 @@ def test_another_session_is_opened_and_verdicts_are_said_there(
     assert share.epochs[refused + 2][1] == 1
 
 
-def test_a_broker_with_too_many_sessions_is_asked_again(share: ShareScript) -> None:
-    share.codes[FETCH].append(133)
+def test_a_broker_with_too_many_sessions_is_asked_again(
+    share: ShareScript, caplog: pytest.LogCaptureFixture
+) -> None:
+    share.codes[FETCH].extend([133, 133])
     share.records.append(0)
 
     async def story() -> None:
@@ -55,7 +57,9 @@ def test_a_broker_with_too_many_sessions_is_asked_again(share: ShareScript) -> N
             assert len(await opened.poll()) == 1
 
     asyncio.run(story())
-    assert share.epochs[:2] == [(FETCH, 0), (FETCH, 0)]
+    assert share.epochs[:3] == [(FETCH, 0)] * 3
+    (line,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert "group.share.max.share.sessions" in line.getMessage()
 
 
 def test_any_other_refusal_counts_as_an_epoch(share: ShareScript) -> None:

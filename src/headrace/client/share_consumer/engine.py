@@ -8,6 +8,7 @@ Source: KIP-932; Kafka's ShareConsumeRequestManager for the order of things.
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from headrace.client.share_consumer import wire
 from headrace.client.share_consumer.hand import Hand
 from headrace.client.share_consumer.member import Control, Member
 from headrace.client.share_consumer.outcomes import Outcomes
-from headrace.client.share_consumer.parcels import Saying
+from headrace.client.share_consumer.parcels import Parcel, Saying
 from headrace.client.share_consumer.records import BaseRecord
 from headrace.client.share_consumer.session import Session
 from headrace.client.share_consumer.words import HandFull, Place, Settings, ShareStats
@@ -33,6 +34,7 @@ MakeRecord = Callable[..., BaseRecord]
 CLOSE_S_MAX = 10.0
 _LOOK_AGAIN_S = 0.25
 _FIRST_LOOK_S_MAX = 1.0
+_WARN_EVERY_S = 10.0
 _RENEWAL = "share.renew.acknowledge.enable"
 
 
@@ -60,6 +62,7 @@ class Engine:
         self._waiting: dict[asyncio.Future[None], tuple[int, int]] = {}
         self._outcomes = Outcomes(settings, self.stats, failed=self.failed)
         self._error: ClientError | None = None
+        self._warn_at = -math.inf
         self._look = asyncio.Event()
         self._looked = self._loop.create_future()
         self._tasks: dict[asyncio.Task[None], Session | None] = {}
@@ -285,13 +288,13 @@ class Engine:
             self.release_buffer()
         self._wake_waiting()
 
-    def renewing(self) -> None:
-        if self._waiting or self.readers:
-            return
+    def due(self, hand: Hand) -> dict[Place, Parcel]:
         now = self._clock()
-        for record in [record for record in self._buffer if record.renew_at <= now]:
-            self._buffer.remove(record)
-            record.hand.give_back(record)
+        if not self._waiting and not self.readers:
+            for record in [record for record in self._buffer if record.renew_at <= now]:
+                self._buffer.remove(record)
+                record.hand.give_back(record)
+        return hand.renewals()
 
     def stale(self) -> None:
         self._look.set()
@@ -299,6 +302,16 @@ class Engine:
     def lost(self) -> None:
         self.stats.reconnects += 1
         self._buffer = deque(record for record in self._buffer if record.is_held)
+
+    def crowded(self, address: Address) -> None:
+        now = self._clock()
+        if now >= self._warn_at:
+            self._warn_at = now + _WARN_EVERY_S
+            LOG.warning(
+                "share group %s: %s has no room for another share session, so nothing comes from "
+                "there; end a consumer, or raise the broker's group.share.max.share.sessions",
+                self.settings.group, address,
+            )  # fmt: skip
 
     def failed(self, error: ClientError) -> None:
         if self._error is None:
