@@ -249,14 +249,24 @@ def test_a_coordinator_that_loads_is_asked_again(share: ShareScript) -> None:
     asyncio.run(story())
 
 
-def test_a_group_of_another_type_is_told_at_once(share: ShareScript) -> None:
-    share.codes[HEARTBEAT].append(69)
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (69, "GROUP_ID_NOT_FOUND: scripted; .* read it with a consumer, or take another name"),
+        (25, "UNKNOWN_MEMBER_ID: scripted; .* give it another member_id, or none"),
+        (110, "FENCED_MEMBER_EPOCH: scripted; .* give it another member_id, or none"),
+    ],
+)
+def test_a_group_that_cannot_be_joined_is_told_at_once(
+    share: ShareScript, code: int, told: str
+) -> None:
+    share.codes[HEARTBEAT].append(code)
 
     async def story() -> None:
         async with consumer(share):
             raise AssertionError("it cannot be entered")
 
-    with pytest.raises(headrace.BrokerError, match="GROUP_ID_NOT_FOUND"):
+    with pytest.raises(headrace.BrokerError, match=told):
         asyncio.run(story())
 
 
@@ -386,3 +396,5 @@ def test_settings_that_make_no_sense(settings: dict[str, Any], told: str) -> Non
         headrace.ShareConsumer("127.0.0.1:1", **given)
     with pytest.raises(TypeError, match="one name"):
         headrace.ShareConsumer("127.0.0.1:1", group="g", topics="jobs")
+    with pytest.raises(TypeError, match=r"ShareConsumer\(\) got an unexpected keyword"):
+        headrace.ShareConsumer("127.0.0.1:1", **given | {"topic": "jobs"})

@@ -73,6 +73,9 @@ class Face:
         )
         self._engine: Engine | None = None
 
+    # Python names it where a call does not fit.
+    __init__.__qualname__ = "[Sync]ShareConsumer"
+
     def __repr__(self) -> str:
         name, of = type(self).__name__, self._settings
         return f"<headrace.{name} of group {of.group!r}, topics {', '.join(of.topics)}>"
