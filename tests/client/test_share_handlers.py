@@ -5,6 +5,7 @@ import gc
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial, wraps
 from typing import Any
 
@@ -97,20 +98,20 @@ async def _on_a_loop(_: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fails", "is_sync"),
+    ("fails", "told", "is_sync"),
     [
-        (_cancelled, False),
-        (_cancelled_elsewhere, False),
-        (_cancelled_elsewhere, True),
-        (lambda record: _later(record), False),
-        (lambda record: _later(record), True),
-        (lambda record: _much_later(record), False),
-        (lambda record: _much_later(record), True),
-        (lambda record: _on_a_loop(record), True),
+        (_cancelled, "in _cancelled", False),
+        (_cancelled_elsewhere, "in _cancelled_elsewhere", False),
+        (_cancelled_elsewhere, "in _cancelled_elsewhere", True),
+        (lambda record: _later(record), "which nobody runs", False),
+        (lambda record: _later(record), "which nobody runs", True),
+        (lambda record: _much_later(record), "which nobody runs", False),
+        (lambda record: _much_later(record), "which nobody runs", True),
+        (lambda record: _on_a_loop(record), "which nobody runs", True),
     ],
 )
 def test_a_handler_that_handled_nothing_releases_its_record_and_the_next_one_comes(
-    rig: Rig, caplog: pytest.LogCaptureFixture, fails: Any, *, is_sync: bool
+    rig: Rig, caplog: pytest.LogCaptureFixture, fails: Any, told: str, *, is_sync: bool
 ) -> None:
     rig.produce("a", "b")
 
@@ -139,6 +140,7 @@ def test_a_handler_that_handled_nothing_releases_its_record_and_the_next_one_com
         stats = asyncio.run(story())
     assert (stats.accepted, stats.released > 0) == (1, True)
     assert "failed, released it" in caplog.text
+    assert told in caplog.text
     gc.collect()  # a coroutine that was left would warn, and warnings are errors
 
 
@@ -158,6 +160,29 @@ def test_a_handler_that_cancels_its_own_task_does_not_end_run_in_silence(rig: Ri
                 await consumer.run(handler, concurrency=2)
             (record,) = await consumer.poll()
             assert record.delivery_count == 2
+
+    asyncio.run(story())
+
+
+def test_a_handler_that_eats_its_cancellation_does_not_keep_run(rig: Rig) -> None:
+    rig.produce("a", "b")
+
+    async def story() -> None:
+        async with rig.consumer() as consumer:
+            started = asyncio.Event()
+
+            async def handler(_: headrace.ShareRecord) -> None:
+                started.set()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+
+            running = asyncio.create_task(consumer.run(handler, prefetch=0))
+            await started.wait()
+            running.cancel()
+            await asyncio.wait([running], timeout=SECONDS_MAX / 3)
+            assert running.cancelled()
+            await consumer.commit()
+            assert consumer.stats.accepted == 1
 
     asyncio.run(story())
 

@@ -9,6 +9,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from headrace.client.share_consumer.engine import Engine
@@ -72,14 +73,15 @@ def must_be_over(result: object) -> None:
 
 
 def on_thread(handler: Callable[[R], object], record: R) -> object:
-    """What a handler returns. Raises: what it raises; RuntimeError for StopIteration, as PEP 479.
+    """What a handler returns. Raises: what it raises; RuntimeError for what futures cannot hold.
 
-    A future cannot hold a StopIteration: who waits for it would wait for ever.
+    That is StopIteration, as in PEP 479, for which who waits would wait for ever; and a future's
+    CancelledError, of which asyncio makes one of its own without the handler's lines.
     """
     try:
         return handler(record)
-    except StopIteration as error:
-        raise RuntimeError("the handler raised StopIteration") from error
+    except (StopIteration, CancelledError) as error:
+        raise RuntimeError(f"the handler raised {type(error).__name__}") from error
 
 
 def held_ready(settings: Settings, concurrency: int, prefetch: int | None) -> int:
@@ -114,7 +116,8 @@ async def work(engine: Engine, call: Call, *, concurrency: int, ahead: int) -> N
 async def _work(engine: Engine, call: Call, is_ending: Callable[[], bool]) -> None:
     """One worker. Raises: RuntimeError when it alone is cancelled: its group takes that as done."""
     try:
-        while not engine.is_stopping:
+        # A handler may eat the cancellation, and return as if nothing had happened.
+        while not engine.is_stopping and not is_ending():
             for record in await engine.take(1, None):
                 await _handled(record, call)
     except asyncio.CancelledError as error:
