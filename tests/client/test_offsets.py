@@ -10,6 +10,7 @@ from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.group_offsets import alter_group_offsets
 from headrace.client.offsets import ListedOffset, OffsetSpec, list_offsets
+from headrace.client.share_groups import reset_share_group_offsets
 from headrace.client.topics import create_topic, delete_records, list_topics
 from headrace.wire.codec import encode_response
 
@@ -43,6 +44,11 @@ def test_offsets_by_ends_and_times(real: Cluster, running: Any) -> None:
 
 
 def test_what_cannot_be_asked_for(real: Cluster) -> None:
+    wrong: Any = "earliest"
+    with pytest.raises(TypeError, match=r"'earliest'; give a mapping of \(topic, partition\)"):
+        list_offsets(real, wrong)
+    with pytest.raises(TypeError, match="give a mapping"):
+        reset_share_group_offsets(real, "g", wrong)
     with pytest.raises(BrokerError, match=r"missing.*UNKNOWN_TOPIC_OR_PARTITION"):
         list_offsets(real, {("missing", 0): OffsetSpec.LATEST})
     with pytest.raises(ValueError, match="no time zone"):

@@ -46,8 +46,10 @@ def test_another_session_is_opened_and_verdicts_are_said_there(
     assert share.epochs[refused + 2][1] == 1
 
 
-def test_a_broker_with_too_many_sessions_is_asked_again(share: ShareScript) -> None:
-    share.codes[FETCH].append(133)
+def test_a_broker_with_too_many_sessions_is_asked_again(
+    share: ShareScript, caplog: pytest.LogCaptureFixture
+) -> None:
+    share.codes[FETCH].extend([133, 133])
     share.records.append(0)
 
     async def story() -> None:
@@ -55,7 +57,9 @@ def test_a_broker_with_too_many_sessions_is_asked_again(share: ShareScript) -> N
             assert len(await opened.poll()) == 1
 
     asyncio.run(story())
-    assert share.epochs[:2] == [(FETCH, 0), (FETCH, 0)]
+    assert share.epochs[:3] == [(FETCH, 0)] * 3
+    (line,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert "group.share.max.share.sessions" in line.getMessage()
 
 
 def test_any_other_refusal_counts_as_an_epoch(share: ShareScript) -> None:
@@ -245,14 +249,24 @@ def test_a_coordinator_that_loads_is_asked_again(share: ShareScript) -> None:
     asyncio.run(story())
 
 
-def test_a_group_of_another_type_is_told_at_once(share: ShareScript) -> None:
-    share.codes[HEARTBEAT].append(69)
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (69, "GROUP_ID_NOT_FOUND: scripted; .* read it with a consumer, or take another name"),
+        (25, "UNKNOWN_MEMBER_ID: scripted; .* give it another member_id, or none"),
+        (110, "FENCED_MEMBER_EPOCH: scripted; .* give it another member_id, or none"),
+    ],
+)
+def test_a_group_that_cannot_be_joined_is_told_at_once(
+    share: ShareScript, code: int, told: str
+) -> None:
+    share.codes[HEARTBEAT].append(code)
 
     async def story() -> None:
         async with consumer(share):
             raise AssertionError("it cannot be entered")
 
-    with pytest.raises(headrace.BrokerError, match="GROUP_ID_NOT_FOUND"):
+    with pytest.raises(headrace.BrokerError, match=told):
         asyncio.run(story())
 
 
@@ -343,22 +357,6 @@ def test_a_fetch_that_brings_verdicts_waits_for_nothing(share: ShareScript) -> N
     assert {limit for _, limit in asking} == {1}
 
 
-def test_a_callback_that_raises_ends_the_consumer(share: ShareScript) -> None:
-    share.records.append(0)
-
-    def broken(result: headrace.AcknowledgeResult) -> None:
-        raise KeyError(result.topic)
-
-    async def story() -> None:
-        async with consumer(share, on_acknowledged=broken) as opened:
-            (record,) = await opened.poll()
-            await record.accept()
-            with pytest.raises(headrace.ClientError, match="on_acknowledged raised KeyError"):
-                await opened.poll()
-
-    asyncio.run(story())
-
-
 def test_nobody_answers() -> None:
     async def story() -> None:
         settings: dict[str, Any] = {"group": "g", "topics": ["t"], "timeout_s": 0.2}
@@ -398,3 +396,5 @@ def test_settings_that_make_no_sense(settings: dict[str, Any], told: str) -> Non
         headrace.ShareConsumer("127.0.0.1:1", **given)
     with pytest.raises(TypeError, match="one name"):
         headrace.ShareConsumer("127.0.0.1:1", group="g", topics="jobs")
+    with pytest.raises(TypeError, match=r"ShareConsumer\(\) got an unexpected keyword"):
+        headrace.ShareConsumer("127.0.0.1:1", **given | {"topic": "jobs"})

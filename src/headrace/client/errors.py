@@ -19,13 +19,6 @@ _REMEDIES = {
     ErrorCode.unknown_topic_or_partition: "create the topic, or correct its name",
     ErrorCode.offset_out_of_range: "the log no longer has, or not yet has, that offset",
     ErrorCode.invalid_group_id: "the name belongs to a group of another type, or is empty",
-    ErrorCode.fenced_member_epoch: (
-        "another driver runs this checkpoint; stop one of the two, or give each its own checkpoint"
-    ),
-    ErrorCode.unknown_member_id: (
-        "the broker does not know the session in this checkpoint (another broker, or a new data "
-        "folder?); start with a new checkpoint to read on from the group's position"
-    ),
     ErrorCode.topic_already_exists: "use it, or delete it first",
     ErrorCode.non_empty_group: "stop its members first",
     ErrorCode.group_subscribed_to_topic: "stop the members that subscribe to the topic first",

@@ -7,7 +7,7 @@ reconnects. `open` gives a new epoch each time; the last answer counts and fence
 from typing import TypeVar
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import check
+from headrace.client.errors import BrokerError
 from headrace.wire.leases import (
     AcquireRequest,
     AcquireResponse,
@@ -27,8 +27,18 @@ from headrace.wire.leases import (
     StageResponse,
 )
 from headrace.wire.primitives import Writer
+from headrace.wire.schemas import ErrorCode
 
 _VERSION = 0
+_REMEDIES: dict[int, str] = {
+    ErrorCode.fenced_member_epoch: (
+        "another driver runs this checkpoint; stop one of the two, or give each its own checkpoint"
+    ),
+    ErrorCode.unknown_member_id: (
+        "the broker does not know the session in this checkpoint (another broker, or a new data "
+        "folder?); start with a new checkpoint to read on from the group's position"
+    ),
+}
 Answer = TypeVar(
     "Answer",
     OpenResponse,
@@ -110,7 +120,8 @@ def _asked(
     def attempt() -> Answer:
         source = cluster.exchange(None, request.KEY, _VERSION, body, flexible=True, wait_s=wait_s)
         found = answer.read(source)
-        check(found.error_code, what, found.error_message)
+        if code := found.error_code:
+            raise BrokerError(code, what, found.error_message, remedy=_REMEDIES.get(code))
         return found
 
     return cluster.retrying(what, attempt)

@@ -54,10 +54,11 @@ def list_offsets(
     zone, or ms since 1970), whose first record at or after it is meant. With `read_committed` the
     end of the log is that of finished transactions.
 
-    Raises: `ValueError` for a datetime without a zone or a negative time, `BrokerError` 3 for a
-    partition that does not exist, `Unsupported` for MAX_TIMESTAMP on Kafka before 3.0; otherwise
-    as `Cluster`.
+    Raises: `TypeError` for what is no mapping; `ValueError` for a datetime without a zone or a
+    negative time, `BrokerError` 3 for a partition that does not exist, `Unsupported` for
+    MAX_TIMESTAMP on Kafka before 3.0; otherwise as `Cluster`.
     """
+    _must_be_mapping(asked)
     timestamps = {partition: _timestamp(spec) for partition, spec in asked.items()}
 
     def attempt() -> dict[TopicPartition, ListedOffset]:
@@ -91,6 +92,14 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for topic, partition in partitions:
         found[topic].append(partition)
     return dict(found)
+
+
+def _must_be_mapping(asked: object) -> None:
+    if not isinstance(asked, Mapping):
+        raise TypeError(
+            f"offsets are asked for with {asked!r}; give a mapping of (topic, partition) to an "
+            "OffsetSpec, a datetime or ms since 1970, as {('jobs', 0): OffsetSpec.EARLIEST}"
+        )
 
 
 def _timestamp(spec: Spec) -> int:

@@ -2,24 +2,29 @@
 
 import asyncio
 import inspect
-import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from headrace.client.connection import addresses
 from headrace.client.errors import Closed
 from headrace.client.names import several
 from headrace.client.share_consumer.engine import Engine
-from headrace.client.share_consumer.records import BaseRecord, ShareRecord, conclude
+from headrace.client.share_consumer.handlers import (
+    Call,
+    held_ready,
+    is_coroutine_function,
+    must_be_handler,
+    must_be_over,
+    on_thread,
+    work,
+)
+from headrace.client.share_consumer.records import BaseRecord, ShareRecord
 from headrace.client.share_consumer.words import AcknowledgeResult, Settings, ShareStats
 
-LOG = logging.getLogger(__name__)
-
 Handler = Callable[[ShareRecord], Awaitable[object] | object]
-Call = Callable[[Any], Awaitable[None]]
 
 MAX_POLL_RECORDS = 100
 MAX_IN_HAND = 1_000
@@ -67,6 +72,9 @@ class Face:
             member_id=member_id,
         )
         self._engine: Engine | None = None
+
+    # Python names it where a call does not fit.
+    __init__.__qualname__ = "[Sync]ShareConsumer"
 
     def __repr__(self) -> str:
         name, of = type(self).__name__, self._settings
@@ -167,20 +175,18 @@ class ShareConsumer(Face):
     ) -> list[ShareRecord]:
         """Up to `max_records` records (the setting when None), as soon as there is one.
 
-        None within `timeout_s` seconds, or once `stop` was called. Raises: `HandFull`.
+        None within `timeout_s` seconds, or once `stop` was called; what comes later is for the next
+        poll, or given back when a third of its lock has passed. Raises: `HandFull`.
         """
         return _shown(await self._started.take(self._count(max_records), timeout_s))
 
-    def __aiter__(self) -> Self:
-        """Every record until `stop`, each once it is asked for."""
-        return self
+    def __aiter__(self) -> AsyncIterator[ShareRecord]:
+        """Every record until `stop`, each once it is asked for; `max_poll_records` held ready."""
+        return _Loop(self._started, self._settings.max_poll_records)
 
     async def __anext__(self) -> ShareRecord:
-        """The next record. Raises: StopAsyncIteration after `stop`; as `poll`."""
-        found = await self._started.take(1, None, ahead=self._settings.max_poll_records)
-        if not found:
-            raise StopAsyncIteration
-        return _shown(found)[0]
+        """The next record alone. Raises: StopAsyncIteration after `stop`; as `poll`."""
+        return await _next(self._started, 0)
 
     async def commit(self) -> None:
         """Return once every verdict given so far is durable.
@@ -196,87 +202,68 @@ class ShareConsumer(Face):
 
         A record is accepted when its handler returns, released when it raises, and rejected when it
         raises `headrace.Reject`; a handler may also give the verdict itself. A handler that is no
-        coroutine function runs on a thread. `prefetch` records (as many as `concurrency` when None)
-        are held ready. `stop` lets the handlers end; cancelling cancels them and releases their
-        records.
+        coroutine function runs on a thread; what it returns is awaited if it can be. `prefetch`
+        records (as many as `concurrency` when None) are held ready. `stop` lets the handlers end;
+        cancelling cancels them and releases their records.
+
+        Raises: TypeError for a handler that does not take a record, and for generator functions;
+        `ValueError`; RuntimeError when a handler cancelled the task it ran in.
         """
-
-        if inspect.iscoroutinefunction(handler):
-            await work(self._started, handler, concurrency=concurrency, prefetch=prefetch)
+        must_be_handler(handler, has_loop=True)
+        ahead = held_ready(self._settings, concurrency, prefetch)
+        engine = self._started
+        if is_coroutine_function(handler):
+            await work(engine, _on_loop(handler), concurrency=concurrency, ahead=ahead)
             return
-        loop = asyncio.get_running_loop()
-        threads = ThreadPoolExecutor(max(concurrency, 1), thread_name_prefix="headrace-handler")
-
-        async def call(record: ShareRecord) -> None:
-            record.loop = loop
-            result = await loop.run_in_executor(threads, on_thread, handler, record)
-            if inspect.isawaitable(result):
-                await result
-
+        threads = ThreadPoolExecutor(concurrency, thread_name_prefix="headrace-handler")
         try:
-            await work(self._started, call, concurrency=concurrency, prefetch=prefetch)
+            await work(engine, _off_loop(handler, threads), concurrency=concurrency, ahead=ahead)
         finally:
             threads.shutdown(wait=False, cancel_futures=True)  # waiting would stop the event loop
 
 
-R = TypeVar("R", bound=BaseRecord)
+class _Loop:
+    """One `async for`. What is held ready is held for it, for as long as Python keeps it."""
+
+    def __init__(self, engine: Engine, ahead: int) -> None:
+        self._engine, self._ahead = engine, ahead
+        engine.readers.add(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ShareRecord:
+        return await _next(self._engine, self._ahead)
 
 
-def on_thread(handler: Callable[[R], object], record: R) -> object:
-    """What a handler returns. Raises: what it raises; RuntimeError for StopIteration, as PEP 479.
-
-    A future cannot hold a StopIteration: who waits for it would wait for ever.
-    """
-    try:
-        return handler(record)
-    except StopIteration as error:
-        raise RuntimeError("the handler raised StopIteration") from error
+async def _next(engine: Engine, ahead: int) -> ShareRecord:
+    found = await engine.take(1, None, ahead=ahead)
+    if not found:
+        raise StopAsyncIteration
+    return _shown(found)[0]
 
 
-async def work(engine: Engine, call: Call, *, concurrency: int, prefetch: int | None) -> None:
-    """Workers around one engine. Raises: `ValueError`; as `ShareConsumer`."""
-    ahead = concurrency if prefetch is None else prefetch
-    if concurrency < 1 or ahead < 0:
-        raise ValueError("concurrency is 1 or more, and prefetch 0 or more")
-    if concurrency + ahead > engine.settings.max_in_hand:
-        raise ValueError(f"{concurrency} + {ahead} records are more than max_in_hand")
-    engine.prefetch = ahead
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
-                group.create_task(_work(engine, call))
-    except BaseExceptionGroup as errors:
-        raise _first(errors) from None
-    finally:
-        engine.prefetch = 0
-        engine.release_buffer()
+def _on_loop(handler: Callable[[ShareRecord], Any]) -> Call:
+    async def call(record: ShareRecord) -> None:
+        must_be_over(await _awaited(await handler(record)))
+
+    return call
 
 
-async def _work(engine: Engine, call: Call) -> None:
-    while not engine.is_stopping:
-        for record in await engine.take(1, None):
-            await _handled(record, call)
+def _off_loop(handler: Handler, threads: ThreadPoolExecutor) -> Call:
+    loop = asyncio.get_running_loop()
+
+    async def call(record: ShareRecord) -> None:
+        record.loop = loop
+        result = await loop.run_in_executor(threads, on_thread, handler, record)
+        must_be_over(await _awaited(result))
+
+    return call
 
 
-async def _handled(record: BaseRecord, call: Call) -> None:
-    try:
-        await call(record)
-    except Exception as error:
-        done = "released it" if record.said is None else "its verdict was given before"
-        if not conclude(record, error):
-            LOG.warning("handling %r failed, %s", record, done, exc_info=error)
-    except BaseException as error:
-        conclude(record, error)
-        raise
-    else:
-        conclude(record, None)
-
-
-def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+async def _awaited(result: object) -> object:
+    """What comes of what a handler returned."""
+    return await result if inspect.isawaitable(result) else result
 
 
 def _shown(records: list[BaseRecord]) -> list[ShareRecord]:

@@ -1,43 +1,40 @@
 """What a consumer does behind its face: a member, a session with each leader, and a buffer.
 
-Records are fetched when somebody waits for them, never more than were asked for. With several
-brokers the sessions fetch in turn, as each could bring all that is wanted.
+Records are fetched when somebody waits for them, never more than were asked for. What comes when he
+waits no longer is kept for the next who does until its lock would be renewed, and then given back.
+With several brokers the sessions fetch in turn, as each could bring all that is wanted.
 Source: KIP-932; Kafka's ShareConsumeRequestManager for the order of things.
 """
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 from headrace.client.connection import Address
 from headrace.client.errors import ClientError, Closed
 from headrace.client.share_consumer import wire
 from headrace.client.share_consumer.hand import Hand
 from headrace.client.share_consumer.member import Control, Member
-from headrace.client.share_consumer.parcels import Saying
-from headrace.client.share_consumer.records import Acknowledgement, BaseRecord
+from headrace.client.share_consumer.outcomes import Outcomes
+from headrace.client.share_consumer.parcels import Parcel, Saying
+from headrace.client.share_consumer.records import BaseRecord
 from headrace.client.share_consumer.session import Session
-from headrace.client.share_consumer.words import (
-    HandFull,
-    LockLost,
-    Place,
-    Settings,
-    ShareStats,
-    Verdict,
-)
+from headrace.client.share_consumer.words import HandFull, Place, Settings, ShareStats
 from headrace.wire.primitives import Malformed
 
 LOG = logging.getLogger(__name__)
 
 MakeRecord = Callable[..., BaseRecord]
 CLOSE_S_MAX = 10.0
-FAILURES_MAX = 1_000  # that wait for a commit to tell them
 _LOOK_AGAIN_S = 0.25
 _FIRST_LOOK_S_MAX = 1.0
+_WARN_EVERY_S = 10.0
 _RENEWAL = "share.renew.acknowledge.enable"
 
 
@@ -49,6 +46,8 @@ class Engine:
         self.stats = ShareStats()
         self.is_stopping = False
         self.prefetch = 0
+        # Loops and runs that go on: what is held ready for them is theirs while they work.
+        self.readers: WeakSet[object] = WeakSet()
         self._make = make_record
         self._clock = time.monotonic
         self._loop = asyncio.get_running_loop()
@@ -59,9 +58,11 @@ class Engine:
         self._sessions: dict[Address, Session] = {}
         self._turn = 0
         self._buffer: deque[BaseRecord] = deque()
+        self._is_left = False
         self._waiting: dict[asyncio.Future[None], tuple[int, int]] = {}
-        self._failures: deque[tuple[Acknowledgement, ClientError]] = deque(maxlen=FAILURES_MAX)
+        self._outcomes = Outcomes(settings, self.stats, failed=self.failed)
         self._error: ClientError | None = None
+        self._warn_at = -math.inf
         self._look = asyncio.Event()
         self._looked = self._loop.create_future()
         self._tasks: dict[asyncio.Task[None], Session | None] = {}
@@ -102,6 +103,7 @@ class Engine:
             for task in (*own, *ending):
                 task.cancel()
             await asyncio.gather(*own, *ending, return_exceptions=True)
+            self._outcomes.close()
         try:
             async with asyncio.timeout(CLOSE_S_MAX):
                 await self._member.leave()
@@ -113,6 +115,7 @@ class Engine:
     def stop(self) -> None:
         """Fetch no more, and have everybody who waits for records wait no longer."""
         self.is_stopping = True
+        self.release_buffer()
         self._wake_waiting(everybody=True)
 
     def stop_soon(self) -> None:
@@ -149,7 +152,8 @@ class Engine:
         """
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
-        self._must_be_open()
+        self.must_be_open()
+        self._is_left = False
         while True:
             self._must_go_on()
             if self.is_stopping:
@@ -175,7 +179,7 @@ class Engine:
 
     async def commit(self) -> None:
         """Until every verdict given so far is answered. Raises: the first failure nobody saw."""
-        self._must_be_open()
+        self.must_be_open()
         for session in tuple(self._sessions.values()):
             for answer in session.hand.unheard:
                 seen = answer.is_observed
@@ -183,10 +187,8 @@ class Engine:
                     await answer
                 answer.is_observed = seen
         self._must_go_on()
-        failures = [error for answer, error in self._failures if not answer.is_observed]
-        self._failures.clear()
-        if failures:
-            raise failures[0]
+        if (error := self._outcomes.unseen()) is not None:
+            raise error
 
     @property
     def in_hand(self) -> int:
@@ -201,26 +203,28 @@ class Engine:
         )
 
     def release_buffer(self) -> None:
-        """Give back what nobody took."""
+        """Give back what nobody took, also what is on its way unless somebody waits for it."""
+        self._is_left = True
         while self._buffer:
             record = self._buffer.popleft()
             record.hand.give_back(record)
 
     def _pop(self, count: int) -> list[BaseRecord]:
         found: list[BaseRecord] = []
-        now = self._clock()
         while self._buffer and len(found) < count:
             record = self._buffer.popleft()
-            # One whose lock has ended by now is somebody else's, or will come again.
-            if record.is_held and record.lock_end > now:
+            if record.is_held:
                 found.append(record)
+            else:  # its lock has ended: it is somebody else's, or will come again
+                record.hand.forget(record)
         return found
 
     def _must_go_on(self) -> None:
         if self._error is not None:
             raise self._error
 
-    def _must_be_open(self) -> None:
+    def must_be_open(self) -> None:
+        """Raises: `Closed`."""
         if self._is_closed:
             raise Closed("the consumer is closed; make a new one")
 
@@ -280,7 +284,17 @@ class Engine:
     def arrived(self, records: Sequence[BaseRecord]) -> None:
         self.stats.acquired += len(records)
         self._buffer.extend(records)
+        if self.is_stopping or (self._is_left and not self._waiting):
+            self.release_buffer()
         self._wake_waiting()
+
+    def due(self, hand: Hand) -> dict[Place, Parcel]:
+        now = self._clock()
+        if not self._waiting and not self.readers:
+            for record in [record for record in self._buffer if record.renew_at <= now]:
+                self._buffer.remove(record)
+                record.hand.give_back(record)
+        return hand.renewals()
 
     def stale(self) -> None:
         self._look.set()
@@ -289,46 +303,27 @@ class Engine:
         self.stats.reconnects += 1
         self._buffer = deque(record for record in self._buffer if record.is_held)
 
+    def crowded(self, address: Address) -> None:
+        now = self._clock()
+        if now >= self._warn_at:
+            self._warn_at = now + _WARN_EVERY_S
+            LOG.warning(
+                "share group %s: %s has no room for another share session, so nothing comes from "
+                "there; end a consumer, or raise the broker's group.share.max.share.sessions",
+                self.settings.group, address,
+            )  # fmt: skip
+
     def failed(self, error: ClientError) -> None:
         if self._error is None:
             self._error = error
-            LOG.error("share group %s: %s", self.settings.group, error)
+            LOG.error("share group %s: %s", self.settings.group, error, exc_info=error.__cause__)
         self._wake_waiting(everybody=True)
 
     def said(self) -> None:
         self._wake_all()
 
     def ended(self, sayings: Sequence[Saying], error: ClientError | None) -> None:
-        known = [one for one in sayings if one.record is not None]
-        for one in known:
-            self._count(one, error)
-            if error is not None and one.answer is not None and one.answer.error is not None:
-                self._failures.append((one.answer, error))
-        if error is not None and known and known[0].answer is not None:
-            LOG.warning("share group %s: %s", self.settings.group, error)
-        if self.settings.on_acknowledged is not None:
-            try:
-                for one in known:
-                    # Renewals that nobody asked for are told when they fail.
-                    if one.answer is not None or one.verdict is not Verdict.RENEW or error:
-                        self.settings.on_acknowledged(one.result(error))
-            except Exception as raised:
-                self.failed(ClientError(f"on_acknowledged raised {raised!r}"))
-
-    def _count(self, one: Saying, error: ClientError | None) -> None:
-        stats = self.stats
-        if error is not None:
-            stats.lost += isinstance(error, LockLost) and one.verdict is not Verdict.RENEW
-            return
-        match one.verdict:
-            case Verdict.ACCEPT:
-                stats.accepted += 1
-            case Verdict.RELEASE:
-                stats.released += 1
-            case Verdict.REJECT:
-                stats.rejected += 1
-            case Verdict.RENEW:
-                stats.renewed += 1
+        self._outcomes.ended(sayings, error)
 
     async def renewal_is_off(self) -> bool:
         resource = {

@@ -131,7 +131,7 @@ class Hand:
         if renews and not self.renews:
             self._end([saying], Unsupported(_OFF))
         elif not self.holds(record):
-            self._end([saying], lost(record, "its lock ended, or it was released"))
+            self._end([saying], lost(record))
         else:
             self._unheard.add(answer)
             waiting = self._wishes if renews else self._said
@@ -146,10 +146,16 @@ class Hand:
     def give_back(self, record: BaseRecord) -> None:
         """Release a record for its user, who may still try to give it a verdict."""
         if record.said is None and self.holds(record):
-            del self._held[record.place][record.offset]
+            self.forget(record)
+            record.why_gone = "it was released"
             saying = Saying(record.offset, record.offset, Verdict.RELEASE, None, record)
             self._said.setdefault(record.place, []).append(saying)
             self._listener.said()
+
+    def forget(self, record: BaseRecord) -> None:
+        """Its lock has ended, or is about to be given back."""
+        if self.holds(record):
+            del self._held[record.place][record.offset]
 
     def parcels(self) -> dict[Place, Parcel]:
         """What the next request is to say: at most one parcel for each partition."""
@@ -269,7 +275,8 @@ class Hand:
         if sayings:
             sayings.sort(key=lambda one: one.first)
             self._end(sayings, Parcel(place, sayings).lost(why))
-        self._held.pop(place, None)
+        for record in self._held.pop(place, {}).values():
+            record.why_gone = why
 
     def _drop_renewals(self, error: ClientError) -> None:
         dropped = [one for wishes in self._wishes.values() for one in wishes]

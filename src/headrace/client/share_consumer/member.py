@@ -29,6 +29,12 @@ LOG = logging.getLogger(__name__)
 _JOIN, _LEAVE = 0, -1
 _AGAIN = frozenset({14, 15, 16})  # the coordinator loads, is away, is another
 _FORGOTTEN = frozenset({25, 69, 110})  # unknown member, unknown group, fenced epoch
+_NO_MEMBER = "the coordinator does not take this member in; give it another member_id, or none"
+_REMEDIES = {
+    25: _NO_MEMBER,
+    110: _NO_MEMBER,
+    69: "a group of another type has this name: read it with a consumer, or take another name",
+}
 _GROUP = 0
 _NO_TOPIC = frozenset({3, 17})  # unknown, or such that none can have it
 _FIRST_PAUSE_S, _PAUSE_S_MAX = 0.05, 1.0
@@ -204,7 +210,9 @@ class Member:
             return
         if code in _AGAIN:
             self._control.forget_coordinator()
-        check(code, f"joining share group {self._settings.group!r}", answer.error_message)
+        if code:
+            what = f"joining share group {self._settings.group!r}"
+            raise BrokerError(code, what, answer.error_message, remedy=_REMEDIES.get(code))
         if self._epoch == _JOIN:
             self._joined_at = time.monotonic()
         self._epoch = int(answer.member_epoch)

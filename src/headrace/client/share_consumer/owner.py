@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headrace.client.connection import Address
 from headrace.client.errors import ClientError
 from headrace.client.share_consumer.hand import Hand, Listener
+from headrace.client.share_consumer.parcels import Parcel
 from headrace.client.share_consumer.records import BaseRecord
 from headrace.client.share_consumer.words import Place
 
@@ -31,11 +33,17 @@ class Owner(Listener, Protocol):
     def arrived(self, records: Sequence[BaseRecord]) -> None:
         """These were acquired."""
 
+    def due(self, hand: Hand) -> dict[Place, Parcel]:
+        """What is to be renewed now; what nobody asks for any more is given back instead."""
+
     def stale(self) -> None:
         """Leaders are to be looked up again."""
 
     def lost(self) -> None:
         """The connection ended, and with it every lock."""
+
+    def crowded(self, address: Address) -> None:
+        """A broker has no room for another session; it is asked again."""
 
     def failed(self, error: ClientError) -> None:
         """The consumer cannot go on."""

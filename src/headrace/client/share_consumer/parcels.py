@@ -89,4 +89,4 @@ class Parcel:
 
     def lost(self, why: str) -> LockLost:
         """The error of verdicts that came too late, or whose answer did not come."""
-        return LockLost(f"{self.where}: {why}; delivered again unless finished before")
+        return LockLost(f"{self.where}: {why}; delivered again unless finished before", why)

@@ -62,6 +62,7 @@ class BaseRecord:
     __slots__ = (
         "delivery_count", "first_held", "hand", "headers", "key", "lock_end", "loop", "offset",
         "partition", "place", "renew_at", "said", "timestamp", "timestamp_type", "topic", "value",
+        "why_gone",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +86,7 @@ class BaseRecord:
         self.said: Acknowledgement | None = None
         self.loop: asyncio.AbstractEventLoop | None = None  # where a thread's words have to go
         self.first_held = self.lock_end = self.renew_at = 0.0
+        self.why_gone = "its lock ended"  # once it is not held any more
 
     def __repr__(self) -> str:
         return (
@@ -94,8 +96,8 @@ class BaseRecord:
 
     @property
     def is_held(self) -> bool:
-        """Whether it waits for a verdict, and its lock was not lost as far as is known here."""
-        return self.said is None and self.hand.holds(self)
+        """Whether it waits for a verdict, and its lock goes on as far as is known here."""
+        return self.said is None and self.lock_end > self.hand.clock() and self.hand.holds(self)
 
     @property
     def lock_deadline(self) -> float:
@@ -107,7 +109,7 @@ class ShareRecord(BaseRecord):
     """A record that this consumer holds until it says what becomes of it.
 
     As a context manager it is accepted at the end of the block, released when the block raises, and
-    rejected when it raises `headrace.Reject`, which goes no further:
+    rejected when it raises `headrace.Reject`, which goes no further unless there was a verdict:
 
         async for record in consumer:
             async with record:
@@ -161,10 +163,11 @@ class ShareRecord(BaseRecord):
 def conclude(record: BaseRecord, error: BaseException | None) -> bool:
     """Give the verdict that the end of a block or handler means, unless one was given.
 
-    Returns whether that is all there is to do about `error`.
+    Returns whether that is all there is to do about `error`: a `Reject` became the verdict.
     """
-    if record.said is None:
-        record.hand.say(record, *verdict_after(error))
+    if record.said is not None:
+        return False
+    record.hand.say(record, *verdict_after(error))
     return isinstance(error, Reject)
 
 
@@ -183,9 +186,10 @@ def must_be_open(record: BaseRecord, *, has_verdict: bool = False) -> None:
         raise AlreadyAcknowledged(f"{_place(record)} has its verdict already; give one only")
 
 
-def lost(record: BaseRecord, why: str) -> LockLost:
+def lost(record: BaseRecord) -> LockLost:
     """The error of a verdict that came too late."""
-    return LockLost(f"{_place(record)} is not held any more: {why}; it is delivered again")
+    why = record.why_gone
+    return LockLost(f"{_place(record)} is not held any more: {why}; it is delivered again", why)
 
 
 def _place(record: BaseRecord) -> str:

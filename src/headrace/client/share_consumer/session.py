@@ -168,7 +168,7 @@ class Session:
                 await self._fetch(self._owner.demand(self))
             else:
                 await self._idle()
-        elif self.hand.next_renewal() <= self._clock() and (due := self.hand.renewals()):
+        elif self.hand.next_renewal() <= self._clock() and (due := self._owner.due(self.hand)):
             await self._renew(due)
         elif self._wanted and (demand := self._owner.demand(self)):
             await self._fetch(demand)
@@ -351,9 +351,12 @@ class Session:
         answer = await self._stream.ask(key, version, head | fields, wait_s=wait_s)
         self._sent = {}
         code = int(answer.error_code)
-        if code in _NO_SESSION or code == _TOO_MANY_SESSIONS:
+        if code in _NO_SESSION:
             LOG.info("share group %s: %s opens a new session (code %d)",
                      self._settings.group, self.address, code)  # fmt: skip
+            self._reopen()
+        elif code == _TOO_MANY_SESSIONS:
+            self._owner.crowded(self.address)
             self._reopen()
         else:
             self._epoch = 1 if epoch == _EPOCH_MAX else epoch + 1

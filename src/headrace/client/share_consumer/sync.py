@@ -6,14 +6,21 @@ membership is kept while the caller works.
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from headrace.client.errors import Closed
-from headrace.client.share_consumer.consumer import Face, on_thread, work
+from headrace.client.share_consumer.consumer import Face
 from headrace.client.share_consumer.engine import Engine
+from headrace.client.share_consumer.handlers import (
+    held_ready,
+    must_be_handler,
+    must_be_over,
+    on_thread,
+    work,
+)
 from headrace.client.share_consumer.records import (
     Acknowledgement,
     BaseRecord,
@@ -51,7 +58,7 @@ class SyncAcknowledgement:
         Raises: `LockLost` when the record was not this consumer's any more, `BrokerError` for
         another refusal, TimeoutError after `timeout_s` seconds.
         """
-        ended_on(self._loop, self._answered(), timeout_s)
+        ended(begun_on(self._loop, self._answered()), timeout_s)
 
     def _begin(self) -> None:
         self._answer = self._say()
@@ -65,7 +72,7 @@ class SyncShareRecord(BaseRecord):
     """A record that this consumer holds until it says what becomes of it; usable on any thread.
 
     As a context manager it is accepted at the end of the block, released when the block raises, and
-    rejected when it raises `headrace.Reject`, which goes no further.
+    rejected when it raises `headrace.Reject`, which goes no further unless there was a verdict.
     """
 
     __slots__ = ("_has_verdict", "_loop")
@@ -103,8 +110,9 @@ class SyncShareRecord(BaseRecord):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if not self._has_verdict:
-            self._give(*verdict_after(error))
+        if self._has_verdict:
+            return False
+        self._give(*verdict_after(error))
         return isinstance(error, Reject)
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> Self:
@@ -177,18 +185,20 @@ class SyncShareConsumer(Face):
     ) -> list[SyncShareRecord]:
         """Up to `max_records` records (the setting when None), as soon as there is one.
 
-        None within `timeout_s` seconds, or once `stop` was called. Raises: `HandFull`.
+        None within `timeout_s` seconds, or once `stop` was called. As `ShareConsumer.poll`.
         """
         count = self._count(max_records)
         return _shown(self._ended(self._started.take(count, timeout_s)))
 
-    def __iter__(self) -> Self:
-        """Every record until `stop`, each once it is asked for."""
-        return self
+    def __iter__(self) -> Iterator[SyncShareRecord]:
+        """Every record until `stop`, each once it is asked for; `max_poll_records` held ready."""
+        return _Loop(self._started, self._next, self._settings.max_poll_records)
 
     def __next__(self) -> SyncShareRecord:
-        """The next record. Raises: StopIteration after `stop`; as `poll`."""
-        ahead = self._settings.max_poll_records
+        """The next record alone. Raises: StopIteration after `stop`; as `poll`."""
+        return self._next(0)
+
+    def _next(self, ahead: int) -> SyncShareRecord:
         found = self._ended(self._started.take(1, None, ahead=ahead))
         if not found:
             raise StopIteration
@@ -210,16 +220,20 @@ class SyncShareConsumer(Face):
     ) -> None:
         """Call `handler` with every record until `stop`, on `concurrency` threads.
 
-        As `ShareConsumer.run`. Ctrl-C lets the handlers that run end first; a second one does not.
+        As `ShareConsumer.run`, but for plain functions only, whose results are not awaited. Ctrl-C
+        lets the handlers that run end first; a second one does not.
         """
+        must_be_handler(handler, has_loop=False)
+        ahead = held_ready(self._settings, concurrency, prefetch)
+        engine = self._started
         with ThreadPoolExecutor(concurrency, thread_name_prefix="headrace-handler") as threads:
 
             async def call(record: BaseRecord) -> None:
                 (shown,) = _shown([record])
-                await self._loop.run_in_executor(threads, on_thread, handler, shown)
+                must_be_over(await self._loop.run_in_executor(threads, on_thread, handler, shown))
 
-            working = work(self._started, call, concurrency=concurrency, prefetch=prefetch)
-            future = asyncio.run_coroutine_threadsafe(working, self._loop)
+            working = work(engine, call, concurrency=concurrency, ahead=ahead)
+            future = self._begun(working)
             try:
                 future.result()
             except KeyboardInterrupt:
@@ -237,16 +251,33 @@ class SyncShareConsumer(Face):
 
         return Engine(self._settings, make)
 
-    def _ended(self, doing: Coroutine[Any, Any, T]) -> T:
+    def _begun(self, doing: Coroutine[Any, Any, T]) -> Future[T]:
         if not self._thread.is_alive():
             doing.close()
             raise Closed("the consumer is closed; make a new one")
-        return ended_on(self._loop, doing, None)
+        return begun_on(self._loop, doing)
+
+    def _ended(self, doing: Coroutine[Any, Any, T]) -> T:
+        return ended(self._begun(doing))
 
     def _end(self) -> None:
         """Stop the event loop and its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+
+
+class _Loop:
+    """One `for`. What is held ready is held for it, for as long as Python keeps it."""
+
+    def __init__(self, engine: Engine, take: Callable[[int], SyncShareRecord], ahead: int) -> None:
+        self._take, self._ahead = take, ahead
+        engine.readers.add(self)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> SyncShareRecord:
+        return self._take(self._ahead)
 
 
 def _serve(ready: Future[asyncio.AbstractEventLoop]) -> None:
@@ -257,20 +288,20 @@ def _serve(ready: Future[asyncio.AbstractEventLoop]) -> None:
         loop.run_forever()
 
 
-def ended_on(
-    loop: asyncio.AbstractEventLoop, doing: Coroutine[Any, Any, T], timeout_s: float | None
-) -> T:
-    """What a coroutine returns on a loop of another thread. Raises: TimeoutError; `Closed`."""
+def begun_on(loop: asyncio.AbstractEventLoop, doing: Coroutine[Any, Any, T]) -> Future[T]:
+    """A coroutine on a loop of another thread. Raises: `Closed`."""
     try:
-        future = asyncio.run_coroutine_threadsafe(doing, loop)
+        return asyncio.run_coroutine_threadsafe(doing, loop)
     except RuntimeError as error:
         doing.close()
         raise Closed("the consumer is closed") from error
-    return ended(future, timeout_s)
 
 
 def ended(future: Future[T], timeout_s: float | None = None) -> T:
-    """The result of a call on the event loop, which is cancelled when the wait for it is."""
+    """The result of a call on the event loop, which is cancelled when the wait for it is.
+
+    Raises: TimeoutError; `Closed`.
+    """
     try:
         return future.result(timeout_s)
     except CancelledError as error:

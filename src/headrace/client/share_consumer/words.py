@@ -24,7 +24,14 @@ class Verdict(IntEnum):
 
 
 class LockLost(ClientError):
-    """The record is not this consumer's any more: it is, or will be, delivered again."""
+    """The record is not this consumer's any more: it is, or will be, delivered again.
+
+    `why` says what took it away, without the offsets that the text names.
+    """
+
+    def __init__(self, text: str, why: str | None = None) -> None:
+        super().__init__(text)
+        self.why = text if why is None else why
 
 
 class HandFull(ClientError):
