@@ -97,6 +97,16 @@ def test_what_cannot_be_read_ends_it_or_is_rejected(cli: Command, produce: Produ
     assert "1 accepted, 0 released, 1 rejected" in ended.err
 
 
+def test_no_more_is_held_at_once_than_it_is_told(cli: Command, produce: Produce) -> None:
+    produce(struct.pack(">q", 7), b"no long", struct.pack(">q", 8), struct.pack(">q", 9))
+    ended = cli(
+        "consume", *SHARED, "--value-deserializer", "Long", "--command-property",
+        "max.poll.records=1",
+    )  # fmt: skip
+    assert (ended.code, ended.text) == (1, "7\n")
+    assert "1 accepted, 0 released, 0 rejected; 1 more were not shown" in ended.err
+
+
 def test_ctrl_c_says_what_became_of_the_records(
     start: Start, cli: Command, produce: Produce
 ) -> None:

@@ -52,7 +52,7 @@ class Wanted:
 
 def settings_of(given: Mapping[str, str]) -> dict[str, Any]:
     """The consumer's settings by the names of Kafka's. Raises: Trouble on others."""
-    found: dict[str, Any] = {"client_id": "console-share-consumer"}
+    found: dict[str, Any] = {"client_id": "console-share-consumer", "max_poll_records": _BATCH_MAX}
     for name, value in given.items():
         if name in _NUMBERS:
             if not value.isdecimal():
@@ -69,13 +69,16 @@ def settings_of(given: Mapping[str, str]) -> dict[str, Any]:
 class SharedReading:
     """One run of the consumer; `count` records were written, `stopped` is the signal that came."""
 
-    def __init__(self, consumer: SyncShareConsumer, wanted: Wanted, write: Format) -> None:
+    def __init__(
+        self, consumer: SyncShareConsumer, wanted: Wanted, write: Format, *, at_once_max: int
+    ) -> None:
         self.count = 0
         self.stopped: int | None = None
         self.stats = ShareStats()
         self._consumer = consumer
         self._wanted = wanted
         self._write = write
+        self._at_once_max = at_once_max
 
     def run(self, cluster: Cluster) -> None:
         """Read until something ends it. Raises: Trouble, BrokerError, BrokenPipeError."""
@@ -93,10 +96,12 @@ class SharedReading:
         began = idle_since = time.monotonic()
         has_joined = not is_there
         while self.stopped is None:
-            left = _BATCH_MAX if wanted.messages_max is None else wanted.messages_max - self.count
-            if left <= 0:
+            count = self._at_once_max
+            if wanted.messages_max is not None:
+                count = min(count, wanted.messages_max - self.count)
+            if count <= 0:
                 return
-            records = self._consumer.poll(min(left, _BATCH_MAX), timeout_s=_POLL_S)
+            records = self._consumer.poll(count, timeout_s=_POLL_S)
             now = time.monotonic()
             if not has_joined:
                 has_joined = bool(self._consumer.assignment) or now - began >= _JOIN_S_MAX
@@ -165,7 +170,7 @@ def read(
         )
     except ValueError as error:
         raise Trouble(str(error)) from error
-    reading = SharedReading(consumer, wanted, write)
+    reading = SharedReading(consumer, wanted, write, at_once_max=settings["max_poll_records"])
     try:
         reading.run(cluster)
     finally:
