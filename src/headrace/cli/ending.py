@@ -29,8 +29,7 @@ def ending(command: str) -> Iterator[None]:
 
     try:
         yield
-        if sys.stdout is not None:  # as it is when the shell closed it
-            sys.stdout.flush()
+        sys.stdout.flush()
     except (Trouble, ClientError) as error:
         fail(command, str(error))
     except UnicodeEncodeError as error:

@@ -5,6 +5,7 @@ asked for is imported. `serve` starts without the command line parser where its 
 so that the server is up in a moment.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     app: typer.Typer
 
 _USAGE = 2
+_STDERR = 2
 
 # A new command is added here: a module of this package that has the command's name.
 COMMANDS = (
@@ -60,6 +62,12 @@ def build(commands: Sequence[str] = COMMANDS) -> "typer.Typer":
 def run() -> None:
     """Entry point of the command. A usage error ends with 1, as it does with Kafka's tools."""
     asked = sys.argv[1:2]
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        _fill_standard_streams()
+        if sys.stdout is None and asked != ["serve"]:
+            if sys.stderr is not None:
+                print("headrace: standard output is closed; send it somewhere", file=sys.stderr)
+            sys.exit(1)
     if asked == ["serve"]:
         from headrace.cli.serving import plain, serve
 
@@ -70,6 +78,15 @@ def run() -> None:
         build(asked if asked and asked[0] in COMMANDS else COMMANDS)()
     except SystemExit as end:
         sys.exit(1 if end.code == _USAGE else end.code)
+
+
+def _fill_standard_streams() -> None:
+    """Have what the shell closed lead nowhere; Python goes on without the stream.
+
+    Else a log or a connection would get its number: uvloop aborts when it closes such a one.
+    """
+    while os.open(os.devnull, os.O_RDWR) <= _STDERR:
+        pass
 
 
 def __getattr__(name: str) -> Any:
