@@ -68,8 +68,10 @@ class Rig:
             consumer.close()
 
     def run(self, record: str, *arguments: str, group: str = GROUP) -> Any:
-        servers = ("--bootstrap-server", self.broker.bootstrap_servers)
-        return self.offline("share", "explain", *servers, group, record, *arguments)
+        place = arguments
+        if "--data-dir" not in arguments:
+            place = ("--bootstrap-server", self.broker.bootstrap_servers, *arguments)
+        return self.offline("share", "explain", group, record, *place)
 
     def told(self, offset: int, *arguments: str) -> list[dict[str, Any]]:
         """The objects of a record of the topic."""

@@ -21,6 +21,7 @@ from headrace.cli.connect import (
     Json,
     client_settings,
     connect,
+    is_given,
     require_plaintext,
 )
 from headrace.cli.ending import Trouble, ending
@@ -213,8 +214,7 @@ def _must_fit(context: typer.Context, share_group: str | None) -> None:
     """Raises: Trouble for an option that has no meaning with, or without, a share group."""
     others = _OF_SHARES if share_group is None else _OF_LOGS
     for name in others:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if is_given(context, name):
             option = f"--{name.replace('_', '-')}"
             how = "only with" if share_group is None else "not with"
             raise Trouble(f"{option} goes {how} --share-group")
