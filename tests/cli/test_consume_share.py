@@ -11,6 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 import headrace
+from headrace.client.connection import Cluster
+from headrace.client.groups import alter_group_offsets
 
 from .conftest import Command, Start
 
@@ -107,6 +109,18 @@ def test_no_more_is_held_at_once_than_it_is_told(cli: Command, produce: Produce)
     assert "1 accepted, 0 released, 0 rejected; 1 more were not shown" in ended.err
 
 
+def test_a_consumer_group_is_read_with_another_option(
+    cli: Command, broker: headrace.Broker, produce: Produce
+) -> None:
+    produce(b"a")
+    with Cluster(broker.bootstrap_servers) as cluster:
+        alter_group_offsets(cluster, "readers", {(TOPIC, 0): 0}).check()
+    ended = cli("consume", "--topic", TOPIC, "--share-group", "readers", "--timeout-ms", "0")
+    assert (ended.code, ended.out) == (1, b"")
+    told = "Group readers is a consumer group, or its group.type says so"
+    assert f"headrace consume: {told}; a consumer group is read with --group\n" in ended.err
+
+
 def test_ctrl_c_says_what_became_of_the_records(
     start: Start, cli: Command, produce: Produce
 ) -> None:
@@ -185,6 +199,11 @@ def test_a_topic_that_comes_later_is_waited_for(start: Start, broker: headrace.B
             ("--share-group", "g", "--topic", "t", "--command-property", "max.poll.records=0"),
             "max_poll_records is 0",
         ),
+        (
+            ("--share-group", "g", "--topic", "bad name", "--timeout-ms", "0"),
+            "no topic can be called 'bad name': --topic is 1 to 249 of a-z A-Z 0-9 . _ -",
+        ),
+        (("--topic", "a,b", "--timeout-ms", "0"), "no topic can be called 'a,b'"),
         (
             ("--share-group", "g", "--topic", "t", "--formatter-property", "print.it=true"),
             "print.it is not known",

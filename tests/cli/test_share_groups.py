@@ -282,6 +282,12 @@ RESET = ("--reset-offsets", "--group", "g")
         (("--delete",), "--delete takes one of these options: --group, --all-groups"),
         (("--delete-offsets", "--topic", "t"), "--delete-offsets takes one --group, not 0"),
         (("--delete-offsets", "--group", "g"), "--delete-offsets needs --topic"),
+        (
+            ("--delete-offsets", "--group", "g", "--topic", "t", "--topic", "jobs:0"),
+            "--delete-offsets forgets whole topics: write --topic jobs, not jobs:0",
+        ),
+        (("--describe", "--group", ""), "the name of the group is empty; name one of --list"),
+        (("--delete", "--group", "g", "--group", ""), "the name of the group is empty"),
         ((*RESET, "--group", "h", "--to-latest"), "--reset-offsets takes one --group, not 2"),
         ((*RESET, "--all-topics", "--execute"), "--reset-offsets requires one of the following"),
         ((*RESET, "--to-latest", "--to-earliest"), "--to-earliest can't be used with --to-latest"),

@@ -156,6 +156,7 @@ def consume(
         given = client_settings(command_config) | pairs("--command-property", command_property)
         require_plaintext(given)
         _must_fit(context, share_group)
+        _must_be_possible(topic)
         limits = (max_messages, timeout_ms)
         if share_group is not None:
             about = (_identity(share_group, given)["group.id"], topic, _verdict(release, reject))
@@ -218,6 +219,17 @@ def _must_fit(context: typer.Context, share_group: str | None) -> None:
             option = f"--{name.replace('_', '-')}"
             how = "only with" if share_group is None else "not with"
             raise Trouble(f"{option} goes {how} --share-group")
+
+
+def _must_be_possible(topic: str | None) -> None:
+    """Raises: Trouble for a name that no topic can have: it would be waited for in vain."""
+    from headrace.core.catalog import is_topic_name
+
+    if topic is not None and not is_topic_name(topic):
+        raise Trouble(
+            f"no topic can be called {topic!r}: --topic is 1 to 249 of a-z A-Z 0-9 . _ -; several "
+            "are read with --include"
+        )
 
 
 def _verdict(release: bool, reject: bool) -> str:

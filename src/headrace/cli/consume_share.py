@@ -14,9 +14,11 @@ from headrace.cli.consume_format import Format, shared
 from headrace.cli.decoders import Undecodable
 from headrace.cli.ending import Trouble, stopping, tell
 from headrace.client.connection import Cluster
+from headrace.client.errors import BrokerError
 from headrace.client.share_consumer.sync import SyncShareConsumer, SyncShareRecord
 from headrace.client.share_consumer.words import ShareStats
 from headrace.client.topics import describe_topics
+from headrace.wire.schemas import ErrorCode
 
 _BATCH_MAX = 500
 _POLL_S = 0.2
@@ -173,6 +175,11 @@ def read(
     reading = SharedReading(consumer, wanted, write, at_once_max=settings["max_poll_records"])
     try:
         reading.run(cluster)
+    except BrokerError as error:
+        if error.code != ErrorCode.group_id_not_found:
+            raise
+        told = error.message.rstrip(".")
+        raise Trouble(f"{told}; a consumer group is read with --group") from None
     finally:
         _sum_up(reading)
     return reading.stopped
