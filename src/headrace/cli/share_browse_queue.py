@@ -19,6 +19,7 @@ from headrace.cli.share_browse_rows import (
     RUN_COLUMNS,
     Line,
     head_of_parts,
+    in_a_row,
     record_line,
     record_object,
     run_line,
@@ -72,7 +73,7 @@ class Wanted:
 
 def show(cluster: Cluster, wanted: Wanted) -> None:
     """Print it. Raises: Trouble; as the client."""
-    text = formatter(wanted.shown)
+    text = formatter(wanted.shown, in_a_row)
     _require_queue(cluster, wanted)
     if wanted.as_runs:
         runs = browse_share_group_runs(
