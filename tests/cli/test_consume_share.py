@@ -148,6 +148,19 @@ def test_what_nobody_could_read_is_not_accepted(
     assert (json.loads(line)["offset"], json.loads(line)["delivery_count"]) == (0, 2)
 
 
+def test_a_broker_that_went_is_no_empty_queue(
+    start: Start, produce: Produce, broker: headrace.Broker
+) -> None:
+    produce(b"a")
+    process = start("consume", *SHARED, "--timeout-ms", "3000")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"a\n"
+    broker.stop()
+    _, err = process.communicate(timeout=SECONDS_MAX)
+    assert process.returncode == 1
+    assert b"headrace consume: the brokers of jobs do not answer: there may be more" in err
+
+
 def test_a_topic_that_comes_later_is_waited_for(start: Start, broker: headrace.Broker) -> None:
     process = start("consume", *SHARED, "--max-messages", "1")
     assert process.stderr is not None

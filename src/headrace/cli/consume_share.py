@@ -112,7 +112,16 @@ class SharedReading:
                 self._show(records)
                 idle_since = time.monotonic()
             elif wanted.idle_ms_max is not None and now - idle_since >= wanted.idle_ms_max / 1000:
+                self._require_connection()
                 return
+
+    def _require_connection(self) -> None:
+        """Raises: Trouble where that nothing came does not say that nothing is there."""
+        if not self._consumer.is_connected:
+            raise Trouble(
+                f"the brokers of {self._wanted.topic} do not answer: there may be more records; "
+                "try again when they do"
+            )
 
     def _show(self, records: list[SyncShareRecord]) -> None:
         """Write these, and only then say what becomes of them."""
