@@ -29,6 +29,19 @@ CommandConfig = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from headrace import __version__
+
+        print(f"headrace {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[  # acted on by its callback
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+]
+
+
 def is_given(context: typer.Context, parameter: str) -> bool:
     """Whether somebody gave the option of a parameter, also with the value it has by default."""
     source = context.get_parameter_source(parameter)

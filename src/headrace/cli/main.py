@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import typer
@@ -30,7 +30,7 @@ def build(commands: Sequence[str] = COMMANDS) -> "typer.Typer":
     """The command line with these commands."""
     import typer
 
-    from headrace import __version__
+    from headrace.cli.connect import Version
 
     built = typer.Typer(
         name="headrace",
@@ -40,18 +40,8 @@ def build(commands: Sequence[str] = COMMANDS) -> "typer.Typer":
         pretty_exceptions_enable=False,
     )
 
-    def show_version(wanted: bool) -> None:
-        if wanted:
-            print(f"headrace {__version__}")
-            raise typer.Exit
-
     @built.callback()
-    def headrace(
-        version: Annotated[  # acted on by its callback
-            bool,
-            typer.Option("--version", callback=show_version, is_eager=True, help="Show it."),
-        ] = False,
-    ) -> None:
+    def headrace(version: Version = False) -> None:
         """A Kafka-compatible broker for shared consumption, in one Python process."""
 
     for name in commands:

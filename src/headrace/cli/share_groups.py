@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
+from headrace.cli.connect import (
+    BOOTSTRAP_SERVER,
+    BootstrapServer,
+    CommandConfig,
+    Json,
+    Version,
+    connect,
+)
 from headrace.cli.ending import Trouble, ending
 from headrace.cli.group_options import (
     TIMEOUT_MS,
@@ -100,6 +107,7 @@ def share_groups(
     timeout: Timeout = TIMEOUT_MS,
     as_json: Json = False,
     command_config: CommandConfig = None,
+    _version: Version = False,
 ) -> None:
     """List, describe, reset and delete share groups; options are kafka-share-groups'.
 
