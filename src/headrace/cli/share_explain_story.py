@@ -180,7 +180,7 @@ def _text(about: Sequence[Told]) -> Iterator[str]:
     yield harmless(f"Content: {_contents(record)}.")
     whole = (
         "complete" if record["complete"]
-        else f"complete since {record['complete_since']}; what is older was removed"
+        else f"complete since {record['complete_since']}; what is older may be missing"
     )  # fmt: skip
     yield f"Journal: {record['journal']}, {whole}."
     yield harmless(f"Now: {_sentence(now)}.")
