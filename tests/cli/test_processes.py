@@ -159,6 +159,25 @@ def test_errors_that_the_shell_closed_are_no_trouble(broker: headrace.Broker) ->
     assert (ended.returncode, ended.stdout) == (0, b"g,t,0,0\n\n")
 
 
+@pytest.mark.parametrize("group", ["--group", "--share-group"])
+def test_what_is_said_to_closed_errors_is_not_among_the_records(
+    cli: Command, broker: headrace.Broker, group: str
+) -> None:
+    assert cli("produce", "--topic", "t", stdin=b"a\n").code == 0
+    earliest = "share.auto.offset.reset=earliest"
+    assert cli("configs", "--alter", "--group", "g", "--add-config", earliest).code == 0
+    begin = "" if group == "--share-group" else "--from-beginning"
+    asked = f"consume --topic t {group} g {begin} --max-messages 1"
+    ended = _in_shell(f"{asked} --bootstrap-server {broker.bootstrap_servers} 2>&-")
+    assert (ended.returncode, ended.stdout) == (0, b"a\n")
+
+
+def test_input_that_the_shell_closed_is_empty(broker: headrace.Broker) -> None:
+    servers = f"--bootstrap-server {broker.bootstrap_servers}"
+    ended = _in_shell(f"produce --topic t {servers} <&-")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -73,9 +73,7 @@ def end_with(command: str, troubles: Sequence[str]) -> None:
 
 
 def tell(command: str, message: str) -> None:
-    """One line on stderr; none where the shell closed it, as `print` would take stdout then."""
-    if sys.stderr is None:
-        return
+    """One line on stderr."""
     print(f"headrace {command}: {' '.join(message.split())}", file=sys.stderr, flush=True)
 
 

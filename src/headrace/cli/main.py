@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     app: typer.Typer
 
 _USAGE = 2
-_STDERR = 2
+_STDIN, _STDERR = 0, 2
 
 # A new command is added here: a module of this package that has the command's name.
 COMMANDS = (
@@ -55,8 +55,7 @@ def run() -> None:
     if None in (sys.stdin, sys.stdout, sys.stderr):
         _fill_standard_streams()
         if sys.stdout is None and asked != ["serve"]:
-            if sys.stderr is not None:
-                print("headrace: standard output is closed; send it somewhere", file=sys.stderr)
+            print("headrace: standard output is closed; send it somewhere", file=sys.stderr)
             sys.exit(1)
     if asked == ["serve"]:
         from headrace.cli.serving import plain, serve
@@ -71,12 +70,17 @@ def run() -> None:
 
 
 def _fill_standard_streams() -> None:
-    """Have what the shell closed lead nowhere; Python goes on without the stream.
+    """Have what the shell closed lead nowhere, as /dev/null does; of output Python has no stream.
 
-    Else a log or a connection would get its number: uvloop aborts when it closes such a one.
+    Else a log or a connection would get its number: uvloop aborts when it closes such a one. And
+    what is printed to errors that are none would be printed to the output.
     """
     while os.open(os.devnull, os.O_RDWR) <= _STDERR:
         pass
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(_STDIN)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(_STDERR, "w")
 
 
 def __getattr__(name: str) -> Any:
