@@ -11,6 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 import headrace
+from headrace.client.connection import Cluster
+from headrace.client.groups import alter_group_offsets
 
 from .conftest import Command, Start
 
@@ -97,6 +99,28 @@ def test_what_cannot_be_read_ends_it_or_is_rejected(cli: Command, produce: Produ
     assert "1 accepted, 0 released, 1 rejected" in ended.err
 
 
+def test_no_more_is_held_at_once_than_it_is_told(cli: Command, produce: Produce) -> None:
+    produce(struct.pack(">q", 7), b"no long", struct.pack(">q", 8), struct.pack(">q", 9))
+    ended = cli(
+        "consume", *SHARED, "--value-deserializer", "Long", "--command-property",
+        "max.poll.records=1",
+    )  # fmt: skip
+    assert (ended.code, ended.text) == (1, "7\n")
+    assert "1 accepted, 0 released, 0 rejected; 1 more were not shown" in ended.err
+
+
+def test_a_consumer_group_is_read_with_another_option(
+    cli: Command, broker: headrace.Broker, produce: Produce
+) -> None:
+    produce(b"a")
+    with Cluster(broker.bootstrap_servers) as cluster:
+        alter_group_offsets(cluster, "readers", {(TOPIC, 0): 0}).check()
+    ended = cli("consume", "--topic", TOPIC, "--share-group", "readers", "--timeout-ms", "0")
+    assert (ended.code, ended.out) == (1, b"")
+    told = "Group readers is a consumer group, or its group.type says so"
+    assert f"headrace consume: {told}; a consumer group is read with --group\n" in ended.err
+
+
 def test_ctrl_c_says_what_became_of_the_records(
     start: Start, cli: Command, produce: Produce
 ) -> None:
@@ -122,6 +146,19 @@ def test_what_nobody_could_read_is_not_accepted(
     assert process.wait(SECONDS_MAX) == 141
     (line,) = cli("consume", *SHARED, "--max-messages", "1", "--json").text.splitlines()
     assert (json.loads(line)["offset"], json.loads(line)["delivery_count"]) == (0, 2)
+
+
+def test_a_broker_that_went_is_no_empty_queue(
+    start: Start, produce: Produce, broker: headrace.Broker
+) -> None:
+    produce(b"a")
+    process = start("consume", *SHARED, "--timeout-ms", "3000")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"a\n"
+    broker.stop()
+    _, err = process.communicate(timeout=SECONDS_MAX)
+    assert process.returncode == 1
+    assert b"headrace consume: the brokers of jobs do not answer: there may be more" in err
 
 
 def test_a_topic_that_comes_later_is_waited_for(start: Start, broker: headrace.Broker) -> None:
@@ -175,6 +212,11 @@ def test_a_topic_that_comes_later_is_waited_for(start: Start, broker: headrace.B
             ("--share-group", "g", "--topic", "t", "--command-property", "max.poll.records=0"),
             "max_poll_records is 0",
         ),
+        (
+            ("--share-group", "g", "--topic", "bad name", "--timeout-ms", "0"),
+            "no topic can be called 'bad name': --topic is 1 to 249 of a-z A-Z 0-9 . _ -",
+        ),
+        (("--topic", "a,b", "--timeout-ms", "0"), "no topic can be called 'a,b'"),
         (
             ("--share-group", "g", "--topic", "t", "--formatter-property", "print.it=true"),
             "print.it is not known",

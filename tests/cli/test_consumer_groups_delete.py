@@ -146,6 +146,22 @@ def test_an_error_of_the_group_stands_alone(groups: Command, group: str, message
     assert ended.err == f"headrace consumer-groups: {said}\n"
 
 
+def test_offsets_of_a_share_group_are_another_commands(
+    groups: Command, broker: headrace.Broker
+) -> None:
+    with Cluster(broker.bootstrap_servers) as cluster:
+        alter_share_group_offsets(cluster, "queue", {("orders", 0): 0}).check()
+    asked = ("--delete-offsets", "--group", "queue", "--topic", "orders")
+    told = "Group 'queue' is a share group; headrace share-groups serves it"
+    ended = groups(*asked)
+    assert ended.text == f"\nError: Deletion of offsets failed due to: {told}\n"
+    assert ended.code == 1
+    said = f"no offset of group 'queue' was deleted: {told}"
+    assert ended.err == f"headrace consumer-groups: {said}\n"
+    error = {"name": "GROUP_ID_NOT_FOUND", "message": told}
+    assert json.loads(groups(*asked, "--json").text)["error"] == error
+
+
 @pytest.mark.usefixtures("team")
 def test_a_group_that_lives_keeps_what_it_subscribes_to(
     groups: Command, broker: headrace.Broker

@@ -14,6 +14,7 @@ from headrace.client.connection import Cluster
 from headrace.client.errors import Unreachable
 from headrace.client.groups import alter_group_offsets, list_group_offsets
 from headrace.client.offsets import TopicPartition
+from headrace.client.share_groups import alter_share_group_offsets
 from headrace.client.topics import create_topic
 
 Command = Callable[..., Any]
@@ -269,6 +270,20 @@ def test_a_group_with_members_is_left_alone_and_others_are_not(
         "but the current state is Stable; stop its members first\n"
     )
     assert set(committed(broker, "idle").values()) == {0}
+
+
+@pytest.mark.parametrize("how", ["--dry-run", "--execute"])
+def test_a_share_group_is_another_commands(
+    groups: Command, broker: headrace.Broker, how: str
+) -> None:
+    with Cluster(broker.bootstrap_servers) as cluster:
+        alter_share_group_offsets(cluster, "queue", {("orders", 0): 5}).check()
+    asked = ("--reset-offsets", "--group", "queue", *IDLE, "--topic", "orders:0", "--to-earliest")
+    ended = groups(*asked, how, "--json")
+    assert ended.code == 1
+    assert [json.loads(line)["group"] for line in ended.text.splitlines()] == ["idle"]
+    told = "Group 'queue' is a share group; headrace share-groups serves it"
+    assert ended.err == f"headrace consumer-groups: {told}\n"
 
 
 def test_a_plan_that_fails_keeps_its_group_from_being_set_and_no_other(

@@ -32,6 +32,15 @@ def test_the_version_and_a_command_that_is_none() -> None:
     assert "No such command" in told.stderr
 
 
+KAFKAS = ["configs", "consume", "consumer-groups", "log dump", "produce", "share-groups", "topics"]
+
+
+@pytest.mark.parametrize("command", KAFKAS)
+def test_commands_of_kafka_have_their_version(command: str) -> None:
+    told = CliRunner().invoke(main.app, [*command.split(), "--version"])
+    assert (told.exit_code, told.stdout) == (0, f"headrace {headrace.__version__}\n")
+
+
 def test_no_other_attribute_is_made_up() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'apps'"):
         _ = main.apps

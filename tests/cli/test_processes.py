@@ -143,20 +143,64 @@ def test_a_group_that_is_not_there_ends_with_1(start: Start) -> None:
     assert err == b"headrace consumer-groups: Group absent not found; see --list\n"
 
 
-@pytest.mark.parametrize(("closed", "out"), [(">&-", b""), ("2>&-", b"g,t,0,0\n\n")])
-def test_output_that_the_shell_closed_is_no_trouble(
-    broker: headrace.Broker, closed: str, out: bytes
-) -> None:
+def _in_shell(line: str) -> "subprocess.CompletedProcess[bytes]":
+    """Run `headrace ...` as a shell does, with what it closes."""
+    command = ["sh", "-c", f'exec "$0" -m headrace {line}', sys.executable]
+    return subprocess.run(command, capture_output=True, timeout=_WAIT_S)
+
+
+def test_errors_that_the_shell_closed_are_no_trouble(broker: headrace.Broker) -> None:
     with Cluster(broker.bootstrap_servers) as cluster:
         create_topic(cluster, "t", 1)
         alter_group_offsets(cluster, "g", {("t", 0): 0}).check()
     asked = "--reset-offsets --all-groups --all-topics --to-offset 9 --export --dry-run"
-    line = f'"$0" -m headrace consumer-groups {asked} --bootstrap-server {broker.bootstrap_servers}'
-    ended = subprocess.run(
-        ["sh", "-c", f"{line} {closed}", sys.executable], capture_output=True, timeout=_WAIT_S
-    )
-    assert (ended.returncode, ended.stdout) == (0, out)
-    assert b"Traceback" not in ended.stderr
+    servers = f"--bootstrap-server {broker.bootstrap_servers}"
+    ended = _in_shell(f"consumer-groups {asked} {servers} 2>&-")
+    assert (ended.returncode, ended.stdout) == (0, b"g,t,0,0\n\n")
+
+
+@pytest.mark.parametrize("group", ["--group", "--share-group"])
+def test_what_is_said_to_closed_errors_is_not_among_the_records(
+    cli: Command, broker: headrace.Broker, group: str
+) -> None:
+    assert cli("produce", "--topic", "t", stdin=b"a\n").code == 0
+    earliest = "share.auto.offset.reset=earliest"
+    assert cli("configs", "--alter", "--group", "g", "--add-config", earliest).code == 0
+    begin = "" if group == "--share-group" else "--from-beginning"
+    asked = f"consume --topic t {group} g {begin} --max-messages 1"
+    ended = _in_shell(f"{asked} --bootstrap-server {broker.bootstrap_servers} 2>&-")
+    assert (ended.returncode, ended.stdout) == (0, b"a\n")
+
+
+def test_input_that_the_shell_closed_is_empty(broker: headrace.Broker) -> None:
+    servers = f"--bootstrap-server {broker.bootstrap_servers}"
+    ended = _in_shell(f"produce --topic t {servers} <&-")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "share browse g1",
+        "share browse --runs --json g1",
+        "share archived --clear g1",
+        "consume --topic t --from-beginning --timeout-ms 100",
+        "consume --topic t --share-group g1",
+        "topics --create --topic new",
+        "doctor",
+        "--help",
+    ],
+)
+def test_where_the_shell_closed_the_output_nothing_is_done(
+    cli: Command, broker: headrace.Broker, command: str
+) -> None:
+    servers = f"--bootstrap-server {broker.bootstrap_servers}" if " " in command else ""
+    ended = _in_shell(f"{command} {servers} >&-")
+    assert ended.returncode == 1
+    assert ended.stderr == b"headrace: standard output is closed; send it somewhere\n"
+    assert cli("topics", "--list", "--exclude-internal").text == ""
+    silent = _in_shell(f"{command} {servers} >&- 2>&-")
+    assert (silent.returncode, silent.stdout, silent.stderr) == (1, b"", b"")
 
 
 def test_a_name_that_the_terminal_cannot_show_is_told(broker: headrace.Broker) -> None:

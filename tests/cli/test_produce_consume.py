@@ -99,6 +99,25 @@ def test_text_is_that_of_kafkas_tool(
     assert (ended.code, ended.err) == (0, f"Processed a total of {count} messages\n")
 
 
+def test_the_formatter_that_there_is_may_be_named(cli: Command) -> None:
+    assert cli("produce", "--topic", "t", stdin=b"a\n").code == 0
+    for name in (
+        "DefaultMessageFormatter",
+        "org.apache.kafka.tools.consumer.DefaultMessageFormatter",
+    ):
+        ended = cli(
+            "consume",
+            "--topic",
+            "t",
+            "--from-beginning",
+            "--max-messages",
+            "1",
+            "--formatter",
+            name,
+        )
+        assert (ended.code, ended.text) == (0, "a\n")
+
+
 @pytest.mark.usefixtures("text")
 def test_json_is_one_object_a_line(cli: Command) -> None:
     ended = cli("consume", "--topic", "text", *first(4), "--json")
@@ -210,6 +229,17 @@ def test_a_topic_that_is_not_there_is_waited_for(cli: Command) -> None:
             "cannot be specified together",
         ),
         (("--topic", "t", "--isolation-level", "x"), "read_uncommitted or read_committed"),
+        (
+            (
+                "--topic",
+                "t",
+                "--timeout-ms",
+                "0",
+                "--formatter",
+                "kafka.tools.NoOpMessageFormatter",
+            ),
+            "--formatter kafka.tools.NoOpMessageFormatter: classes of Java's are not run",
+        ),
         (("--topic", "t", "--formatter-property", "x=y"), "x is not known; one of print"),
         (("--topic", "t", "--command-property", "x=y"), 'No such configuration property: "x"'),
         (

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.cli import logs, serve
 from headrace.cli.serving import _READ, Options, plain
 
@@ -125,6 +127,21 @@ def test_a_format_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
     _, told = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 1
     assert told.endswith("headrace: --log-format: 'xml' is none of text, json\n")
+
+
+@pytest.mark.parametrize("closed", ["<&- >&-", "<&- >&- 2>&-"])
+def test_a_broker_serves_where_the_shell_closed_its_streams(tmp_path: Path, closed: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    line = f'exec "$0" -m headrace serve --port {port} --data-dir "$1" {closed}'
+    process = subprocess.Popen(["sh", "-c", line, sys.executable, str(tmp_path / "data")])
+    try:
+        with headrace.SyncAdmin(f"127.0.0.1:{port}") as admin:
+            admin.create_topic("t", 1)
+        process.terminate()
+        assert process.wait(TIMEOUT) == 0
+    finally:
+        process.kill()
 
 
 # ---- lines

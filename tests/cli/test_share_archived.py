@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 
 import headrace
 from headrace.client.connection import Cluster
+from headrace.client.groups import alter_group_offsets
 from headrace.client.leases import Lease
 from headrace.client.topics import create_topic, delete_records
 from headrace.wire.leases import Disposition, Verdict
@@ -80,7 +81,10 @@ def test_json_has_a_line_for_each_run(reject: Callable[..., None], archived: Com
     }  # fmt: skip
 
 
-def test_what_is_printed_is_cleared(reject: Callable[..., None], archived: Command) -> None:
+def test_what_is_printed_is_cleared(
+    reject: Callable[..., None], cluster: Cluster, archived: Command
+) -> None:
+    create_topic(cluster, "other", 1)
     reject(0, 1, "not JSON")
     assert archived("work", "--topic", "other", "--clear").text == (
         "Share group 'work' has no records of other archived without a dead letter.\n"
@@ -95,8 +99,59 @@ def test_what_is_printed_is_cleared(reject: Callable[..., None], archived: Comma
     assert told[1] == {"cleared": 1, "dropped": 0}
 
 
-def test_a_group_that_is_none(archived: Command, broker: headrace.Broker) -> None:
-    ended = archived("nosuch")
-    assert broker.bootstrap_servers
+@pytest.mark.parametrize("options", [(), ("--json",), ("--clear",)])
+@pytest.mark.parametrize(
+    ("topic", "told"),
+    [
+        ("nosuch", "there is no topic 'nosuch'; see headrace topics --list"),
+        ("jobs:1", "topic jobs has no partition 1; it has 1, from 0 on"),
+        ("jobs:", "Invalid topic arg 'jobs:', expected topic name and partitions"),
+    ],
+)
+def test_a_topic_that_is_none_is_no_all_clear(
+    reject: Callable[..., None],
+    archived: Command,
+    topic: str,
+    told: str,
+    options: tuple[str, ...],
+) -> None:
+    reject(0, 1, "not JSON")
+    ended = archived("work", "--topic", topic, *options)
     assert (ended.code, ended.text) == (1, "")
-    assert "Group nosuch not found" in ended.err
+    assert told in ended.err
+    assert len(archived("work", "--json").text.splitlines()) == 1
+
+
+def test_partitions_are_listed_and_cleared_alone(
+    broker: headrace.Broker, cluster: Cluster, archived: Command
+) -> None:
+    create_topic(cluster, "jobs", 2)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for partition in (0, 1):
+        producer.produce("jobs", b"bad", partition=partition)
+    assert producer.flush(10) == 0
+    lease = Lease(cluster, "work", "checkpoint")
+    lease.open(("jobs",), "earliest")
+    assert lease.acquire(1, 2, 1000)
+    lease.stage(
+        1,
+        tuple(Disposition("jobs", one, 0, 0, Verdict.REJECT, f"bad {one}") for one in (0, 1)),
+    )
+    lease.commit(1)
+    assert len(archived("work", "--json").text.splitlines()) == 2
+    told = archived("work", "--topic", "jobs:1", "--clear").text
+    assert "bad 1" in told
+    assert "bad 0" not in told
+    (left,) = map(json.loads, archived("work", "--json").text.splitlines())
+    assert left["partition"] == 0
+
+
+def test_groups_that_are_none(archived: Command, cluster: Cluster) -> None:
+    ended = archived("nosuch")
+    assert (ended.code, ended.text) == (1, "")
+    assert ended.err.endswith("Group nosuch not found; see share-groups --list\n")
+    create_topic(cluster, "jobs", 1)
+    alter_group_offsets(cluster, "readers", {("jobs", 0): 0}).check()
+    ended = archived("readers")
+    assert ended.code == 1
+    assert "not a share group; see consumer-groups --describe --group readers" in ended.err

@@ -243,6 +243,10 @@ def test_a_queue_with_nothing_in_it(broker: headrace.Broker, browse: Command) ->
             "jobs-0 offset 0: 4 bytes, not 8",
         ),
         (("work", "--formatter-property", "print.all=true"), "print.all is not known; one of"),
+        (
+            ("work", "--runs", "--formatter-property", "print.key=true"),
+            "--runs shows no record; leave it or --formatter-property out",
+        ),
     ],
 )
 @pytest.mark.usefixtures("work")
@@ -327,3 +331,25 @@ def test_what_members_choose_does_nothing_to_a_terminal(
     assert "\x1b" not in shown
     assert shown.count(r"a\nb\x1b[2J") == 3
     assert shown.count(r"no\x1b[2Jt JSON") == 2
+
+
+def test_what_producers_write_does_nothing_to_a_terminal_and_is_cut(
+    broker: headrace.Broker, browse: Command
+) -> None:
+    with Cluster(broker.bootstrap_servers) as cluster:
+        create_topic(cluster, "jobs", 1)
+        alter_share_group_offsets(cluster, "work", {("jobs", 0): 0}).check()
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+    hidden, long = b"\x1b[2J\x07one\ntwo\ttabs\xff", "\N{EURO SIGN}".encode() * 50_000
+    producer.produce("jobs", hidden, b"k\r", headers={"h": b"\x1b[1m"})
+    producer.produce("jobs", long, long)
+    assert producer.flush(_WAIT_S) == 0
+    options = ("--formatter-property=print.key=true", "--formatter-property=print.headers=true")
+    lines = browse("work", *options).text.partition("\n\n")[0].splitlines()
+    assert len(lines) == 3, "the head and a line for each record"
+    shown = ("h:\\x1b[1m", "k\\r", "\\x1b[2J\\x07one\\ntwo\\ttabs\\xff")
+    assert lines[1].endswith("\t".join(shown))
+    cut = f"{chr(0x20AC) * 80}..."
+    assert lines[2].endswith(f"NO_HEADERS\t{cut}\t{cut}")
+    found = json.loads(browse("work", "--json", "--from-offset", "1").text.splitlines()[0])
+    assert found["value"].encode() == long

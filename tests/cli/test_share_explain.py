@@ -68,8 +68,10 @@ class Rig:
             consumer.close()
 
     def run(self, record: str, *arguments: str, group: str = GROUP) -> Any:
-        servers = ("--bootstrap-server", self.broker.bootstrap_servers)
-        return self.offline("share", "explain", *servers, group, record, *arguments)
+        place = arguments
+        if "--data-dir" not in arguments:
+            place = ("--bootstrap-server", self.broker.bootstrap_servers, *arguments)
+        return self.offline("share", "explain", group, record, *place)
 
     def told(self, offset: int, *arguments: str) -> list[dict[str, Any]]:
         """The objects of a record of the topic."""
@@ -302,7 +304,7 @@ def test_a_pruned_journal_says_since_when_it_is_whole(offline: Command) -> None:
         assert (now["state"], found["what"]) == ("accepted", "state found")
         assert found["state"] == "acknowledged"
         text = rig.run(f"{TOPIC}:0:1").text
-        assert f"complete since {record['complete_since']}; what is older was removed" in text
+        assert f"complete since {record['complete_since']}; what is older may be missing" in text
         assert "acknowledged, delivered 1 time before" in text
         rig.cluster.close()
 

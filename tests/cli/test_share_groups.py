@@ -200,6 +200,16 @@ def test_a_reset_is_planned_and_made(filled: Cluster, cli: Command, golden: Gold
     assert [one.group for one in list_share_groups(filled)][1] == "new"
 
 
+@pytest.mark.parametrize("how", ["--dry-run", "--execute"])
+def test_a_consumer_group_is_not_reset(filled: Cluster, cli: Command, how: str) -> None:
+    alter_group_offsets(filled, "readers", {("orders", 0): 1}).check()
+    reset = ("--reset-offsets", "--group", "readers", "--topic", "orders", "--to-earliest")
+    ended = cli("share-groups", *reset, how)
+    assert (ended.code, ended.text) == (1, "")
+    told = "Group 'readers' is a consumer group; headrace consumer-groups serves it"
+    assert ended.err == f"headrace share-groups: {told}\n"
+
+
 def test_topics_are_forgotten(filled: Cluster, cli: Command, golden: Golden) -> None:
     asked = ("share-groups", "--delete-offsets", "--group", "idle", "--topic")
     ended = cli(*asked, "orders", "--topic", "nosuch")
@@ -272,6 +282,12 @@ RESET = ("--reset-offsets", "--group", "g")
         (("--delete",), "--delete takes one of these options: --group, --all-groups"),
         (("--delete-offsets", "--topic", "t"), "--delete-offsets takes one --group, not 0"),
         (("--delete-offsets", "--group", "g"), "--delete-offsets needs --topic"),
+        (
+            ("--delete-offsets", "--group", "g", "--topic", "t", "--topic", "jobs:0"),
+            "--delete-offsets forgets whole topics: write --topic jobs, not jobs:0",
+        ),
+        (("--describe", "--group", ""), "the name of the group is empty; name one of --list"),
+        (("--delete", "--group", "g", "--group", ""), "the name of the group is empty"),
         ((*RESET, "--group", "h", "--to-latest"), "--reset-offsets takes one --group, not 2"),
         ((*RESET, "--all-topics", "--execute"), "--reset-offsets requires one of the following"),
         ((*RESET, "--to-latest", "--to-earliest"), "--to-earliest can't be used with --to-latest"),

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
+from headrace.cli.connect import (
+    BOOTSTRAP_SERVER,
+    BootstrapServer,
+    CommandConfig,
+    Json,
+    Version,
+    connect,
+)
 from headrace.cli.ending import Trouble, ending
 from headrace.cli.properties import load
 
@@ -80,6 +87,7 @@ def configs(
     ] = None,
     as_json: Json = False,
     command_config: CommandConfig = None,
+    _version: Version = False,
 ) -> None:
     """Describe or change settings of topics, brokers and groups; options are kafka-configs'.
 

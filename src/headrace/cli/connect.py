@@ -29,6 +29,39 @@ CommandConfig = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from headrace import __version__
+
+        print(f"headrace {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[  # acted on by its callback
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+]
+
+
+def is_given(context: typer.Context, parameter: str) -> bool:
+    """Whether somebody gave the option of a parameter, also with the value it has by default."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def data_folder(context: typer.Context, folder: Path) -> Path:
+    """The folder of --data-dir, which is read instead of asking a broker.
+
+    Raises: Trouble when there is no such folder, or a broker is named as well.
+    """
+    for name in ("bootstrap_server", "command_config"):
+        if is_given(context, name):
+            told = f"--data-dir reads files and asks no broker; leave --{name.replace('_', '-')}"
+            raise Trouble(f"{told} or --data-dir out")
+    if not folder.is_dir():
+        raise Trouble(f"--data-dir: there is no folder {folder}; give the data folder of a broker")
+    return folder
+
+
 def client_settings(config: Path | None) -> dict[str, str]:
     """The settings in the file of --command-config; none without one.
 

@@ -19,8 +19,10 @@ from headrace.cli.connect import (
     BootstrapServer,
     CommandConfig,
     Json,
+    Version,
     client_settings,
     connect,
+    is_given,
     require_plaintext,
 )
 from headrace.cli.ending import Trouble, ending
@@ -38,6 +40,7 @@ _REFRESH_MS = 5000  # new topics and partitions are read after this long
 # Java's consumer leaves these out of patterns.
 _INTERNAL = "^__consumer_offsets$,^__transaction_state$,^__share_group_state$"
 _SIGNALLED = 128
+_FORMATTER = "DefaultMessageFormatter"
 _OF_LOGS = (
     "include", "from_beginning", "partition", "offset", "group", "auto_offset_reset",
     "isolation_level", "skip_message_on_error",
@@ -88,6 +91,12 @@ _Formatter = Annotated[
         help="What is printed, e.g. print.key=true; repeatable.",
     ),
 ]
+_FormatterClass = Annotated[
+    str | None,
+    typer.Option(
+        "--formatter", metavar="CLASS", help=f"{_FORMATTER} alone, which needs no saying."
+    ),
+]
 _FormatterConfig = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Properties file of --formatter-property.")
 ]
@@ -136,6 +145,7 @@ def consume(
     release: _Release = False,
     reject: _Reject = False,
     reject_message_on_error: _RejectErrors = False,
+    formatter: _FormatterClass = None,
     formatter_property: _Formatter = None,
     formatter_config: _FormatterConfig = None,
     key_deserializer: _KeyDeserializer = None,
@@ -145,6 +155,7 @@ def consume(
     as_json: Json = False,
     command_property: _CommandProperty = None,
     command_config: CommandConfig = None,
+    _version: Version = False,
 ) -> None:
     """Print records; options and text are kafka-console-consumer's.
 
@@ -154,7 +165,7 @@ def consume(
         shown = _shown(formatter_config, formatter_property, key_deserializer, value_deserializer)
         given = client_settings(command_config) | pairs("--command-property", command_property)
         require_plaintext(given)
-        _must_fit(context, share_group)
+        _must_fit(context, topic, formatter, share_group)
         limits = (max_messages, timeout_ms)
         if share_group is not None:
             about = (_identity(share_group, given)["group.id"], topic, _verdict(release, reject))
@@ -169,7 +180,6 @@ def consume(
             **({} if include is None else {"topic.blacklist": _INTERNAL}),
             **{name: one for name, one in given.items() if name != "group.id"},
         }
-
         from headrace.cli.consume_loop import Wanted
 
         pattern = _pattern(topic, include)
@@ -209,15 +219,37 @@ def _shown(
     return shown
 
 
-def _must_fit(context: typer.Context, share_group: str | None) -> None:
-    """Raises: Trouble for an option that has no meaning with, or without, a share group."""
+def _must_fit(
+    context: typer.Context, topic: str | None, formatter: str | None, share_group: str | None
+) -> None:
+    """Raises: Trouble for an option that has no meaning with, or without, a share group.
+
+    Also for a topic that none can be, and for a class of Java's.
+    """
+    if topic is not None:
+        _must_be_possible(topic)
+    if formatter is not None and formatter.rpartition(".")[2] != _FORMATTER:
+        raise Trouble(
+            f"--formatter {formatter}: classes of Java's are not run; {_FORMATTER} is what there "
+            "is, or --json"
+        )
     others = _OF_SHARES if share_group is None else _OF_LOGS
     for name in others:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if is_given(context, name):
             option = f"--{name.replace('_', '-')}"
             how = "only with" if share_group is None else "not with"
             raise Trouble(f"{option} goes {how} --share-group")
+
+
+def _must_be_possible(topic: str) -> None:
+    """Raises: Trouble for a name that no topic can have: it would be waited for in vain."""
+    from headrace.core.catalog import is_topic_name
+
+    if not is_topic_name(topic):
+        raise Trouble(
+            f"no topic can be called {topic!r}: --topic is 1 to 249 of a-z A-Z 0-9 . _ -; several "
+            "are read with --include"
+        )
 
 
 def _verdict(release: bool, reject: bool) -> str:

@@ -90,8 +90,13 @@ _TEXTS = {
 _DECODERS = ("key.deserializer", "value.deserializer", "headers.deserializer")
 
 
-def formatter(properties: Mapping[str, str]) -> Format:
-    """How records are printed by these properties of --formatter-property. Raises: Trouble."""
+def formatter(
+    properties: Mapping[str, str], each: Callable[[bytes], bytes] = lambda part: part
+) -> Format:
+    """How records are printed by these properties of --formatter-property. Raises: Trouble.
+
+    `each` makes of a part, such as the value, what is shown of it.
+    """
     for name in properties:
         if name not in _SWITCHES and name not in _TEXTS and name not in _DECODERS:
             known = ", ".join((*_SWITCHES, *_TEXTS, *_DECODERS))
@@ -113,6 +118,7 @@ def formatter(properties: Mapping[str, str]) -> Format:
         key=key,
         value=value,
         headers=headers,
+        each=each,
     ).line
 
 
@@ -147,6 +153,7 @@ class _Text:
     key: Decoder
     value: Decoder
     headers: Decoder
+    each: Callable[[bytes], bytes]
 
     def line(self, message: Shown) -> bytes:
         parts: dict[str, Callable[[Shown], bytes]] = {
@@ -159,7 +166,7 @@ class _Text:
             "key": lambda one: self._field(_bytes(one.key()), self.key),
             "value": lambda one: self._field(_bytes(one.value()), self.value),
         }
-        shown = [part(message) for name, part in parts.items() if name in self.printed]
+        shown = [self.each(part(message)) for name, part in parts.items() if name in self.printed]
         return self.between.join(shown) + self.end
 
     def _field(self, data: bytes | None, decode: Decoder) -> bytes:

@@ -14,9 +14,11 @@ from headrace.cli.consume_format import Format, shared
 from headrace.cli.decoders import Undecodable
 from headrace.cli.ending import Trouble, stopping, tell
 from headrace.client.connection import Cluster
+from headrace.client.errors import BrokerError
 from headrace.client.share_consumer.sync import SyncShareConsumer, SyncShareRecord
 from headrace.client.share_consumer.words import ShareStats
 from headrace.client.topics import describe_topics
+from headrace.wire.schemas import ErrorCode
 
 _BATCH_MAX = 500
 _POLL_S = 0.2
@@ -52,7 +54,7 @@ class Wanted:
 
 def settings_of(given: Mapping[str, str]) -> dict[str, Any]:
     """The consumer's settings by the names of Kafka's. Raises: Trouble on others."""
-    found: dict[str, Any] = {"client_id": "console-share-consumer"}
+    found: dict[str, Any] = {"client_id": "console-share-consumer", "max_poll_records": _BATCH_MAX}
     for name, value in given.items():
         if name in _NUMBERS:
             if not value.isdecimal():
@@ -69,13 +71,16 @@ def settings_of(given: Mapping[str, str]) -> dict[str, Any]:
 class SharedReading:
     """One run of the consumer; `count` records were written, `stopped` is the signal that came."""
 
-    def __init__(self, consumer: SyncShareConsumer, wanted: Wanted, write: Format) -> None:
+    def __init__(
+        self, consumer: SyncShareConsumer, wanted: Wanted, write: Format, *, at_once_max: int
+    ) -> None:
         self.count = 0
         self.stopped: int | None = None
         self.stats = ShareStats()
         self._consumer = consumer
         self._wanted = wanted
         self._write = write
+        self._at_once_max = at_once_max
 
     def run(self, cluster: Cluster) -> None:
         """Read until something ends it. Raises: Trouble, BrokerError, BrokenPipeError."""
@@ -93,10 +98,12 @@ class SharedReading:
         began = idle_since = time.monotonic()
         has_joined = not is_there
         while self.stopped is None:
-            left = _BATCH_MAX if wanted.messages_max is None else wanted.messages_max - self.count
-            if left <= 0:
+            count = self._at_once_max
+            if wanted.messages_max is not None:
+                count = min(count, wanted.messages_max - self.count)
+            if count <= 0:
                 return
-            records = self._consumer.poll(min(left, _BATCH_MAX), timeout_s=_POLL_S)
+            records = self._consumer.poll(count, timeout_s=_POLL_S)
             now = time.monotonic()
             if not has_joined:
                 has_joined = bool(self._consumer.assignment) or now - began >= _JOIN_S_MAX
@@ -105,7 +112,16 @@ class SharedReading:
                 self._show(records)
                 idle_since = time.monotonic()
             elif wanted.idle_ms_max is not None and now - idle_since >= wanted.idle_ms_max / 1000:
+                self._require_connection()
                 return
+
+    def _require_connection(self) -> None:
+        """Raises: Trouble where that nothing came does not say that nothing is there."""
+        if not self._consumer.is_connected:
+            raise Trouble(
+                f"the brokers of {self._wanted.topic} do not answer: there may be more records; "
+                "try again when they do"
+            )
 
     def _show(self, records: list[SyncShareRecord]) -> None:
         """Write these, and only then say what becomes of them."""
@@ -165,9 +181,14 @@ def read(
         )
     except ValueError as error:
         raise Trouble(str(error)) from error
-    reading = SharedReading(consumer, wanted, write)
+    reading = SharedReading(consumer, wanted, write, at_once_max=settings["max_poll_records"])
     try:
         reading.run(cluster)
+    except BrokerError as error:
+        if error.code != ErrorCode.group_id_not_found:
+            raise
+        told = error.message.rstrip(".")
+        raise Trouble(f"{told}; a consumer group is read with --group") from None
     finally:
         _sum_up(reading)
     return reading.stopped

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli import group_options
-from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
+from headrace.cli.connect import (
+    BOOTSTRAP_SERVER,
+    BootstrapServer,
+    CommandConfig,
+    Json,
+    Version,
+    connect,
+)
 from headrace.cli.ending import Trouble, ending, tell
 from headrace.cli.group_options import (
     TIMEOUT_MS,
@@ -163,6 +170,7 @@ def consumer_groups(
     timeout: Timeout = TIMEOUT_MS,
     as_json: Json = False,
     command_config: CommandConfig = None,
+    _version: Version = False,
 ) -> None:
     """List, describe, reset and delete groups of consumers; options are kafka-consumer-groups'.
 

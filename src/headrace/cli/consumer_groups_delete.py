@@ -10,6 +10,7 @@ from headrace.cli.consumer_groups import COMMAND, Asked
 from headrace.cli.consumer_groups_list import named_groups
 from headrace.cli.ending import Trouble
 from headrace.cli.group_deletion import show_deleted, told, with_remedy
+from headrace.cli.group_kinds import of_other_kinds
 from headrace.cli.table import Table
 from headrace.cli.topic_partitions import named_partitions
 from headrace.client.connection import Cluster
@@ -43,7 +44,7 @@ def delete_offsets(cluster: Cluster, asked: Asked) -> None:
             partitions += [(topic, number) for number in its]
     results = delete_group_offsets(cluster, group, partitions)
     if results.group_error is not None:
-        _refused(group, results.group_error, asked)
+        _refused(cluster, group, results.group_error, asked)
     errors.update(results.errors.items())
     _show(group, errors, asked)
     failed = sum(error is not None for error in errors.values())
@@ -53,12 +54,15 @@ def delete_offsets(cluster: Cluster, asked: Asked) -> None:
         )
 
 
-def _refused(group: str, error: BrokerError, asked: Asked) -> None:
+def _refused(cluster: Cluster, group: str, error: BrokerError, asked: Asked) -> None:
+    other = of_other_kinds(cluster, [group], COMMAND).get(group)
+    message = other or error.message
     if asked.as_json:
-        print(json.dumps({"group": group, "deleted": False, "error": told(error)}))
+        about = {"name": error.name, "message": message}
+        print(json.dumps({"group": group, "deleted": False, "error": about}))
     else:
-        print(f"\nError: Deletion of offsets failed due to: {error.message}")
-    raise Trouble(f"no offset of group '{group}' was deleted: {with_remedy(error)}")
+        print(f"\nError: Deletion of offsets failed due to: {message}")
+    raise Trouble(f"no offset of group '{group}' was deleted: {other or with_remedy(error)}")
 
 
 def _show(group: str, errors: dict[_Place, BrokerError | None], asked: Asked) -> None:

@@ -13,6 +13,7 @@ from headrace.cli.consumer_groups import COMMAND, Asked
 from headrace.cli.consumer_groups_describe import not_of_consumers
 from headrace.cli.consumer_groups_list import named_groups
 from headrace.cli.ending import Trouble, end_with, tell
+from headrace.cli.group_kinds import of_other_kinds
 from headrace.cli.moments import length_ms, moment_ms
 from headrace.cli.progress import counted
 from headrace.cli.reset_logs import Logs, logs_of, named_logs
@@ -73,9 +74,12 @@ def reset(cluster: Cluster, asked: Asked) -> None:
     done: list[_Reset] = []
     troubles: list[str] = []
     described = describe_groups(cluster, names)
+    others = of_other_kinds(cluster, names, COMMAND)
     for name in counted(names, "groups asked for their offsets"):
         try:
             _require_inactive(described[name])
+            if name in others:
+                raise Trouble(others[name])
             drafts.append(_draft(cluster, name, scope, asked))
         except Trouble as trouble:
             troubles.append(str(trouble))

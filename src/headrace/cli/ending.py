@@ -29,8 +29,7 @@ def ending(command: str) -> Iterator[None]:
 
     try:
         yield
-        if sys.stdout is not None:  # as it is when the shell closed it
-            sys.stdout.flush()
+        sys.stdout.flush()
     except (Trouble, ClientError) as error:
         fail(command, str(error))
     except UnicodeEncodeError as error:
@@ -74,9 +73,7 @@ def end_with(command: str, troubles: Sequence[str]) -> None:
 
 
 def tell(command: str, message: str) -> None:
-    """One line on stderr; none where the shell closed it, as `print` would take stdout then."""
-    if sys.stderr is None:
-        return
+    """One line on stderr."""
     print(f"headrace {command}: {' '.join(message.split())}", file=sys.stderr, flush=True)
 
 

@@ -3,8 +3,9 @@
 import json
 from collections.abc import Mapping
 
-from headrace.cli.ending import end_with
+from headrace.cli.ending import Trouble, end_with
 from headrace.client.errors import BrokerError
+from headrace.wire.schemas import ErrorCode
 
 _REMEDIES = {
     "NON_EMPTY_GROUP": "stop its members",
@@ -39,6 +40,16 @@ def with_remedy(error: BrokerError) -> str:
     """What the broker said, and what to do about it."""
     remedy = _REMEDIES.get(error.name)
     return error.message if remedy is None else f"{error.message.rstrip('.')}; {remedy}"
+
+
+def for_share_group(error: BrokerError, group: str) -> Exception:
+    """What to raise of an error with a share group: where there is none by the name, the remedy."""
+    if error.code != ErrorCode.group_id_not_found:
+        return error
+    said = error.message.rstrip(".")
+    if "not a share group" in said:
+        return Trouble(f"{said}; see consumer-groups --describe --group {group}")
+    return Trouble(f"{said}; see share-groups --list")
 
 
 def told(error: BrokerError | None) -> dict[str, str] | None:

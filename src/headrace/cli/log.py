@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.connect import Json
+from headrace.cli.connect import Json, Version
 from headrace.cli.ending import Trouble, ending
 
 _BYTES_MAX = 2_147_483_647
@@ -66,6 +66,7 @@ def dump(
     verify_index_only: _Verify = False,
     max_bytes: _MaxBytes = _BYTES_MAX,
     as_json: Json = False,
+    _version: Version = False,
 ) -> None:
     """Print segments, indexes and producer snapshots; text and options are kafka-dump-log's.
 

@@ -5,10 +5,11 @@ asked for is imported. `serve` starts without the command line parser where its 
 so that the server is up in a moment.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import typer
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     app: typer.Typer
 
 _USAGE = 2
+_STDIN, _STDERR = 0, 2
 
 # A new command is added here: a module of this package that has the command's name.
 COMMANDS = (
@@ -28,7 +30,7 @@ def build(commands: Sequence[str] = COMMANDS) -> "typer.Typer":
     """The command line with these commands."""
     import typer
 
-    from headrace import __version__
+    from headrace.cli.connect import Version
 
     built = typer.Typer(
         name="headrace",
@@ -38,18 +40,8 @@ def build(commands: Sequence[str] = COMMANDS) -> "typer.Typer":
         pretty_exceptions_enable=False,
     )
 
-    def show_version(wanted: bool) -> None:
-        if wanted:
-            print(f"headrace {__version__}")
-            raise typer.Exit
-
     @built.callback()
-    def headrace(
-        version: Annotated[  # acted on by its callback
-            bool,
-            typer.Option("--version", callback=show_version, is_eager=True, help="Show it."),
-        ] = False,
-    ) -> None:
+    def headrace(version: Version = False) -> None:
         """A Kafka-compatible broker for shared consumption, in one Python process."""
 
     for name in commands:
@@ -60,6 +52,11 @@ def build(commands: Sequence[str] = COMMANDS) -> "typer.Typer":
 def run() -> None:
     """Entry point of the command. A usage error ends with 1, as it does with Kafka's tools."""
     asked = sys.argv[1:2]
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        _fill_standard_streams()
+        if sys.stdout is None and asked != ["serve"]:
+            print("headrace: standard output is closed; send it somewhere", file=sys.stderr)
+            sys.exit(1)
     if asked == ["serve"]:
         from headrace.cli.serving import plain, serve
 
@@ -70,6 +67,20 @@ def run() -> None:
         build(asked if asked and asked[0] in COMMANDS else COMMANDS)()
     except SystemExit as end:
         sys.exit(1 if end.code == _USAGE else end.code)
+
+
+def _fill_standard_streams() -> None:
+    """Have what the shell closed lead nowhere, as /dev/null does; of output Python has no stream.
+
+    Else a log or a connection would get its number: uvloop aborts when it closes such a one. And
+    what is printed to errors that are none would be printed to the output.
+    """
+    while os.open(os.devnull, os.O_RDWR) <= _STDERR:
+        pass
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(_STDIN)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(_STDERR, "w")
 
 
 def __getattr__(name: str) -> Any:

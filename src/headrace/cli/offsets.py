@@ -10,7 +10,14 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
+from headrace.cli.connect import (
+    BOOTSTRAP_SERVER,
+    BootstrapServer,
+    CommandConfig,
+    Json,
+    connect,
+    data_folder,
+)
 from headrace.cli.ending import ending
 
 _NS_PER_MS = 1_000_000
@@ -51,6 +58,7 @@ def _offsets() -> None:
 
 
 def history(
+    context: typer.Context,
     group: _Group,
     bootstrap_server: BootstrapServer = BOOTSTRAP_SERVER,
     topic: _Topics = None,
@@ -80,7 +88,7 @@ def history(
             as_json=as_json,
         )
         if data_dir is not None:
-            show(GroupInFiles(data_dir, group), group, wanted)
+            show(GroupInFiles(data_folder(context, data_dir), group), group, wanted)
             return
         with connect(bootstrap_server, command_config) as cluster:
             show(GroupOnWire(cluster, group), group, wanted)

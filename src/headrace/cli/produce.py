@@ -16,6 +16,7 @@ from headrace.cli.connect import (
     BOOTSTRAP_SERVER,
     BootstrapServer,
     CommandConfig,
+    Version,
     client_settings,
     connect,
     require_plaintext,
@@ -93,6 +94,7 @@ def produce(
     ] = 33_554_432,
     command_property: _CommandProperty = None,
     command_config: CommandConfig = None,
+    _version: Version = False,
 ) -> None:
     r"""Send lines as records; options and properties are kafka-console-producer's.
 

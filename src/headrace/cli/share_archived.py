@@ -1,21 +1,26 @@
 """`headrace share archived`: what a share group archived without a dead letter; and clear it."""
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
-from headrace.cli.ending import ending, tell
+from headrace.cli.ending import Trouble, ending, tell
 
 if TYPE_CHECKING:
+    from headrace.client.connection import Cluster
     from headrace.client.share_archived import ArchivedRecords, ArchivedRun
 
 COMMAND = "share archived"
 
 _Group = Annotated[str, typer.Argument(help="The share group.")]
 _Topics = Annotated[
-    list[str] | None, typer.Option("--topic", help="Only in this topic; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--topic", metavar="TOPIC[:P,P]", help="Only in this topic, or its partitions; repeatable."
+    ),
 ]
 _Clear = Annotated[bool, typer.Option("--clear", help="Clear what is printed from the list.")]
 
@@ -38,13 +43,12 @@ def archived(
     headrace share archived work --topic orders
     """
     with ending(COMMAND):
-        from headrace.client.share_archived import (
-            clear_archived_share_records,
-            list_archived_share_records,
-        )
+        from headrace.cli.topic_partitions import named_partitions
+        from headrace.client.share_archived import clear_archived_share_records
 
+        places = named_partitions(topic or ())
         with connect(bootstrap_server, command_config) as cluster:
-            found = list_archived_share_records(cluster, group, topic or None)
+            found = _listed(cluster, group, places)
             if as_json:
                 _print_json(found)
             else:
@@ -58,6 +62,48 @@ def archived(
             if clear:
                 clear_archived_share_records(cluster, group, found)
                 _tell_cleared(found, as_json=as_json)
+
+
+def _listed(
+    cluster: "Cluster", group: str, places: Mapping[str, Sequence[int] | None]
+) -> "ArchivedRecords":
+    """The list as far as it is asked for; `places` as in `named_partitions`.
+
+    Raises: Trouble; as the client.
+    """
+    from headrace.cli.group_deletion import for_share_group
+    from headrace.client.errors import BrokerError
+    from headrace.client.share_archived import ArchivedRecords, list_archived_share_records
+
+    try:
+        found = list_archived_share_records(cluster, group, places or None)
+    except BrokerError as error:
+        raise for_share_group(error, group) from None
+    _require_there(cluster, places)
+
+    def is_asked(topic: str, partition: int) -> bool:
+        numbers = places.get(topic)
+        return numbers is None or partition in numbers
+
+    return ArchivedRecords(
+        tuple(run for run in found.runs if is_asked(run.topic, run.partition)),
+        {place: count for place, count in found.dropped.items() if is_asked(*place)},
+        {place: number for place, number in found.through.items() if is_asked(*place)},
+    )
+
+
+def _require_there(cluster: "Cluster", places: Mapping[str, Sequence[int] | None]) -> None:
+    """Raises: Trouble for a topic or partition that does not exist."""
+    from headrace.client.topics import describe_topics
+
+    topics = describe_topics(cluster, places)
+    for topic, numbers in places.items():
+        if topic not in topics:
+            raise Trouble(f"there is no topic {topic!r}; see headrace topics --list")
+        count = len(topics[topic].partitions)
+        for number in numbers or ():
+            if not 0 <= number < count:
+                raise Trouble(f"topic {topic} has no partition {number}; it has {count}, from 0 on")
 
 
 def _print_json(found: "ArchivedRecords") -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
-from headrace.cli.ending import ending
+from headrace.cli.ending import Trouble, ending
 from headrace.cli.properties import pairs
 
 COMMAND = "share browse"
@@ -70,6 +70,8 @@ def browse(
         from headrace.cli.topic_partitions import named_partitions
         from headrace.client.share_records import RecordState
 
+        if runs and formatter_property:
+            raise Trouble("--runs shows no record; leave it or --formatter-property out")
         states = named(state, tuple(RecordState), "state")
         wanted = Wanted(
             group,

@@ -13,11 +13,13 @@ from typing import Any
 
 from headrace.cli.consume_format import formatter
 from headrace.cli.ending import Trouble
+from headrace.cli.group_deletion import for_share_group
 from headrace.cli.share_browse_rows import (
     RECORD_COLUMNS,
     RUN_COLUMNS,
     Line,
     head_of_parts,
+    in_a_row,
     record_line,
     record_object,
     run_line,
@@ -38,7 +40,6 @@ from headrace.client.share_records import (
     RecordState,
     describe_share_partitions,
 )
-from headrace.wire.schemas import ErrorCode
 
 _WIDTH_ROWS = 200  # the first ones, by which columns are made
 _FINISHED = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
@@ -72,7 +73,7 @@ class Wanted:
 
 def show(cluster: Cluster, wanted: Wanted) -> None:
     """Print it. Raises: Trouble; as the client."""
-    text = formatter(wanted.shown)
+    text = formatter(wanted.shown, in_a_row)
     _require_queue(cluster, wanted)
     if wanted.as_runs:
         runs = browse_share_group_runs(
@@ -112,21 +113,12 @@ def _require_queue(cluster: Cluster, wanted: Wanted) -> None:
                 asked = ", ".join(wanted.topics)
                 raise Trouble(f"group {group} does not read {asked}; it reads {names}")
     except BrokerError as error:
-        raise _told(error, group) from None
+        raise for_share_group(error, group) from None
     if not known:
         raise Trouble(
             f"group {group} has not begun to read any topic; its queue begins with the first "
             "subscription, or with share-groups --reset-offsets"
         )
-
-
-def _told(error: BrokerError, group: str) -> Exception:
-    if error.code != ErrorCode.group_id_not_found:
-        return error
-    told = error.message.rstrip(".")
-    if "not a share group" in told:
-        return Trouble(f"{told}; see consumer-groups --describe --group {group}")
-    return Trouble(f"{told}; see share-groups --list")
 
 
 def _print(

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from headrace.cli.consume_format import AsMessage, Format
 from headrace.cli.decoders import Undecodable, as_json
 from headrace.cli.ending import Trouble
-from headrace.cli.table import Cell, text_of
+from headrace.cli.table import Cell, harmless, shortened, text_of
 from headrace.cli.times import in_words
 from headrace.cli.topic_partitions import spelled
 from headrace.client.share_browse import BrowsedRecord
@@ -69,6 +69,11 @@ def head_of_parts(shown: Mapping[str, str]) -> bytes:
         part.upper() for part in _PARTS if on.get(f"print.{part}", "").strip().lower() == "true"
     ]
     return shown.get("key.separator", "\t").join(names).encode()
+
+
+def in_a_row(part: bytes) -> bytes:
+    """What is shown of a key, a value or headers: their beginning, harmless to a terminal."""
+    return harmless(shortened(part)).encode(errors="replace")
 
 
 def record_object(record: BrowsedRecord) -> Mapping[str, Any]:

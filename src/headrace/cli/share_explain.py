@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
+from headrace.cli.connect import (
+    BOOTSTRAP_SERVER,
+    BootstrapServer,
+    CommandConfig,
+    Json,
+    connect,
+    data_folder,
+)
 from headrace.cli.ending import Trouble, ending
 
 COMMAND = "share explain"
@@ -28,6 +35,7 @@ def register(group: typer.Typer) -> None:
 
 
 def explain(
+    context: typer.Context,
     group: _Group,
     record: _Record,
     bootstrap_server: BootstrapServer = BOOTSTRAP_SERVER,
@@ -47,8 +55,9 @@ def explain(
         place = parsed(record)
         journal = Journal(SHARE_TOPIC, COMMAND)
         if data_dir is not None:
-            files = LogInFiles(data_dir, place)
-            show(GroupInFiles(data_dir, group, journal), files, group, as_json=as_json)
+            folder = data_folder(context, data_dir)
+            files = LogInFiles(folder, place)
+            show(GroupInFiles(folder, group, journal), files, group, as_json=as_json)
             return
         with connect(bootstrap_server, command_config) as cluster:
             served = LogOnWire(cluster, place)

@@ -8,7 +8,7 @@ from headrace.cli.ending import Trouble, tell
 from headrace.cli.offsets_journal import SHARE_TOPIC, Source
 from headrace.cli.share_explain import COMMAND
 from headrace.cli.share_explain_places import Ends, Log
-from headrace.cli.table import Cell, Table, harmless
+from headrace.cli.table import Cell, Table, harmless, shortened
 from headrace.cli.times import in_words, local
 from headrace.client.share_records import BrowsedRun
 from headrace.core.runs import State
@@ -17,7 +17,6 @@ from headrace.log.share_history import Delivery, Happening, Outcome, RecordHisto
 from headrace.wire.batches import Record
 from headrace.wire.primitives import Malformed
 
-_SHOWN_MAX = 80  # characters of a key or value
 _COLUMNS = (
     ("DELIVERY", 8), ("FROM", 29), ("UNTIL", 29), ("HELD", 7), ("OUTCOME", 12), ("HOLDER", 8),
     ("CLIENT", 8), ("NOTE", 0),
@@ -96,18 +95,10 @@ def _content(record: Record) -> Told:
     return {
         "timestamp": record.timestamp if has_time else None,
         "time": local(record.timestamp) if has_time else None,
-        "key": _shortened(record.key),
-        "value": _shortened(record.value),
+        "key": None if record.key is None else shortened(record.key),
+        "value": None if record.value is None else shortened(record.value),
         "value_bytes": None if record.value is None else len(record.value),
     }
-
-
-def _shortened(data: bytes | None) -> str | None:
-    if data is None:
-        return None
-    text = data[: 4 * _SHOWN_MAX].decode(errors="backslashreplace")
-    cut = len(text) > _SHOWN_MAX or len(data) > 4 * _SHOWN_MAX
-    return f"{text[:_SHOWN_MAX]}..." if cut else text
 
 
 def _now(history: RecordHistory, held: BrowsedRun | None, *, is_live: bool) -> Told:
@@ -189,7 +180,7 @@ def _text(about: Sequence[Told]) -> Iterator[str]:
     yield harmless(f"Content: {_contents(record)}.")
     whole = (
         "complete" if record["complete"]
-        else f"complete since {record['complete_since']}; what is older was removed"
+        else f"complete since {record['complete_since']}; what is older may be missing"
     )  # fmt: skip
     yield f"Journal: {record['journal']}, {whole}."
     yield harmless(f"Now: {_sentence(now)}.")

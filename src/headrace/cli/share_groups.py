@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
+from headrace.cli.connect import (
+    BOOTSTRAP_SERVER,
+    BootstrapServer,
+    CommandConfig,
+    Json,
+    Version,
+    connect,
+)
 from headrace.cli.ending import Trouble, ending
 from headrace.cli.group_options import (
     TIMEOUT_MS,
@@ -100,6 +107,7 @@ def share_groups(
     timeout: Timeout = TIMEOUT_MS,
     as_json: Json = False,
     command_config: CommandConfig = None,
+    _version: Version = False,
 ) -> None:
     """List, describe, reset and delete share groups; options are kafka-share-groups'.
 
@@ -130,6 +138,8 @@ def _run(action: str, cluster: "Cluster", asked: Asked) -> None:
 
 def _check(action: str, asked: Asked) -> None:
     """Raises: Trouble when an action lacks something, or is asked for two things at once."""
+    if "" in asked.group:  # a variable of a script that is not set
+        raise Trouble("the name of the group is empty; name one of --list")
     if action == "list" and asked.group:
         raise Trouble("--group can't be used with --list; leave it out")
     if asked.topic and action not in _OF_ONE_GROUP:
@@ -141,8 +151,8 @@ def _check(action: str, asked: Asked) -> None:
             raise Trouble(f"{option(action)} takes one --group, not {len(asked.group)}")
     elif action != "list" and not (asked.group or asked.all_groups):
         raise Trouble(f"{option(action)} takes one of these options: --group, --all-groups")
-    if action == "delete_offsets" and not asked.topic:
-        raise Trouble("--delete-offsets needs --topic")
+    if action == "delete_offsets":
+        _check_forgotten(asked)
     if action == "reset_offsets":
         check_scenario(asked, _SCENARIOS)
         if not (asked.all_topics or asked.topic):
@@ -150,4 +160,15 @@ def _check(action: str, asked: Asked) -> None:
         if not (asked.dry_run or asked.execute):
             raise Trouble(
                 "--reset-offsets takes --dry-run to print the new offsets or --execute to set them"
+            )
+
+
+def _check_forgotten(asked: Asked) -> None:
+    if not asked.topic:
+        raise Trouble("--delete-offsets needs --topic")
+    for named in asked.topic:
+        topic, colon, _ = named.partition(":")
+        if colon:
+            raise Trouble(
+                f"--delete-offsets forgets whole topics: write --topic {topic}, not {named}"
             )

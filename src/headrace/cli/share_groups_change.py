@@ -4,6 +4,7 @@ import json
 
 from headrace.cli.ending import Trouble, end_with
 from headrace.cli.group_deletion import show_deleted, told, with_remedy
+from headrace.cli.group_kinds import of_other_kinds
 from headrace.cli.group_options import Asked
 from headrace.cli.moments import moment_ms
 from headrace.cli.reset_logs import Logs, logs_of, named_logs
@@ -85,7 +86,10 @@ def reset(cluster: Cluster, asked: Asked) -> None:
 
 
 def _require_empty(cluster: Cluster, group: str) -> None:
-    """Raises: Trouble when the group has members; one that does not exist has none."""
+    """Raises: Trouble when the group has members, or is none of shares; an absent one is empty."""
+    others = of_other_kinds(cluster, [group], COMMAND)
+    if others:
+        raise Trouble(others[group])
     described = describe_share_groups(cluster, [group])[group]
     if isinstance(described, BrokerError):
         if described.code != ErrorCode.group_id_not_found:

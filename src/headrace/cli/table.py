@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 MISSING = "-"
+SHOWN_MAX = 80  # characters of what producers write, such as a value
 Cell = str | int | None
 
 
@@ -11,6 +12,13 @@ def harmless(line: str) -> str:
     if line.isprintable():
         return line
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
+
+
+def shortened(data: bytes) -> str:
+    """The beginning of what a producer wrote, of which nothing but the beginning is looked at."""
+    text = data[: 4 * SHOWN_MAX].decode(errors="backslashreplace")
+    cut = len(text) > SHOWN_MAX or len(data) > 4 * SHOWN_MAX
+    return f"{text[:SHOWN_MAX]}..." if cut else text
 
 
 def text_of(cell: Cell) -> str:

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
+from headrace.cli.connect import (
+    BOOTSTRAP_SERVER,
+    BootstrapServer,
+    CommandConfig,
+    Json,
+    Version,
+    connect,
+)
 from headrace.cli.ending import Trouble, ending, tell
 from headrace.cli.properties import pairs
 
@@ -159,6 +166,7 @@ def topics(
     ] = False,
     as_json: Json = False,
     command_config: CommandConfig = None,
+    _version: Version = False,
 ) -> None:
     """Create, delete, change, describe or list topics; text and options are kafka-topics'.
 

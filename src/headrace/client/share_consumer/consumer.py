@@ -96,6 +96,14 @@ class Face:
         """Topics and partitions that records come from now; others may have the same ones."""
         return self._started.assignment
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether, as far as is known, the coordinator and every broker to fetch from answer.
+
+        While it is false, that a poll brings nothing does not say that nothing is there.
+        """
+        return self._started.is_connected
+
     def stop(self) -> None:
         """Take no more records: iterating and `run` end, polls return nothing. For any thread."""
         if self._engine is not None:

@@ -18,7 +18,6 @@ from weakref import WeakSet
 
 from headrace.client.connection import Address
 from headrace.client.errors import ClientError, Closed
-from headrace.client.share_consumer import wire
 from headrace.client.share_consumer.hand import Hand
 from headrace.client.share_consumer.member import Control, Member
 from headrace.client.share_consumer.outcomes import Outcomes
@@ -35,7 +34,6 @@ CLOSE_S_MAX = 10.0
 _LOOK_AGAIN_S = 0.25
 _FIRST_LOOK_S_MAX = 1.0
 _WARN_EVERY_S = 10.0
-_RENEWAL = "share.renew.acknowledge.enable"
 
 
 class Engine:
@@ -55,6 +53,7 @@ class Engine:
         self._member = Member(settings, self._control, on_assigned=self._assigned)
         self._assignment: frozenset[Place] = frozenset()
         self._names: dict[Any, str] = {}
+        self._has_leaders = True  # whatever is assigned
         self._sessions: dict[Address, Session] = {}
         self._turn = 0
         self._buffer: deque[BaseRecord] = deque()
@@ -202,6 +201,11 @@ class Engine:
             if topic_id in self._names
         )
 
+    @property
+    def is_connected(self) -> bool:
+        away = any(one.is_away for one in tuple(self._sessions.values()))
+        return self._member.is_heard and self._has_leaders and not away
+
     def release_buffer(self) -> None:
         """Give back what nobody took, also what is on its way unless somebody waits for it."""
         self._is_left = True
@@ -326,21 +330,7 @@ class Engine:
         self._outcomes.ended(sayings, error)
 
     async def renewal_is_off(self) -> bool:
-        resource = {
-            "resource_type": wire.GROUP_RESOURCE,
-            "resource_name": self.settings.group,
-            "configuration_keys": [_RENEWAL],
-        }
-        asked = {"resources": [resource]}
-        try:
-            answer = await self._control.ask(wire.DESCRIBE_CONFIGS, wire.CONFIGS_VERSION, asked)
-        except (OSError, Malformed, ClientError):
-            return False  # then each renewal is tried, and refused
-        return any(
-            config.name == _RENEWAL and config.value == "false"
-            for result in answer.results
-            for config in result.configs
-        )
+        return await self._control.renewal_is_off()
 
     # ---- assignment
 
@@ -362,6 +352,7 @@ class Engine:
             finally:
                 if not self._looked.done():
                     self._looked.set_result(None)
+            self._has_leaders = is_complete
             if not is_complete:
                 self._look.set()
             await asyncio.sleep(_LOOK_AGAIN_S)

@@ -12,11 +12,14 @@ from typing import Any
 from uuid import uuid4
 
 from headrace.client.connection import Address
-from headrace.client.errors import BrokerError, Unreachable, check
+from headrace.client.errors import BrokerError, ClientError, Unreachable, check
 from headrace.client.share_consumer.stream import Stream
 from headrace.client.share_consumer.wire import (
+    CONFIGS_VERSION,
     COORDINATOR_VERSION,
+    DESCRIBE_CONFIGS,
     FIND_COORDINATOR,
+    GROUP_RESOURCE,
     HEARTBEAT,
     METADATA,
     METADATA_VERSION,
@@ -36,6 +39,7 @@ _REMEDIES = {
     69: "a group of another type has this name: read it with a consumer, or take another name",
 }
 _GROUP = 0
+_RENEWAL = "share.renew.acknowledge.enable"
 _NO_TOPIC = frozenset({3, 17})  # unknown, or such that none can have it
 _FIRST_PAUSE_S, _PAUSE_S_MAX = 0.05, 1.0
 _UNASSIGNED_S = 0.5  # between heartbeats without partitions: Kafka assigns with a later one
@@ -111,6 +115,23 @@ class Control:
         self._missing = missing
         return answer
 
+    async def renewal_is_off(self) -> bool:
+        """Whether the group has no renewal of locks, as far as a broker tells."""
+        resource = {
+            "resource_type": GROUP_RESOURCE,
+            "resource_name": self._settings.group,
+            "configuration_keys": [_RENEWAL],
+        }
+        try:
+            answer = await self.ask(DESCRIBE_CONFIGS, CONFIGS_VERSION, {"resources": [resource]})
+        except (OSError, Malformed, ClientError):
+            return False  # then each renewal is tried, and refused
+        return any(
+            config.name == _RENEWAL and config.value == "false"
+            for result in answer.results
+            for config in result.configs
+        )
+
     def forget_coordinator(self) -> None:
         """It is to be looked for again."""
         if self._coordinator is not None:
@@ -137,6 +158,7 @@ class Member:
         on_assigned: Callable[[frozenset[Place]], None],
     ) -> None:
         self.id = settings.member_id or str(uuid4())
+        self.is_heard = True  # the coordinator answered the last heartbeat
         self._settings = settings
         self._control = control
         self._on_assigned = on_assigned
@@ -173,8 +195,10 @@ class Member:
             await asyncio.sleep(self._pause_s() if not since else pause)
             try:
                 await self._beat()
+                self.is_heard = True
                 pause, since = _FIRST_PAUSE_S, 0.0
             except (OSError, Malformed, BrokerError) as error:
+                self.is_heard = False
                 if isinstance(error, BrokerError) and error.code not in _AGAIN:
                     raise
                 now = time.monotonic()

@@ -71,6 +71,11 @@ class Session:
         """Whether it would use its turn."""
         return self._is_connected and bool(self._wanted)
 
+    @property
+    def is_away(self) -> bool:
+        """Whether there is something to fetch, and no connection to fetch it from."""
+        return bool(self._wanted) and not self._is_connected
+
     def assign(self, places: frozenset[Place]) -> None:
         """Fetch from these partitions from now on."""
         if places != self._wanted:
