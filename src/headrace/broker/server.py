@@ -88,10 +88,9 @@ class Server:
             self._none_left.set_result(None)
 
     def left(self, peer: Peer) -> None:
-        """A client hung up, and no request of it runs any more."""
-        if (
-            not self.is_stopping
-        ):  # else it was us: locks end with the process, and use up no delivery
+        """A connection is gone, and no request of it runs any more."""
+        # When the broker hangs up, locks end with it, and no delivery is used up.
+        if not self.is_stopping:
             self.services.disconnected(peer.connection_id)
 
     async def _look_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
