@@ -1,4 +1,4 @@
-"""The house rules that no linter knows: sizes, docstrings, clocks, leftovers, pins.
+"""Check the rules that no linter knows: function length, docstrings, clocks, leftovers, pins.
 
 Lint, types and import contracts are `make check`, which `make test` runs first.
 """
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 SELF = Path(__file__).resolve()
 
@@ -59,12 +58,6 @@ def _dotted(node: ast.AST) -> str:
             return f"{_dotted(base)}.{attribute}"
         case _:
             return ""
-
-
-@each(ALL_PYTHON)
-def test_a_file_is_read_in_one_sitting(path: Path) -> None:
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines <= FILE_LINES_MAX, f"{lines} lines: split it by what it knows"
 
 
 @each(ALL_PYTHON)
