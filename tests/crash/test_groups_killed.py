@@ -14,8 +14,9 @@ from headrace.demo.server import Server
 
 from .group_crew import PARTITIONS, TOPIC, Committer, Janitor, Stage, Worker, committed
 from .group_members import ClassicMember, ClassicTeam, ConsumerMember, ConsumerTeam, Team
+from .kills import KILLS_FACTOR
 
-KILLS = 10
+KILLS = 10 * KILLS_FACTOR
 SETTINGS = {"group.min.session.timeout.ms": "1000"}
 
 

@@ -21,6 +21,7 @@ from headrace.demo.evidence import DeadLetter, dead_letters
 from headrace.demo.server import Server
 from headrace.sim.auditor import Auditor
 
+from .kills import KILLS_FACTOR
 from .share_clients import Feeder, StockConsumer
 from .share_crew import (
     COPIED,
@@ -34,7 +35,7 @@ from .share_crew import (
     ShareMember,
 )
 
-KILLS, KILLS_TO_FIND_A_BUG = 14, 7
+KILLS, KILLS_TO_FIND_A_BUG = 14 * KILLS_FACTOR, 7
 DEAD = "dead"
 GATES = ["", "acquired", "release", "", "reject", "renew", "accept"]
 MEMBERS = {COPIED: 2, PLAIN: 2}
