@@ -236,11 +236,12 @@ class Segment:
         if found is not None and self._agrees(found.summary, size):
             self._take_from_checksums(found)
             return
-        if found is not None or self._disk.exists(self.path + checksums.SUFFIX):
-            log.warning("%s.checksums: does not agree with the log; rebuilt", self.path)
-        elif sealed and self._took_tail(size):
+        is_wrong = found is not None or self._disk.exists(self.path + checksums.SUFFIX)
+        if not is_wrong and sealed and self._took_tail(size):
             return
         self.take_whole(size)
+        if is_wrong:
+            log.warning("%s.checksums: does not agree with the log; rebuilt", self.path)
         self.save_index()
 
     def take_whole(self, size: int) -> None:
