@@ -111,15 +111,15 @@ class Partition:
             if self._is_closed:  # another topic may have the folder by now
                 raise self._refusal()
             if self._refused is not None:
-                raise OSError(errno.EIO, f"{self.name} is refused: {self._refused}")
+                raise OSError(f"{self.name} is refused: {self._refused}")
             try:
                 self.open()
             except CorruptLog as error:
                 self.refuse(error)
-                raise OSError(errno.EIO, f"{self.name} is refused: {error}") from error
+                raise OSError(f"{self.name} is refused: {error}") from error
             except OSError as error:
                 self._failed(error)
-                raise OSError(error.errno, f"{self.name} cannot be opened: {error}") from error
+                raise OSError(f"{self.name} cannot be opened: {error}") from error
         assert self._log is not None
         return self._log
 
