@@ -88,11 +88,21 @@ class RecoveryPoint:
         """Allow the segments below `first_base` to go, durably. Raises: OSError."""
         with self._lock:
             if first_base > self.claim.first_base >= 0:
-                self._write(self.claim._replace(first_base=first_base), durable=True)
+                self._write_both(self.claim._replace(first_base=first_base))
+
+    def replace(self, claim: Claim) -> None:
+        """Give up the claim before, durably. Raises: OSError."""
+        with self._lock:
+            self._write_both(claim)
 
     def _try_to_write(self, claim: Claim) -> None:
         with contextlib.suppress(OSError):  # the claim before is true, too
             self._write(claim, durable=False)
+
+    def _write_both(self, claim: Claim) -> None:
+        """Leave no slot that claims more than `claim`."""
+        self._write(claim, durable=False)
+        self._write(claim, durable=True)
 
     def _write(self, claim: Claim, *, durable: bool) -> None:
         sequence = self._sequence + 1
