@@ -2,8 +2,9 @@
 
 `<folder>/recovery-point` has two slots, written in turn and in place, each with a checksum over its
 bytes and the path of the file. The layout is in docs/data-folder.md. A slot is written after a
-sync and is not synced itself: a power cut may lose or tear the newer slot, never both, and the
-older slot claims less. A claim is therefore always true:
+sync and is not synced itself: a power cut may lose it, and the older slot claims less. Disks write
+the sector of a slot whole; where one does not, both slots can be lost, and nothing is claimed. A
+claim is therefore always true:
 
 - there are segments for every offset from `first_base` on,
 - the segment `base_offset` exists, and its first `size` bytes, which end before `end_offset`, are
