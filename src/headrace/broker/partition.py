@@ -20,7 +20,7 @@ from headrace.broker.topic_settings import TopicSettings
 from headrace.broker.waits import Waits
 from headrace.core.catalog import Topic
 from headrace.core.types import TopicPartition, WallMs
-from headrace.log.api import CorruptLog, Disk, OffsetOutOfRange, Slice
+from headrace.log.api import CorruptLog, DamagedBlockError, Disk, OffsetOutOfRange, Slice
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import BatchHeader
@@ -32,6 +32,7 @@ _MEND_SECONDS_MAX = 5.0
 # A full segment is synced on the event loop: never more than about this much is left to do then.
 _UNSYNCED_BYTES_MAX = 64 << 20
 _UNSYNCED_JOURNAL_BYTES_MAX = 1 << 20  # everybody who commits waits for that of an internal topic
+_READ_FAILURES_KEPT = 100
 _ROLL_AHEAD_PART = 256  # of a journal's segment is left empty
 _ROLL_AHEAD_SECONDS = 0.001  # between an append and the roll, for requests that waited for it
 
@@ -86,6 +87,9 @@ class Partition:
         self._mending: asyncio.Future[None] | None = None
         self._fault: OSError | None = None
         self.is_failing = False
+        self._refused: CorruptLog | None = None
+        self._damage: CorruptLog | None = None
+        self._read_failures: set[str] = set()
         self._is_closed = False
         self._flush_due: asyncio.TimerHandle | None = None
         self._roll_due: asyncio.TimerHandle | None = None
@@ -105,14 +109,19 @@ class Partition:
 
     @property
     def log(self) -> SegmentedLog:
-        """The log, opened at the first use. Raises: OSError, also when it is damaged."""
+        """The log, opened at the first use. Raises: OSError, also when it is refused."""
         if self._log is None:
             if self._is_closed:  # another topic may have the folder by now
                 raise self._refusal()
+            if self._refused is not None:
+                raise OSError(f"{self.name} is refused: {self._refused}")
             try:
                 self.open()
-            except (OSError, CorruptLog) as error:
-                self._failed(error if isinstance(error, OSError) else OSError(str(error)))
+            except CorruptLog as error:
+                self.refuse(error)
+                raise OSError(f"{self.name} is refused: {error}") from error
+            except OSError as error:
+                self._failed(error)
                 raise OSError(f"{self.name} cannot be opened: {error}") from error
         assert self._log is not None
         return self._log
@@ -123,6 +132,37 @@ class Partition:
         if self._waits_for_disk:
             opened.sync()
         self._log = opened
+
+    @property
+    def refused(self) -> CorruptLog | None:
+        """The damage because of which the partition is not served; a restart looks again."""
+        return self._refused
+
+    def refuse(self, damage: CorruptLog) -> None:
+        """Serve nothing of this partition: what is left of its log cannot be trusted."""
+        if self._refused is None:
+            self._refused, self.is_failing = damage, True
+            log.error(
+                "%s. Clients get KAFKA_STORAGE_ERROR for partition %s; others are served",
+                damage, self.name, extra=self.fields,
+            )  # fmt: skip
+
+    @property
+    def damage(self) -> CorruptLog | None:
+        """Damage that a read met; the other records of the partition are served."""
+        return self._damage
+
+    def read_failed(self, error: Exception) -> None:
+        """Log a failed read, once for each reason."""
+        if isinstance(error, DamagedBlockError):
+            self._damage = error.damage
+        reason = str(error)
+        if self._refused is not None or reason in self._read_failures:
+            return
+        if len(self._read_failures) >= _READ_FAILURES_KEPT:
+            self._read_failures.clear()
+        self._read_failures.add(reason)
+        log.error("%s: read failed: %s", self.name, error, extra=self.fields)
 
     @property
     def start_offset(self) -> int:
