@@ -60,6 +60,12 @@ class Disk(Protocol):
     def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Replace a small file whole: written aside, synced when `durable`, renamed."""
 
+    def overwrite(self, path: str, data: bytes, position: int, *, durable: bool = False) -> None:
+        """Write `data` in place at `position`; the file is created when absent.
+
+        Unless `durable`, a power cut may lose the write or keep a part of it.
+        """
+
     def read(self, path: str, count: int = -1, position: int = 0) -> bytes:
         """Up to `count` bytes of a file at `position`, -1 for all; OSError when it is absent."""
 
