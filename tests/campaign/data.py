@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 from tests.campaign.life import WALL_MS, Client, Life, recorded, run
@@ -25,7 +26,8 @@ SETTINGS = {
     "errors.deadletterqueue.auto.create.topics.enable": "true",
     "auto.create.topics.enable": "false",
 }
-_CONFIG_CHANGES = 1100  # the catalogue writes a checkpoint after a thousand dead records
+_DEAD_RECORDS = 40  # after so many more than live ones the catalogue writes a checkpoint
+_CONFIG_CHANGES = 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def build(*, durability: str, clean: bool, seed: int = 0) -> Folder:
     """Run the story and leave its folder."""
     settings = {**SETTINGS, "headrace.durability": durability}
     disk = MemoryDisk()
-    with recorded([]):
+    with recorded([]), mock.patch("headrace.broker.topics._DEAD_RECORDS_MIN", _DEAD_RECORDS):
         run(_story(disk, settings, seed, clean=clean))
     if not clean:
         disk.kill()
