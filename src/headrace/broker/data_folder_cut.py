@@ -147,14 +147,15 @@ class _Files:
     def _snapshots(self, part: _Part) -> Iterator[str]:
         if part.end_offset is None:
             return
-        for offset in snapshots.offsets(os.listdir(self._source / part.folder)):
+        names = (path.name for path in (self._source / part.folder).iterdir())
+        for offset in snapshots.offsets(names):
             if offset <= part.end_offset:
                 yield snapshots.path_of(part.folder, offset)
 
     def _write(self, path: Path, data: bytes) -> None:
         path.unlink(missing_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE), "wb") as file:
-            file.write(data)
+        path.touch(_FILE_MODE, exist_ok=False)
+        path.write_bytes(data)
 
 
 def _root(source: Path) -> _Part:
@@ -198,12 +199,12 @@ def _of_log(source: Path, folder: str, log: SegmentedLog) -> _Part:
 def _unopened(source: Path, folder: str) -> _Part:
     """Collect the files of a log that is not open: it is as the last orderly stop left it."""
     part = _Part(copied=_contents(source, (f"{folder}/{name}" for name in _COPIED)), folder=folder)
-    for name in os.listdir(source / folder):
-        path = f"{folder}/{name}"
-        if name.endswith(".log"):
-            part.linked[path] = (source / path).stat().st_size
+    for found in (source / folder).iterdir():
+        path = f"{folder}/{found.name}"
+        if found.suffix == ".log":
+            part.linked[path] = found.stat().st_size
             part.sealed.add(path)
-        elif name.endswith((*_BESIDE_SEGMENTS, snapshots.SUFFIX)):
+        elif found.suffix in (*_BESIDE_SEGMENTS, snapshots.SUFFIX):
             part.beside.append(path)
     return part
 

@@ -174,7 +174,8 @@ class Store:
         partial = self._root / _OBJECTS / "partial"
         digest, left = hashlib.sha256(), size
         partial.unlink(missing_ok=True)
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE), "wb") as out:
+        with _written(partial) as out:
+            assert out is not None
             while left:
                 data = source.read(min(_COPY_BYTES, left))
                 if not data:
@@ -185,8 +186,6 @@ class Store:
                 out.write(data)
                 left -= len(data)
                 progress(len(data))
-            out.flush()
-            os.fsync(out.fileno())
         stored = StoredFile(digest.hexdigest(), size)
         if self.has(stored):
             partial.unlink()
@@ -239,7 +238,8 @@ def _written(target: Path | None) -> Iterator[BinaryIO | None]:
     if target is None:
         yield None
         return
-    with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE), "wb") as out:
+    target.touch(_FILE_MODE, exist_ok=False)
+    with target.open("wb") as out:
         yield out
         out.flush()
         os.fsync(out.fileno())

@@ -70,7 +70,7 @@ def verify_segment(disk: Disk, path: str, size: int) -> Iterator[int]:
 
 
 def verify_batches(path: str, data: bytes) -> None:
-    """Verify a file of batches that is small enough to be read at once. Raises: CorruptFileError."""
+    """Verify a file of batches that was read at once. Raises: CorruptFileError."""
     position = 0
     try:
         for header in batches.headers(data):
