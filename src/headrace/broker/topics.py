@@ -27,10 +27,12 @@ from headrace.core.catalog import Event as CatalogEvent
 from headrace.core.errors import Refused
 from headrace.log.api import Clock, Disk
 from headrace.log.checkpointed_log import CheckpointedLog
+from headrace.log.checkpoints import Extent
+from headrace.log.manifest import CATALOGUE, require_journal
 from headrace.log.metadata_records import MetadataRecords
 
-_JOURNAL = "__cluster_metadata-0"
 _PRODUCER_IDS_PER_BLOCK = 1000
+_PRODUCER_IDS_LOST_MAX = 1_000_000
 # A checkpoint is due when the journal has so many records beside those that still say something.
 _DEAD_RECORDS_MIN = 1000
 _OPEN_AGAIN_SECONDS = 1.0
@@ -55,7 +57,13 @@ class Topics:
         self.started_with = self.config = config
         self.new_id = new_id
         self.partitions = Partitions(disk, config, clock, waits)
-        self._journal = CheckpointedLog(disk, _JOURNAL)
+        require_journal(disk, self.partitions.manifest, CATALOGUE)
+        self._journal = CheckpointedLog(
+            disk,
+            CATALOGUE,
+            clean=self.partitions.was_stopped_in_order,
+            end_offset=self.partitions.closed_end(CATALOGUE),
+        )
         self._clock = clock
         self._records = MetadataRecords(config.node_id)
         self._catalog: ShardRuntime[CatalogCommand, CatalogEvent] = ShardRuntime(
@@ -66,6 +74,7 @@ class Topics:
             fsync=config.durability == "fsync",
         )
         self._producer_ids = iter(range(0))
+        self._first_producer_id = 0
         self.on_deleted: list[Callable[[Topic, str], None]] = []
         self.on_grown: list[Callable[[Topic, int], Awaitable[None]]] = []
         self._changes: set[asyncio.Task[Any]] = set()
@@ -114,6 +123,7 @@ class Topics:
         if topic is not None:
             await self._grown(topic, 0)
             try:
+                await self._keep_listed()
                 await self.partitions.open_topic(topic, self.catalog)
             except OSError:
                 # Half a topic could not be used, and not be created again, until the next start.
@@ -151,6 +161,7 @@ class Topics:
         if isinstance(reply, Topic):
             await self._grown(reply, before)
             try:
+                await self._keep_listed()
                 await self.partitions.open_topic(reply, self.catalog)
             except OSError as error:
                 log.error(
@@ -209,11 +220,47 @@ class Topics:
             self.partitions.configure(topic, self.catalog)
 
     async def next_producer_id(self) -> int:
-        """A producer id that was never given out, also not before a restart."""
+        """A producer id that was never given out, also not before a restart or a power cut.
+
+        The catalogue is synced before an id of a further block is used, whatever is configured.
+        """
         while (producer_id := next(self._producer_ids, None)) is None:
-            block = await self._catalog.ask(AllocateProducerIds(_PRODUCER_IDS_PER_BLOCK))
-            self._producer_ids = iter(block)
+            skipped = max(self._first_producer_id - self.catalog.next_producer_id, 0)
+            block = await self._catalog.ask(AllocateProducerIds(skipped + _PRODUCER_IDS_PER_BLOCK))
+            try:
+                await self._keep_listed()
+            except OSError as error:
+                raise StorageFault(f"{self._catalog.name}: {error}") from error
+            self._producer_ids = iter(block[skipped:])
         return producer_id
+
+    def _find_first_producer_id(self) -> int:
+        """The first id that may be given out after a start.
+
+        After a stop that was not in order the catalogue may have lost a block that a release before
+        this one did not sync: a block is skipped, and all ids in the logs. An id far beyond what
+        can have been lost was chosen by a client, and counts for nothing.
+        """
+        following = self.catalog.next_producer_id
+        if self.partitions.was_stopped_in_order or not self._journal.end_offset:
+            return following
+        limit = following + _PRODUCER_IDS_LOST_MAX
+        highest = (one.log.producers.highest_id for one in self.partitions if one.is_open)
+        seen = [one + 1 for one in highest if one < limit]
+        return max(following + _PRODUCER_IDS_PER_BLOCK, *seen, 0)
+
+    async def _keep_listed(self) -> None:
+        """Sync the catalogue, and list its journal among what must exist.
+
+        Topics are listed afterwards, so the manifest never has one that a power cut may take out of
+        the catalogue. Raises: OSError.
+        """
+
+        def keep() -> None:
+            self._journal.sync()
+            self.partitions.manifest.add_journal(CATALOGUE)
+
+        await asyncio.get_running_loop().run_in_executor(None, keep)
 
     async def _whole(self, change: Coroutine[Any, Any, AnswerT]) -> AnswerT:
         """Carry a change out to its end, also when its caller goes away amid it.
@@ -267,6 +314,11 @@ class Topics:
         self._catalog.load()
         self._take_over()
         self.partitions.open_all(self.catalog)
+        if self._journal.end_offset:
+            self._journal.sync()
+            self.partitions.manifest.add_journal(CATALOGUE)
+        self.partitions.manifest.upgraded()
+        self._first_producer_id = self._find_first_producer_id()
 
     def start(self) -> None:
         """Begin to keep time, on the running event loop."""
@@ -279,7 +331,12 @@ class Topics:
         for timer in self._openings:
             timer.cancel()
         await self._catalog.close()
-        self.partitions.close()
+        closed, fault = {CATALOGUE: Extent(0, self._journal.end_offset)}, None
+        try:
+            self._journal.settle()
+        except OSError as error:
+            fault = error
+        self.partitions.close(closed, fault)
         self._journal.close()
 
 

@@ -89,7 +89,7 @@ def next_batch(pread: Pread, position: int, size: int, expected: int) -> int | N
 
 
 def _plausible(data: bytes, at: int, room: int, expected: int) -> BatchHeader | None:
-    """The header at `at` if it can be one of the log, with `room` bytes from the start of `data`."""
+    """The header at `at` if it can be one of the log; `room` counts from the start of `data`."""
     try:
         header = batches.read_header(data, at)
     except CorruptBatch:

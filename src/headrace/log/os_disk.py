@@ -149,7 +149,7 @@ class OsDisk:
         self._make_folder(target.parent)
         aside = target.with_name(f"{target.name}.new")
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
-        with open(fd, "wb") as file:
+        with os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
             if durable:

@@ -135,7 +135,7 @@ def read_claim(disk: Disk, folder: str) -> tuple[int, Claim]:
     found = _FORMAT_0.fullmatch(data)
     if found is not None:
         return 0, Claim(UNKNOWN, int(found[1]), int(found[2]), UNKNOWN)
-    if damaged or best[0] == 0:
+    if damaged:
         used = "the other slot is used" if best[0] else "the log is opened without it"
         log.warning("%s: a slot does not verify; %s", path, used)
     return best
