@@ -12,7 +12,9 @@ from typing import Any
 
 from tests.campaign.life import Client, Life
 
+from headrace.broker import metrics_families
 from headrace.wire import batches
+from headrace.wire import leases as lease
 from headrace.wire.lease_sessions import (
     KEY as LEASE_SESSIONS,
 )
@@ -78,6 +80,7 @@ async def take(life: Life, *, probes: int = 3) -> Account:
         await _producers(client, account, partitions)
         await _groups(client, account)
         await _share_groups(client, account)
+        await _others(life, client, partitions)
         answer = await client.call(
             22, 4, transactional_id=None, transaction_timeout=0, producer_id=-1, producer_epoch=-1
         )
@@ -378,6 +381,31 @@ async def _share_groups(client: Client, account: Account) -> None:
             (one.session, one.epoch, one.committed, one.topics, str(one.outstanding))
             for one in sessions.sessions
         ]
+
+
+async def _others(life: Life, client: Client, partitions: Sequence[tuple[str, int]]) -> None:
+    """Requests whose responses do not count, but which a damaged partition must not break."""
+    for family, samples, _ in metrics_families.pieces(life.server, "partition"):
+        assert family.name
+        assert samples is not None
+    topics = [{"topic": topic, "partitions": [index]} for topic, index in partitions]
+    await client.call(35, 4, topics=topics)
+    await client.call(
+        23, 4, replica_id=-1,
+        topics=[
+            {
+                "topic": topic,
+                "partitions": [
+                    {"partition": index, "current_leader_epoch": -1, "leader_epoch": 0}
+                ],
+            }
+            for topic, index in partitions
+        ],
+    )  # fmt: skip
+    await client.own(
+        lease.LeaseApi.DESCRIBE, lease.DescribeRequest("spark", "", -1), lease.DescribeResponse
+    )
+    life.services.trouble()
 
 
 async def settled(life: Life) -> None:

@@ -95,7 +95,7 @@ def observe(disk: MemoryDisk, folder: Folder, *, probes: int = 3, stops: bool = 
         except CorruptBatch as error:  # raised by the client: the broker does not respond with it
             found.fault = Outcome(SERVED, str(error))
         except HungUpError:
-            found.fault = Outcome(TRACEBACK, "the broker hung up")
+            found.fault = Outcome(TRACEBACK, f"the broker hung up: {found.lines()[-1:]}")
         except Exception as error:
             found.fault = Outcome(TRACEBACK, f"{type(error).__name__}: {error}")
     disk.kill()
@@ -124,8 +124,11 @@ class Judge:
         if outcome.name == EQUAL or not outcome.is_allowed:
             return outcome
         again = observe(disk, self._folder, probes=2)
+        if outcome.name == TORN and again.account is not None and first.account is not None:
+            changed = accounts.differences(first.account, again.account)
+            return Outcome(DIFFERENT, f"after a second start: {changed}") if changed else outcome
         repeated = self._outcome(damage, again, disk)
-        if repeated.name != outcome.name and (outcome.name, repeated.name) != (TORN, EQUAL):
+        if repeated.name != outcome.name:
             return Outcome(LATER, f"{outcome}, then {repeated}")
         return outcome
 

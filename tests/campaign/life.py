@@ -108,19 +108,19 @@ class Life:
         """Come up. Raises: StartError, as `headrace serve` prints it."""
         with mock.patch("headrace.broker.services.OsDisk", return_value=self.disk):
             self.services = await node._started_services(
-                self._config, Path("/data"), self.clock, self._ids
+                self._config, Path("/"), self.clock, self._ids
             )
         self.services.host, self.services.port = "127.0.0.1", 9092
-        self._server = Server(self.services, Dispatcher(self.services))
+        self.server = Server(self.services, Dispatcher(self.services))
 
     async def stop(self) -> None:
         """Go down in order. Raises: OSError."""
-        await self._server.stop()
+        await self.server.stop()
         await self.services.close()
 
     def client(self) -> "Client":
         """A new connection."""
-        return Client(Connection(self._server))
+        return Client(Connection(self.server))
 
 
 def _no_id() -> UUID:
