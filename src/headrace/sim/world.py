@@ -274,6 +274,9 @@ class World:
         except OSError as error:
             self._start_failed(None, error)
             return
+        except CorruptLog as error:
+            self.bug(f"the broker does not start: {error}")
+            return
         self.loop.spawn(life, self._up(self.process))
 
     async def _up(self, process: Process) -> None:
