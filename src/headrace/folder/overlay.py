@@ -14,46 +14,41 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class _Entry:
-    """A file: bytes in memory, or the first `size` bytes of a real one."""
+    """A file: the first `kept` bytes of a real one, and what was appended to them."""
 
     real: Path | None
-    data: bytearray
-    size: int
+    kept: int
+    added: bytearray
+
+    @property
+    def size(self) -> int:
+        return self.kept + len(self.added)
 
 
 class OverlayFile:
-    """`log.api.File` over an entry; opened for reading only, at its first read."""
+    """`log.api.File` over an entry; the real file is opened for reading, at the first read."""
 
     def __init__(self, entry: _Entry) -> None:
         self._entry = entry
         self._fd: int | None = None
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
-        if self._entry.real is not None:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self._entry.real))
-        self._entry.data += data
-        self._entry.size = len(self._entry.data)
+        self._entry.added += data
 
     def pread(self, count: int, position: int) -> bytes:
-        if self._entry.real is None:
-            return bytes(self._entry.data[position : position + count])
-        if self._fd is None:
-            self._fd = os.open(self._entry.real, os.O_RDONLY | os.O_CLOEXEC)
-        count = min(count, self._entry.size - position)
-        data = os.pread(self._fd, count, position) if count > 0 else b""
-        while 0 < len(data) < count:
-            more = os.pread(self._fd, count - len(data), position + len(data))
-            if not more:
-                break
-            data += more
+        kept = self._entry.kept
+        data = self._real(min(count, kept - position), position) if position < kept else b""
+        if len(data) < count:
+            at = max(position - kept, 0)
+            data += self._entry.added[at : at + count - len(data)]
         return data
 
     def size(self) -> int:
         return self._entry.size
 
     def truncate(self, size: int) -> None:
-        del self._entry.data[size:]
-        self._entry.size = min(size, self._entry.size)
+        del self._entry.added[max(size - self._entry.kept, 0) :]
+        self._entry.kept = min(size, self._entry.kept)
 
     def sync(self) -> None:
         """Nothing is written."""
@@ -65,6 +60,18 @@ class OverlayFile:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+    def _real(self, count: int, position: int) -> bytes:
+        assert self._entry.real is not None
+        if self._fd is None:
+            self._fd = os.open(self._entry.real, os.O_RDONLY | os.O_CLOEXEC)
+        data = os.pread(self._fd, count, position)
+        while 0 < len(data) < count:
+            more = os.pread(self._fd, count - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
 
 
 class OverlayDisk:
@@ -81,7 +88,19 @@ class OverlayDisk:
             self._scan(root, "")
         else:
             for path, size in sizes.items():
-                self._put(path, _Entry(root / path, bytearray(), size))
+                self._put(path, _Entry(root / path, size, bytearray()))
+
+    def copied(self) -> "OverlayDisk":
+        """Return an independent disk with the same contents."""
+        copy = OverlayDisk.__new__(OverlayDisk)
+        copy._folders = {
+            folder: {
+                name: entry and _Entry(entry.real, entry.kept, entry.added[:])
+                for name, entry in names.items()
+            }
+            for folder, names in self._folders.items()
+        }
+        return copy
 
     @property
     def folders(self) -> list[str]:
@@ -91,7 +110,7 @@ class OverlayDisk:
     def open(self, path: str) -> OverlayFile:
         entry = self._find(path)
         if entry is None:
-            entry = _Entry(None, bytearray(), 0)
+            entry = _Entry(None, 0, bytearray())
             self._put(path, entry)
         return OverlayFile(entry)
 
@@ -120,7 +139,7 @@ class OverlayDisk:
 
     def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
         del durable
-        self._put(path, _Entry(None, bytearray(data), len(data)))
+        self._put(path, _Entry(None, 0, bytearray(data)))
 
     def overwrite(self, path: str, data: bytes, position: int, *, durable: bool = False) -> None:
         del durable
@@ -167,4 +186,4 @@ class OverlayDisk:
                         self._scan(root, path)
                 else:
                     size = 0 if one.is_dir() else one.stat().st_size
-                    self._put(path, _Entry(Path(one.path), bytearray(), size))
+                    self._put(path, _Entry(Path(one.path), size, bytearray()))

@@ -35,7 +35,7 @@ def verify_file(disk: Disk, path: str, size: int) -> Iterator[int]:
         yield from verify_segment(disk, path, size)
         return
     if name.endswith(snapshots.SUFFIX):
-        if snapshots.decoded(disk.read(path)) is None:
+        if snapshots.decoded(disk.read(path), path) is None:
             raise CorruptFileError(path, "the checksum does not match")
     elif name.endswith(".checkpoint"):
         verify_batches(path, disk.read(path))
