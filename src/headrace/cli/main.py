@@ -22,7 +22,7 @@ _STDIN, _STDERR = 0, 2
 # A new command is added here: a module of this package that has the command's name.
 COMMANDS = (
     "backup", "check", "configs", "consume", "consumer-groups", "demo", "doctor", "log", "offsets",
-    "produce", "restore", "serve", "share", "share-groups", "sim", "spark", "topics",
+    "produce", "repair", "restore", "serve", "share", "share-groups", "sim", "spark", "topics",
 )  # fmt: skip
 
 

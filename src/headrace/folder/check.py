@@ -118,7 +118,7 @@ class _Check:
         self._opened: dict[str, bool] = {}  # folders of partitions: whether a start opens their log
 
     def run(self) -> Report:
-        with _silent():
+        with silent():
             asyncio.run(self._start())
             files, size = self._read_all()
         found = [one for some in self._findings.values() for one in some]
@@ -355,7 +355,7 @@ def _config(disk: OverlayDisk) -> Config:
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
+def silent() -> Iterator[None]:
     """Suppress the log lines of the start: the check reports the findings."""
     logger = logging.getLogger("headrace")
     before, logger.disabled = logger.disabled, True
