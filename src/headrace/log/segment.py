@@ -24,6 +24,7 @@ from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
 log = logging.getLogger("headrace.log")
 
 _CHUNK_BYTES = 1 << 20
+LEADER_EPOCH = 0  # of every batch: there is one broker
 _OFFSETS_MAX = (1 << 31) - 1  # above the first, in an index
 
 
@@ -272,7 +273,7 @@ class Segment:
         """Count the batches of a file of `size` bytes whose checksums are right; yield each.
 
         Args:
-            contiguous: no offset may be missing between batches: they were never compacted.
+            contiguous: the batches are as they were appended: no offset is missing between them.
 
         Raises: CorruptBatch at the first that is not, or does not follow.
         """
@@ -287,8 +288,8 @@ class Segment:
                 data = self.file.pread(_CHUNK_BYTES, start)
             header = batches.read_header(data, position)
             self._require_fit(header, self.size, size)
-            if contiguous and header.base_offset != self.end_offset:
-                raise CorruptBatch(f"offset {header.base_offset} after {self.end_offset - 1}")
+            if contiguous:
+                self._require_own(header)
             if len(data) - position < header.size:
                 start, position = self.size, 0
                 data = self.file.pread(max(_CHUNK_BYTES, header.size), start)
@@ -392,6 +393,13 @@ class Segment:
         for position, header in self.walk():
             index.add(header.last_offset, position, header.size, header.max_timestamp)
         return index
+
+    def _require_own(self, header: BatchHeader) -> None:
+        """Raises: CorruptBatch where a batch is not as this broker appended it."""
+        if header.base_offset != self.end_offset:
+            raise CorruptBatch(f"offset {header.base_offset} after {self.end_offset - 1}")
+        if header.leader_epoch != LEADER_EPOCH:
+            raise CorruptBatch(f"leader epoch {header.leader_epoch} at offset {self.end_offset}")
 
     def _require_fit(self, header: BatchHeader, position: int, size: int) -> None:
         """Raises: CorruptBatch when a batch goes past the end of the file or does not follow."""

@@ -21,13 +21,12 @@ from headrace.log.api import Disk, OffsetOutOfRange, SegmentInfo, Slice
 from headrace.log.opening import Opening
 from headrace.log.reading import Stops, bytes_from
 from headrace.log.recovery_point import Claim, RecoveryPoint
-from headrace.log.segment import Segment, begun
+from headrace.log.segment import LEADER_EPOCH, Segment, begun
 from headrace.log.segment_list import SegmentList, try_to_save_index
 from headrace.wire import batches
 from headrace.wire.batches import BatchHeader, CorruptBatch
 from headrace.wire.primitives import Buffer
 
-LEADER_EPOCH = 0
 SEGMENT_BYTES = 1 << 30
 SEGMENT_MS = 7 * 86_400_000
 INDEX_INTERVAL_BYTES = 4096
