@@ -23,7 +23,7 @@ from headrace.broker.services import Services, StartError, open_services
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk
 from headrace.log import checksums, recovery_point
-from headrace.log.api import CorruptFileError, CorruptLog
+from headrace.log.api import REMEDY, CorruptFileError, CorruptLog
 from headrace.log.checkpoints import CLEAN_MARK
 from headrace.log.index import SUFFIXES as INDEXES
 from headrace.log.index import SegmentIndex
@@ -143,8 +143,8 @@ class _Check:
             path, position = error.path, error.position
             self._add(Grade.ERROR, path, error.problem, consequence, remedy, position)
         else:
-            text = str(error).removesuffix(f"; {_REPAIR}")
-            self._add(Grade.ERROR, text.partition(":")[0], text, consequence, _REPAIR)
+            path, _, text = str(error).removesuffix(f"; {REMEDY}").partition(": ")
+            self._add(Grade.ERROR, path, text or str(error), consequence, _REPAIR)
 
     # ---- what a start finds
 

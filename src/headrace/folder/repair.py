@@ -25,11 +25,14 @@ from headrace.log.manifest import CATALOGUE, METADATA, NAME, PROPERTIES, START_O
 from headrace.log.os_disk import OsDisk
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, read_claim
 from headrace.log.repair import cut_log, drop_log_head, segment_bases, set_aside
+from headrace.log.segment import Segment
 from headrace.wire.batches import CorruptBatch
 
 _ROUNDS_MAX = 1000
 _CLUSTER_ID = re.compile(r"cluster\.id=([A-Za-z0-9_-]{22})\s")
 _NODE_ID = re.compile(r"node\.id=(\d{1,9})\s")
+_RECORD = re.compile(r"the record at offset (\d+) cannot be replayed")
+_INTERVAL_BYTES = 1 << 30
 _PARTITION = re.compile(r"(.+)-(\d{1,9})")
 
 
@@ -73,6 +76,8 @@ def repair(folder: Path, progress: Progress, *, execute: bool) -> Repair:
         for _ in range(_ROUNDS_MAX):
             disk: Disk = OsDisk(folder) if execute else planned
             report = check_disk(OverlayDisk(folder) if execute else planned, folder, progress)
+            if report.findings == done.left:  # the last actions changed nothing
+                break
             done.left = report.findings
             mechanic = _Mechanic(disk)
             with silent():
@@ -112,8 +117,10 @@ class _Mechanic:
             text = self._set_aside(path)
         elif name == recovery_point.NAME:
             text = self._recovery_point(path.rpartition("/")[0])
-        elif name == METADATA or "/" not in path:
+        elif name == METADATA or ("/" not in path and "missing" in finding.problem):
             text = self._partition_folder(path.partition("/")[0])
+        elif (found := _RECORD.search(finding.problem)) is not None:
+            text = self._journal(path, int(found[1]))
         return [] if text is None else [Action(path, text)]
 
     @property
@@ -154,6 +161,23 @@ class _Mechanic:
         return f"rewrite the segment without what is damaged; offsets lost: {lost}" + _kept(
             [] if done.copy is None else [done.copy]
         )
+
+    def _journal(self, folder: str, offset: int) -> str | None:
+        """Cut a journal of groups before a record that does not fit to those before it."""
+        for base in reversed(segment_bases(self._disk, folder)):
+            if base > offset:
+                continue
+            segment = Segment(self._disk, folder, base, _INTERVAL_BYTES)
+            try:
+                segment.take_whole(self._disk.size(f"{segment.path}.log"))
+                position = segment.position_after(offset)
+                copies = cut_log(self._disk, folder, base, position)
+            except CorruptBatch:
+                return None
+            finally:
+                segment.release()
+            return f"cut off the journal at offset {offset}: groups go back to then" + _kept(copies)
+        return None
 
     def _known_end(self, folder: str, base: int) -> int | None:
         """Return the end of a log by its recovery point or the mark of an orderly stop."""
