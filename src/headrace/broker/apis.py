@@ -77,6 +77,7 @@ SERVED = (
     Api(68, "ConsumerGroupHeartbeat", range(2), "consumer_group_heartbeat"),
     Api(69, "ConsumerGroupDescribe", range(2), "consumer_group_describe"),
     Api(20920, "DescribeOffsetExpiry", range(1), "offset_expiry", flexible=True),
+    Api(20930, "CutDataFolder", range(1), "data_folder_cut", flexible=True),
 )
 # OffsetCommit: those that follow each other on a connection share a write (`request.Later`).
 ANSWERED_LATER = frozenset({8})

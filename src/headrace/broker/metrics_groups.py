@@ -130,7 +130,7 @@ def _sums(services: Services, value: Callable[[_Place], int]) -> Samples:
 
 
 def _places(services: Services, offsets: Offsets) -> Iterator[_Place | None]:
-    """Every commit of a group; None for one to a partition that is no more."""
+    """Every commit of a group; None for one to a partition that is no more or damaged."""
     topics, partitions = services.catalog.topics, services.partitions
     for name, index, committed in offsets.walk():
         topic = topics.get(name)
@@ -140,7 +140,11 @@ def _places(services: Services, offsets: Offsets) -> Iterator[_Place | None]:
         if partition is None:
             yield None
             continue
-        # What was deleted unread is behind nobody any more.
-        reached = max(committed.offset, partition.start_offset)
-        lag = max(0, partition.high_watermark - reached)
+        try:
+            # What was deleted unread is behind nobody any more.
+            reached = max(committed.offset, partition.start_offset)
+            lag = max(0, partition.high_watermark - reached)
+        except OSError:  # the log is damaged; the partition has logged it
+            yield None
+            continue
         yield _Place(name, index, committed.offset, lag)

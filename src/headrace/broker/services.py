@@ -166,15 +166,22 @@ class Services:
 
 
 def open_services(
-    config: Config, folder: Path, *, clock: Clock | None = None, new_id: Callable[[], UUID]
+    config: Config,
+    folder: Path,
+    *,
+    clock: Clock | None = None,
+    new_id: Callable[[], UUID],
+    disk: Disk | None = None,
 ) -> Services:
     """Read everything in a data folder that this process has locked.
 
-    Raises: StartError when the folder belongs to another broker; OSError; JournalDamaged;
-        CorruptLog.
+    Args:
+        disk: what stands for the folder where its files must not be changed, as in a check.
+
+    Raises: StartError when the folder belongs to another broker; OSError; JournalDamaged.
     """
     metrics = Metrics()
-    disk = OsDisk(folder, on_sync=metrics.synced)
+    disk = disk or OsDisk(folder, on_sync=metrics.synced)
     services = Services(config, disk, clock or SystemClock(), new_id, metrics)
     services.folder = folder
     services.cluster_id = _cluster_id(services.partitions.manifest, config.node_id, new_id)

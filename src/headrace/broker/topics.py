@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -93,6 +93,17 @@ class Topics:
     def journal(self) -> ShardRuntime[CatalogCommand, CatalogEvent]:
         """The runtime of the catalogue, for who tells how it fares."""
         return self._catalog
+
+    @property
+    def journal_log(self) -> CheckpointedLog:
+        """The log of the catalogue, for a cut of the data folder."""
+        return self._journal
+
+    @contextlib.asynccontextmanager
+    async def unchanged(self) -> AsyncIterator[None]:
+        """Let no topic be created, changed or deleted inside a `async with`."""
+        async with self._one_at_a_time:
+            yield
 
     def partition(self, topic: str, index: int) -> Partition | None:
         """A partition by the name of its topic."""

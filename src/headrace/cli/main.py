@@ -21,8 +21,8 @@ _STDIN, _STDERR = 0, 2
 
 # A new command is added here: a module of this package that has the command's name.
 COMMANDS = (
-    "configs", "consume", "consumer-groups", "demo", "doctor", "log", "offsets", "produce", "serve",
-    "share", "share-groups", "sim", "spark", "topics",
+    "backup", "check", "configs", "consume", "consumer-groups", "demo", "doctor", "log", "offsets",
+    "produce", "repair", "restore", "serve", "share", "share-groups", "sim", "spark", "topics",
 )  # fmt: skip
 
 

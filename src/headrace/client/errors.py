@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.wire import lease_sessions, offset_expiry, share_records
+from headrace.wire import data_folder_cut, lease_sessions, offset_expiry, share_records
 from headrace.wire.leases import LeaseApi
 from headrace.wire.schemas import ErrorCode
 from headrace.wire.share_archived import ArchivedApi
@@ -64,6 +64,7 @@ _OF_HEADRACE = {
     **dict.fromkeys(map(int, ArchivedApi), ("ListArchivedRecords", "the list of archived records")),
     lease_sessions.KEY: ("ListLeaseSessions", "the list of lease sessions"),
     offset_expiry.KEY: ("DescribeOffsetExpiry", "the forecast of offsets"),
+    data_folder_cut.KEY: ("CutDataFolder", "a backup of a running broker"),
 }
 _OF_SHARE_GROUPS = frozenset({76, 77, 78, 79, 90, 91, 92})
 SHARE_GROUPS_NEED = (

@@ -75,6 +75,21 @@ class CheckpointedLog:
         """How many records follow the checkpoint."""
         return self._log.end_offset - self._end
 
+    @property
+    def folder(self) -> str:
+        """The folder of the journal."""
+        return self._folder
+
+    @property
+    def log(self) -> SegmentedLog:
+        """The log that continues the checkpoint."""
+        return self._log
+
+    @property
+    def checkpoint_path(self) -> str | None:
+        """The file of the checkpoint; None without one."""
+        return f"{self._folder}/{self._name}" if self._name else None
+
     def append(self, data: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int:
         """As `JournalLog.append`."""
         return self._log.append(data, headers)

@@ -11,6 +11,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from headrace.log.api import Disk
@@ -61,6 +62,11 @@ class SegmentIndex:
             self._positions.append(position)
             self._add_time()
         self._bytes_since_entry += size
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """Yield the last offset and the position of the batch of each entry."""
+        for offset, position in zip(self._offsets, self._positions, strict=True):
+            yield self._base_offset + offset, position
 
     def position_of(self, offset: int) -> int:
         """Where to begin to look for `offset`: the position of a batch not behind it."""

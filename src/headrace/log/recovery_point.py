@@ -152,6 +152,17 @@ def read_claim(disk: Disk, folder: str) -> tuple[int, Claim]:
     return best
 
 
+def is_sound(disk: Disk, folder: str) -> bool:
+    """Return whether every slot that was written verifies. Raises: NewerFormatError; OSError."""
+    path = f"{folder}/{NAME}"
+    data = disk.read(path)
+    if _FORMAT_0.fullmatch(data):
+        return True
+    slots = [data[at : at + _SLOT_BYTES] for at in (0, _SLOT_DISTANCE)]
+    written = [one for one in slots if any(one) and not _FORMAT_0.match(one)]
+    return bool(written) and all(_decoded(path, one) is not None for one in written)
+
+
 def _decoded(path: str, slot: bytes) -> tuple[int, Claim] | None:
     """Raises: NewerFormatError."""
     if len(slot) < _SLOT_BYTES:

@@ -102,6 +102,12 @@ class Segment:
         self.size += header.size
         self.end_offset = last_offset + 1
 
+    @property
+    def digests(self) -> BlockDigests:
+        """The digests of all batches, once every one of them was counted."""
+        assert self._blocks is not None, "the segment was checked"
+        return self._blocks
+
     def age_ms(self, timestamp: int) -> int:
         """How much later than the first batch `timestamp` is; 0 where either has none.
 

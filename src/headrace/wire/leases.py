@@ -227,7 +227,10 @@ class InFlight(Struct):
 
 @dataclass(frozen=True, slots=True)
 class SharePartition(Struct):
-    """One share-partition: SPSO `start`, SPEO `end` (exclusive), the log's end, and its runs."""
+    """One share-partition: SPSO `start`, SPEO `end` (exclusive), the log's end, and its runs.
+
+    The log's end is -1 where the log is damaged.
+    """
 
     topic: Text
     partition: Int32

@@ -35,7 +35,14 @@ def _known(partition: Partition | None) -> dict[str, Any]:
             "error_message": "there is no such partition",
             "active_producers": [],
         }
-    lasts = {entry.producer_id: entry for entry in partition.log.producers.entries()}
+    try:
+        lasts = {entry.producer_id: entry for entry in partition.log.producers.entries()}
+    except OSError as error:
+        return {
+            "error_code": Code.STORAGE_ERROR,
+            "error_message": str(error),
+            "active_producers": [],
+        }
     return {
         "error_code": Code.NONE,
         "active_producers": [

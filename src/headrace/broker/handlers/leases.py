@@ -29,6 +29,8 @@ from headrace.wire.structs import Struct
 
 _STARTS = ("latest", "earliest")
 
+_UNKNOWN = -1
+
 
 async def handle(request: Request, services: Services) -> Answer:
     source = Reader(request.body)
@@ -193,10 +195,12 @@ async def _describe(call: wire.DescribeRequest, services: Services) -> wire.Desc
             )
             for run in share.runs
         )
+        try:
+            end = partition.high_watermark
+        except OSError:  # the log is damaged; the partition has logged it
+            end = _UNKNOWN
         found.append(
-            wire.SharePartition(
-                topic.name, key.partition, share.start, share.end, partition.high_watermark, runs
-            )
+            wire.SharePartition(topic.name, key.partition, share.start, share.end, end, runs)
         )
     found.sort(key=lambda one: (one.topic, one.partition))
     try:

@@ -33,11 +33,11 @@ def _end(partition: Partition | None, asked: Any) -> dict[str, Any]:
     code = wrong_epoch(asked.current_leader_epoch)
     if code is not Code.NONE or asked.leader_epoch != LEADER_EPOCH:
         return {"error_code": code}
-    return {
-        "error_code": Code.NONE,
-        "leader_epoch": LEADER_EPOCH,
-        "end_offset": partition.high_watermark,
-    }
+    try:
+        end = partition.high_watermark
+    except OSError:  # the log is damaged; the partition has logged it
+        return {"error_code": Code.STORAGE_ERROR}
+    return {"error_code": Code.NONE, "leader_epoch": LEADER_EPOCH, "end_offset": end}
 
 
 def wrong_epoch(current: int) -> Code:

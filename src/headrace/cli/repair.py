@@ -1,0 +1,59 @@
+"""`headrace repair`: quarantine what is damaged in a data folder, so that a broker starts."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from headrace.cli.data_tools import DATA_DIR, DataDir, JsonObject, running
+
+_LEFT, _UNUSABLE = 1, 2
+_Execute = Annotated[
+    bool, typer.Option("--execute", help="Carry the plan out; else it is printed only.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(repair)
+
+
+def repair(
+    data_dir: DataDir = DATA_DIR, execute: _Execute = False, as_json: JsonObject = False
+) -> None:
+    """Plan how to get a damaged data folder to start again, and with --execute do it.
+
+    Damaged bytes are kept in files that no broker reads. Restore a backup instead where there is
+    one. Exits 0 when nothing is damaged afterwards, 1 when something is, 2 when the folder cannot
+    be repaired.
+
+    headrace repair --data-dir /var/lib/headrace --execute
+    """
+    with running("repair", "checking") as progress:
+        from headrace.folder.check import Grade
+        from headrace.folder.lock import FolderError
+        from headrace.folder.repair import repair as run
+
+        try:
+            done = run(data_dir, progress, execute=execute)
+        except FolderError as error:
+            progress.end()
+            typer.echo(f"headrace repair: {error}", err=True)
+            raise typer.Exit(_UNUSABLE) from error
+        progress.end()
+        left = [one for one in done.left if one.grade is not Grade.NOTE]
+        if as_json:
+            actions = [{"path": one.path, "action": one.text} for one in done.actions]
+            about = {"executed": execute, "actions": actions, "left": [str(one) for one in left]}
+            print(json.dumps(about))
+        else:
+            for action in done.actions:
+                print(action)
+            for one in left:
+                print(f"not repaired: {one}")
+            if not done.actions and not left:
+                print(f"{data_dir}: nothing to repair")
+            elif not execute:
+                print("nothing was changed; run again with --execute to carry this out")
+        if left:
+            raise typer.Exit(_LEFT)

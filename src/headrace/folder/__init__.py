@@ -1,0 +1,1 @@
+"""Tools for data folders: check, repair, backup and restore."""

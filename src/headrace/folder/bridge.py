@@ -1,0 +1,163 @@
+"""Rewriting a damaged segment: every batch that is intact stays, and no offset goes missing.
+
+What cannot be read is replaced by an empty batch over its offsets, as compaction leaves one:
+readers pass over it, and the offsets behind it stay what they were. Where only the parts of a
+header are damaged that follow from its place in the log (offset, size, epoch, magic), the batch is
+recovered.
+"""
+
+import struct
+from collections.abc import Iterator
+
+from headrace.log import damage
+from headrace.log.api import Disk, File
+from headrace.log.index import remove_index
+from headrace.log.opening import CLEANED
+from headrace.log.repair import set_aside
+from headrace.wire import batches
+from headrace.wire.batches import HEADER_BYTES, MAGIC, BatchHeader, CorruptBatch
+
+_EPOCH = 0
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT, _LENGTH_LESS = 8, 12
+_MAGIC_AT = 16
+_DELTA_MAX = (1 << 31) - 1
+_BATCH_BYTES_MAX = 1 << 28
+
+
+class Bridged:
+    """What a rewrite did: its copy of the old file, and the offsets that were lost."""
+
+    def __init__(self) -> None:
+        self.copy: str | None = None
+        self.size = 0
+        self.end_offset = 0
+        self.lost: list[tuple[int, int]] = []  # first and last offset
+
+
+def bridge(disk: Disk, path: str, base_offset: int, end_offset: int | None) -> Bridged:
+    """Rewrite a segment; a copy of the old file is kept.
+
+    Args:
+        path: the segment file, which may be missing.
+        end_offset: the offset of the next segment, or the known end of the log; None where the
+            log ends with its last intact batch.
+
+    Raises: OSError, and the old file is still there under its own or the copy's name.
+    """
+    found, new = Bridged(), f"{path}{CLEANED}"
+    disk.remove(new)
+    out = disk.open(new)
+    try:
+        if disk.exists(path):
+            source = disk.open(path)
+            try:
+                _copy(source, out, base_offset, end_offset, found)
+            finally:
+                source.close()
+        else:
+            found.end_offset = base_offset
+            _fill(out, end_offset, found)
+        out.sync()
+        found.size = out.size()
+    finally:
+        out.close()
+    if disk.exists(path):
+        found.copy = set_aside(disk, path)
+    disk.rename(new, path)
+    remove_index(disk, path.removesuffix(".log"))
+    return found
+
+
+def empty_batches(first: int, end: int) -> Iterator[bytes]:
+    """Yield batches without records over the offsets [first, end)."""
+    while first < end:
+        delta = min(end - first - 1, _DELTA_MAX)
+        header = BatchHeader(first, 0, _EPOCH, MAGIC, 0, 0, delta, -1, -1, -1, -1, -1, 0)
+        yield batches.seal(header, b"")
+        first += delta + 1
+
+
+def _copy(
+    source: File, out: File, base_offset: int, end_offset: int | None, found: Bridged
+) -> None:
+    size, position = source.size(), 0
+    found.end_offset = base_offset
+    damaged = False
+    while position < size:
+        batch = _intact(source, position, size, found.end_offset, end_offset)
+        if batch is None:
+            following = damage.next_batch(source.pread, position + 1, size, found.end_offset)
+            batch = _recovered(source, position, following or size, found.end_offset, end_offset)
+            damaged = damaged or batch is None
+            if batch is None and following is None:
+                break
+        if batch is None:
+            assert following is not None
+            position = following
+            continue
+        header = batches.read_header(batch)
+        if damaged:
+            _fill(out, header.base_offset, found)
+            damaged = False
+        out.append(batch)
+        found.end_offset = header.last_offset + 1
+        position += header.size
+    _fill(out, end_offset, found)
+
+
+def _intact(
+    source: File, position: int, size: int, expected: int, end_offset: int | None
+) -> bytes | None:
+    """Return the batch at `position` if it is one that can stand there."""
+    try:
+        header = batches.read_header(source.pread(HEADER_BYTES, position))
+        if header.size > min(size - position, _BATCH_BYTES_MAX):
+            return None
+        data = source.pread(header.size, position)
+        batches.verify(data, 0, header)
+    except CorruptBatch:
+        return None
+    is_placed = header.base_offset >= expected and header.leader_epoch == _EPOCH
+    fits = end_offset is None or header.last_offset < end_offset
+    if header.base_offset > expected and position + header.size < size:
+        # A damaged offset can still be a plausible one: the batch behind must not come before it.
+        following = source.pread(HEADER_BYTES, position + header.size)
+        with_next = _base_offset(following)
+        fits = fits and (with_next is None or with_next > header.last_offset)
+    return data if is_placed and fits and header.last_offset_delta >= 0 else None
+
+
+def _recovered(
+    source: File, position: int, end: int, expected: int, end_offset: int | None
+) -> bytes | None:
+    """Return the bytes up to `end` as one batch, if its checksum says that they are one."""
+    if not HEADER_BYTES <= end - position <= _BATCH_BYTES_MAX:
+        return None
+    data = bytearray(source.pread(end - position, position))
+    batches.stamp(data, 0, expected, _EPOCH)
+    _LENGTH.pack_into(data, _LENGTH_AT, len(data) - _LENGTH_LESS)
+    data[_MAGIC_AT] = MAGIC
+    try:
+        header = batches.read_header(data)
+        batches.verify(data, 0, header)
+    except CorruptBatch:
+        return None
+    fits = end_offset is None or header.last_offset < end_offset
+    return bytes(data) if fits and header.last_offset_delta >= 0 else None
+
+
+def _base_offset(head: bytes) -> int | None:
+    try:
+        return batches.read_header(head).base_offset
+    except CorruptBatch:
+        return None
+
+
+def _fill(out: File, end: int | None, found: Bridged) -> None:
+    if end is None or end <= found.end_offset:
+        return
+    found.lost.append((found.end_offset, end - 1))
+    for data in empty_batches(found.end_offset, end):
+        out.append(data)
+    found.end_offset = end

@@ -1,0 +1,374 @@
+"""The check of a data folder: everything is read, nothing is written.
+
+Two passes. The first starts a broker's state on a disk in memory over the folder (`overlay.py`) up
+to the point where it would listen, so that the check refuses what a start refuses, and finds torn
+ends as a start does; then it compares what groups have with the logs. The second reads every file
+from its first to its last byte, which a start does not.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from uuid import uuid4
+
+from headrace.broker.config import Config, ConfigError
+from headrace.broker.partitions import Partition
+from headrace.broker.replay import JournalDamaged
+from headrace.broker.runtime import StorageFault
+from headrace.broker.services import Services, StartError, open_services
+from headrace.folder.lock import FolderError, require_folder, unused
+from headrace.folder.overlay import OverlayDisk
+from headrace.log import checksums, recovery_point
+from headrace.log.api import REMEDY, CorruptFileError, CorruptLog
+from headrace.log.checkpoints import CLEAN_MARK
+from headrace.log.index import SUFFIXES as INDEXES
+from headrace.log.index import SegmentIndex
+from headrace.log.manifest import METADATA, PROPERTIES
+from headrace.log.os_disk import SystemClock
+from headrace.log.segment import Segment
+from headrace.log.verify import verify_file
+from headrace.wire.batches import CorruptBatch
+
+_REPAIR = "run `headrace repair`, or restore a backup"
+_NOTHING = "nothing; the broker handles it at its next start"
+_LEFTOVERS = (".deleted", ".cleaned", ".swap", ".new")
+_INTERVAL_BYTES = 1 << 30
+_UNSEEN = (".lock", CLEAN_MARK)
+
+Progress = Callable[[int], None]
+"""Told the number of bytes that were verified since the last call."""
+
+
+class Grade(StrEnum):
+    """How serious a finding is."""
+
+    ERROR = "error"
+    """A broker refuses to serve the file, or records or positions are gone."""
+    WARNING = "warning"
+    """A broker cuts or rebuilds the file at its next start."""
+    NOTE = "note"
+    """A file that no broker reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: where, what, what follows from it, and what to do.
+
+    `position` is in bytes, None where it has no meaning.
+    """
+
+    grade: Grade
+    path: str
+    problem: str
+    consequence: str
+    remedy: str
+    position: int | None = None
+
+    def __str__(self) -> str:
+        where = self.path if self.position is None else f"{self.path} at byte {self.position}"
+        return f"{self.grade}: {where}: {self.problem}; {self.consequence}; {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All findings, and how much was read."""
+
+    findings: tuple[Finding, ...]
+    files: int
+    size: int
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is nothing beside notes."""
+        return all(one.grade is Grade.NOTE for one in self.findings)
+
+
+def check(folder: Path, progress: Progress) -> Report:
+    """Check a data folder that no broker uses.
+
+    Raises:
+        FolderError: there is no data folder, or a broker runs on it.
+        OSError: the folder cannot be listed.
+    """
+    require_folder(folder)
+    with unused(folder, exclusive=False) as is_unused:
+        if not is_unused:
+            raise FolderError(
+                f"a broker runs on {folder}; stop it first, or rely on its scrub "
+                "(headrace.scrub.interval.ms)"
+            )
+        return check_disk(OverlayDisk(folder), folder, progress)
+
+
+def check_disk(disk: OverlayDisk, folder: Path, progress: Progress) -> Report:
+    """Check what a disk in memory over a data folder holds; the disk stays as it is."""
+    return _Check(disk, folder, progress).run()
+
+
+class _Check:
+    def __init__(self, disk: OverlayDisk, folder: Path, progress: Progress) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._progress = progress
+        self._findings: dict[str, list[Finding]] = {}
+        self._opened: dict[str, bool] = {}  # folders of partitions: whether a start opens their log
+
+    def run(self) -> Report:
+        with silent():
+            asyncio.run(self._start())
+            files, size = self._read_all()
+        found = [one for some in self._findings.values() for one in some]
+        found.sort(key=lambda one: (list(Grade).index(one.grade), one.path, one.position or 0))
+        return Report(tuple(found), files, size)
+
+    def _add(
+        self,
+        grade: Grade,
+        path: str,
+        problem: str,
+        consequence: str,
+        remedy: str = _NOTHING,
+        position: int | None = None,
+    ) -> None:
+        finding = Finding(grade, path, problem, consequence, remedy, position)
+        self._findings.setdefault(path, []).append(finding)
+
+    def _refused(self, error: Exception, consequence: str) -> None:
+        if isinstance(error, CorruptFileError):
+            remedy = error.remedy if "upgrade" in error.remedy else _REPAIR
+            path, position = error.path, error.position
+            self._add(Grade.ERROR, path, error.problem, consequence, remedy, position)
+        else:
+            path, _, text = str(error).removesuffix(f"; {REMEDY}").partition(": ")
+            self._add(Grade.ERROR, path, text or str(error), consequence, _REPAIR)
+
+    # ---- what a start finds
+
+    async def _start(self) -> None:
+        """Bring up the state of a broker in memory, as far as the folder allows."""
+        disk = self._disk.copied()
+        try:
+            services = open_services(
+                _config(disk), self._folder, clock=SystemClock(), new_id=uuid4, disk=disk
+            )
+        except (CorruptLog, JournalDamaged, StartError, ConfigError, OSError) as error:
+            self._refused(error, "the broker does not start")
+            return
+        services.topics.start()
+        self._partitions(services)
+        try:
+            await services.shares.open()
+            self._share_groups(services)
+            await services.groups.open()
+            self._commits(services)
+        except (CorruptLog, JournalDamaged, StorageFault, OSError) as error:
+            self._refused(error, "the broker does not start")
+
+    def _partitions(self, services: Services) -> None:
+        for partition in services.partitions:
+            error: Exception | None = None
+            try:
+                _ = partition.log
+            except OSError as fault:
+                error = partition.refused or fault
+            if error is not None:
+                consequence = "clients get KAFKA_STORAGE_ERROR for the partition"
+                if partition.topic.internal:
+                    consequence = "the broker does not start"
+                self._refused(error, consequence)
+            self._opened[partition.name] = error is None
+        for name in services.partitions.manifest.journals:
+            self._opened.setdefault(name, True)
+
+    def _share_groups(self, services: Services) -> None:
+        for shard in services.shares.shards:
+            for key, share in services.shares.machine_of(shard).partitions.items():
+                partition = services.partitions.get(key.topic_id, key.partition)
+                if partition is None or partition.refused is not None:
+                    continue
+                if share.end > partition.log.end_offset:
+                    self._behind(
+                        partition, f"share group {key.group}", "had records", share.end - 1
+                    )
+
+    def _commits(self, services: Services) -> None:
+        for shard in services.groups.shards:
+            for group, offsets in services.groups.machine_of(shard).offsets.items():
+                for topic, index, committed in offsets:
+                    partition = services.partition(topic, index)
+                    if partition is None or partition.refused is not None:
+                        continue
+                    if committed.offset > partition.log.end_offset:
+                        self._behind(
+                            partition, f"group {group}", "committed an offset", committed.offset
+                        )
+
+    def _behind(self, partition: Partition, group: str, verb: str, offset: int) -> None:
+        end = partition.log.end_offset
+        self._add(
+            Grade.NOTE, partition.name,
+            f"the log ends at offset {end}, but {group} {verb} up to {offset}",
+            "the broker moves the group to the end of the log, or its consumers do",
+        )  # fmt: skip
+
+    # ---- what is in the files
+
+    def _read_all(self) -> tuple[int, int]:
+        """Verify every file; returns the number of files and bytes."""
+        disk = self._disk
+        count = total = 0
+        for folder in ["", *disk.folders]:
+            names = disk.list(folder)
+            if folder.startswith(".") or self._is_aside(folder, names, disk):
+                continue
+            lasts = [name for name in names if name.endswith(".log") and name[:-4].isdecimal()][-1:]
+            for name in names:
+                path = f"{folder}/{name}" if folder else name
+                if path in disk.folders or path in _UNSEEN or self._is_leftover(path):
+                    continue
+                count += 1
+                total += self._file(disk, path, is_last=name in lasts)
+        return count, total
+
+    def _file(self, disk: OverlayDisk, path: str, *, is_last: bool) -> int:
+        """Verify one file; returns its bytes."""
+        size = disk.size(path)
+        try:
+            for step in verify_file(disk, path, size):
+                self._progress(step)
+            self._derived(disk, path)
+        except CorruptFileError as error:
+            self._damaged(error, size, is_last=is_last)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            self._add(
+                Grade.ERROR, path, f"the file cannot be read: {reason}",
+                "what it holds is not served", "make the file readable, then check again",
+            )  # fmt: skip
+        return size
+
+    def _damaged(self, error: CorruptFileError, size: int, *, is_last: bool) -> None:
+        """Add damage, unless the start found it, too, or only rebuilds the file."""
+        path, folder = error.path, error.path.rpartition("/")[0]
+        if any(one.grade is not Grade.NOTE for one in self._findings.get(path, ())):
+            return
+        if path.endswith(".snapshot"):
+            self._add(Grade.WARNING, path, error.problem, "it is rebuilt from the log")
+        elif is_last and self._opened.get(folder, False) and error.position is not None:
+            self._add(
+                Grade.WARNING, path, f"torn end of {size - error.position} unsynced bytes",
+                "the next start cuts them off and keeps a copy", position=error.position,
+            )  # fmt: skip
+        else:
+            self._add(
+                Grade.ERROR, path, error.problem, "records there cannot be read",
+                _REPAIR, error.position,
+            )  # fmt: skip
+
+    def _derived(self, disk: OverlayDisk, path: str) -> None:
+        """Verify what can be rebuilt: indexes, checksums and recovery points."""
+        stem, name = path.rpartition(".")[0], path.rpartition("/")[2]
+        sound = True
+        if path.endswith(checksums.SUFFIX):
+            sound = checksums.load(disk, stem) is not None
+        elif path.endswith(INDEXES):
+            sound = _is_index_sound(disk, stem, path)
+        elif name == recovery_point.NAME:
+            sound = recovery_point.is_sound(disk, path.rpartition("/")[0])
+        if not sound:
+            self._add(Grade.WARNING, path, "the file does not verify", "it is rebuilt from the log")
+
+    def _is_leftover(self, path: str) -> bool:
+        """Add a note for a file that no broker reads; return whether it is one."""
+        if ".torn." in path:
+            text = "copy of bytes that were cut off"
+            self._add(
+                Grade.NOTE, path, text, "no broker reads it", "remove it once it is not needed"
+            )
+            return True
+        if path.endswith(_LEFTOVERS):
+            self._add(Grade.NOTE, path, "left over from an interrupted change", "no reader sees it")
+            return True
+        return False
+
+    def _is_aside(self, folder: str, names: list[str], disk: OverlayDisk) -> bool:
+        """Add a note for a folder of no partition; return whether it is one."""
+        if folder.endswith("-stray"):
+            self._add(
+                Grade.NOTE, folder, "the folder belongs to no topic", "no broker reads it",
+                "remove it once it is not needed",
+            )  # fmt: skip
+        elif folder.endswith("-delete"):
+            self._add(Grade.NOTE, folder, "a deleted partition", "the next start removes it")
+        elif ".torn." in folder:
+            self._add(
+                Grade.NOTE, folder, "set aside by a repair", "no broker reads it",
+                "remove it once it is not needed",
+            )  # fmt: skip
+        else:
+            is_stray = disk.exists(f"{folder}/{METADATA}") and folder not in self._opened
+            if is_stray and self._opened:
+                text = "the folder belongs to no topic"
+                self._add(Grade.NOTE, folder, text, "the next start renames it to `…-stray`")
+            return bool(folder) and not names
+        return True
+
+
+def _is_index_sound(disk: OverlayDisk, stem: str, path: str) -> bool:
+    """Return whether an index is the one that was written, or at least leads to its batches."""
+    written = checksums.load(disk, stem)
+    if written is not None:
+        summary = written.summary
+        wanted = (summary.index_size, summary.index_crc)
+        if path.endswith(INDEXES[1]):
+            wanted = (summary.timeindex_size, summary.timeindex_crc)
+        return checksums.file_checksum(disk, path) == wanted
+    folder, _, base = stem.rpartition("/")
+    if not disk.exists(f"{stem}.log") or not base.isdecimal():
+        return True
+    index = SegmentIndex.load(disk, stem, int(base), _INTERVAL_BYTES)
+    if index is None:
+        return False
+    segment = Segment(disk, folder, int(base), _INTERVAL_BYTES)
+    try:
+        return all(
+            segment.header_at(position).last_offset == offset
+            for offset, position in index.entries()
+        )
+    except CorruptBatch:
+        return False
+    finally:
+        segment.release()
+
+
+def _config(disk: OverlayDisk) -> Config:
+    """The settings of a broker with the folder's number. Raises: ConfigError."""
+    text = disk.read(PROPERTIES).decode(errors="replace") if disk.exists(PROPERTIES) else ""
+    found = [line.partition("=")[2] for line in text.splitlines() if line.startswith("node.id=")]
+    if found and found[0].isdecimal():
+        return Config.parse({"node.id": found[0]})
+    return Config()
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Suppress the log lines of the start: the check reports the findings."""
+    logger = logging.getLogger("headrace")
+    before, logger.disabled = logger.disabled, True
+    children = [
+        one
+        for name, one in logging.root.manager.loggerDict.items()
+        if name.startswith("headrace.") and isinstance(one, logging.Logger) and not one.disabled
+    ]
+    for one in children:
+        one.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+        for one in children:
+            one.disabled = False

@@ -1,0 +1,189 @@
+"""A disk over an existing folder that is never written to: changes stay in memory.
+
+The check of a data folder opens its logs as a broker does at its start, which cuts torn ends,
+rebuilds indexes and removes leftovers. On this disk all of that happens in memory, so that the
+check comes to the results of a start and leaves every byte of the folder as it is.
+"""
+
+import errno
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A file: the first `kept` bytes of a real one, and what was appended to them."""
+
+    real: Path | None
+    kept: int
+    added: bytearray
+
+    @property
+    def size(self) -> int:
+        return self.kept + len(self.added)
+
+
+class OverlayFile:
+    """`log.api.File` over an entry; the real file is opened for reading, at the first read."""
+
+    def __init__(self, entry: _Entry) -> None:
+        self._entry = entry
+        self._fd: int | None = None
+
+    def append(self, data: bytes | bytearray | memoryview) -> None:
+        self._entry.added += data
+
+    def pread(self, count: int, position: int) -> bytes:
+        kept = self._entry.kept
+        data = self._real(min(count, kept - position), position) if position < kept else b""
+        if len(data) < count:
+            at = max(position - kept, 0)
+            data += self._entry.added[at : at + count - len(data)]
+        return data
+
+    def size(self) -> int:
+        return self._entry.size
+
+    def truncate(self, size: int) -> None:
+        del self._entry.added[max(size - self._entry.kept, 0) :]
+        self._entry.kept = min(size, self._entry.kept)
+
+    def sync(self) -> None:
+        """Nothing is written."""
+
+    def rewrite(self, position: int) -> None:
+        """Nothing is written."""
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _real(self, count: int, position: int) -> bytes:
+        assert self._entry.real is not None
+        if self._fd is None:
+            self._fd = os.open(self._entry.real, os.O_RDONLY | os.O_CLOEXEC)
+        data = os.pread(self._fd, count, position)
+        while 0 < len(data) < count:
+            more = os.pread(self._fd, count - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+
+class OverlayDisk:
+    """`log.api.Disk` over the folder `root`.
+
+    Args:
+        sizes: the only files that there are, with as many bytes of each as count; all that the
+            folder holds when None.
+    """
+
+    def __init__(self, root: Path, sizes: Mapping[str, int] | None = None) -> None:
+        self._folders: dict[str, dict[str, _Entry | None]] = {"": {}}  # None for a folder
+        if sizes is None:
+            self._scan(root, "")
+        else:
+            for path, size in sizes.items():
+                self._put(path, _Entry(root / path, size, bytearray()))
+
+    def copied(self) -> "OverlayDisk":
+        """Return an independent disk with the same contents."""
+        copy = OverlayDisk.__new__(OverlayDisk)
+        copy._folders = {
+            folder: {
+                name: entry and _Entry(entry.real, entry.kept, entry.added[:])
+                for name, entry in names.items()
+            }
+            for folder, names in self._folders.items()
+        }
+        return copy
+
+    @property
+    def folders(self) -> list[str]:
+        """All folders below the root, sorted."""
+        return sorted(name for name in self._folders if name)
+
+    def open(self, path: str) -> OverlayFile:
+        entry = self._find(path)
+        if entry is None:
+            entry = _Entry(None, 0, bytearray())
+            self._put(path, entry)
+        return OverlayFile(entry)
+
+    def exists(self, path: str) -> bool:
+        return path in self._folders or self._find(path) is not None
+
+    def list(self, folder: str) -> list[str]:
+        return sorted(self._folders.get(folder, ()))
+
+    def remove(self, path: str) -> None:
+        folder, _, name = path.rpartition("/")
+        self._folders.get(folder, {}).pop(name, None)
+        for one in [one for one in self._folders if one == path or one.startswith(f"{path}/")]:
+            del self._folders[one]
+
+    def rename(self, old: str, new: str, *, durable: bool = True) -> None:
+        del durable
+        folder, _, name = old.rpartition("/")
+        if not self.exists(old):
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), old)
+        entry = self._folders[folder].pop(name)
+        self.remove(new)
+        self._put(new, entry)
+        for one in [one for one in self._folders if one == old or one.startswith(f"{old}/")]:
+            self._folders[new + one[len(old) :]] = self._folders.pop(one)
+
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        del durable
+        self._put(path, _Entry(None, 0, bytearray(data)))
+
+    def overwrite(self, path: str, data: bytes, position: int, *, durable: bool = False) -> None:
+        del durable
+        old = bytearray(self.read(path) if self.exists(path) else b"")
+        old.extend(bytes(max(position + len(data) - len(old), 0)))
+        old[position : position + len(data)] = data
+        self.write(path, old)
+
+    def read(self, path: str, count: int = -1, position: int = 0) -> bytes:
+        file = OverlayFile(self._require(path))
+        try:
+            return file.pread(file.size() - position if count < 0 else count, position)
+        finally:
+            file.close()
+
+    def size(self, path: str) -> int:
+        return self._require(path).size
+
+    def _find(self, path: str) -> _Entry | None:
+        folder, _, name = path.rpartition("/")
+        return self._folders.get(folder, {}).get(name)
+
+    def _require(self, path: str) -> _Entry:
+        entry = self._find(path)
+        if entry is None:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return entry
+
+    def _put(self, path: str, entry: _Entry | None) -> None:
+        folder, _, name = path.rpartition("/")
+        if folder not in self._folders:
+            self._folders[folder] = {}
+            self._put(folder, None)
+        self._folders[folder][name] = entry
+
+    def _scan(self, root: Path, folder: str) -> None:
+        with os.scandir(root / folder) as found:
+            for one in found:
+                path = f"{folder}/{one.name}" if folder else one.name
+                if one.is_dir(follow_symlinks=False) and not folder:
+                    self._folders[path] = {}
+                    self._put(path, None)
+                    if not one.name.startswith("."):  # those are nothing of a broker's
+                        self._scan(root, path)
+                else:
+                    size = 0 if one.is_dir() else one.stat().st_size
+                    self._put(path, _Entry(Path(one.path), size, bytearray()))

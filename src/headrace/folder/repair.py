@@ -1,0 +1,296 @@
+"""Repairing a data folder: what the check finds is quarantined, and the rest is made to open.
+
+Nothing is truncated or removed without a copy: damaged files are renamed to `….torn.<position>` or
+copied to such a name, and no broker reads or removes those. A repair is a loop of checks and of one
+action for each damaged file, because one damage may hide another. Without `execute` all of it runs
+on a disk in memory over the folder, so the printed plan is what an execution does.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from headrace.broker.partitions import uuid_text
+from headrace.folder.bridge import bridge
+from headrace.folder.check import Finding, Grade, Progress, Report, check_disk, silent
+from headrace.folder.lock import FolderError, require_folder, unused
+from headrace.folder.overlay import OverlayDisk
+from headrace.log import partition_metadata, recovery_point, small_files
+from headrace.log.api import CorruptLog, Disk
+from headrace.log.checkpoints import CLEAN_MARK, read_clean_mark, remove_clean_mark
+from headrace.log.index import SUFFIXES as INDEXES
+from headrace.log.manifest import CATALOGUE, METADATA, NAME, PROPERTIES, START_OFFSETS, Manifest
+from headrace.log.os_disk import OsDisk
+from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, read_claim
+from headrace.log.repair import cut_log, drop_log_head, segment_bases, set_aside
+from headrace.log.segment import Segment
+from headrace.wire.batches import CorruptBatch
+
+_ROUNDS_MAX = 1000
+_CLUSTER_ID = re.compile(r"cluster\.id=([A-Za-z0-9_-]{22})\s")
+_NODE_ID = re.compile(r"node\.id=(\d{1,9})\s")
+_RECORD = re.compile(r"the record at offset (\d+) cannot be replayed")
+_INTERVAL_BYTES = 1 << 30
+_PARTITION = re.compile(r"(.+)-(\d{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One step of a repair: the damaged file, what is done to it, and what is lost."""
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}"
+
+
+@dataclass(slots=True)
+class Repair:
+    """The actions of a repair, and what the check finds afterwards."""
+
+    actions: list[Action] = field(default_factory=list)
+    left: tuple[Finding, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a broker serves everything that is left."""
+        return all(one.grade is Grade.NOTE for one in self.left)
+
+
+def repair(folder: Path, progress: Progress, *, execute: bool) -> Repair:
+    """Plan or carry out the repair of a data folder that no broker uses.
+
+    Raises:
+        FolderError: there is no data folder, or a broker runs on it.
+        OSError: the disk failed; what was done until then is done.
+    """
+    require_folder(folder)
+    with unused(folder, exclusive=execute) as is_unused:
+        if not is_unused:
+            raise FolderError(f"a broker runs on {folder}; stop it first")
+        planned = OverlayDisk(folder)
+        done = Repair()
+        for _ in range(_ROUNDS_MAX):
+            disk: Disk = OsDisk(folder) if execute else planned
+            report = check_disk(OverlayDisk(folder) if execute else planned, folder, progress)
+            if report.findings == done.left:  # the last actions changed nothing
+                break
+            done.left = report.findings
+            mechanic = _Mechanic(disk)
+            with silent():
+                actions = [one for found in _firsts(report) for one in mechanic.act(found)]
+            if not actions:
+                break
+            done.actions += actions
+        return done
+
+
+def _firsts(report: Report) -> Iterator[Finding]:
+    """Yield the first finding of each folder: an action may change what the others mean."""
+    seen: set[str] = set()
+    for finding in report.findings:
+        folder = finding.path.partition("/")[0]
+        if finding.grade is not Grade.NOTE and folder not in seen:
+            seen.add(folder)
+            yield finding
+
+
+class _Mechanic:
+    """Carries out the action for one finding; none where there is none. Raises: OSError."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def act(self, finding: Finding) -> list[Action]:
+        if "newer Headrace" in finding.problem or "cannot be read" in finding.problem:
+            return []
+        path, name = finding.path, finding.path.rpartition("/")[2]
+        text: str | None = None
+        if path in self._roots:
+            text = self._roots[path]()
+        elif path.endswith(".log"):
+            text = self._segment(finding)
+        elif path.endswith((*INDEXES, ".snapshot", ".checksums", ".checkpoint")):
+            text = self._set_aside(path)
+        elif name == recovery_point.NAME:
+            text = self._recovery_point(path.rpartition("/")[0])
+        elif name == METADATA or ("/" not in path and "missing" in finding.problem):
+            text = self._partition_folder(path.partition("/")[0])
+        elif (found := _RECORD.search(finding.problem)) is not None:
+            text = self._journal(path, int(found[1]))
+        return [] if text is None else [Action(path, text)]
+
+    @property
+    def _roots(self) -> dict[str, Callable[[], str | None]]:
+        return {
+            NAME: self._manifest,
+            PROPERTIES: self._properties,
+            START_OFFSETS: self._start_offsets,
+            "cleaner-offset-checkpoint": lambda: self._set_aside("cleaner-offset-checkpoint"),
+            CLEAN_MARK: lambda: self._set_aside(CLEAN_MARK),
+        }
+
+    # ---- segments
+
+    def _segment(self, finding: Finding) -> str | None:
+        folder, _, name = finding.path.rpartition("/")
+        base, bases = int(name.removesuffix(".log")), segment_bases(self._disk, folder)
+        if bases and base < bases[0]:
+            copies = drop_log_head(self._disk, folder, bases[0])
+            self._forget_start(folder, bases[0])
+            return f"let the log begin at offset {bases[0]}{_kept(copies)}"
+        is_last = not bases or base >= bases[-1]
+        if finding.grade is Grade.WARNING and finding.position is not None:
+            try:
+                copies = cut_log(self._disk, folder, base, finding.position)
+            except CorruptBatch:
+                return None
+            return f"cut off the torn end at byte {finding.position}{_kept(copies)}"
+        following = [one for one in bases if one > base]
+        end = self._known_end(folder, base) if is_last else following[0]
+        remove_clean_mark(self._disk)
+        done = bridge(self._disk, finding.path, base, end)
+        if is_last:
+            first = min([base, *bases])
+            claim = Claim(first, base, done.size, done.end_offset)
+            RecoveryPoint(self._disk, folder).replace(claim)
+        lost = ", ".join(f"{first} to {last}" for first, last in done.lost) or "none"
+        return f"rewrite the segment without what is damaged; offsets lost: {lost}" + _kept(
+            [] if done.copy is None else [done.copy]
+        )
+
+    def _journal(self, folder: str, offset: int) -> str | None:
+        """Cut a journal of groups before a record that does not fit to those before it."""
+        for base in reversed(segment_bases(self._disk, folder)):
+            if base > offset:
+                continue
+            segment = Segment(self._disk, folder, base, _INTERVAL_BYTES)
+            try:
+                segment.take_whole(self._disk.size(f"{segment.path}.log"))
+                position = segment.position_after(offset)
+                copies = cut_log(self._disk, folder, base, position)
+            except CorruptBatch:
+                return None
+            finally:
+                segment.release()
+            return f"cut off the journal at offset {offset}: groups go back to then" + _kept(copies)
+        return None
+
+    def _known_end(self, folder: str, base: int) -> int | None:
+        """Return the end of a log by its recovery point or the mark of an orderly stop."""
+        _, claim = read_claim(self._disk, folder)
+        ends = [claim.end_offset] if claim.base_offset == base else []
+        try:
+            closed = read_clean_mark(self._disk) or {}
+        except CorruptLog:
+            closed = {}
+        ends += [closed[folder].end] if folder in closed else []
+        return max(ends, default=None)
+
+    def _forget_start(self, folder: str, first_base: int) -> None:
+        claim = RecoveryPoint(self._disk, folder)
+        if UNKNOWN != claim.claim.first_base < first_base:
+            claim.replace(claim.claim._replace(first_base=first_base))
+
+    def _recovery_point(self, folder: str) -> str:
+        point = RecoveryPoint(self._disk, folder)
+        if point.claim.base_offset == UNKNOWN:
+            return self._set_aside(f"{folder}/{recovery_point.NAME}")
+        point.replace(point.claim)
+        return "write both slots again"
+
+    # ---- partitions
+
+    def _partition_folder(self, folder: str) -> str | None:
+        """Make what is missing of a partition whose topic the manifest has."""
+        found = _PARTITION.fullmatch(folder)
+        if found is None or folder == CATALOGUE:
+            return None
+        try:
+            topics = Manifest(self._disk).topics
+        except CorruptLog:
+            return None
+        ids = [id_ for id_, topic in topics.items() if topic.name == found[1]]
+        if not ids:
+            return None
+        text = f"write {METADATA} with the topic id {ids[0]}"
+        if self._disk.exists(f"{folder}/{METADATA}"):
+            text += _kept([set_aside(self._disk, f"{folder}/{METADATA}")])
+        if not self._disk.exists(folder):
+            text = "create the partition without records; all of its records are lost"
+            end = self._known_end(folder, UNKNOWN)
+            if end:
+                text += f"; it continues at offset {end}"
+                file = self._disk.open(f"{folder}/{end:020d}.log")
+                file.sync()
+                file.close()
+        remove_clean_mark(self._disk)
+        partition_metadata.write(self._disk, folder, ids[0])
+        return text
+
+    # ---- files of the root
+
+    def _manifest(self) -> str:
+        copies = self._kept_root(NAME)
+        topics: dict[tuple[str, str], int] = {}
+        for folder in self._disk.list(""):
+            found = _PARTITION.fullmatch(folder)
+            if found is None or not self._disk.exists(f"{folder}/{METADATA}"):
+                continue
+            try:
+                id_ = partition_metadata.read(self._disk, folder, unsealed=True).topic_id
+            except CorruptLog:
+                continue
+            key = id_, found[1]
+            topics[key] = max(topics.get(key, 0), int(found[2]) + 1)
+        lines = [f"journal {CATALOGUE}\n"] if self._disk.exists(CATALOGUE) else []
+        lines += [f"file {one}\n" for one in (PROPERTIES, START_OFFSETS) if self._disk.exists(one)]
+        lines += [f"topic {count} {id_} {name}\n" for (id_, name), count in topics.items()]
+        small_files.write_file(self._disk, NAME, "".join(lines))
+        return f"write the manifest from the folders that exist{_kept(copies)}"
+
+    def _properties(self) -> str:
+        text = ""
+        if self._disk.exists(PROPERTIES):
+            text = self._disk.read(PROPERTIES).decode(errors="replace")
+        copies = self._kept_root(PROPERTIES)
+        cluster, node = _CLUSTER_ID.search(text), _NODE_ID.search(text)
+        cluster_id = cluster[1] if cluster else uuid_text(uuid4())
+        node_id = node[1] if node else "1"
+        content = f"#\nversion=1\ncluster.id={cluster_id}\nnode.id={node_id}\n"
+        small_files.write_file(self._disk, PROPERTIES, content)
+        how = "kept" if cluster else "a new one"
+        return f"write the file with cluster id {cluster_id} ({how}), node {node_id}{_kept(copies)}"
+
+    def _start_offsets(self) -> str:
+        """Take the start offsets from the mark of an orderly stop, if there is one."""
+        copies = self._kept_root(START_OFFSETS)
+        try:
+            closed = read_clean_mark(self._disk) or {}
+        except CorruptLog:
+            closed = {}
+        rows = []
+        for folder, extent in closed.items():
+            found = _PARTITION.fullmatch(folder)
+            bases = segment_bases(self._disk, folder)
+            if found is not None and bases and extent.start > bases[0]:
+                rows.append(f"{found[1]} {found[2]} {extent.start}")
+        content = "\n".join(["0", str(len(rows)), *rows, ""])
+        small_files.write_file(self._disk, START_OFFSETS, content)
+        text = "write the start offsets of the last orderly stop"
+        if not closed:
+            text = "let each log begin with its first segment; deleted records of it come back"
+        return text + _kept(copies)
+
+    def _kept_root(self, path: str) -> list[str]:
+        return [set_aside(self._disk, path)] if self._disk.exists(path) else []
+
+    def _set_aside(self, path: str) -> str:
+        return f"set the file aside{_kept([set_aside(self._disk, path)])}"
+
+
+def _kept(copies: list[str]) -> str:
+    return f"; kept as {', '.join(copies)}" if copies else ""

@@ -1,0 +1,94 @@
+"""Verifying the files of a data folder from their first byte to their last, without changing them.
+
+A start trusts sealed segments by their checksums and reads what it needs. The check of a data
+folder, a backup and the scrub of a running broker read everything, by these functions. Each is a
+generator of the bytes that it verified since it was resumed last, so that its caller can pause,
+report progress or give up.
+"""
+
+from collections.abc import Iterator
+
+from headrace.log import checksums, small_files, snapshots
+from headrace.log.api import CorruptFileError, Disk
+from headrace.log.segment import Segment
+from headrace.wire import batches
+from headrace.wire.batches import CorruptBatch
+
+DERIVED = (".index", ".timeindex", checksums.SUFFIX, "recovery-point")
+_STEP_BYTES = 256 * 1024
+_INTERVAL_BYTES = 1 << 30  # no index is of interest
+_ROOT_FILES = ("headrace.manifest", "meta.properties", "log-start-offset-checkpoint")
+
+
+def verify_file(disk: Disk, path: str, size: int) -> Iterator[int]:
+    """Verify a file by its name; a derived file counts as sound.
+
+    Args:
+        size: bytes of the file that count.
+
+    Raises:
+        CorruptFileError: the file is damaged.
+        OSError: the file cannot be read.
+    """
+    name = path.rpartition("/")[2]
+    if name.endswith(".log"):
+        yield from verify_segment(disk, path, size)
+        return
+    if name.endswith(snapshots.SUFFIX):
+        if snapshots.decoded(disk.read(path), path) is None:
+            raise CorruptFileError(path, "the checksum does not match")
+    elif name.endswith(".checkpoint"):
+        verify_batches(path, disk.read(path))
+    elif path in _ROOT_FILES or name == "partition.metadata":
+        small_files.read_file(disk, path, unsealed=not disk.exists("headrace.manifest"))
+    yield size
+
+
+def verify_segment(disk: Disk, path: str, size: int) -> Iterator[int]:
+    """Verify every batch of a segment, and its offsets and sizes by its checksums where it has any.
+
+    Raises:
+        CorruptFileError: the position is that of the first damaged batch.
+        OSError: the file cannot be read.
+    """
+    folder, _, name = path.rpartition("/")
+    segment = Segment(disk, folder, int(name.removesuffix(".log")), _INTERVAL_BYTES)
+    passed = 0
+    try:
+        for _ in segment.check(size):
+            if segment.size - passed >= _STEP_BYTES:
+                yield segment.size - passed
+                passed = segment.size
+    except CorruptBatch as error:
+        raise CorruptFileError(path, str(error), position=segment.size) from error
+    finally:
+        segment.release()
+    written = checksums.load(disk, segment.path)
+    if written is not None and written.summary.size == segment.size:
+        _require_digests(path, segment, written)
+    yield size - passed
+
+
+def verify_batches(path: str, data: bytes) -> None:
+    """Verify a file of batches that was read at once. Raises: CorruptFileError."""
+    position = 0
+    try:
+        for header in batches.headers(data):
+            batches.verify(data, position, header)
+            position += header.size
+    except CorruptBatch as error:
+        raise CorruptFileError(path, str(error), position=position) from error
+    if position != len(data) or not data:
+        raise CorruptFileError(path, "the end of the file is missing", position=position)
+
+
+def _require_digests(path: str, segment: Segment, written: checksums.Checksums) -> None:
+    found, blocks = segment.digests, written.blocks
+    if found.positions == blocks.positions and found.digests == blocks.digests:
+        return
+    pairs = zip(found.positions, found.digests, blocks.positions, blocks.digests, strict=False)
+    damaged = (start for start, digest, *wanted in pairs if [start, digest] != wanted)
+    raise CorruptFileError(
+        path, "offsets or sizes of batches are not those that were written",
+        position=next(damaged, segment.size),
+    )  # fmt: skip
