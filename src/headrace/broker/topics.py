@@ -268,7 +268,7 @@ class Topics:
         for timer in self._openings:
             timer.cancel()
         await self._catalog.close()
-        self.partitions.close()
+        await self.partitions.close()
         self._journal.close()
 
 

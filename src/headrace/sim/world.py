@@ -226,12 +226,11 @@ class World:
         self.loop.as_life(OUTSIDE, self._start_later)
 
     def _stop(self) -> None:
-        """An orderly stop, during which the disk works: it settles its logs in real threads."""
+        """Stop the broker in order, amid whatever faults there are."""
         process = self.process
         if process is None or not process.is_up:
             return
         self.history.fault("the broker is stopped in order")
-        self._calm_disk()
         task = self.loop.spawn(process.life, process.stop())
         end_us = self.loop.now_us + _STARTING_SECONDS_MAX * 1_000_000
         while not (task.done() or self.failed or self.disk.dead) and self.loop.now_us < end_us:
