@@ -38,6 +38,11 @@ class FaultyDisk(MemoryDisk):
         """Let the process die with the operation after so many; None for never."""
         self._left = operations
 
+    def write_back(self) -> None:
+        """Bring everything to stable storage, as a system does that has the time for it."""
+        for content in self._files.values():
+            content.sync()
+
     def revive(self, *, power_cut: bool) -> None:
         """What the next process finds: everything written, or what a power cut left of it."""
         if power_cut:

@@ -6,7 +6,7 @@ of its own. The broker is the shipped one from the frames of requests down to th
 """
 
 import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -17,6 +17,7 @@ from headrace.broker.replay import JournalDamaged
 from headrace.core.catalog import CreateTopic, Resource, SetConfigs
 from headrace.log.api import CorruptLog
 from headrace.sim.auditor import Auditor
+from headrace.sim.consumers import ClassicReader, ConsumerReader
 from headrace.sim.disk import FaultyDisk
 from headrace.sim.drivers import LeaseDriver
 from headrace.sim.ending import Ending
@@ -26,8 +27,16 @@ from headrace.sim.history import BrokerLog, History
 from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
 from headrace.sim.members import Habits, ShareMember
 from headrace.sim.network import Connection
-from headrace.sim.options import GROUPS, Options
+from headrace.sim.offset_auditor import OffsetAuditor
+from headrace.sim.options import (
+    CONSUMER_SESSION_MS,
+    GROUPS,
+    OFFSETS_RETENTION_MINUTES,
+    Options,
+)
 from headrace.sim.process import Process, WorldClock
+from headrace.sim.record_actors import Deleter, IdempotentProducer
+from headrace.sim.record_ending import RecordEnding
 from headrace.sim.resets import Resets
 from headrace.sim.workload import Administrator, Producer
 
@@ -38,6 +47,14 @@ _CALM_US = 10_000_000  # longer than anything that is under way in the disk, or 
 _SET_UP_SECONDS_MAX = 60
 _STARTING_SECONDS_MAX = 60
 _DEAD_LETTERS = "dead-letters"
+LEDGER, TABLE = "ledger", "table"
+_LEDGER_PARTITIONS = 2
+_COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "1024",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "500",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +93,22 @@ class World:
         self.clock = WorldClock(self.loop, _WALL_MS)
         self.history = History(lambda: self.loop.now_us, tell)
         self.disk = FaultyDisk(str(seed), self._died)
-        self.groups = GROUPS[: self.options.groups]
+        self.groups = GROUPS[: self.options.groups] if self.options.queues else ()
         self.auditor = Auditor(
             lambda: self.loop.now_us,
             limit=self.options.limit,
             lock_ms=self.options.lock_ms,
             earliest=frozenset(self.options.earliest),
         )
+        self.records = self.auditor.records
+        self.offsets = OffsetAuditor(
+            lambda: self.loop.now_us,
+            self.auditor.broken,
+            retention_us=OFFSETS_RETENTION_MINUTES * 60_000_000,
+            session_us=CONSUMER_SESSION_MS * 1000,
+        )
+        self.losses = 0  # power cuts that may take what was acknowledged
+        self._producer_ids: dict[tuple[int, int], str] = {}
         self.process: Process | None = None
         self.connections: dict[Connection, None] = {}  # an ordered set
         self.topic_ids: dict[str, UUID] = {}
@@ -161,6 +187,21 @@ class World:
         found = [("orders", n) for n in range(self.options.partitions)]
         return found if "extra" in self.deleted_topics else [*found, ("extra", 0)]
 
+    def record_places(self, topics: Sequence[str] = (LEDGER, TABLE)) -> list[Place]:
+        """Return the partitions that idempotent producers write to, of some topics."""
+        found = [(LEDGER, n) for n in range(_LEDGER_PARTITIONS)] + [(TABLE, 0)]
+        return [place for place in found if place[0] in topics]
+
+    def records_broken(self, promise: str) -> None:
+        """Report a broken promise about records."""
+        self.auditor.broken(promise)
+
+    def gave_producer_id(self, name: str, producer_id: int, epoch: int) -> None:
+        """A response gives a producer its id: nobody else may have the same."""
+        other = self._producer_ids.setdefault((producer_id, epoch), name)
+        if other != name:
+            self.auditor.broken(f"producer id {producer_id}/{epoch} of {other} is given to {name}")
+
     def bug(self, what: str) -> None:
         """Something happened that no fault explains."""
         self.bugs.append(what)
@@ -222,6 +263,10 @@ class World:
         self.history.fault(f"{kind}, at operation {self.disk.operations} of the disk")
         self._end_life()
         self.disk.revive(power_cut=self._power_cut)
+        if self._power_cut and not self.options.fsync:
+            self.losses += 1
+            self.records.power_was_cut()
+            self.offsets.power_was_cut()
         self._power_cut = False
         self.loop.as_life(OUTSIDE, self._start_later)
 
@@ -257,6 +302,7 @@ class World:
             self.disk.dead = True
             self.loop.end(process.life)
         self.auditor.locks_lost()
+        self.offsets.lost_sessions()
         self._machines = []
 
     def _start_later(self) -> None:
@@ -318,6 +364,8 @@ class World:
         if not self.finish(self._set_up(self.process), _SET_UP_SECONDS_MAX, self.process.life):
             self.bug("topics cannot be made on an empty disk")
             return
+        if not self.options.fsync:
+            self.disk.write_back()  # by then the system has, and a power cut takes no topic
         self.is_quiet = False
         actors = self._actors()
         tasks = [self.loop.spawn(OUTSIDE, actor.run()) for actor in actors]
@@ -331,8 +379,10 @@ class World:
         for connection in list(self.connections):
             connection.close()
         self.run_until(self.loop.now_us + _CALM_US)
-        if not self.failed:
+        if not self.failed and self.options.queues:
             Ending(self, drivers).run()
+        if not self.failed and self.options.records:
+            RecordEnding(self).run()
 
     async def _set_up(self, process: Process) -> None:
         services, settings = process.services, self.options.topic_settings
@@ -350,8 +400,36 @@ class World:
                 await services.topics.set_configs(SetConfigs(Resource.GROUP, group, values))
         if self.options.dead_letters:
             await services.topics.create(CreateTopic(_DEAD_LETTERS, self._new_id(), 1, {}))
+        if self.options.records:
+            for name, partitions in ((LEDGER, _LEDGER_PARTITIONS), (TABLE, 1)):
+                topic_id = self._new_id()
+                self.topic_ids[name], self.topic_names[topic_id] = topic_id, name
+                compacted = _COMPACTED if name == TABLE and self.options.cleans else {}
+                await services.topics.create(CreateTopic(name, topic_id, partitions, compacted))
+            if self.options.cleans:
+                self.records.compacts((TABLE, 0))
 
     def _actors(self) -> list[Any]:
+        actors = self._queue_actors() if self.options.queues else []
+        actors += self._record_actors() if self.options.records else []
+        return [*actors, Fate(self)]
+
+    def _record_actors(self) -> list[Any]:
+        options, places = self.options, self.record_places()
+        actors: list[Any] = [
+            IdempotentProducer(self, f"writer-{n}", places, frozenset({(TABLE, 0)}))
+            for n in range(options.producers)
+        ]
+        kinds = {"classic": ClassicReader, "consumer": ConsumerReader}
+        for protocol in options.consumers:
+            for number in range(options.members):
+                name = f"{protocol}-{number}"
+                actors.append(kinds[protocol](self, name, f"{protocol}-group", [LEDGER]))
+        if options.deletions:
+            actors.append(Deleter(self, "deleter", self.record_places([LEDGER])))
+        return actors
+
+    def _queue_actors(self) -> list[Any]:
         options, topics = self.options, ("orders", "extra")
         places = [("orders", n) for n in range(options.partitions)] + [("extra", 0)]
         actors: list[Any] = [Producer(self, f"producer-{n}", places) for n in range(2)]
@@ -365,7 +443,7 @@ class World:
         ]
         if options.administers:
             actors.append(self.resets)
-        return [*actors, Administrator(self, "admin"), Fate(self)]
+        return [*actors, Administrator(self, "admin")]
 
     def _habits(self) -> Habits:
         options, rng = self.options, self._rng
