@@ -13,7 +13,6 @@ from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog, CreateTopic, DeleteTopic
 from headrace.core.errors import Refused
 from headrace.core.types import MonoMs, Now, WallMs
-from headrace.log.api import CorruptLog
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.wire.batches import Record
 
@@ -76,7 +75,9 @@ def test_after_an_orderly_stop_a_log_is_opened_when_it_is_used() -> None:
     run(go)
 
 
-def test_after_any_other_stop_every_log_is_opened_and_damage_refuses_the_start() -> None:
+def test_after_any_other_stop_every_log_is_opened_and_a_damaged_one_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def go() -> None:
         disk, catalog = MemoryDisk(), catalog_with("orders")
         partitions = started(disk, catalog, segment_bytes=1024)
@@ -87,8 +88,14 @@ def test_after_any_other_stop_every_log_is_opened_and_damage_refuses_the_start()
         assert found(again, 1).high_watermark == 60
         disk.crash(1.0)
         disk.remove(f"orders-1/{found(partitions, 1).log.segments()[1].base_offset:020d}.log")
-        with pytest.raises(CorruptLog, match="restore what is missing"):
-            started(disk, catalog)
+        last = started(disk, catalog)
+        assert found(last, 0).high_watermark == 0
+        refused = found(last, 1)
+        assert "the segments between them are missing" in str(refused.refused)
+        for _ in range(2):
+            with pytest.raises(OSError, match="orders-1 is refused: orders-1/0"):
+                put(refused)
+        assert caplog.text.count("orders-1: orders-1/0") == 1
 
     run(go)
 

@@ -122,7 +122,7 @@ def test_a_log_that_cannot_be_opened_fails_its_users_and_is_told_once(
 
     partition, _ = made(open_log)
     for _ in range(3):
-        with pytest.raises(OSError, match="orders-0 cannot be opened: it is damaged"):
+        with pytest.raises(OSError, match="orders-0 is refused: it is damaged"):
             assert partition.start_offset
     assert len(caplog.records) == 1
     partition.settle()

@@ -1,41 +1,55 @@
-"""The small files in the root of a data folder, in Kafka's formats."""
+"""The small files in the root of a data folder."""
 
 import pytest
 
-from headrace.log.api import CorruptLog, Disk
-from headrace.log.checkpoints import StartOffsets, leave_clean_mark, take_clean_mark
+from headrace.log import small_files
+from headrace.log.api import CorruptFileError, Disk, NewerFormatError
+from headrace.log.checkpoints import (
+    CLEAN_MARK,
+    Extent,
+    StartOffsets,
+    leave_clean_mark,
+    read_clean_mark,
+    remove_clean_mark,
+)
+from headrace.log.manifest import Manifest
 from headrace.log.memory_disk import MemoryDisk
 
 NAME = "log-start-offset-checkpoint"
 
 
+def starts_of(disk: Disk) -> StartOffsets:
+    return StartOffsets(Manifest(disk))
+
+
 def test_start_offsets_are_written_when_they_move(disk: Disk) -> None:
-    starts = StartOffsets(disk, durable=True)
+    starts = starts_of(disk)
     assert starts.get("orders", 1) == 0
     starts.put("orders", 1, 17)
     starts.put("my-topic.x", 0, 3)
     starts.put("orders", 1, 18)
-    assert disk.read(NAME) == b"0\n2\norders 1 18\nmy-topic.x 0 3\n"
-    again = StartOffsets(disk, durable=True)
-    assert (again.get("orders", 1), again.get("my-topic.x", 0), again.get("orders", 0)) == (
+    text = "0\n2\norders 1 18\nmy-topic.x 0 3\n"
+    assert disk.read(NAME) == small_files.sealed(NAME, text)
+    again = starts_of(disk)
+    assert [again.get("orders", 1), again.get("my-topic.x", 0), again.get("orders", 0)] == [
         18,
         3,
         0,
-    )
+    ]
 
 
 def test_a_deleted_topic_leaves_nothing_to_one_of_its_name(disk: Disk) -> None:
-    starts = StartOffsets(disk, durable=False)
+    starts = starts_of(disk)
     starts.put("orders", 1, 17)
     starts.put("orders", 4, 9)
     starts.forget("orders", range(3))
-    assert disk.read(NAME) == b"0\n1\norders 4 9\n"
-    assert StartOffsets(disk, durable=False).get("orders", 1) == 0
+    assert disk.read(NAME).startswith(b"0\n1\norders 4 9\n#")
+    assert starts_of(disk).get("orders", 1) == 0
 
 
 def test_what_cannot_be_written_has_not_moved() -> None:
     disk = MemoryDisk()
-    starts = StartOffsets(disk, durable=True)
+    starts = starts_of(disk)
     starts.put("orders", 0, 5)
     disk.fail_after(0)
     with pytest.raises(OSError, match="No space"):
@@ -43,27 +57,64 @@ def test_what_cannot_be_written_has_not_moved() -> None:
     assert starts.get("orders", 0) == 5
 
 
-@pytest.mark.parametrize("durable", [True, False])
-def test_a_power_cut_takes_what_was_not_to_be_durable(durable: bool) -> None:
+def test_a_power_cut_takes_no_start_offset() -> None:
     disk = MemoryDisk()
-    StartOffsets(disk, durable=durable).put("orders", 0, 5)
+    starts_of(disk).put("orders", 0, 5)
     disk.crash(0.0)
-    assert (disk.read(NAME) != b"") == durable
+    assert starts_of(disk).get("orders", 0) == 5
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"1\n0\n", b"0\n", b"0\n2\na 0 1\n", b"0\n1\na b 1\n", b"0\n1\na 1\n", b"\xff"]
+    "text", ["", "1.5\n0\n", "0\n", "0\n2\na 0 1\n", "0\n1\na b 1\n", "0\n1\na 1\n"]
 )
-def test_a_damaged_file_is_refused(data: bytes) -> None:
+def test_a_malformed_file_is_refused(text: str) -> None:
     disk = MemoryDisk()
-    disk.write(NAME, data)
-    with pytest.raises(CorruptLog, match=f"{NAME} is damaged"):
-        StartOffsets(disk, durable=True)
+    Manifest(disk).write(NAME, text)
+    with pytest.raises(CorruptFileError, match=f"{NAME}: the entries are malformed"):
+        starts_of(disk)
 
 
-def test_the_mark_of_an_orderly_stop_is_taken_once(disk: Disk) -> None:
-    assert not take_clean_mark(disk)
-    leave_clean_mark(disk)
-    assert disk.list("") == [".kafka_cleanshutdown"]
-    assert take_clean_mark(disk)
-    assert not take_clean_mark(disk)
+def test_every_flipped_bit_and_every_cut_of_a_start_offset_file_is_refused() -> None:
+    disk = MemoryDisk()
+    starts_of(disk).put("orders", 0, 5)
+    good = disk.read(NAME)
+    damaged = [good[:size] for size in range(len(good))]
+    for bit in range(8 * len(good)):
+        one = bytearray(good)
+        one[bit // 8] ^= 1 << bit % 8
+        damaged.append(bytes(one))
+    for data in damaged:
+        disk.write(NAME, data)
+        with pytest.raises(CorruptFileError, match=NAME):
+            starts_of(disk)
+    disk.remove(NAME)
+    with pytest.raises(CorruptFileError, match=f"{NAME}: the file is missing"):
+        starts_of(disk)
+
+
+def test_a_newer_start_offset_file_is_refused() -> None:
+    disk = MemoryDisk()
+    Manifest(disk).write(NAME, "7\n0\n")
+    with pytest.raises(NewerFormatError, match="format version 7 was written by a newer Headrace"):
+        starts_of(disk)
+
+
+def test_the_mark_of_an_orderly_stop_names_the_logs(disk: Disk) -> None:
+    assert read_clean_mark(disk) is None
+    leave_clean_mark(disk, {"orders-0": Extent(3, 17), "__cluster_metadata-0": Extent(0, 2)})
+    assert disk.list("") == [CLEAN_MARK]
+    assert read_clean_mark(disk) == {"orders-0": (3, 17), "__cluster_metadata-0": (0, 2)}
+    remove_clean_mark(disk)
+    assert read_clean_mark(disk) is None
+
+
+def test_a_damaged_mark_counts_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    disk = MemoryDisk()
+    leave_clean_mark(disk, {"orders-0": Extent(3, 17)})
+    good = disk.read(CLEAN_MARK)
+    for data in (good[:-1], good.replace(b"17", b"18"), b"", b'{"version":0}'):
+        disk.write(CLEAN_MARK, data)
+        assert read_clean_mark(disk) is None
+        assert CLEAN_MARK in caplog.text
+        caplog.clear()
+    assert read_clean_mark(disk, unsealed=True) == {}, "the mark of a format 0 folder"

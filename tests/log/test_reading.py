@@ -78,7 +78,7 @@ def test_through_is_up_to_the_batch_of_an_offset(
         offset += hole + count
     disk = MemoryDisk()
     disk.write(f"{FOLDER}/{0:020}.log", b"".join(stored))
-    log = SegmentedLog(disk, FOLDER)
+    log = SegmentedLog(disk, FOLDER, clean=True)
     for first, more, max_bytes, end in reads:
         first = min(first, log.end_offset)
         expected: list[bytes] = []

@@ -211,7 +211,9 @@ def test_the_tail_is_cut_wherever_it_is_torn(append: Append, caplog: Any) -> Non
             cut = len(torn) - good
             assert [record.levelno for record in caplog.records] == [logging.WARNING] * (cut > 0)
             if cut:
-                assert f"{FIRST}.log: cut {cut} bytes at {good}" in caplog.text
+                assert f"{FIRST}.log: cut off {cut} unsynced bytes at byte {good}," in caplog.text
+                copy = caplog.text.split("copy kept in ")[1].strip()
+                assert disk.read(copy) == torn[good:]
             assert append(log, b"next") == 2 * whole
             assert values(log)[-1] == b"next"
             log.close()
@@ -231,7 +233,7 @@ def test_a_flipped_bit_in_the_last_segment_is_cut(append: Append, position: int)
     assert SegmentedLog(disk, FOLDER).end_offset == 1
 
 
-@pytest.mark.parametrize("damage", ["cut", "magic"])
+@pytest.mark.parametrize("damage", ["cut", "magic"])  # of the batch that opening looks at
 def test_damage_before_the_last_segment_is_refused(append: Append, damage: str) -> None:
     disk = MemoryDisk()
     log = SegmentedLog(disk, FOLDER, segment_bytes=150)
@@ -242,7 +244,8 @@ def test_damage_before_the_last_segment_is_refused(append: Append, damage: str) 
     if damage == "cut":
         del data[-1]
     else:
-        data[16] = 1
+        data[-1] ^= 1
+        data[log.segments()[0].size // 2 + 16] = 1
     disk.write(f"{FIRST}.log", bytes(data))
     with pytest.raises(CorruptLog, match=f"{FIRST}.log"):
         SegmentedLog(disk, FOLDER, segment_bytes=150)

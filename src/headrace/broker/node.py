@@ -96,7 +96,7 @@ async def _started_services(
     try:
         services = open_services(config, folder, clock=clock, new_id=new_id)
     except (JournalDamaged, CorruptLog) as error:
-        raise StartError(f"{error}; restore the data folder or start with another one") from error
+        raise StartError(f"cannot open the data folder {folder}: {error}") from error
     except (OSError, ConfigError) as error:
         raise StartError(f"cannot read the data folder {folder}: {error}") from error
     try:
@@ -106,7 +106,7 @@ async def _started_services(
         raise StartError(f"cannot write to the data folder {folder}: {fault}") from fault
     except (OSError, JournalDamaged, CorruptLog) as error:
         await services.close()
-        raise StartError(f"{error}; restore the data folder or start with another one") from error
+        raise StartError(f"cannot open the data folder {folder}: {error}") from error
     return services
 
 

@@ -86,6 +86,7 @@ class Partition:
         self._mending: asyncio.Future[None] | None = None
         self._fault: OSError | None = None
         self.is_failing = False
+        self._refused: CorruptLog | None = None
         self._is_closed = False
         self._flush_due: asyncio.TimerHandle | None = None
         self._roll_due: asyncio.TimerHandle | None = None
@@ -105,14 +106,19 @@ class Partition:
 
     @property
     def log(self) -> SegmentedLog:
-        """The log, opened at the first use. Raises: OSError, also when it is damaged."""
+        """The log, opened at the first use. Raises: OSError, also when it is refused."""
         if self._log is None:
             if self._is_closed:  # another topic may have the folder by now
                 raise self._refusal()
+            if self._refused is not None:
+                raise OSError(f"{self.name} is refused: {self._refused}")
             try:
                 self.open()
-            except (OSError, CorruptLog) as error:
-                self._failed(error if isinstance(error, OSError) else OSError(str(error)))
+            except CorruptLog as error:
+                self.refuse(error)
+                raise OSError(f"{self.name} is refused: {error}") from error
+            except OSError as error:
+                self._failed(error)
                 raise OSError(f"{self.name} cannot be opened: {error}") from error
         assert self._log is not None
         return self._log
@@ -123,6 +129,20 @@ class Partition:
         if self._waits_for_disk:
             opened.sync()
         self._log = opened
+
+    @property
+    def refused(self) -> CorruptLog | None:
+        """The damage because of which the partition is not served; a restart looks again."""
+        return self._refused
+
+    def refuse(self, damage: CorruptLog) -> None:
+        """Serve nothing of this partition: what is left of its log cannot be trusted."""
+        if self._refused is None:
+            self._refused, self.is_failing = damage, True
+            log.error(
+                "%s: %s. Clients get KAFKA_STORAGE_ERROR for this partition; others are served",
+                self.name, damage, extra=self.fields,
+            )  # fmt: skip
 
     @property
     def start_offset(self) -> int:

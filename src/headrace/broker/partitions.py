@@ -5,7 +5,11 @@ a folder of another topic that had the same name is set aside, never read and ne
 Deletion renames the folder first, so that a crash leaves nothing that looks like a partition.
 
 After an orderly stop a partition's log is opened when it is first used. After any other every log
-is opened at the start, so that damage shows there and not later.
+is opened at the start, so that damage shows there and not later. A partition whose folder or log is
+damaged or missing is refused, and the others are served; for a journal the start is refused.
+
+The manifest of the data folder lists the folders that must exist (`log/manifest.py`): a topic is
+listed once its folders are made, and forgotten before they go.
 """
 
 import asyncio
@@ -14,7 +18,7 @@ import contextlib
 import functools
 import logging
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 from uuid import UUID
 
@@ -26,15 +30,22 @@ from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog, Resource, Topic
 from headrace.core.errors import Refused, Why
 from headrace.core.types import elapsed_ms
-from headrace.log.api import Clock, Disk
-from headrace.log.checkpoints import StartOffsets, leave_clean_mark, take_clean_mark
+from headrace.log import partition_metadata
+from headrace.log.api import Clock, CorruptFileError, CorruptLog, Disk
+from headrace.log.checkpoints import (
+    Extent,
+    StartOffsets,
+    leave_clean_mark,
+    read_clean_mark,
+    remove_clean_mark,
+)
+from headrace.log.manifest import METADATA, ListedTopic, Manifest
 from headrace.log.segments import SegmentedLog
 
 __all__ = ["LEADER_EPOCH", "Partition", "Partitions", "uuid_text"]
 
 log = logging.getLogger("headrace.broker")
 LEADER_EPOCH = 0
-_METADATA = "partition.metadata"
 _PROGRESS_MS = 1000
 _NAME_KEPT = 150  # characters of a topic's name in the name of a folder set aside
 _FILES_PER_PARTITION = 2  # the segment written to, and one that somebody reads
@@ -45,7 +56,10 @@ ItemT = TypeVar("ItemT")
 
 
 class Partitions:
-    """All partitions of the topics in the catalogue; `config` has the settings that count now."""
+    """All partitions of the topics in the catalogue; `config` has the settings that count now.
+
+    Raises: from the constructor, CorruptLog and OSError for the manifest of the data folder.
+    """
 
     def __init__(self, disk: Disk, config: Config, clock: Clock, waits: Waits) -> None:
         self.config = config
@@ -54,7 +68,8 @@ class Partitions:
         self._waits = waits
         self._by_key: dict[tuple[UUID, int], Partition] = {}
         self._starts: StartOffsets | None = None
-        self._was_stopped_in_order = False
+        self.manifest = Manifest(disk)
+        self._closed = read_clean_mark(disk, unsealed=self.manifest.is_upgrading)
         self.faults = StorageFaults(clock)
         self.on_start_moved: list[Callable[[Partition], None]] = []
 
@@ -65,26 +80,38 @@ class Partitions:
         """The partition, or None when there is none."""
         return self._by_key.get((topic_id, index))
 
-    def open_all(self, catalog: Catalog) -> None:
-        """Take up the partitions of every topic, telling progress when it takes long.
+    @property
+    def was_stopped_in_order(self) -> bool:
+        """Whether the last broker on this data folder closed everything in order."""
+        return self._closed is not None
 
-        Raises: OSError; CorruptLog.
+    def closed_end(self, folder: str) -> int | None:
+        """The end offset with which the log in `folder` was closed in order, if that is known."""
+        extent = (self._closed or {}).get(folder)
+        return None if extent is None else extent.end
+
+    def open_all(self, catalog: Catalog) -> None:
+        """Take up the partitions of every topic, and log the progress when it takes long.
+
+        Raises: OSError; CorruptLog for the data folder as a whole or for a journal.
         """
-        self._starts = StartOffsets(self._disk, durable=self.config.durability == "fsync")
-        self._was_stopped_in_order = take_clean_mark(self._disk)
+        self._starts = StartOffsets(self.manifest)
+        remove_clean_mark(self._disk)
         found = self._set_strays_aside(catalog)
         started = told = self._clock.mono()
         wanted = sum(topic.partitions for topic in catalog.topics.values())
         for topic in catalog.topics.values():
             for index in range(topic.partitions):
-                self._take_up(topic, index, catalog, is_new=f"{topic.name}-{index}" not in found)
+                self._take_up(topic, index, catalog, found)
                 if elapsed_ms(told, self._clock.mono()) > _PROGRESS_MS:
                     told = self._clock.mono()
                     log.info("opened %d of %d partitions", len(self._by_key), wanted)
         took = elapsed_ms(started, self._clock.mono())
         if took > _PROGRESS_MS:
             log.info("opened %d partitions in %d ms", wanted, took)
-        self._was_stopped_in_order = False
+        self.manifest.put_topics(
+            {uuid_text(one.id): _listed(one, one.partitions) for one in catalog.topics.values()}
+        )
 
     def no_room_for(self, count: int) -> Refused | None:
         """Refuse `count` further partitions where the system lets no process open so many files."""
@@ -108,14 +135,16 @@ class Partitions:
         settings = self._settings(topic, catalog)
         self._kept_starts.forget(topic.name, missing)
 
-        def make(index: int) -> None:
-            self._make_folder(topic, index)
-            made[index].open()
+        def make(some: list[int]) -> None:
+            for index in some:
+                self._make_folder(topic, index)
+                made[index].open()
+            self.manifest.put_topic(uuid_text(topic.id), _listed(topic, some[-1] + 1))
 
         for some in _chunks(missing):
             made = {n: self._partition(topic, n, settings, clean=False) for n in some}
             try:
-                await _in_thread(make, some)
+                await _in_thread(make, [some])
             finally:  # those that were made, too, if one cannot be
                 there = ((n, one) for n, one in made.items() if one.is_open)
                 self._by_key.update(((topic.id, n), one) for n, one in there)
@@ -147,22 +176,37 @@ class Partitions:
             for partition in some:
                 partition.close()
                 self._waits.notify(partition.key)
-            await _in_thread(self._remove, some)
+            await _in_thread(self._remove_all, [(topic, some)])
         self._kept_starts.forget(topic.name, range(topic.partitions))
+
+    def _remove_all(self, removal: tuple[Topic, list[Partition]]) -> None:
+        topic, some = removal
+        self.manifest.remove_topic(uuid_text(topic.id))
+        for partition in some:
+            self._remove(partition)
 
     def _remove(self, partition: Partition) -> None:
         if partition.is_open:  # a sync under way could find another topic's files there
             partition.log.retire()
+        if not self._disk.exists(partition.name):
+            return
         gone = _aside(partition.name, partition.topic.id.hex, "delete")
         self._disk.rename(partition.name, gone)
         self._disk.remove(gone)
 
-    async def close(self) -> None:
-        """Sync and close every log, and say so in the data folder.
+    async def close(
+        self, closed: Mapping[str, Extent] | None = None, fault: OSError | None = None
+    ) -> None:
+        """Sync and close every log, and record that in the data folder.
 
         Where that fails the next start reads what the disk has, as after a crash.
+
+        Args:
+            closed: logs beside those of partitions that were closed in order, by folder.
+            fault: the reason why another log could not be closed in order.
         """
-        trouble: list[OSError] = []
+        trouble: list[OSError] = [] if fault is None else [fault]
+        extents = dict(closed or {})
 
         def settle(partition: Partition) -> None:
             try:
@@ -175,13 +219,19 @@ class Partitions:
         loop = asyncio.get_running_loop()
         await asyncio.gather(*(loop.run_in_executor(None, settle, one) for one in opened))
         for partition in self:
+            if partition.is_open:
+                extents[partition.name] = Extent(
+                    partition.log.start_offset, partition.log.end_offset
+                )
+            elif (before := (self._closed or {}).get(partition.name)) is not None:
+                extents[partition.name] = before
             partition.close()
         self._by_key.clear()
         try:
             if trouble:
                 raise trouble[0]
             if self._starts is not None:
-                leave_clean_mark(self._disk)
+                leave_clean_mark(self._disk, extents)
         except OSError as error:
             log.warning("not everything was synced: %s; the next start checks all logs", error)
 
@@ -190,15 +240,37 @@ class Partitions:
         assert self._starts is not None, "open_all comes first"
         return self._starts
 
-    def _take_up(self, topic: Topic, index: int, catalog: Catalog, *, is_new: bool) -> None:
-        clean = self._was_stopped_in_order and not is_new
-        if is_new:
-            self._kept_starts.forget(topic.name, [index])
-            self._make_folder(topic, index)
+    def _take_up(
+        self, topic: Topic, index: int, catalog: Catalog, found: Mapping[str, CorruptLog | None]
+    ) -> None:
+        folder = f"{topic.name}-{index}"
+        clean = self.was_stopped_in_order and folder in found
         partition = self._partition(topic, index, self._settings(topic, catalog), clean=clean)
-        if not clean:
-            partition.open()
         self._by_key[topic.id, index] = partition
+        try:
+            if (damage := found.get(folder)) is not None:
+                raise damage
+            if folder not in found:
+                self._require_unlisted(topic, index)
+                self._kept_starts.forget(topic.name, [index])
+                self._make_folder(topic, index)
+            if not clean:
+                partition.open()
+        except CorruptLog as error:
+            if topic.internal:
+                raise
+            partition.refuse(error)
+
+    def _require_unlisted(self, topic: Topic, index: int) -> None:
+        """Raises: CorruptFileError where the folder of a partition must exist."""
+        listed = self.manifest.topics.get(uuid_text(topic.id))
+        folder = f"{topic.name}-{index}"
+        if listed is not None and index < listed.partitions:
+            if self._disk.exists(folder):
+                raise CorruptFileError(f"{folder}/{METADATA}", "the file is missing")
+            raise CorruptFileError(folder, "the folder of the partition is missing")
+        if self.manifest.is_upgrading:
+            log.warning("%s: the folder of the partition is missing; created empty", folder)
 
     def _partition(
         self, topic: Topic, index: int, settings: TopicSettings, *, clean: bool
@@ -219,12 +291,12 @@ class Partitions:
     def _make_folder(self, topic: Topic, index: int) -> None:
         """A folder for a new partition; another's of the same name is set aside."""
         folder = f"{topic.name}-{index}"
-        metadata = f"{folder}/{_METADATA}"
-        if self._disk.exists(metadata):
-            if self._topic_id(metadata) == uuid_text(topic.id):
+        if self._disk.exists(f"{folder}/{METADATA}"):
+            topic_id = self._topic_id(folder)
+            if topic_id == uuid_text(topic.id):
                 return
-            self._set_aside(folder, self._topic_id(metadata))
-        self._disk.write(metadata, f"version: 0\ntopic_id: {uuid_text(topic.id)}\n".encode())
+            self._set_aside(folder, topic_id)
+        partition_metadata.write(self._disk, folder, uuid_text(topic.id))
 
     def _open_log(
         self, topic: Topic, index: int, clean: bool, settings: TopicSettings, dropped: Dropped
@@ -237,44 +309,76 @@ class Partitions:
             segment_ms=settings.segment_ms,
             index_interval_bytes=settings.index_interval_bytes,
             clean=clean,
+            end_offset=self.closed_end(f"{topic.name}-{index}") if clean else None,
             start_offset=starts.get(topic.name, index),
             keep_start=functools.partial(starts.put, topic.name, index),
             dropped=dropped,
         )
 
-    def _topic_id(self, metadata: str) -> str:
-        return self._disk.read(metadata).decode(errors="replace").split()[-1]
+    def _topic_id(self, folder: str) -> str:
+        """Raises: CorruptFileError."""
+        found = partition_metadata.read(self._disk, folder, unsealed=self.manifest.is_upgrading)
+        if not found.is_sealed:
+            partition_metadata.write(self._disk, folder, found.topic_id)
+        return found.topic_id
 
     def _settings(self, topic: Topic, catalog: Catalog) -> TopicSettings:
         overrides = catalog.configs_of(Resource.TOPIC, topic.name)
         return TopicSettings.resolve(self.config, overrides)
 
-    def _set_strays_aside(self, catalog: Catalog) -> set[str]:
-        """Rename the folders of topics that are no more; those of partitions that are."""
+    def _set_strays_aside(self, catalog: Catalog) -> dict[str, CorruptLog | None]:
+        """Rename the folders of topics that no longer exist.
+
+        Returns: the folders of partitions, with what is wrong with those that cannot be trusted.
+        """
         expected = {
-            f"{topic.name}-{index}": uuid_text(topic.id)
+            f"{topic.name}-{index}": (topic, index)
             for topic in catalog.topics.values()
             for index in range(topic.partitions)
         }
-        found: set[str] = set()
+        found: dict[str, CorruptLog | None] = {}
         for folder in self._disk.list(""):
             if folder.endswith("-delete"):
                 self._disk.remove(folder)
                 continue
-            metadata = f"{folder}/{_METADATA}"
-            if folder.endswith("-stray") or not self._disk.exists(metadata):
+            if folder.endswith("-stray") or not self._disk.exists(f"{folder}/{METADATA}"):
                 continue
-            topic_id = self._topic_id(metadata)
-            if expected.get(folder) == topic_id:
-                found.add(folder)
-            else:
-                self._set_aside(folder, topic_id)
+            try:
+                self._claim(folder, expected.get(folder), found)
+            except CorruptLog as error:
+                if folder in expected:
+                    found[folder] = error
+                else:
+                    log.warning("%s; the folder belongs to no topic and is left alone", error)
         return found
+
+    def _claim(
+        self,
+        folder: str,
+        owner: tuple[Topic, int] | None,
+        found: dict[str, CorruptLog | None],
+    ) -> None:
+        """Count a folder as its owner's, or set it aside. Raises: CorruptFileError."""
+        topic_id = self._topic_id(folder)
+        if owner is not None and topic_id == uuid_text(owner[0].id):
+            found[folder] = None
+            return
+        if owner is not None:
+            listed = self.manifest.topics.get(uuid_text(owner[0].id))
+            if listed is not None and owner[1] < listed.partitions:
+                raise CorruptFileError(
+                    f"{folder}/{METADATA}", f"it names another topic, {topic_id}"
+                )
+        self._set_aside(folder, topic_id)
 
     def _set_aside(self, folder: str, topic_id: str) -> None:
         aside = _aside(folder, topic_id, "stray")
-        log.warning("%s belongs to no topic; it was renamed to %s", folder, aside)
+        log.warning("%s: the folder belongs to no topic; renamed to %s", folder, aside)
         self._disk.rename(folder, aside)
+
+
+def _listed(topic: Topic, partitions: int) -> ListedTopic:
+    return ListedTopic(partitions, topic.name)
 
 
 def _chunks(items: list[ItemT]) -> Iterator[list[ItemT]]:

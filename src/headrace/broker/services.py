@@ -31,10 +31,11 @@ from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog
 from headrace.core.fetch_session import FetchSessions
-from headrace.log.api import Clock, Disk
-from headrace.log.os_disk import OsDisk, SystemClock
+from headrace.log.api import Clock, CorruptFileError, Disk, NewerFormatError
+from headrace.log.manifest import PROPERTIES, Manifest
+from headrace.log.os_disk import FILE_MODE, FOLDER_MODE, OsDisk, SystemClock
 
-_PROPERTIES = "meta.properties"
+_PROPERTIES_VERSION = "1"
 _SESSION_IDS = 2**31 - 1
 
 
@@ -113,6 +114,8 @@ class Services:
             if journal.fault is not None:
                 return f"journal {journal.name} cannot be written: {journal.fault}"
         for one in self.partitions:
+            if one.refused is not None:
+                return f"{one.name} is refused: {one.refused}"
             if one.is_failing:
                 return f"{one.name} cannot be written at present; the log says why"
         return None
@@ -165,13 +168,14 @@ def open_services(
 ) -> Services:
     """Read everything in a data folder that this process has locked.
 
-    Raises: StartError when the folder belongs to another broker; OSError; JournalDamaged.
+    Raises: StartError when the folder belongs to another broker; OSError; JournalDamaged;
+        CorruptLog.
     """
     metrics = Metrics()
     disk = OsDisk(folder, on_sync=metrics.synced)
     services = Services(config, disk, clock or SystemClock(), new_id, metrics)
     services.folder = folder
-    services.cluster_id = _cluster_id(disk, config.node_id, new_id)
+    services.cluster_id = _cluster_id(services.partitions.manifest, config.node_id, new_id)
     services.topics.load()
     return services
 
@@ -182,8 +186,8 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         """Raises: StartError when another process has it, or it cannot be made."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            self._file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
         except OSError as error:
             raise StartError(
                 f"cannot use the data folder {folder}: {error.strerror}; choose another --data-dir"
@@ -201,18 +205,34 @@ class FolderLock:
         os.close(self._file)
 
 
-def _cluster_id(disk: Disk, node_id: int, new_id: Callable[[], UUID]) -> str:
-    """The cluster's id from `meta.properties`, which is written when the folder is new."""
-    if not disk.exists(_PROPERTIES):
+def _cluster_id(manifest: Manifest, node_id: int, new_id: Callable[[], UUID]) -> str:
+    """The cluster's id from `meta.properties`, which is written when the folder is new.
+
+    Raises: StartError; CorruptLog; OSError.
+    """
+    found = manifest.read(PROPERTIES)
+    if found is None:
         cluster_id = uuid_text(new_id())
-        text = f"#\nversion=1\ncluster.id={cluster_id}\nnode.id={node_id}\n"
-        disk.write(_PROPERTIES, text.encode())
+        _write_properties(manifest, cluster_id, node_id)
         return cluster_id
-    lines = disk.read(_PROPERTIES).decode(errors="replace").splitlines()
-    found: dict[str, Any] = dict(line.split("=", 1) for line in lines if "=" in line)
-    if found.get("node.id") != str(node_id):
+    lines = [line for line in found.text.splitlines() if line and not line.startswith("#")]
+    values = dict(line.split("=", 1) for line in lines if "=" in line)
+    if values.get("version", "").isdecimal() and values["version"] != _PROPERTIES_VERSION:
+        raise NewerFormatError(PROPERTIES, values["version"])
+    if len(values) < len(lines) or not values.get("node.id", "").isdecimal():
+        raise CorruptFileError(PROPERTIES, "a line is malformed, or node.id is missing")
+    if values["node.id"] != str(node_id):
         raise StartError(
-            f"meta.properties in the data folder belongs to node {found.get('node.id')}, not"
-            f" {node_id}; set node.id={found.get('node.id')} or choose another --data-dir"
+            f"meta.properties in the data folder belongs to node {values['node.id']}, not"
+            f" {node_id}; set node.id={values['node.id']} or choose another --data-dir"
         )
-    return str(found.get("cluster.id", ""))
+    cluster_id = values.get("cluster.id", "")
+    if not found.is_sealed:
+        _write_properties(manifest, cluster_id, node_id)
+    return cluster_id
+
+
+def _write_properties(manifest: Manifest, cluster_id: str, node_id: int) -> None:
+    """Raises: OSError."""
+    text = f"#\nversion={_PROPERTIES_VERSION}\ncluster.id={cluster_id}\nnode.id={node_id}\n"
+    manifest.write(PROPERTIES, text)

@@ -27,9 +27,10 @@ from headrace.core.catalog import Event as CatalogEvent
 from headrace.core.errors import Refused
 from headrace.log.api import Clock, Disk
 from headrace.log.checkpointed_log import CheckpointedLog
+from headrace.log.checkpoints import Extent
+from headrace.log.manifest import CATALOGUE, require_journal
 from headrace.log.metadata_records import MetadataRecords
 
-_JOURNAL = "__cluster_metadata-0"
 _PRODUCER_IDS_PER_BLOCK = 1000
 # A checkpoint is due when the journal has so many records beside those that still say something.
 _DEAD_RECORDS_MIN = 1000
@@ -55,7 +56,13 @@ class Topics:
         self.started_with = self.config = config
         self.new_id = new_id
         self.partitions = Partitions(disk, config, clock, waits)
-        self._journal = CheckpointedLog(disk, _JOURNAL)
+        require_journal(disk, self.partitions.manifest, CATALOGUE)
+        self._journal = CheckpointedLog(
+            disk,
+            CATALOGUE,
+            clean=self.partitions.was_stopped_in_order,
+            end_offset=self.partitions.closed_end(CATALOGUE),
+        )
         self._clock = clock
         self._records = MetadataRecords(config.node_id)
         self._catalog: ShardRuntime[CatalogCommand, CatalogEvent] = ShardRuntime(
@@ -103,6 +110,7 @@ class Topics:
         if topic is not None:
             await self._grown(topic, 0)
             try:
+                await self._keep_listed()
                 await self.partitions.open_topic(topic, self.catalog)
             except OSError:
                 # Half a topic could not be used, and not be created again, until the next start.
@@ -140,6 +148,7 @@ class Topics:
         if isinstance(reply, Topic):
             await self._grown(reply, before)
             try:
+                await self._keep_listed()
                 await self.partitions.open_topic(reply, self.catalog)
             except OSError as error:
                 log.error(
@@ -204,6 +213,19 @@ class Topics:
             self._producer_ids = iter(block)
         return producer_id
 
+    async def _keep_listed(self) -> None:
+        """Sync the catalogue, and list its journal among what must exist.
+
+        Topics are listed afterwards, so the manifest never has one that a power cut may take out of
+        the catalogue. Raises: OSError.
+        """
+
+        def keep() -> None:
+            self._journal.sync()
+            self.partitions.manifest.add_journal(CATALOGUE)
+
+        await asyncio.get_running_loop().run_in_executor(None, keep)
+
     async def _whole(self, change: Coroutine[Any, Any, AnswerT]) -> AnswerT:
         """Carry a change out to its end, also when its caller goes away amid it.
 
@@ -256,6 +278,10 @@ class Topics:
         self._catalog.load()
         self._take_over()
         self.partitions.open_all(self.catalog)
+        if self._journal.end_offset:
+            self._journal.sync()
+            self.partitions.manifest.add_journal(CATALOGUE)
+        self.partitions.manifest.upgraded()
 
     def start(self) -> None:
         """Begin to keep time, on the running event loop."""
@@ -268,7 +294,12 @@ class Topics:
         for timer in self._openings:
             timer.cancel()
         await self._catalog.close()
-        await self.partitions.close()
+        closed, fault = {CATALOGUE: Extent(0, self._journal.end_offset)}, None
+        try:
+            self._journal.settle()
+        except OSError as error:
+            fault = error
+        await self.partitions.close(closed, fault)
         self._journal.close()
 
 

@@ -9,18 +9,20 @@ Source: RecordsSnapshotWriter (4.3); SnapshotHeaderRecord and SnapshotFooterReco
 """
 
 import errno
+import re
 import struct
 from collections.abc import Iterator, Sequence
 
 from headrace.core.machine import Entry
 from headrace.core.types import WallMs
-from headrace.log.api import CorruptLog, Disk, Slice
+from headrace.log.api import CorruptFileError, Disk, Slice
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import CONTROL, BatchHeader, CorruptBatch
 
 _SUFFIX = ".checkpoint"
 _EPOCH = 0
+_NAMED = re.compile(r"\d{20}-\d{10}\.checkpoint")
 _SEGMENT_BYTES = 1 << 20  # a segment goes as a whole, and only when it is full
 _RECORDS_PER_BATCH = 1000
 _CONTROL_KEY = struct.Struct(">hh")
@@ -32,19 +34,31 @@ Records = Sequence[Entry]
 
 
 class CheckpointedLog:
-    """A `log.api.JournalLog` in `folder`. Raises: CorruptLog, OSError."""
+    """A `log.api.JournalLog` in `folder`.
 
-    def __init__(self, disk: Disk, folder: str) -> None:
+    Args:
+        clean: the journal was settled and closed, and nothing happened to it since.
+        end_offset: where it ended then, if that is known.
+
+    Raises: CorruptLog, OSError.
+    """
+
+    def __init__(
+        self, disk: Disk, folder: str, *, clean: bool = False, end_offset: int | None = None
+    ) -> None:
         self._disk = disk
         self._folder = folder
-        self._log = SegmentedLog(disk, folder, segment_bytes=_SEGMENT_BYTES)
-        names = [name for name in disk.list(folder) if name.endswith(_SUFFIX)]
+        self._log = SegmentedLog(
+            disk, folder, segment_bytes=_SEGMENT_BYTES, clean=clean, end_offset=end_offset
+        )
+        names = [name for name in disk.list(folder) if _NAMED.fullmatch(name)]
         self._name = names[-1] if names else ""
         self._end = int(self._name.split("-")[0]) if names else 0
         if not self._log.start_offset <= self._end <= self._log.end_offset:
-            raise CorruptLog(
-                f"{folder} holds offsets {self._log.start_offset} to {self._log.end_offset}, and "
-                f"its last checkpoint ends at {self._end}; restore what is missing between them"
+            raise CorruptFileError(
+                f"{folder}/{self._name or '*' + _SUFFIX}",
+                f"the log holds offsets {self._log.start_offset} to {self._log.end_offset}, and "
+                f"the last checkpoint ends at {self._end}",
             )
         self._trim()
 
@@ -83,6 +97,10 @@ class CheckpointedLog:
     def heal(self, *, keep: bool) -> None:
         """As `JournalLog.heal`."""
         self._log.heal(keep=keep)
+
+    def settle(self) -> None:
+        """As `SegmentedLog.settle`. Raises: OSError."""
+        self._log.settle()
 
     def close(self) -> None:
         """Close the files; nothing is synced."""
@@ -127,7 +145,7 @@ class CheckpointedLog:
             damage = "it has no end"
         except CorruptBatch as error:
             damage = str(error)
-        raise CorruptLog(f"{self._folder}/{self._name} is damaged ({damage}); restore it")
+        raise CorruptFileError(f"{self._folder}/{self._name}", damage, position=position)
 
 
 def encoded(records: Records, now: WallMs) -> bytes:

@@ -1,36 +1,44 @@
-"""Two small files in a data folder's root, as Kafka's: start offsets, and a mark left by a stop.
+"""Small files in the root of a data folder: start offsets, and a mark left by a stop.
 
 `log-start-offset-checkpoint` has a line for each partition that starts inside a segment; where a
-log starts with its first segment, the segment's name says it. `.kafka_cleanshutdown` exists while
-no broker runs and the last one stopped in order; it is removed when one starts.
+log starts with its first segment, the name of the segment is the start offset.
+`.kafka_cleanshutdown` exists while no broker runs and the last one stopped in order; it has a line
+for each log, and is removed when a broker starts. Both are sealed (`small_files.py`).
 Source: CheckpointFile, OffsetCheckpointFile, CleanShutdownFileHandler (4.3).
 """
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from headrace.log.api import CorruptLog, Disk
+from headrace.log import small_files
+from headrace.log.api import CorruptFileError, Disk, NewerFormatError
+from headrace.log.manifest import START_OFFSETS, Manifest
 
-_STARTS = "log-start-offset-checkpoint"
-_CLEAN = ".kafka_cleanshutdown"
+log = logging.getLogger("headrace.log")
+
+CLEAN_MARK = ".kafka_cleanshutdown"
 _VERSION = "0"
 
 
 class StartOffsets:
     """The start offsets of partitions where records were deleted up to an offset.
 
-    Args:
-        durable: a change is on stable storage when it is made.
+    A change is on stable storage when it is made.
 
-    Raises: CorruptLog when the file is damaged; OSError, from every method that changes something.
+    Raises: CorruptFileError when the file is damaged or missing; OSError, from every method that
+        changes something.
     """
 
-    def __init__(self, disk: Disk, *, durable: bool) -> None:
-        self._disk = disk
-        self._durable = durable
-        self._offsets = _parsed(disk.read(_STARTS)) if disk.exists(_STARTS) else {}
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        found = manifest.read(START_OFFSETS)
+        self._offsets = {} if found is None else parsed_offsets(found.text)
+        if found is not None and not found.is_sealed:
+            self._write(self._offsets)
 
     def get(self, topic: str, partition: int) -> int:
-        """The start offset, 0 where nothing was deleted."""
+        """Return the start offset, 0 where nothing was deleted."""
         return self._offsets.get((topic, partition), 0)
 
     def put(self, topic: str, partition: int, offset: int) -> None:
@@ -38,43 +46,81 @@ class StartOffsets:
         self._write({**self._offsets, (topic, partition): offset})
 
     def forget(self, topic: str, partitions: Iterable[int]) -> None:
-        """These partitions are no more, and others may come by their name."""
+        """Forget partitions that no longer exist, as others may get their names."""
         gone = {(topic, index) for index in partitions}
         if not gone.isdisjoint(self._offsets):
             self._write({key: n for key, n in self._offsets.items() if key not in gone})
 
     def _write(self, offsets: dict[tuple[str, int], int]) -> None:
         lines = [f"{topic} {index} {offset}" for (topic, index), offset in offsets.items()]
-        text = "\n".join([_VERSION, str(len(lines)), *lines, ""])
-        self._disk.write(_STARTS, text.encode(), durable=self._durable)
+        self._manifest.write(START_OFFSETS, "\n".join([_VERSION, str(len(lines)), *lines, ""]))
         self._offsets = offsets
 
 
-def take_clean_mark(disk: Disk) -> bool:
-    """Whether the last broker stopped in order; from now on one runs. Raises: OSError."""
-    if not disk.exists(_CLEAN):
-        return False
-    disk.remove(_CLEAN)
-    return True
+class Extent(NamedTuple):
+    """Start and end offset of a log that was closed in order."""
+
+    start: int
+    end: int
 
 
-def leave_clean_mark(disk: Disk) -> None:
-    """Everything is synced and closed. Raises: OSError."""
-    disk.write(_CLEAN, b'{"version":0,"brokerEpoch":-1}')
+def read_clean_mark(disk: Disk, *, unsealed: bool = False) -> Mapping[str, Extent] | None:
+    """Return the logs that the last broker closed in order, by folder; None after another stop.
+
+    A mark that does not verify counts for nothing, with a WARNING line.
+
+    Args:
+        unsealed: accept the mark of a format 0 folder, which names no logs.
+
+    Raises: NewerFormatError; OSError.
+    """
+    if not disk.exists(CLEAN_MARK):
+        return None
+    try:
+        found = small_files.read_file(disk, CLEAN_MARK, unsealed=unsealed)
+        return _extents(found.text) if found.is_sealed else {}
+    except NewerFormatError:
+        raise
+    except CorruptFileError as error:
+        log.warning("%s: %s; all logs are checked, as after a crash", CLEAN_MARK, error.problem)
+        return None
 
 
-def _parsed(data: bytes) -> dict[tuple[str, int], int]:
-    version, _, rest = data.decode(errors="replace").partition("\n")
+def remove_clean_mark(disk: Disk) -> None:
+    """Record that a broker runs from now on. Raises: OSError."""
+    if disk.exists(CLEAN_MARK):
+        disk.remove(CLEAN_MARK)
+
+
+def leave_clean_mark(disk: Disk, extents: Mapping[str, Extent]) -> None:
+    """Record that everything is synced and closed. Raises: OSError."""
+    lines = (f"{start} {end} {folder}\n" for folder, (start, end) in sorted(extents.items()))
+    small_files.write_file(disk, CLEAN_MARK, "".join(lines))
+
+
+def _extents(text: str) -> dict[str, Extent]:
+    """Raises: CorruptFileError."""
+    try:
+        rows = [line.split(" ") for line in text.splitlines()]
+        return {folder: Extent(int(start), int(end)) for start, end, folder in rows}
+    except ValueError as error:
+        raise CorruptFileError(CLEAN_MARK, f"a line is malformed: {error}") from error
+
+
+def parsed_offsets(text: str, path: str = START_OFFSETS) -> dict[tuple[str, int], int]:
+    """Parse a checkpoint file of offsets by topic and partition.
+
+    Raises: CorruptFileError; NewerFormatError.
+    """
+    version, _, rest = text.partition("\n")
+    if version.isdecimal() and version != _VERSION:
+        raise NewerFormatError(path, version)
     count, *lines = rest.splitlines() or [""]
     try:
         rows = [line.split(" ") for line in lines]
         found = {(topic, int(index)): int(offset) for topic, index, offset in rows}
-        intact = version == _VERSION and int(count) == len(found)
-    except ValueError:
-        intact = False
-    if not intact:
-        raise CorruptLog(
-            f"{_STARTS} is damaged; restore it, or remove it to have deleted records of unfinished "
-            "segments back"
-        )
+        if version != _VERSION or int(count) != len(lines):
+            raise ValueError(f"{len(lines)} of {count} entries")
+    except ValueError as error:
+        raise CorruptFileError(path, f"the entries are malformed: {error}") from error
     return found

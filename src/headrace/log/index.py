@@ -14,11 +14,14 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple, Self
 
 from headrace.log.api import Disk
+from headrace.wire.checksums import crc32c
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 NO_TIMESTAMP = -1
-SUFFIXES = (".index", ".timeindex")
+INDEX_SUFFIXES = (".index", ".timeindex")
+# Files that are rebuilt from the batches, and go with them.
+SUFFIXES = (*INDEX_SUFFIXES, ".checksums")
 
 
 class Tail(NamedTuple):
@@ -76,11 +79,15 @@ class SegmentIndex:
             return 0
         return self.position_of(self._base_offset + self._timestamp_offsets[index])
 
-    def save(self, disk: Disk, path: str) -> None:
-        """Write `path`.timeindex and `path`.index and sync them.
+    @property
+    def last_position(self) -> int:
+        """The position of the last entry, 0 without any."""
+        return self._positions[-1] if self._positions else 0
 
-        Offsets come last: without any, an index is made anew, and one without all of its times
-        would tell too low a highest timestamp, by which retention goes. Raises: OSError.
+    def save(self, disk: Disk, path: str) -> list[tuple[int, int]]:
+        """Write `path`.index and `path`.timeindex; return size and CRC-32C of each.
+
+        They are not synced: `.checksums` shows whether all of them is there. Raises: OSError.
         """
         self._add_time()
         halves = array("i", _swapped(self._timestamps[:]).tobytes())  # each high, then low
@@ -89,16 +96,10 @@ class SegmentIndex:
         times[2::3] = _swapped(self._timestamp_offsets[:])
         entries = array("i", bytes(_OFFSET_ENTRY.size * len(self._offsets)))
         entries[0::2], entries[1::2] = self._offsets, self._positions
-        contents = (times.tobytes(), _swapped(entries).tobytes())
-        remove_index(disk, path)
-        for suffix, data in zip(reversed(SUFFIXES), contents, strict=True):
-            file = disk.open(path + suffix)
-            try:
-                file.truncate(0)
-                file.append(data)
-                file.sync()
-            finally:
-                file.close()
+        contents = (_swapped(entries).tobytes(), times.tobytes())
+        for suffix, data in zip(INDEX_SUFFIXES, contents, strict=True):
+            disk.write(path + suffix, data, durable=False)
+        return [(len(data), int(crc32c(data))) for data in contents]
 
     @classmethod
     def load(cls, disk: Disk, path: str, base_offset: int, interval_bytes: int) -> Self | None:
@@ -130,9 +131,9 @@ def read_tail(disk: Disk, path: str, base_offset: int) -> Tail | None:
 
     Raises: OSError.
     """
-    if not all(disk.exists(path + suffix) for suffix in SUFFIXES):
+    if not all(disk.exists(path + suffix) for suffix in INDEX_SUFFIXES):
         return None
-    sizes = [disk.size(path + suffix) for suffix in SUFFIXES]
+    sizes = [disk.size(path + suffix) for suffix in INDEX_SUFFIXES]
     if not sizes[0] or sizes[0] % _OFFSET_ENTRY.size or sizes[1] % _TIME_ENTRY.size:
         return None
     at = sizes[0] - _OFFSET_ENTRY.size
@@ -148,7 +149,7 @@ def read_tail(disk: Disk, path: str, base_offset: int) -> Tail | None:
 
 
 def remove_index(disk: Disk, path: str) -> None:
-    """Remove the index files of a segment. Raises: OSError."""
+    """Remove the derived files of a segment. Raises: OSError."""
     for suffix in SUFFIXES:
         if disk.exists(path + suffix):
             disk.remove(path + suffix)

@@ -10,6 +10,7 @@ Threads may use it at once: names are looked through as they are at that moment.
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 
 from headrace.core.types import MonoMs, Now, WallMs
 
@@ -51,6 +52,7 @@ class _Content:
         self.data = bytearray()
         self.synced = 0
         self.dropped: int | None = None
+        self.overwritten: list[tuple[int, bytes]] = []  # synced bytes under unsynced ones
 
     def drop(self) -> None:
         """A sync fails; nothing is left out where nothing was to be written."""
@@ -59,6 +61,24 @@ class _Content:
 
     def sync(self) -> None:
         self.synced = len(self.data) if self.dropped is None else self.dropped
+        self.overwritten.clear()
+
+    def overwrite(self, data: bytes, position: int) -> None:
+        """Put bytes in place; what they cover of the synced bytes is remembered."""
+        if len(self.data) < position:
+            self.data += bytes(position - len(self.data))
+        covered = bytes(self.data[position : min(position + len(data), self.synced)])
+        if covered:
+            self.overwritten.append((position, covered))
+        self.data[position : position + len(data)] = data
+
+    def forget_overwritten(self, keep: Callable[[bytes], bytes]) -> None:
+        """Cut the power amid writes in place: of each, `keep` returns the part that is there."""
+        for position, covered in reversed(self.overwritten):
+            now = bytes(self.data[position : position + len(covered)])
+            kept = keep(now)[: len(covered)]
+            self.data[position : position + len(covered)] = kept + covered[len(kept) :]
+        self.overwritten.clear()
 
     def again_from(self, position: int) -> None:
         """Bytes from `position` on were cut off or written once more."""
@@ -135,6 +155,10 @@ class MemoryDisk:
         """Cut the power: of each file's unsynced bytes, `keep` says which part or what survives."""
         self.crashes += 1
         for path, content in tuple(self._files.items()):
+            if callable(keep):
+                content.forget_overwritten(partial(keep, path))
+            else:
+                content.forget_overwritten(lambda now: now[: int(len(now) * keep)])
             unsynced = bytes(content.data[content.synced :])
             if callable(keep):
                 survived = keep(path, unsynced)
@@ -185,6 +209,15 @@ class MemoryDisk:
         content = self._files[path] = _Content()
         content.data += data
         content.synced = len(data) if durable else 0
+
+    def overwrite(self, path: str, data: bytes, position: int, *, durable: bool = False) -> None:
+        self.check("write")
+        if self.grant(len(data)) < len(data):
+            raise _fault(errno.ENOSPC)
+        content = self._files.setdefault(path, _Content())
+        content.overwrite(data, position)
+        if durable:
+            content.sync()
 
     def read(self, path: str, count: int = -1, position: int = 0) -> bytes:
         self.check("read")

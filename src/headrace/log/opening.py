@@ -1,22 +1,25 @@
-"""Opening a log: which segments it has, what of its end is whole, and what its producers wrote.
+"""Opening a log: its segments, the end of the last one, and the producers that wrote to it.
 
-Sealed segments were synced when they were sealed: their indexes are trusted, and only the batches
-behind the last index entry are looked at, so that a missing or shortened file is still found out.
-The last segment's checksums are read unless its log was closed in order; what a crash left torn at
-its end is cut off and said so. Damage elsewhere is refused: cutting there would drop records. What
-the process before may have failed to sync is written once more, for the next sync to bring it to
-the disk (`recovery_point.py`).
+Sealed segments were synced when they were sealed. They are trusted by their checksums or, where
+those are missing, by their indexes and the batches behind the last entry. The last segment is
+trusted, too, if its log was closed in order; else every batch of it is verified.
+
+Damage is judged by `damage.py`: only the unsynced end of an unclean stop is torn, which is copied
+beside the segment and cut off. Everything else is refused, because cutting there would drop
+records. The log must also be at least what its recovery point claims (`recovery_point.py`), so that
+a missing first or last segment is noticed. What the process before may have failed to sync is
+written once more, for the next sync to bring it to the disk.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.log import snapshots
-from headrace.log.api import CorruptLog, Disk
+from headrace.log import damage, snapshots
+from headrace.log.api import CorruptFileError, Disk
 from headrace.log.index import remove_index
 from headrace.log.producers import Producers
-from headrace.log.recovery_point import RecoveryPoint
+from headrace.log.recovery_point import Claim, RecoveryPoint
 from headrace.log.segment import Segment
 from headrace.wire.batches import CorruptBatch
 
@@ -37,35 +40,37 @@ class Opened:
 class Opening:
     """Reads the folder of one log. Every method raises OSError when the disk does."""
 
-    def __init__(self, disk: Disk, folder: str, interval_bytes: int) -> None:
+    def __init__(self, disk: Disk, folder: str, interval_bytes: int, point: RecoveryPoint) -> None:
         self._disk = disk
         self._folder = folder
         self._interval_bytes = interval_bytes
-        self._point = RecoveryPoint(disk, folder)
+        self._point = point
 
-    def open(self, start_offset: int, *, clean: bool) -> Opened:
+    def open(self, start_offset: int, *, clean: bool, end_offset: int | None = None) -> Opened:
         """The log as it is, at least from `start_offset` on.
 
         Args:
             clean: it was closed in order, so its end needs no reading.
+            end_offset: where it ended then, if that is known.
 
-        Raises: CorruptLog.
+        Raises: CorruptFileError.
         """
         self._finish_replacements()
         names = self._remove_leftovers()
         bases = _bases(names)
+        self._require_claimed_segments(bases, start_offset)
         segments = [self._sealed(base) for base in bases[:-1]]
         producers = Producers()
         if bases:
             _require_continuity(segments, bases[-1])
-            taken = self._taken(bases[-1]) if clean else None
-            if taken is not None:
-                segments.append(taken)
-                self._replay(segments, producers, snapshots.offsets(names), taken.end_offset)
+            if clean:
+                segments.append(self._taken(bases[-1]))
+                self._replay(segments, producers, names, segments[-1].end_offset)
             else:
-                clean = False
-                self._replay(segments, producers, snapshots.offsets(names), bases[-1])
+                self._replay(segments, producers, names, bases[-1])
                 segments.append(self._checked(bases[-1], producers))
+        if clean and end_offset is not None:
+            self._require_end(segments, end_offset)
         if not segments or segments[-1].end_offset < start_offset:
             segments = [self._emptied(segments, names, start_offset)]
             producers = Producers()
@@ -74,9 +79,9 @@ class Opening:
     def rebuilt(self, segments: Sequence[Segment], end_offset: int) -> Producers:
         """The producers of a log of which what is below `end_offset` is left."""
         producers = Producers()
-        found = snapshots.offsets(self._disk.list(self._folder))
-        self._replay(segments, producers, found, end_offset)
-        for offset in found:
+        names = self._disk.list(self._folder)
+        self._replay(segments, producers, names, end_offset)
+        for offset in snapshots.offsets(names):
             if offset > end_offset:
                 self._disk.remove(snapshots.path_of(self._folder, offset))
         return producers
@@ -96,8 +101,8 @@ class Opening:
             )
             try:
                 swap.take_whole(self._disk.size(path))
-            except CorruptBatch as damage:
-                raise CorruptLog(f"{path} is damaged ({damage}); restore it") from damage
+            except CorruptBatch as error:
+                raise CorruptFileError(path, str(error), position=swap.size) from error
             swap.release()
             for base in _bases(names):
                 if swap.base_offset <= base < swap.end_offset:
@@ -120,10 +125,11 @@ class Opening:
         """An empty log that begins with `start_offset`, where it had records up to there."""
         if segments:
             log.warning(
-                "%s ends at offset %d, and what is below %d was deleted: it begins anew there",
+                "%s: ends at offset %d, and records below %d were deleted; it continues there",
                 self._folder, segments[-1].end_offset, start_offset,
             )  # fmt: skip
-        self._point.forget()
+        if segments or start_offset:
+            self._point.settled(Claim(start_offset, start_offset, 0, start_offset))
         # Before there is a further one: who finds both takes what lies between them for lost.
         for segment in segments:
             segment.release()
@@ -139,67 +145,126 @@ class Opening:
     # ---- segments
 
     def _sealed(self, base: int) -> Segment:
+        return self._trusted(base, sealed=True)
+
+    def _taken(self, base: int) -> Segment:
+        """The last segment as it was closed."""
+        segment = self._trusted(base, sealed=False)
+        claim = self._point.claim
+        if claim.base_offset == base and claim.size != segment.size:
+            problem = f"the file has {segment.size} bytes; it had {claim.size} when it was closed"
+            raise CorruptFileError(f"{segment.path}.log", problem)
+        return segment
+
+    def _trusted(self, base: int, *, sealed: bool) -> Segment:
         segment = Segment(self._disk, self._folder, base, self._interval_bytes)
         size = self._disk.size(f"{segment.path}.log")
         try:
-            segment.take(size, sealed=True)
-        except CorruptBatch as damage:
-            raise CorruptLog(
-                f"{segment.path}.log is damaged at byte {segment.size} of {size} ({damage}) "
-                "and is not the last segment; restore it, or remove it and those before it to "
-                "give up their records"
-            ) from damage
-        segment.release()
-        return segment
-
-    def _taken(self, base: int) -> Segment | None:
-        """The last segment as it was closed; None when it is not so."""
-        segment = Segment(self._disk, self._folder, base, self._interval_bytes)
-        try:
-            segment.take(self._disk.size(f"{segment.path}.log"), sealed=False)
-        except CorruptBatch as damage:
-            log.warning("%s.log is not as it was closed: %s", segment.path, damage)
-            return None
+            segment.take(size, sealed=sealed)
+        except CorruptBatch as error:
+            reason = "" if sealed else ", although the broker stopped in order"
+            raise CorruptFileError(
+                f"{segment.path}.log", f"{error}{reason}", position=segment.size
+            ) from error
         segment.release()
         return segment
 
     def _checked(self, base: int, producers: Producers) -> Segment:
+        """The last segment, verified and without a torn end."""
         segment = Segment(self._disk, self._folder, base, self._interval_bytes)
-        remove_index(self._disk, segment.path)
-        size = segment.file.size()
+        claim = self._point.claim
+        synced = claim.size if claim.base_offset == base else 0
+        path, size = f"{segment.path}.log", segment.file.size()
         try:
-            for header in segment.check(size):
+            for header in segment.check(size, contiguous=True):
                 producers.record(header, header.base_offset)
-        except CorruptBatch as damage:
-            log.warning(
-                "%s.log: cut %d bytes at %d, which a crash left torn: %s. The log ends with %d now",
-                segment.path, size - segment.size, segment.size, damage, segment.end_offset,
-            )  # fmt: skip
-            segment.file.truncate(segment.size)
-        synced = self._point.position(base, segment.size)
+        except CorruptBatch as error:
+            self._cut(segment, str(error), size, synced)
+        if segment.size < synced:
+            problem = f"the file has {size} bytes, {synced} were synced"
+            raise CorruptFileError(path, problem, position=size)
+        remove_index(self._disk, segment.path)
         if synced < segment.size:
             segment.file.rewrite(synced)
         segment.release()
         return segment
 
+    def _cut(self, segment: Segment, problem: str, size: int, synced: int) -> None:
+        """Cut off the torn end of the last segment, and keep a copy."""
+        path = f"{segment.path}.log"
+        damage.require_torn(
+            path, problem, segment.size, size,
+            expected=segment.end_offset, durable_size=synced, clean=False,
+            pread=segment.file.pread,
+        )  # fmt: skip
+        copy = damage.keep_copy(self._disk, path, segment.size, size)
+        log.warning(
+            "%s: cut off %d unsynced bytes at byte %d, torn by a crash (%s); the log ends at "
+            "offset %d; copy kept in %s",
+            path, size - segment.size, segment.size, problem, segment.end_offset, copy,
+        )  # fmt: skip
+        segment.file.truncate(segment.size)
+
+    # ---- claims
+
+    def _require_claimed_segments(self, bases: Sequence[int], start_offset: int) -> None:
+        claim = self._point.claim
+        if claim.base_offset < 0:
+            return
+        is_emptied = not claim.size and start_offset == claim.base_offset
+        if claim.base_offset > max(bases, default=-1) and not is_emptied:
+            path = f"{self._folder}/{claim.base_offset:020d}.log"
+            raise CorruptFileError(path, "the last segment of the log is missing")
+        if bases and 0 <= claim.first_base < bases[0]:
+            path = f"{self._folder}/{claim.first_base:020d}.log"
+            raise CorruptFileError(
+                path, f"offsets {claim.first_base} to {bases[0] - 1} are missing"
+            )
+
+    def _require_end(self, segments: Sequence[Segment], end_offset: int) -> None:
+        found = segments[-1].end_offset if segments else 0
+        if found != end_offset:
+            path = f"{segments[-1].path}.log" if segments else self._folder
+            raise CorruptFileError(
+                path, f"the log ends at offset {found}; it ended at {end_offset} when it was closed"
+            )
+
     # ---- producers
 
     def _replay(
-        self, segments: Sequence[Segment], producers: Producers, found: list[int], end_offset: int
+        self,
+        segments: Sequence[Segment],
+        producers: Producers,
+        names: Sequence[str],
+        end_offset: int,
     ) -> None:
-        """Remember what was written below `end_offset`: the best snapshot and what follows it."""
-        usable = [offset for offset in found if offset <= end_offset]
+        """Restore what was written below `end_offset`: the best snapshot and what follows it."""
+        usable = [offset for offset in snapshots.offsets(names) if offset <= end_offset]
         start, entries = snapshots.newest(self._disk, self._folder, usable)
+        first = segments[0].base_offset if segments else end_offset
+        if start < first:
+            log.warning(
+                "%s: no producer snapshot covers the offsets below %d; a batch that an idempotent "
+                "producer wrote below and repeats now is appended again",
+                self._folder, first,
+            )  # fmt: skip
         producers.restore(entries)
         for segment in segments:
             if segment.end_offset <= start:
                 continue
-            position = segment.position_after(start)
-            for _, header in segment.walk(position):
-                if header.base_offset >= end_offset:
-                    return
-                producers.record(header, header.base_offset)
+            try:
+                self._replay_segment(segment, producers, start, end_offset)
+            except CorruptBatch as error:
+                raise CorruptFileError(f"{segment.path}.log", str(error)) from error
             segment.release()
+
+    def _replay_segment(
+        self, segment: Segment, producers: Producers, start: int, end_offset: int
+    ) -> None:
+        for _, header in segment.walk(segment.position_after(start)):
+            if header.base_offset >= end_offset:
+                return
+            producers.record(header, header.base_offset)
 
 
 def _bases(names: Sequence[str]) -> list[int]:
@@ -211,7 +276,8 @@ def _require_continuity(sealed: Sequence[Segment], last_base: int) -> None:
     followers = [segment.base_offset for segment in sealed[1:]] + [last_base]
     for segment, base_offset in zip(sealed, followers, strict=False):
         if segment.end_offset != base_offset:
-            raise CorruptLog(
-                f"{segment.path}.log ends before offset {segment.end_offset}, the next segment "
-                f"begins with {base_offset}; restore what is missing between them"
+            raise CorruptFileError(
+                f"{segment.path}.log",
+                f"it ends before offset {segment.end_offset}, and the next segment begins with "
+                f"{base_offset}; the segments between them are missing",
             )

@@ -15,6 +15,9 @@ from headrace.core.types import MonoMs, Now, WallMs
 _NS_PER_MS = 1_000_000
 _CLOSED = -1
 _REWRITE_BYTES = 1 << 20
+# Records and settings are nobody else's business on a shared machine.
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
 
 
 class SystemClock:
@@ -37,7 +40,7 @@ class OsFile:
         self._path = path
         self._on_sync = on_sync
         self._closing = threading.Lock()
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
         written = os.write(self._fd, data)
@@ -145,12 +148,29 @@ class OsDisk:
         target = self._root / path
         self._make_folder(target.parent)
         aside = target.with_name(f"{target.name}.new")
-        with aside.open("wb") as file:
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        with os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
         aside.replace(target)
+        if durable:
+            _sync_folder(target.parent)
+
+    def overwrite(self, path: str, data: bytes, position: int, *, durable: bool = False) -> None:
+        target = self._root / path
+        if durable:
+            self._make_folder(target.parent)
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            written = 0
+            while written < len(data):
+                written += os.pwrite(fd, data[written:], position + written)
+            if durable:
+                os.fdatasync(fd)
+        finally:
+            os.close(fd)
         if durable:
             _sync_folder(target.parent)
 
@@ -166,7 +186,7 @@ class OsDisk:
     def _make_folder(self, folder: Path) -> None:
         if not folder.is_dir():
             self._make_folder(folder.parent)
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
             _sync_folder(folder.parent)
 
 

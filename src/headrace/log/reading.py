@@ -38,6 +38,9 @@ class Source(Protocol):
     def boundary(self, position: int) -> int:
         """A position, at most `position`, at which a batch begins; not far below."""
 
+    def require_intact(self, start: int, end: int) -> None:
+        """Verify what another process wrote, where that was not done yet. Raises: CorruptBatch."""
+
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The batch that holds or follows `offset`, with its position."""
 
@@ -103,6 +106,7 @@ class Stops:
             if is_passed or len(data) >= room or (headers and len(data) >= max_bytes):
                 break
             wanted = min(2 * len(data), max_bytes) if headers else _size_at(data, 0)
+            segment.require_intact(position, position + min(wanted, room))
             more = segment.file.pread(min(wanted, room), position)
             if len(more) <= len(data):
                 break
@@ -177,6 +181,7 @@ def bytes_from(segments: Iterable[Source], offset: int, enough: int) -> int:
 
 def _bytes(segment: Source, position: int, max_bytes: int, stop: int) -> bytes:
     wanted = min(max(max_bytes, HEADER_BYTES), stop - position)
+    segment.require_intact(position, position + wanted)
     return segment.file.pread(wanted, position) if wanted >= HEADER_BYTES else b""
 
 

@@ -1,56 +1,160 @@
-"""How far a log's last segment is on stable storage for sure, for who opens it after a crash.
+"""How much of a log exists and is on stable storage for sure, for the next opening.
 
-A sync that fails may leave the system taking for written what never reached the disk; no later sync
-would bring it there. Should the process end before it mended that, or told anybody, nothing shows
-it: so the next one writes once more whatever it does not know to be synced (`opening.py`).
+`<folder>/recovery-point` has two slots, written in turn and in place, each with a checksum over its
+bytes and the path of the file. The layout is in docs/data-folder.md. A slot is written after a
+sync and is not synced itself: a power cut may lose or tear the newer slot, never both, and the
+older slot claims less. A claim is therefore always true:
 
-`<folder>/recovery-point` has one line: the first offset of a segment, and how many of its bytes
-were synced at least. Kafka has such a file for all logs (recovery-point-offset-checkpoint).
+- there are segments for every offset from `first_base` on,
+- the segment `base_offset` exists, and its first `size` bytes, which end before `end_offset`, are
+  on stable storage.
+
+Opening refuses a log that is less than its claim (`opening.py`). After a sync that failed a system
+may call written what never reached the disk, so what is above the claim is written once more.
+
+The file of a format 0 folder is one line, the base offset of a segment and its synced bytes.
 """
 
 import contextlib
+import logging
+import re
+import struct
+import threading
+from typing import NamedTuple
 
-from headrace.log.api import Disk
+from headrace.log.api import Disk, NewerFormatError
+from headrace.wire.checksums import crc32c
 
-_POINTS_PER_SEGMENT = 64  # every 16 MiB of one of a gigabyte
+log = logging.getLogger("headrace.log")
+
+NAME = "recovery-point"
+_MAGIC = b"HRRP"
+_VERSION = 1
+_SLOT = struct.Struct(">4shhqqqqq12x")
+_CRC = struct.Struct(">I")
+_SLOT_BYTES = _SLOT.size + _CRC.size
+_SLOT_DISTANCE = 512  # a disk writes a sector whole
+_FORMAT_0 = re.compile(rb"(\d{1,19}) (\d{1,19})\n")
+UNKNOWN = -1
+
+
+class Claim(NamedTuple):
+    """What a log has at least; a field is `UNKNOWN` where nothing is claimed."""
+
+    first_base: int
+    base_offset: int
+    size: int
+    end_offset: int
+
+
+NO_CLAIM = Claim(UNKNOWN, UNKNOWN, 0, UNKNOWN)
 
 
 class RecoveryPoint:
-    """Keeps the point of one log; it is never beyond what is on stable storage."""
+    """Keeps the claim of one log. Methods may be called from any thread.
+
+    Args:
+        folder: the folder of the log.
+
+    Raises: from the constructor, OSError where the file cannot be read, and NewerFormatError.
+    """
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk
-        self._path = f"{folder}/recovery-point"
-        self._kept = (-1, 0)
+        self._path = f"{folder}/{NAME}"
+        self._lock = threading.Lock()
+        self._sequence, self.claim = read_claim(disk, folder)
 
-    def passed(self, base_offset: int, size: int, segment_bytes: int) -> None:
-        """The first `size` bytes of the last segment are synced; kept so many times a segment."""
-        kept = self._kept[1] if self._kept[0] == base_offset else 0
-        if size - kept < segment_bytes // _POINTS_PER_SEGMENT:
-            return
-        # Not synced itself: where it is lost, a power cut came, and what is there is on the disk.
-        with contextlib.suppress(OSError):
-            self._disk.write(self._path, f"{base_offset} {size}\n".encode(), durable=False)
-            self._kept = base_offset, size
+    def began(self, first_base: int, base_offset: int) -> None:
+        """Record that a segment file exists and that nothing of it is synced yet."""
+        with self._lock:
+            if base_offset > self.claim.base_offset:
+                self._try_to_write(Claim(first_base, base_offset, 0, base_offset))
 
-    def position(self, base_offset: int, size: int) -> int:
-        """Up to where the last segment, of `size` bytes, need not be written once more.
+    def synced(self, base_offset: int, size: int, end_offset: int) -> None:
+        """Record that the first `size` bytes of the last segment are synced."""
+        with self._lock:
+            kept = self.claim
+            if base_offset == kept.base_offset:
+                self._try_to_write(kept._replace(size=size, end_offset=end_offset))
 
-        Forgotten where it does not fit: what will stand there is not what was synced.
+    def settled(self, claim: Claim) -> None:
+        """Record all of a log that is synced, durably. Raises: OSError."""
+        with self._lock:
+            if claim != self.claim:
+                self._write(claim, durable=True)
 
-        Raises: OSError.
-        """
-        if not self._disk.exists(self._path):
-            return 0
-        base, _, rest = self._disk.read(self._path).decode(errors="replace").partition(" ")
-        digits, ended, _ = rest.partition("\n")
-        if base == str(base_offset) and ended and digits.isdecimal() and int(digits) <= size:
-            return int(digits)
-        self.forget()
-        return 0
+    def dropping(self, first_base: int) -> None:
+        """Allow the segments below `first_base` to go, durably. Raises: OSError."""
+        with self._lock:
+            if first_base > self.claim.first_base >= 0:
+                self._write(self.claim._replace(first_base=first_base), durable=True)
 
-    def forget(self) -> None:
-        """Nothing counts as synced: something was cut off, or begins anew. Raises: OSError."""
-        self._kept = -1, 0
-        if self._disk.exists(self._path):
-            self._disk.remove(self._path)
+    def _try_to_write(self, claim: Claim) -> None:
+        with contextlib.suppress(OSError):  # the claim before is true, too
+            self._write(claim, durable=False)
+
+    def _write(self, claim: Claim, *, durable: bool) -> None:
+        sequence = self._sequence + 1
+        position = sequence % 2 * _SLOT_DISTANCE
+        self._disk.overwrite(
+            self._path, encoded(self._path, sequence, claim), position, durable=durable
+        )
+        self._sequence, self.claim = sequence, claim
+
+
+def encoded(path: str, sequence: int, claim: Claim) -> bytes:
+    """Return the bytes of a slot."""
+    data = _SLOT.pack(_MAGIC, _VERSION, 0, sequence, *claim)
+    return data + _CRC.pack(_checksum(path, data))
+
+
+def read_claim(disk: Disk, folder: str) -> tuple[int, Claim]:
+    """Read the sequence and the claim of the valid slot with the higher sequence.
+
+    A slot that does not verify is ignored with a WARNING line.
+
+    Raises:
+        NewerFormatError: a slot verifies and has a newer version.
+        OSError: the file exists and cannot be read.
+    """
+    path = f"{folder}/{NAME}"
+    if not disk.exists(path):
+        return 0, NO_CLAIM
+    data = disk.read(path)
+    best, damaged = (0, NO_CLAIM), 0
+    for position in (0, _SLOT_DISTANCE):
+        slot = data[position : position + _SLOT_BYTES]
+        if not any(slot) or (found := _FORMAT_0.match(slot)):
+            continue
+        decoded = _decoded(path, slot)
+        if decoded is None:
+            damaged += 1
+        elif decoded[0] > best[0]:
+            best = decoded
+    found = _FORMAT_0.fullmatch(data)
+    if found is not None:
+        return 0, Claim(UNKNOWN, int(found[1]), int(found[2]), UNKNOWN)
+    if damaged:
+        used = "the other slot is used" if best[0] else "the log is opened without it"
+        log.warning("%s: a slot does not verify; %s", path, used)
+    return best
+
+
+def _decoded(path: str, slot: bytes) -> tuple[int, Claim] | None:
+    """Raises: NewerFormatError."""
+    if len(slot) < _SLOT_BYTES:
+        return None
+    data = slot[: _SLOT.size]
+    if _CRC.unpack_from(slot, _SLOT.size)[0] != _checksum(path, data):
+        return None
+    magic, version, _, sequence, *fields = _SLOT.unpack(data)
+    if magic != _MAGIC:
+        return None
+    if version > _VERSION:
+        raise NewerFormatError(path, version)
+    return sequence, Claim(*fields)
+
+
+def _checksum(path: str, data: bytes) -> int:
+    return int(crc32c(data, crc32c(path.encode() + b"\n")))

@@ -6,8 +6,10 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from headrace.log.api import Disk, File, SegmentInfo, Slice
-from headrace.log.index import SegmentIndex, Tail, read_tail, remove_index
+from headrace.log import checksums
+from headrace.log.api import REMEDY, Disk, File, SegmentInfo, Slice
+from headrace.log.checksums import BlockDigests, Checksums, Summary, Unverified
+from headrace.log.index import INDEX_SUFFIXES, SegmentIndex, Tail, read_tail, remove_index
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
 
@@ -48,6 +50,10 @@ class Segment:
         self._index: SegmentIndex | None = SegmentIndex(base_offset, interval_bytes)
         self._max_timestamp = -1
         self._saved_size = -1
+        # None where not every batch was seen: the segment is of a format 0 folder.
+        self._blocks: BlockDigests | None = BlockDigests()
+        self._unverified: Unverified | None = None
+        self._last = 0, 0  # position and checksum of the last batch
 
     @property
     def file(self) -> File:
@@ -60,8 +66,7 @@ class Segment:
     @property
     def index(self) -> SegmentIndex:
         if self._index is None:
-            found = SegmentIndex.load(self._disk, self.path, self.base_offset, self.interval_bytes)
-            self._index = found or self._indexed()
+            self._index = self._loaded_index()
         return self._index
 
     @property
@@ -74,13 +79,17 @@ class Segment:
             self.base_offset, self.end_offset, self.size, self.max_timestamp, self.path, self.sealed
         )
 
-    def add(self, last_offset: int, size: int, max_timestamp: int) -> None:
-        """Count a batch that stands at the end of the file."""
+    def add(self, header: BatchHeader, base_offset: int, epoch: int) -> None:
+        """Count a batch that stands at the end of the file, with this offset and leader epoch."""
         assert self._index is not None
         if self.first_timestamp is None and not self.size:
-            self.first_timestamp = max_timestamp
-        self._index.add(last_offset, self.size, size, max_timestamp)
-        self.size += size
+            self.first_timestamp = header.max_timestamp
+        last_offset = base_offset + header.last_offset_delta
+        self._index.add(last_offset, self.size, header.size, header.max_timestamp)
+        if self._blocks is not None:
+            self._blocks.add(self.size, base_offset, epoch, header)
+            self._last = self.size, header.crc
+        self.size += header.size
         self.end_offset = last_offset + 1
 
     def age_ms(self, timestamp: int) -> int:
@@ -90,6 +99,7 @@ class Segment:
         """
         if self.first_timestamp is None:
             try:
+                self.require_intact(0, HEADER_BYTES)
                 self.first_timestamp = self.header_at(0).max_timestamp
             except CorruptBatch as damage:
                 raise self.damaged(damage) from damage
@@ -99,7 +109,7 @@ class Segment:
 
     def damaged(self, damage: CorruptBatch) -> OSError:
         """The error for who reads it."""
-        return OSError(errno.EIO, f"{self.path}.log is damaged ({damage}); restore it")
+        return OSError(errno.EIO, f"{self.path}.log is damaged ({damage}); {REMEDY}")
 
     def header_at(self, position: int) -> BatchHeader:
         """Raises: CorruptBatch."""
@@ -108,9 +118,27 @@ class Segment:
     def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """The batches from one that begins at `position`. Raises: CorruptBatch."""
         while position < self.size:
+            if self._unverified is not None:
+                self.require_intact(position, position + HEADER_BYTES)
             header = self.header_at(position)
             yield position, header
             position += header.size
+
+    def require_intact(self, start: int, end: int) -> None:
+        """Verify the blocks that hold bytes of [start, end), if that was not done before.
+
+        Only what another process wrote is verified. Raises: CorruptBatch.
+        """
+        if self._unverified is None:
+            return
+        for begin, stop, digest in self._unverified.of(start, end):
+            data = self.file.pread(stop - begin, begin)
+            if len(data) < stop - begin:
+                raise CorruptBatch(f"the file ends at byte {begin + len(data)} of {self.size}")
+            checksums.verify_block(data, digest)
+            self._unverified.verified(begin)
+        if not self._unverified.left:
+            self._unverified = None
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The batch that holds or follows `offset`, with its position. Raises: CorruptBatch."""
@@ -121,7 +149,7 @@ class Segment:
             if not start:
                 raise
             # A power cut can leave an index of the right size with something else inside.
-            log.warning("%s.index is damaged and is made anew: %s", self.path, damage)
+            log.warning("%s.index: does not agree with the log (%s); rebuilt", self.path, damage)
         self._index, self._saved_size = self._indexed(), -1
         self.save_index()
         return self._find_from(self._index.position_of(offset), offset, trusted=True)
@@ -141,6 +169,8 @@ class Segment:
         if end is not None and first.base_offset >= end:
             return Slice(b"", ())
         wanted = min(max(max_bytes, first.size), self.size - position)
+        if self._unverified is not None:
+            self.require_intact(position, position + wanted)
         data = self.file.pread(wanted, position)
         headers = batches.headers(data)
         if end is not None:
@@ -157,11 +187,33 @@ class Segment:
         """As `reading.Source.boundary`."""
         return self.index.boundary(position)
 
-    def save_index(self) -> None:
-        """Write the indexes where they have an entry and are not written yet."""
-        if self._index is not None and len(self._index) and self._saved_size != self.size:
-            self._index.save(self._disk, self.path)
-            self._saved_size = self.size
+    def save_index(self, blocks: BlockDigests | None = None) -> None:
+        """Write the indexes and checksums of the segment, unless that is done. Raises: OSError.
+
+        Nothing is synced: `.checksums` shows whether all of it is there.
+
+        Args:
+            blocks: the digests, where they are not in memory.
+        """
+        if self._index is None or self._saved_size == self.size or not self.size:
+            return
+        blocks = self._blocks or blocks
+        parts = [(0, 0), (0, 0)]
+        if len(self._index):
+            parts = self._index.save(self._disk, self.path)
+        if blocks is not None:
+            index = self._index
+            checksums.save(
+                self._disk,
+                self.path,
+                Summary(
+                    self.base_offset, self.end_offset, self.size,
+                    index.max_timestamp, index.max_timestamp_offset, *self._last,
+                    *parts[0], *parts[1],
+                ),
+                blocks,
+            )  # fmt: skip
+        self._saved_size = self.size
 
     def release(self) -> None:
         """Close the file; when sealed, forget the indexes, which are read again when needed."""
@@ -170,42 +222,44 @@ class Segment:
             self._file = None
         if self.sealed and self._saved_size == self.size:
             self._max_timestamp = self.max_timestamp
-            self._index = None
+            self._index = self._blocks = None
 
     # ---- opening
 
     def take(self, size: int, *, sealed: bool) -> None:
-        """Trust the indexes of a file of `size` bytes, and walk what follows their last entry.
+        """Trust the checksums or the indexes of a file of `size` bytes, if they agree with it.
 
-        Without sane indexes everything is walked. Raises: CorruptBatch.
+        Else every batch is verified. Raises: CorruptBatch.
         """
         self.sealed = sealed
-        tail = read_tail(self._disk, self.path, self.base_offset)
-        if tail is not None and tail.position < size:
-            try:
-                self._take_from_tail(tail, size)
-            except CorruptBatch as damage:
-                log.warning("%s.index is made anew: %s", self.path, damage)
-            else:
-                self._saved_size = size
-                return
+        found = checksums.load(self._disk, self.path)
+        if found is not None and self._agrees(found.summary, size):
+            self._take_from_checksums(found)
+            return
+        is_wrong = found is not None or self._disk.exists(self.path + checksums.SUFFIX)
+        if not is_wrong and sealed and self._took_tail(size):
+            return
         self.take_whole(size)
+        if is_wrong:
+            log.warning("%s.checksums: does not agree with the log; rebuilt", self.path)
         self.save_index()
 
     def take_whole(self, size: int) -> None:
-        """Count every batch of a file of `size` bytes. Raises: CorruptBatch."""
-        self.size, self.end_offset, self.first_timestamp = 0, self.base_offset, None
-        self._index = SegmentIndex(self.base_offset, self.interval_bytes)
-        while self.size < size:
-            header = self.header_at(self.size)
-            self._require_fit(header, self.size, size)
-            self.add(header.last_offset, header.size, header.max_timestamp)
+        """Verify and count every batch of a file of `size` bytes. Raises: CorruptBatch."""
+        for _ in self.check(size):
+            pass
 
-    def check(self, size: int) -> Iterator[BatchHeader]:
-        """Count the batches of a file of `size` bytes whose checksums are right, each told.
+    def check(self, size: int, *, contiguous: bool = False) -> Iterator[BatchHeader]:
+        """Count the batches of a file of `size` bytes whose checksums are right; yield each.
+
+        Args:
+            contiguous: no offset may be missing between batches: they were never compacted.
 
         Raises: CorruptBatch at the first that is not, or does not follow.
         """
+        self.size, self.end_offset, self.first_timestamp = 0, self.base_offset, None
+        self._index = SegmentIndex(self.base_offset, self.interval_bytes)
+        self._blocks, self._unverified, self._saved_size = BlockDigests(), None, -1
         data, start = b"", 0
         while self.size < size:
             position = self.size - start
@@ -214,37 +268,104 @@ class Segment:
                 data = self.file.pread(_CHUNK_BYTES, start)
             header = batches.read_header(data, position)
             self._require_fit(header, self.size, size)
+            if contiguous and header.base_offset != self.end_offset:
+                raise CorruptBatch(f"offset {header.base_offset} after {self.end_offset - 1}")
             if len(data) - position < header.size:
                 start, position = self.size, 0
                 data = self.file.pread(max(_CHUNK_BYTES, header.size), start)
             batches.verify(data, position, header)
-            self.add(header.last_offset, header.size, header.max_timestamp)
+            self.add(header, header.base_offset, header.leader_epoch)
             yield header
 
     def cut(self, size: int) -> None:
-        """Count anew the batches of a file that was cut to `size`. Raises: CorruptBatch."""
+        """Count the batches of a file that was cut to `size`. Raises: CorruptBatch."""
         self.take_whole(size)
         remove_index(self._disk, self.path)
         self._saved_size = -1
+
+    def _agrees(self, summary: Summary, size: int) -> bool:
+        """Whether checksums are those of this file, by its size and its last batch."""
+        if (summary.base_offset, summary.size) != (self.base_offset, size):
+            return False
+        try:
+            header = self.header_at(summary.last_position)
+        except CorruptBatch:
+            return False
+        ends = summary.last_position + header.size, header.last_offset + 1
+        return ends == (size, summary.end_offset) and header.crc == summary.last_crc
+
+    def _take_from_checksums(self, found: Checksums) -> None:
+        summary = found.summary
+        self.size, self.end_offset = summary.size, summary.end_offset
+        self._saved_size = summary.size
+        self._max_timestamp = summary.max_timestamp
+        self._last = summary.last_position, summary.last_crc
+        self._unverified = Unverified(found.blocks, summary.size)
+        self._blocks = None if self.sealed else found.blocks
+        self._index = None
+        if not self.sealed:
+            self._index = self._loaded_index()
+
+    def _took_tail(self, size: int) -> bool:
+        """Whether a segment without checksums could be taken by its indexes. Raises: OSError."""
+        tail = read_tail(self._disk, self.path, self.base_offset)
+        if tail is None or tail.position >= size:
+            return False
+        try:
+            self._take_from_tail(tail, size)
+        except CorruptBatch as damage:
+            log.warning("%s.index: does not agree with the log (%s); rebuilt", self.path, damage)
+            return False
+        self._blocks, self._index, self._saved_size = None, None, size
+        return True
 
     def _take_from_tail(self, tail: Tail, size: int) -> None:
         position, header = tail.position, self.header_at(tail.position)
         if header.last_offset != tail.offset:
             raise CorruptBatch(f"{header.last_offset} stands at {position}, not {tail.offset}")
-        index = None
-        if not self.sealed:
-            index = SegmentIndex.load(self._disk, self.path, self.base_offset, self.interval_bytes)
-            assert index is not None, "its tail was read"
         self.end_offset, highest = self.base_offset, tail.max_timestamp
         while position < size:
             header = self.header_at(position)
             self._require_fit(header, position, size)
-            if index is not None:
-                index.add(header.last_offset, position, header.size, header.max_timestamp)
             self.end_offset = header.last_offset + 1
             highest = max(highest, header.max_timestamp)
             position += header.size
-        self.size, self._max_timestamp, self._index = size, highest, index
+        self.size, self._max_timestamp = size, highest
+
+    def _loaded_index(self) -> SegmentIndex:
+        """The indexes from their files where these agree with the checksums, else rebuilt."""
+        found = checksums.load(self._disk, self.path)
+        fits = found is None or self._has_files_of(found.summary)
+        index = None
+        if fits and found is not None and not found.summary.index_size:
+            index = self._indexed()  # too short for an entry
+        elif fits:
+            index = SegmentIndex.load(self._disk, self.path, self.base_offset, self.interval_bytes)
+            if index is not None and not self.sealed:  # it goes on behind its last entry
+                for position, header in self.walk(index.last_position):
+                    index.add(header.last_offset, position, header.size, header.max_timestamp)
+        if index is not None and found is not None and found.summary.index_size:
+            index.max_timestamp = found.summary.max_timestamp
+            index.max_timestamp_offset = found.summary.max_timestamp_offset
+        if index is None:
+            if found is not None:
+                log.warning("%s.index: does not agree with its checksum; rebuilt", self.path)
+            index = self._indexed()
+            if len(index) and found is not None:
+                self._index, self._saved_size = index, -1
+                self.save_index(found.blocks)
+        return index
+
+    def _has_files_of(self, summary: Summary) -> bool:
+        wanted = (
+            (summary.index_size, summary.index_crc),
+            (summary.timeindex_size, summary.timeindex_crc),
+        )
+        paths = (self.path + suffix for suffix in INDEX_SUFFIXES)
+        return all(
+            checksums.file_checksum(self._disk, path) == one
+            for path, one in zip(paths, wanted, strict=False)
+        )
 
     def _indexed(self) -> SegmentIndex:
         """The indexes of what is known of the file."""

@@ -51,6 +51,13 @@ class SegmentList:
         self.active = segment
         self._use(sealed)
 
+    def base_after(self, until: int) -> int:
+        """The base offset of the first segment that `drop_oldest` keeps."""
+        for segment in self._segments:
+            if segment is self.active or segment.end_offset > until:
+                return segment.base_offset
+        raise AssertionError("the active segment is one of them")
+
     def drop_oldest(self, until: int) -> bool:
         """Drop the first segment if it is sealed and lies wholly below `until`."""
         oldest = self._segments[0]
@@ -121,8 +128,10 @@ class SegmentList:
 
 
 def try_to_save_index(segment: Segment) -> None:
-    """Write the indexes of a segment; without them, the next opening reads all of it."""
+    """Write the derived files of a segment; without them, the next opening reads all of it."""
     try:
         segment.save_index()
     except OSError as error:
-        log.warning("%s: its index was not written: %s", segment.path, error)
+        log.warning(
+            "%s.index: not written: %s; the next start reads the segment", segment.path, error
+        )

@@ -20,7 +20,7 @@ from headrace.log import snapshots, times
 from headrace.log.api import Disk, OffsetOutOfRange, SegmentInfo, Slice
 from headrace.log.opening import Opening
 from headrace.log.reading import Stops, bytes_from
-from headrace.log.recovery_point import RecoveryPoint
+from headrace.log.recovery_point import Claim, RecoveryPoint
 from headrace.log.segment import Segment, begun
 from headrace.log.segment_list import SegmentList, try_to_save_index
 from headrace.wire import batches
@@ -43,6 +43,7 @@ class SegmentedLog:
         segment_ms: so much later than the first of a segment a batch begins another (segment.ms).
         index_interval_bytes: log bytes for one index entry (index.interval.bytes).
         clean: the log was settled and closed, and nothing happened to it since.
+        end_offset: where the log ended then, if that is known.
         start_offset: what `keep_start` was told last.
         keep_start: keeps the start offset where it is inside a segment. Raises: OSError.
         dropped: is told the files of dropped segments, to remove them; else they go at once.
@@ -59,6 +60,7 @@ class SegmentedLog:
         segment_ms: int = SEGMENT_MS,
         index_interval_bytes: int = INDEX_INTERVAL_BYTES,
         clean: bool = False,
+        end_offset: int | None = None,
         start_offset: int = 0,
         keep_start: Callable[[int], None] | None = None,
         dropped: Callable[[Sequence[str]], None] | None = None,
@@ -79,14 +81,15 @@ class SegmentedLog:
             segment_ms=segment_ms,
             index_interval_bytes=index_interval_bytes,
         )
-        opened = Opening(disk, folder, index_interval_bytes).open(start_offset, clean=clean)
+        opening = Opening(disk, folder, index_interval_bytes, self._point)
+        opened = opening.open(start_offset, clean=clean, end_offset=end_offset)
         self.producers = opened.producers
         self._segments = SegmentList(disk, opened.segments, dropped)
         self._start = max(start_offset, self._segments.bases[0])
         active = self._segments.active
+        self._claimed_base = self._point.claim.base_offset
         self._settled_end = self.end_offset if opened.is_clean else -1
-        # What survived a killed process may be in memory only.
-        self._durable_end = self.end_offset if opened.is_clean else active.base_offset
+        self._durable_end = self.end_offset if opened.is_clean else self._claimed_end(active)
 
     def configure(self, *, segment_bytes: int, segment_ms: int, index_interval_bytes: int) -> None:
         """Change the settings from the next append on."""
@@ -146,11 +149,12 @@ class SegmentedLog:
             raise
         offset = first
         for header in headers:
-            following = offset + header.last_offset_delta + 1
-            segment.add(following - 1, header.size, header.max_timestamp)
+            segment.add(header, offset, LEADER_EPOCH)
             if header.producer_id >= 0:
                 self.producers.record(header, offset)
-            offset = following
+            offset += header.last_offset_delta + 1
+        if segment.base_offset != self._claimed_base:
+            self._claim_segment(segment)
         return first
 
     def roll(self) -> None:
@@ -186,7 +190,7 @@ class SegmentedLog:
                 self._fault = error
                 raise
             self._durable_end = end_offset
-            self._point.passed(active.base_offset, size, self._segment_bytes)
+            self._point.synced(active.base_offset, size, end_offset)
 
     def mend(self, *, keep: bool) -> None:
         """After a failed sync: bring the file to where everything in it is durable.
@@ -214,7 +218,6 @@ class SegmentedLog:
                 active.file.rewrite(position)
             else:
                 self._cut_at = position
-                self._point.forget()
                 active.file.truncate(position)
             active.file.sync()
 
@@ -228,7 +231,7 @@ class SegmentedLog:
                 active.cut(self._cut_at)
             except CorruptBatch as damage:
                 raise active.damaged(damage) from damage
-            opening = Opening(self._disk, self._folder, self._interval_bytes)
+            opening = Opening(self._disk, self._folder, self._interval_bytes, self._point)
             self.producers = opening.rebuilt(list(self._segments), self._durable_end)
         self._durable_end = self.end_offset
         self._cut_at = self._fault = None
@@ -297,6 +300,7 @@ class SegmentedLog:
         then is dropped.
         """
         count = 0
+        self._point.dropping(self._segments.base_after(until))
         try:
             while self._segments.drop_oldest(until):
                 count += 1
@@ -341,6 +345,9 @@ class SegmentedLog:
         active.save_index()
         # The one at which the active segment begins may be all that tells of dropped segments.
         self._save_snapshot(durable=not active.size)
+        if self.end_offset:
+            claim = self._first_base, active.base_offset, active.size, self.end_offset
+            self._point.settled(Claim(*claim))
         self._settled_end = self.end_offset
 
     def close(self) -> None:
@@ -360,6 +367,21 @@ class SegmentedLog:
 
     # ---- inside
 
+    @property
+    def _first_base(self) -> int:
+        return self._segments.bases[0]
+
+    def _claimed_end(self, active: Segment) -> int:
+        """The end of what is durable for sure: the rest may be in the system's memory only."""
+        claim = self._point.claim
+        known = claim.base_offset == active.base_offset and claim.end_offset >= 0
+        return claim.end_offset if known else active.base_offset
+
+    def _claim_segment(self, segment: Segment) -> None:
+        """Let the recovery point name a segment that got its first batch."""
+        self._point.began(self._first_base, segment.base_offset)
+        self._claimed_base = segment.base_offset
+
     def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:
         """The segment that batches go to; a further one when the active one is full."""
         active = self._segments.active
@@ -378,7 +400,9 @@ class SegmentedLog:
 
     def _refuse_after_fault(self) -> None:
         if self._fault is not None:
-            raise OSError(self._fault.errno, f"{self._folder}: a sync failed and is not mended yet")
+            raise OSError(
+                self._fault.errno, f"{self._folder}: a sync failed and is not repaired yet"
+            )
 
     def _require_whole(self) -> None:
         """Cut off what a failed write left, so that no good batch follows a half one."""
@@ -395,6 +419,9 @@ class SegmentedLog:
         self._prune_snapshots()
 
     def _prune_snapshots(self) -> None:
-        """Keep the snapshot of the end, and the one at which the active segment begins."""
-        kept = {self.end_offset, self._segments.active.base_offset}
+        """Keep the snapshots of the end and of the last two segments.
+
+        Where the one at which the active segment begins is damaged, the one before it serves.
+        """
+        kept = {self.end_offset, *self._segments.bases[-2:]}
         snapshots.prune(self._disk, self._folder, kept)

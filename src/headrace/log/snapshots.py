@@ -7,12 +7,15 @@ batch; here up to five stand, oldest first, of which Kafka's own reader takes th
 Source: ProducerSnapshot.json, ProducerStateManager.readSnapshot (4.3).
 """
 
+import logging
 import struct
 from collections.abc import Collection, Container, Iterable
 from typing import NamedTuple
 
 from headrace.log.api import Disk
 from headrace.wire.checksums import crc32c
+
+log = logging.getLogger("headrace.log")
 
 SUFFIX = ".snapshot"
 _VERSION = 1
@@ -70,9 +73,11 @@ def newest(disk: Disk, folder: str, candidates: Iterable[int]) -> tuple[int, lis
     Raises: OSError.
     """
     for offset in sorted(candidates, reverse=True):
-        entries = decoded(disk.read(path_of(folder, offset)))
+        path = path_of(folder, offset)
+        entries = decoded(disk.read(path))
         if entries is not None:
             return offset, entries
+        log.warning("%s: does not verify; rebuilt from the log", path)
     return 0, []
 
 
