@@ -393,7 +393,7 @@ def test_a_checkpoint_is_written_as_kafka_writes_it(caplog: pytest.LogCaptureFix
         disk.write("cleaner-offset-checkpoint", damaged)
         caplog.clear()
         assert read_checkpoint(disk) == {}
-        assert "cleaner-offset-checkpoint is damaged and ignored" in caplog.text
+        assert "cleaner-offset-checkpoint: " in caplog.text
 
 
 def test_sizes_are_for_people() -> None:

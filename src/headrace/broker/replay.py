@@ -5,9 +5,10 @@ from typing import Any, TypeVar
 
 from headrace.core.machine import Journal, Machine, applier, placer
 from headrace.core.types import elapsed_ms
-from headrace.log.api import Clock, JournalLog
+from headrace.log.api import REMEDY, Clock, JournalLog
 from headrace.wire import batches
-from headrace.wire.primitives import Buffer, Malformed
+from headrace.wire.batches import CorruptBatch
+from headrace.wire.primitives import Buffer, Malformed, NewerVersionError
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +19,10 @@ EventT = TypeVar("EventT")
 
 
 class JournalDamaged(Exception):
-    """A journal holds a record that this version cannot replay; starting would lose state."""
+    """A journal holds a record that this version cannot replay; starting would lose state.
+
+    The message is one line: the journal, the offset, the problem, the remedy.
+    """
 
 
 def replay(
@@ -30,12 +34,14 @@ def replay(
 ) -> None:
     """Apply all that the journal tells to a machine and a codec that are empty.
 
-    Raises: JournalDamaged for a record that is not known; OSError.
+    Raises: JournalDamaged for a record that is not known or a batch that is damaged; OSError.
     """
     offset, started = journal.start_offset, clock.mono()
     told, replayed = started, 0
     while offset < journal.end_offset:
         piece = journal.read(offset, _READ_BYTES)
+        if not piece.headers:
+            raise JournalDamaged(f"{name}: no record at offset {offset}; {REMEDY}")
         replayed += _apply(piece.data, machine, codec, name)
         offset = piece.headers[-1].last_offset + 1
         if elapsed_ms(told, clock.mono()) >= _PROGRESS_MS:
@@ -49,11 +55,21 @@ def replay(
 def _apply(data: Buffer, machine: Machine[Any, EventT], codec: Journal[EventT], name: str) -> int:
     """Apply what record batches stand for; returns the number of their records."""
     count, apply, placed, events = 0, applier(machine), placer(codec), codec.events
-    for offset, key, value in batches.entries(data):
-        try:
+    offset = -1
+    try:
+        for offset, key, value in batches.entries(data):
             apply(events(key, value))
-        except Malformed as error:
-            raise JournalDamaged(f"{name}: record {offset} cannot be replayed: {error}") from error
-        placed(offset, key, value)
-        count += 1
+            placed(offset, key, value)
+            count += 1
+    except NewerVersionError as error:
+        raise JournalDamaged(
+            f"{name}: the record at offset {offset} was written by a newer Headrace: {error}; "
+            "upgrade Headrace to open this data folder"
+        ) from error
+    except CorruptBatch as error:
+        raise JournalDamaged(f"{name}: damage behind offset {offset}: {error}; {REMEDY}") from error
+    except Malformed as error:
+        raise JournalDamaged(
+            f"{name}: the record at offset {offset} cannot be replayed: {error}; {REMEDY}"
+        ) from error
     return count

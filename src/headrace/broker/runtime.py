@@ -8,6 +8,7 @@ it, and the callers are told so. That is tried again, with pauses, for as long a
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from headrace.broker.background import in_background
 from headrace.broker.listeners import Listeners
-from headrace.broker.replay import replay
+from headrace.broker.replay import JournalDamaged, replay
 from headrace.broker.tuning import collector_paused
 from headrace.core.errors import Refused
 from headrace.core.machine import Entry, Journal, Machine, applier, placer
@@ -316,6 +317,10 @@ class ShardRuntime(Generic[CommandT, EventT]):
             self.load()
         except OSError as error:
             self._fault = error
+            self._fail()
+            return False
+        except JournalDamaged as error:  # what was written is damaged now: it needs an operator
+            self._fault = OSError(errno.EIO, str(error))
             self._fail()
             return False
         self._fault = None

@@ -32,6 +32,7 @@ from headrace.log.manifest import CATALOGUE, require_journal
 from headrace.log.metadata_records import MetadataRecords
 
 _PRODUCER_IDS_PER_BLOCK = 1000
+_PRODUCER_IDS_LOST_MAX = 1_000_000
 # A checkpoint is due when the journal has so many records beside those that still say something.
 _DEAD_RECORDS_MIN = 1000
 _OPEN_AGAIN_SECONDS = 1.0
@@ -73,6 +74,7 @@ class Topics:
             fsync=config.durability == "fsync",
         )
         self._producer_ids = iter(range(0))
+        self._first_producer_id = 0
         self.on_deleted: list[Callable[[Topic, str], None]] = []
         self.on_grown: list[Callable[[Topic, int], Awaitable[None]]] = []
         self._changes: set[asyncio.Task[Any]] = set()
@@ -207,11 +209,34 @@ class Topics:
             self.partitions.configure(topic, self.catalog)
 
     async def next_producer_id(self) -> int:
-        """A producer id that was never given out, also not before a restart."""
+        """A producer id that was never given out, also not before a restart or a power cut.
+
+        The catalogue is synced before an id of a further block is used, whatever is configured.
+        """
         while (producer_id := next(self._producer_ids, None)) is None:
-            block = await self._catalog.ask(AllocateProducerIds(_PRODUCER_IDS_PER_BLOCK))
-            self._producer_ids = iter(block)
+            skipped = max(self._first_producer_id - self.catalog.next_producer_id, 0)
+            block = await self._catalog.ask(AllocateProducerIds(skipped + _PRODUCER_IDS_PER_BLOCK))
+            try:
+                await self._keep_listed()
+            except OSError as error:
+                raise StorageFault(f"{self._catalog.name}: {error}") from error
+            self._producer_ids = iter(block[skipped:])
         return producer_id
+
+    def _find_first_producer_id(self) -> int:
+        """The first id that may be given out after a start.
+
+        After a stop that was not in order the catalogue may have lost a block that a release before
+        this one did not sync: a block is skipped, and all ids in the logs. An id far beyond what
+        can have been lost was chosen by a client, and counts for nothing.
+        """
+        following = self.catalog.next_producer_id
+        if self.partitions.was_stopped_in_order or not self._journal.end_offset:
+            return following
+        limit = following + _PRODUCER_IDS_LOST_MAX
+        highest = (one.log.producers.highest_id for one in self.partitions if one.is_open)
+        seen = [one + 1 for one in highest if one < limit]
+        return max(following + _PRODUCER_IDS_PER_BLOCK, *seen, 0)
 
     async def _keep_listed(self) -> None:
         """Sync the catalogue, and list its journal among what must exist.
@@ -282,6 +307,7 @@ class Topics:
             self._journal.sync()
             self.partitions.manifest.add_journal(CATALOGUE)
         self.partitions.manifest.upgraded()
+        self._first_producer_id = self._find_first_producer_id()
 
     def start(self) -> None:
         """Begin to keep time, on the running event loop."""

@@ -1,5 +1,6 @@
 """What the floors above need of a log, a disk and a clock."""
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -197,6 +198,14 @@ class NewerFormatError(CorruptFileError):
             f"format version {version} was written by a newer Headrace",
             remedy="upgrade Headrace to open this data folder",
         )
+
+
+class DamagedBlockError(OSError):
+    """Batches that another process wrote are damaged; found when they are first read."""
+
+    def __init__(self, damage: CorruptFileError) -> None:
+        super().__init__(errno.EIO, str(damage))
+        self.damage = damage
 
 
 REMEDY = "run `headrace check`, then `headrace repair` or restore a backup"

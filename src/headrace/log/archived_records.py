@@ -11,7 +11,7 @@ from headrace.core.archived import ArchivedRun, PageForgotten, PageListed
 from headrace.core.machine import Entry
 from headrace.core.share_words import ShareKey
 from headrace.core.types import MemberId, Span, WallMs
-from headrace.wire.primitives import Malformed, Reader, Writer
+from headrace.wire.primitives import Malformed, NewerVersionError, Reader, Writer
 
 ARCHIVED = 20907
 _VALUE_VERSION = 0
@@ -69,7 +69,7 @@ def restored(source: Reader, value: bytes | None) -> PageListed | PageForgotten:
     body = Reader(value)
     version = body.int16()
     if version != _VALUE_VERSION:
-        raise Malformed(f"version {version} of a list of archived records is from the future")
+        raise NewerVersionError(f"version {version} of archived records is from the future")
     upcoming, dropped = body.int64(), body.int64()
     texts = body.compact_array(Reader.compact_string)
 

@@ -36,7 +36,7 @@ from headrace.core.group_events import Event
 from headrace.core.group_words import TIME_UNKNOWN, Candidate
 from headrace.core.machine import Entry
 from headrace.core.types import MemberId, TopicPartition, WallMs, by_topic
-from headrace.wire.primitives import Malformed, Reader, Writer
+from headrace.wire.primitives import Malformed, NewerVersionError, Reader, Writer
 
 GROUP_EPOCH, TOPICS, MEMBER, TARGET_EPOCH, TARGET, HOLDING = 3, 4, 5, 6, 7, 8
 REGEX = 16
@@ -109,7 +109,7 @@ def events(kind: int, key: Reader, value: Bytes) -> list[ConsumerEvent]:
     source = Reader(value)
     version = source.int16()
     if version != _VERSION:
-        raise Malformed(f"version {version} of record type {kind} is from the future")
+        raise NewerVersionError(f"version {version} of record type {kind} is from the future")
     event = _stored(kind, group, other, source)
     if source.remaining:
         raise Malformed(f"{source.remaining} bytes more than the record has fields")
@@ -264,7 +264,7 @@ def _read_holding(source: Reader) -> Holding:
     epoch, previous_epoch = source.int32(), source.int32()
     state = source.int8()
     if state not in {one.value for one in Progress}:
-        raise Malformed(f"a member in state {state}, which is from the future")
+        raise NewerVersionError(f"a member in state {state}, which is from the future")
     assigned, revoking = _read_partitions(source), _read_partitions(source)
     source.tags()
     told = {one: at for one, at in (assigned | revoking).items() if at is not None}

@@ -31,7 +31,7 @@ from headrace.core.machine import Entry
 from headrace.core.types import MemberId, WallMs
 from headrace.log import consumer_group_records
 from headrace.log.consumer_group_records import BEGAN
-from headrace.wire.primitives import Malformed, Reader, Writer, uuid_of
+from headrace.wire.primitives import Malformed, NewerVersionError, Reader, Writer, uuid_of
 
 LEGACY_OFFSET, OFFSET, GROUP = 0, 1, 2
 CAUSE_HEADER, BY_HEADER = "headrace.cause", "headrace.by"
@@ -102,7 +102,7 @@ class GroupJournal:
             return [_stored(group, value)]
         if kind in consumer_group_records.KINDS:
             return list(consumer_group_records.events(kind, source, value))
-        raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
+        raise NewerVersionError(f"record type {kind} is from the future; a newer Headrace wrote it")
 
 
 @lru_cache(maxsize=_CACHED)
@@ -284,7 +284,7 @@ def _member(source: Reader, version: int, protocol: str | None) -> Member:
 def _version(source: Reader, what: str) -> int:
     version = source.int16()
     if not 0 <= version <= _NEWEST:
-        raise Malformed(f"version {version} of {what} is from the future")
+        raise NewerVersionError(f"version {version} of {what} is from the future")
     return version
 
 

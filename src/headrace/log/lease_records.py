@@ -21,7 +21,7 @@ from headrace.core.leases import (
 from headrace.core.machine import Entry
 from headrace.core.share_words import ShareKey, Verdict
 from headrace.core.types import Span
-from headrace.wire.primitives import Malformed, Reader, Writer
+from headrace.wire.primitives import Malformed, NewerVersionError, Reader, Writer
 
 LEASE = 20900
 PART = 20909
@@ -95,7 +95,7 @@ def part_restored(source: Reader, value: bytes | None) -> LeaseStaged:
     source = Reader(value)
     version = source.int16()
     if version != _PART_VERSION:
-        raise Malformed(f"version {version} of a part of a lease is from the future")
+        raise NewerVersionError(f"version {version} of a part of a lease is from the future")
     epoch = source.int32()
     found = LeaseStaged((group, session), seq, part, epoch, _Places(group).staged(source))
     source.tags()
@@ -107,7 +107,7 @@ def restored(lease: LeaseKey, value: bytes) -> LeaseRestored:
     source = Reader(value)
     version = source.int16()
     if version not in (_WITHOUT_PARTS, _VALUE_VERSION):
-        raise Malformed(f"version {version} of a lease is from the future")
+        raise NewerVersionError(f"version {version} of a lease is from the future")
     places = _Places(lease[0])
     epoch = source.int32()
 

@@ -23,7 +23,7 @@ from headrace.core.catalog import (
 )
 from headrace.core.machine import Entry
 from headrace.core.types import WallMs
-from headrace.wire.primitives import Malformed, Reader, Writer
+from headrace.wire.primitives import Malformed, NewerVersionError, Reader, Writer
 
 _FRAME_VERSION = 1
 _PARTITION_AT = 3  # after the frame version, the type and its version
@@ -65,7 +65,9 @@ class MetadataRecords:
         source = Reader(value)
         frame, kind, version = source.uvarint(), source.uvarint(), source.uvarint()
         if frame != _FRAME_VERSION or version != 0:
-            raise Malformed(f"metadata record type {kind} version {version} (frame {frame})")
+            raise NewerVersionError(
+                f"metadata record type {kind} version {version} (frame {frame}) is from the future"
+            )
         event = _read(kind, source)
         source.tags()
         return [event]
@@ -152,4 +154,4 @@ def _read(kind: int, source: Reader) -> Event:
             source.int64()
             return ProducerIdsAllocated(source.int64())
         case _:
-            raise Malformed(f"metadata record type {kind} is not known")
+            raise NewerVersionError(f"metadata record type {kind} is from the future")

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.log import damage, snapshots
-from headrace.log.api import CorruptFileError, Disk
+from headrace.log.api import CorruptFileError, DamagedBlockError, Disk
 from headrace.log.index import remove_index
 from headrace.log.producers import Producers
 from headrace.log.recovery_point import Claim, RecoveryPoint
@@ -55,6 +55,12 @@ class Opening:
 
         Raises: CorruptFileError.
         """
+        try:
+            return self._open(start_offset, clean, end_offset)
+        except DamagedBlockError as error:
+            raise error.damage from error
+
+    def _open(self, start_offset: int, clean: bool, end_offset: int | None) -> Opened:
         self._finish_replacements()
         names = self._remove_leftovers()
         bases = _bases(names)

@@ -65,6 +65,11 @@ class Producers:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    @property
+    def highest_id(self) -> int:
+        """The highest producer id that is remembered, -1 without any."""
+        return max(self._by_id, default=-1)
+
     def check(self, header: BatchHeader) -> Duplicate | OutOfOrder | Fenced | None:
         """Whether a batch may be appended; None when it may."""
         known = self._by_id.get(header.producer_id)

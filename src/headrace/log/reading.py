@@ -39,7 +39,7 @@ class Source(Protocol):
         """A position, at most `position`, at which a batch begins; not far below."""
 
     def require_intact(self, start: int, end: int) -> None:
-        """Verify what another process wrote, where that was not done yet. Raises: CorruptBatch."""
+        """Verify what another process wrote, where that was not done yet. Raises: OSError."""
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The batch that holds or follows `offset`, with its position."""

@@ -67,7 +67,7 @@ from headrace.log.lease_records import (
     restored,
 )
 from headrace.log.share_batches import portions, read
-from headrace.wire.primitives import Malformed, Reader, Writer
+from headrace.wire.primitives import Malformed, NewerVersionError, Reader, Writer
 
 SNAPSHOT, UPDATE = 0, 1
 _VALUE_VERSION = 0
@@ -224,7 +224,9 @@ class ShareJournal:
         if kind == ARCHIVED:
             return [archived_records.restored(source, value)]
         if kind not in (SNAPSHOT, UPDATE):
-            raise Malformed(f"record type {kind} is from the future; a newer Headrace wrote it")
+            raise NewerVersionError(
+                f"record type {kind} is from the future; a newer Headrace wrote it"
+            )
         share_key = _named(source)
         if value is None:
             self.unfounded.discard(share_key)
@@ -385,7 +387,7 @@ def _decoded(key: ShareKey, kind: int, value: bytes, *, all_holds: bool) -> _Dec
     source = Reader(value)
     version = source.int16()
     if version != _VALUE_VERSION:
-        raise Malformed(f"version {version} of record type {kind} is from the future")
+        raise NewerVersionError(f"version {version} of record type {kind} is from the future")
     snapshot_epoch = source.int32()
     state_epoch = source.int32() if kind == SNAPSHOT else None
     source.int32()

@@ -7,7 +7,15 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from headrace.log import checksums
-from headrace.log.api import REMEDY, Disk, File, SegmentInfo, Slice
+from headrace.log.api import (
+    REMEDY,
+    CorruptFileError,
+    DamagedBlockError,
+    Disk,
+    File,
+    SegmentInfo,
+    Slice,
+)
 from headrace.log.checksums import BlockDigests, Checksums, Summary, Unverified
 from headrace.log.index import INDEX_SUFFIXES, SegmentIndex, Tail, read_tail, remove_index
 from headrace.wire import batches
@@ -127,15 +135,19 @@ class Segment:
     def require_intact(self, start: int, end: int) -> None:
         """Verify the blocks that hold bytes of [start, end), if that was not done before.
 
-        Only what another process wrote is verified. Raises: CorruptBatch.
+        Only what another process wrote is verified. Raises: OSError, which names the damage.
         """
         if self._unverified is None:
             return
         for begin, stop, digest in self._unverified.of(start, end):
             data = self.file.pread(stop - begin, begin)
-            if len(data) < stop - begin:
-                raise CorruptBatch(f"the file ends at byte {begin + len(data)} of {self.size}")
-            checksums.verify_block(data, digest)
+            try:
+                if len(data) < stop - begin:
+                    raise CorruptBatch(f"the file ends at byte {begin + len(data)} of {self.size}")
+                checksums.verify_block(data, digest)
+            except CorruptBatch as error:
+                damage = CorruptFileError(self.file_path, str(error), position=begin)
+                raise DamagedBlockError(damage) from error
             self._unverified.verified(begin)
         if not self._unverified.left:
             self._unverified = None

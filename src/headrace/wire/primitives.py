@@ -26,6 +26,10 @@ class Malformed(Exception):
     """Bytes that are not what their schema says."""
 
 
+class NewerVersionError(Malformed):
+    """A stored record has a type or version that only a newer release knows."""
+
+
 @lru_cache(maxsize=4096)
 def uuid_of(raw: bytes) -> UUID:
     """An id from its bytes; making one takes longer than all else about a small request."""
