@@ -65,6 +65,7 @@ class Options:
     misuses: bool
     cleans: bool
     partial_frames: bool
+    damages: bool
 
     @classmethod
     def drawn(cls, rng: Random) -> "Options":
@@ -118,6 +119,7 @@ class Options:
             misuses=maybe(),
             cleans=rng.random() < 0.7,
             partial_frames=maybe(),
+            damages=rng.random() < 0.4,
         )
 
     def config(self) -> Config:

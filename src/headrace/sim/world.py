@@ -46,6 +46,9 @@ _DOWN_US_MAX = 800_000
 _CALM_US = 10_000_000  # longer than anything that is under way in the disk, or waits to be mended
 _SET_UP_SECONDS_MAX = 60
 _STARTING_SECONDS_MAX = 60
+_OPERATOR_SECONDS = 1.0
+_DAMAGE = 0.6  # of the times at which no broker runs
+CLEAN_MARK = ".kafka_cleanshutdown"
 _DEAD_LETTERS = "dead-letters"
 LEDGER, TABLE = "ledger", "table"
 _LEDGER_PARTITIONS = 2
@@ -121,6 +124,7 @@ class World:
         self._lives = itertools.count(OUTSIDE + 1)
         self._ids = itertools.count(1)
         self._power_cut = False
+        self._power_was_cut = False
         self._machines: list[object] = []
         self._errors_before = 0
         self.resets = Resets(self, "resets")
@@ -263,6 +267,9 @@ class World:
         self.history.fault(f"{kind}, at operation {self.disk.operations} of the disk")
         self._end_life()
         self.disk.revive(power_cut=self._power_cut)
+        self._power_was_cut |= self._power_cut
+        if not self._power_cut:
+            self._damage(in_order=False)
         if self._power_cut and not self.options.fsync:
             self.losses += 1
             self.records.power_was_cut()
@@ -292,6 +299,7 @@ class World:
             self.bug(f"the broker failed to stop: {error!r}")
         self._end_life()
         self.disk.revive(power_cut=False)
+        self._damage(in_order=self.disk.exists(CLEAN_MARK))
         self.loop.as_life(OUTSIDE, self._start_later)
 
     def _end_life(self) -> None:
@@ -319,6 +327,9 @@ class World:
         except OSError as error:
             self._start_failed(None, error)
             return
+        except CorruptLog as error:
+            self._repair(None, [error])
+            return
         self.loop.spawn(life, self._up(self.process))
 
     async def _up(self, process: Process) -> None:
@@ -327,7 +338,10 @@ class World:
         except OSError as error:
             self.loop.as_life(OUTSIDE, partial(self._fail_soon, process, error))
             return
-        except (CorruptLog, JournalDamaged, AssertionError) as error:
+        except (CorruptLog, JournalDamaged) as error:
+            self.loop.as_life(OUTSIDE, partial(self._repair_soon, process, error))
+            return
+        except AssertionError as error:
             self.bug(f"the broker does not start: {error!r}")
             return
         if self.options.retention:
@@ -339,6 +353,50 @@ class World:
 
     def _fail_soon(self, process: Process, error: OSError) -> None:
         self.loop.call_soon(self._start_failed, process, error)  # from outside its own task
+
+    # ---- the operator
+
+    def _repair_soon(self, process: Process, error: Exception) -> None:
+        self.loop.call_soon(self._repair, process, [error])  # from outside its own task
+
+    def _look_for_refusals(self) -> None:
+        """Repair what the broker refuses to serve; called again and again."""
+        if self.process is not None and self.process.is_up and self.process.refusals:
+            self._repair(self.process, list(self.process.refusals))
+        self.loop.call_later(_OPERATOR_SECONDS, self._look_for_refusals)
+
+    def _repair(self, process: Process | None, errors: Sequence[Exception]) -> None:
+        """Do what the refusals of a broker advise, and start it again."""
+        if self.disk.dead or self.process is not process:
+            return
+        for error in errors:
+            self.history.step("operator", f"reads: {error}")
+            if "\n" in str(error) or ": " not in str(error):
+                self.bug(f"a refusal is not one line with a file: {error!r}")
+        self._end_life()
+        self.disk.revive(power_cut=False)
+        if self.disk.is_damaged:
+            self.history.step("operator", f"restores {self.disk.undo_damage()}")
+        elif not all(map(self._repair_torn, errors)):
+            self.bug(f"the broker refuses what no fault damaged: {errors[0]!r}")
+        self._start_later()
+
+    def _repair_torn(self, error: Exception) -> bool:
+        """Cut a log that a power cut left with holes, as `headrace repair` does; whether it is one."""
+        path, position = getattr(error, "path", ""), getattr(error, "position", None)
+        if position is None or not path.endswith(".log") or not self._power_was_cut:
+            return False
+        self.disk.cut(path, position)
+        self.history.step("operator", f"cuts {path} at {position}")
+        return True
+
+    def _damage(self, *, in_order: bool) -> None:
+        """Let the disk rot while no broker runs."""
+        self.disk.forget_damage()
+        if self.options.damages and not self.is_quiet and self._rng.random() < _DAMAGE:
+            done = self.disk.damage(in_order=in_order)
+            if done is not None:
+                self.history.fault(f"the disk is damaged: {done}")
 
     def _start_failed(self, process: Process | None, error: OSError) -> None:
         if self.disk.dead or self.process is not process:
@@ -367,6 +425,7 @@ class World:
         if not self.options.fsync:
             self.disk.write_back()  # by then the system has, and a power cut takes no topic
         self.is_quiet = False
+        self.loop.as_life(OUTSIDE, self._look_for_refusals)
         actors = self._actors()
         tasks = [self.loop.spawn(OUTSIDE, actor.run()) for actor in actors]
         drivers = [actor for actor in actors if isinstance(actor, LeaseDriver)]
