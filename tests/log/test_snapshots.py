@@ -12,19 +12,21 @@ from headrace.wire import batches
 from headrace.wire.batches import Record
 
 HEADER = batches.read_header(batches.build([Record(0, 0, None, None)]))
+PATH = "orders-0/00000000000000000005.snapshot"
 ENTRY = Entry(7, 3, 13, 111, 1, 1_700_000_000_000)
 
 
 def test_the_bytes_are_those_of_producer_snapshot_json() -> None:
-    data = encoded([ENTRY])
+    data = encoded([ENTRY], PATH)
     row = struct.pack(">qhiqiqiq", 7, 3, 13, 111, 1, 1_700_000_000_000, -1, -1)
-    assert data[:2] + data[6:] == struct.pack(">hi", 1, 1) + row
-    assert decoded(data) == [ENTRY]
+    assert data[:2] + data[6:-4] == struct.pack(">hi", 1, 1) + row
+    assert decoded(data) == decoded(data, PATH) == [ENTRY]
+    assert decoded(data, PATH.replace("5.", "6.")) is None, "the snapshot of another offset"
 
 
 @given(st.integers(0, 60), st.integers(1, 255))
 def test_no_damaged_byte_goes_unseen(position: int, flip: int) -> None:
-    data = bytearray(encoded([ENTRY]))
+    data = bytearray(encoded([ENTRY], PATH))
     position %= len(data)
     data[position] ^= flip
     assert decoded(bytes(data)) is None
@@ -34,7 +36,7 @@ def test_no_damaged_byte_goes_unseen(position: int, flip: int) -> None:
 def test_the_latest_intact_one_is_taken() -> None:
     disk = MemoryDisk()
     for n in (5, 20, 30):
-        disk.write(path_of("a", n), encoded([ENTRY._replace(last_offset=n)]))
+        disk.write(path_of("a", n), encoded([ENTRY._replace(last_offset=n)], path_of("a", n)))
     disk.write(f"a/{30:020d}.snapshot", b"torn")
     found = offsets(disk.list("a"))
     assert found == [5, 20, 30]

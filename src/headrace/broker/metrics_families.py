@@ -167,6 +167,12 @@ def _topics(services: Services) -> Families:
         Family("kafka_topic_partitions", "gauge", "Partitions of a topic.", _TOPIC),
         [Sample((topic.name,), topic.partitions) for topic in services.catalog.topics.values()],
     )
+    refused = sum(one.refused is not None for one in services.partitions)
+    yield (
+        Family("headrace_partitions_refused", "gauge",
+               "Partitions that are not served because files of them are damaged or missing."),
+        [Sample((), refused)],
+    )  # fmt: skip
 
 
 def _partitions(services: Services) -> Families:

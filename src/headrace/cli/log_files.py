@@ -20,6 +20,7 @@ _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+_SNAPSHOT_SEAL_BYTES = 4  # of Headrace, behind what Kafka reads
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_CRC_FROM = 6
 _ENTRIES_AT_ONCE = 4096
@@ -207,10 +208,11 @@ def producer_snapshot(path: Path) -> Iterator[ProducerEntry | Damage]:
     if crc32c(data[_SNAPSHOT_CRC_FROM:]) != crc:
         yield Damage("its checksum is wrong")
         return
-    if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+    end = _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size
+    if len(data) not in {end, end + _SNAPSHOT_SEAL_BYTES}:
         yield Damage(f"{len(data)} bytes do not hold {count} producers")
         return
-    for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]):
+    for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size : end]):
         yield ProducerEntry(*fields)
 
 

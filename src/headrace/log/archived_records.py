@@ -69,7 +69,9 @@ def restored(source: Reader, value: bytes | None) -> PageListed | PageForgotten:
     body = Reader(value)
     version = body.int16()
     if version != _VALUE_VERSION:
-        raise NewerVersionError(f"version {version} of archived records is from the future")
+        raise NewerVersionError(
+            f"version {version} of a list of archived records is from the future"
+        )
     upcoming, dropped = body.int64(), body.int64()
     texts = body.compact_array(Reader.compact_string)
 

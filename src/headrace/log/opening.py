@@ -157,8 +157,8 @@ class Opening:
         """The last segment as it was closed."""
         segment = self._trusted(base, sealed=False)
         claim = self._point.claim
-        if claim.base_offset == base and claim.size != segment.size:
-            problem = f"the file has {segment.size} bytes; it had {claim.size} when it was closed"
+        if claim.base_offset == base and segment.size < claim.size:
+            problem = f"the file has {segment.size} bytes, {claim.size} were synced"
             raise CorruptFileError(f"{segment.path}.log", problem)
         return segment
 
@@ -217,7 +217,7 @@ class Opening:
         claim = self._point.claim
         if claim.base_offset < 0:
             return
-        is_emptied = not claim.size and start_offset == claim.base_offset
+        is_emptied = not claim.size and start_offset == claim.base_offset > 0
         if claim.base_offset > max(bases, default=-1) and not is_emptied:
             path = f"{self._folder}/{claim.base_offset:020d}.log"
             raise CorruptFileError(path, "the last segment of the log is missing")

@@ -2,8 +2,9 @@
 
 `<folder>/recovery-point` has two slots, written in turn and in place, each with a checksum over its
 bytes and the path of the file. The layout is in docs/data-folder.md. A slot is written after a
-sync and is not synced itself: a power cut may lose or tear the newer slot, never both, and the
-older slot claims less. A claim is therefore always true:
+sync and is not synced itself: a power cut may lose it, and the older slot claims less. Disks write
+the sector of a slot whole; where one does not, both slots can be lost, and nothing is claimed. A
+claim is therefore always true:
 
 - there are segments for every offset from `first_base` on,
 - the segment `base_offset` exists, and its first `size` bytes, which end before `end_offset`, are
@@ -88,11 +89,21 @@ class RecoveryPoint:
         """Allow the segments below `first_base` to go, durably. Raises: OSError."""
         with self._lock:
             if first_base > self.claim.first_base >= 0:
-                self._write(self.claim._replace(first_base=first_base), durable=True)
+                self._write_both(self.claim._replace(first_base=first_base))
+
+    def replace(self, claim: Claim) -> None:
+        """Give up the claim before, durably. Raises: OSError."""
+        with self._lock:
+            self._write_both(claim)
 
     def _try_to_write(self, claim: Claim) -> None:
         with contextlib.suppress(OSError):  # the claim before is true, too
             self._write(claim, durable=False)
+
+    def _write_both(self, claim: Claim) -> None:
+        """Leave no slot that claims more than `claim`."""
+        self._write(claim, durable=False)
+        self._write(claim, durable=True)
 
     def _write(self, claim: Claim, *, durable: bool) -> None:
         sequence = self._sequence + 1

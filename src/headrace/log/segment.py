@@ -24,6 +24,7 @@ from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
 log = logging.getLogger("headrace.log")
 
 _CHUNK_BYTES = 1 << 20
+_OFFSETS_MAX = (1 << 31) - 1  # above the first, in an index
 
 
 class Segment:
@@ -392,6 +393,8 @@ class Segment:
             raise CorruptBatch(f"a batch of {header.size} bytes, {size - position} are there")
         if header.base_offset < self.end_offset or header.last_offset_delta < 0:
             raise CorruptBatch(f"offset {header.base_offset} after {self.end_offset - 1}")
+        if header.last_offset - self.base_offset > _OFFSETS_MAX:
+            raise CorruptBatch(f"offset {header.last_offset} is beyond what a segment can hold")
 
 
 def begun(disk: Disk, folder: str, base_offset: int, interval_bytes: int) -> Segment:

@@ -3,7 +3,10 @@
 `<offset>.snapshot` holds the state before the batch at that offset, so that opening a log need not
 walk what came before. The format is Kafka's, version 1 (`kafka-dump-log` reads it): a checksum of
 what follows it, and an entry for a batch of a producer. Kafka keeps one entry a producer, its last
-batch; here up to five stand, oldest first, of which Kafka's own reader takes the last.
+batch; here up to five stand, oldest first, of which Kafka's own reader takes the last. Behind the
+entries, where Kafka's reader stops, are four bytes: the CRC-32C of the path of the file, a newline
+and the entries, so that the snapshot of another partition or offset does not verify. Those of a
+format 0 folder lack them.
 Source: ProducerSnapshot.json, ProducerStateManager.readSnapshot (4.3).
 """
 
@@ -22,6 +25,7 @@ _VERSION = 1
 _HEAD = struct.Struct(">hIi")
 _CRC_FROM = 6
 _ENTRY = struct.Struct(">qhiqiqiq")
+_SEAL = struct.Struct(">I")
 _NO_COORDINATOR = -1
 _NO_TRANSACTION = -1
 
@@ -37,24 +41,37 @@ class Entry(NamedTuple):
     timestamp: int
 
 
-def encoded(entries: Iterable[Entry]) -> bytes:
-    """The bytes of a snapshot."""
+def encoded(entries: Iterable[Entry], path: str) -> bytes:
+    """Return the bytes of a snapshot."""
     rows = [_ENTRY.pack(*one, _NO_COORDINATOR, _NO_TRANSACTION) for one in entries]
-    data = bytearray(_HEAD.pack(_VERSION, 0, len(rows)) + b"".join(rows))
+    body = b"".join(rows)
+    data = bytearray(_HEAD.pack(_VERSION, 0, len(rows)) + body + _seal(path, body))
     struct.pack_into(">I", data, 2, crc32c(memoryview(data)[_CRC_FROM:]))
     return bytes(data)
 
 
-def decoded(data: bytes) -> list[Entry] | None:
-    """The entries of a snapshot; None when the bytes are no intact one."""
+def decoded(data: bytes, path: str | None = None) -> list[Entry] | None:
+    """Return the entries of a snapshot; None when the bytes are no intact one.
+
+    Args:
+        path: the path of the file, to verify that it is the snapshot of this partition and offset.
+    """
     if len(data) < _HEAD.size:
         return None
     version, crc, count = _HEAD.unpack_from(data)
     if version != _VERSION or crc != crc32c(memoryview(data)[_CRC_FROM:]):
         return None
-    if count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
+    end = _HEAD.size + count * _ENTRY.size
+    body, seal = data[_HEAD.size : end], data[end:]
+    if count < 0 or len(data) < end or len(seal) not in {0, _SEAL.size}:
         return None
-    return [Entry(*row[:6]) for row in _ENTRY.iter_unpack(data[_HEAD.size :])]
+    if path is not None and seal and seal != _seal(path, body):
+        return None
+    return [Entry(*row[:6]) for row in _ENTRY.iter_unpack(body)]
+
+
+def _seal(path: str, body: bytes) -> bytes:
+    return _SEAL.pack(crc32c(body, crc32c(path.encode() + b"\n")))
 
 
 def path_of(folder: str, offset: int) -> str:
@@ -74,7 +91,7 @@ def newest(disk: Disk, folder: str, candidates: Iterable[int]) -> tuple[int, lis
     """
     for offset in sorted(candidates, reverse=True):
         path = path_of(folder, offset)
-        entries = decoded(disk.read(path))
+        entries = decoded(disk.read(path), path)
         if entries is not None:
             return offset, entries
         log.warning("%s: does not verify; rebuilt from the log", path)
@@ -87,7 +104,8 @@ def save(
     """Write the snapshot of an offset. Raises: OSError."""
     # Without producers nothing is lost with it; appends would wait for the disk in vain.
     is_needed = durable and bool(entries)
-    disk.write(path_of(folder, offset), encoded(entries), durable=is_needed)
+    path = path_of(folder, offset)
+    disk.write(path, encoded(entries, path), durable=is_needed)
 
 
 def prune(disk: Disk, folder: str, kept: Container[int]) -> None:

@@ -1,0 +1,108 @@
+"""Quarantine: take damaged bytes out of a log without losing them.
+
+For an operator who decided to go on without what is damaged, while no broker runs. Bytes are copied
+beside their file, or files renamed, before anything is cut off; all copies end with `.torn` and a
+position, and no start reads or removes them. A log is cut as a whole: what follows the damage goes
+with it, as offsets must not be missing in between.
+"""
+
+from headrace.log import damage, snapshots
+from headrace.log.api import Disk
+from headrace.log.checkpoints import remove_clean_mark
+from headrace.log.index import remove_index
+from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, read_claim
+from headrace.log.segment import Segment
+from headrace.wire.batches import CorruptBatch
+
+_INTERVAL_BYTES = 1 << 30  # no index is of interest here
+_SUFFIX = ".log"
+
+
+def cut_log(disk: Disk, folder: str, base_offset: int, position: int) -> list[str]:
+    """Cut a log at a byte of a segment; later segments go, too.
+
+    Args:
+        folder: the folder of the log.
+        base_offset: the segment.
+        position: where a batch begins, at most the size of the segment's file.
+
+    Returns: the paths of the copies.
+
+    Raises: OSError; CorruptBatch where what is before `position` is damaged, too, and nothing has
+        changed.
+    """
+    end_offset = _end_offset(disk, folder, base_offset, position)
+    remove_clean_mark(disk)
+    copies: list[str] = []
+    for base in reversed(segment_bases(disk, folder)):
+        if base > base_offset:
+            copies.append(set_aside(disk, f"{folder}/{base:020d}{_SUFFIX}"))
+            remove_index(disk, f"{folder}/{base:020d}")
+    path = f"{folder}/{base_offset:020d}{_SUFFIX}"
+    size = disk.size(path)
+    if position < size:
+        copies.append(damage.keep_copy(disk, path, position, size))
+    _claim(disk, folder, Claim(_first_base(disk, folder), base_offset, position, end_offset))
+    file = disk.open(path)
+    try:
+        file.truncate(position)
+        file.sync()
+    finally:
+        file.close()
+    remove_index(disk, f"{folder}/{base_offset:020d}")
+    for offset in snapshots.offsets(disk.list(folder)):
+        if offset > end_offset:
+            disk.remove(snapshots.path_of(folder, offset))
+    return copies
+
+
+def drop_log_head(disk: Disk, folder: str, first_base: int) -> list[str]:
+    """Set the segments below `first_base` aside, so that the log begins there.
+
+    Returns: the new paths of the files. Raises: OSError.
+    """
+    remove_clean_mark(disk)
+    bases = segment_bases(disk, folder)
+    _, claim = read_claim(disk, folder)
+    if first_base in bases and claim.base_offset != UNKNOWN:
+        _claim(disk, folder, claim._replace(first_base=first_base))
+    copies: list[str] = []
+    for base in bases:
+        if base < first_base:
+            remove_index(disk, f"{folder}/{base:020d}")
+            copies.append(set_aside(disk, f"{folder}/{base:020d}{_SUFFIX}"))
+    return copies
+
+
+def set_aside(disk: Disk, path: str) -> str:
+    """Rename a file or folder to a name that nothing reads; return the name. Raises: OSError."""
+    name = damage.torn_name(disk, path, 0)
+    disk.rename(path, name)
+    return name
+
+
+def segment_bases(disk: Disk, folder: str) -> list[int]:
+    """Return the base offsets of the segments in a folder, ascending."""
+    stems = (name.removesuffix(_SUFFIX) for name in disk.list(folder) if name.endswith(_SUFFIX))
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def _claim(disk: Disk, folder: str, claim: Claim) -> None:
+    """Replace the recovery point: what it claimed is given up."""
+    RecoveryPoint(disk, folder).replace(claim)
+
+
+def _first_base(disk: Disk, folder: str) -> int:
+    return segment_bases(disk, folder)[0]
+
+
+def _end_offset(disk: Disk, folder: str, base_offset: int, position: int) -> int:
+    segment = Segment(disk, folder, base_offset, _INTERVAL_BYTES)
+    try:
+        for _ in segment.check(position):
+            pass
+    finally:
+        segment.release()
+    if segment.size != position:
+        raise CorruptBatch(f"no batch begins at byte {position}")
+    return segment.end_offset

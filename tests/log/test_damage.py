@@ -1,0 +1,433 @@
+"""Torn is not corrupt: what a log refuses, cuts off with a copy, and rebuilds."""
+
+import logging
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from headrace.log import damage, repair, snapshots
+from headrace.log.api import CorruptFileError, CorruptLog, NewerFormatError
+from headrace.log.memory_disk import MemoryDisk
+from headrace.log.recovery_point import Claim, RecoveryPoint, encoded, read_claim
+from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
+from headrace.wire.batches import HEADER_BYTES, Record
+
+FOLDER = "orders-0"
+POINT = f"{FOLDER}/recovery-point"
+REMEDY = "run `headrace check`, then `headrace repair` or restore a backup"
+Account = list[tuple[int, int, bytes | None]]
+
+
+def opened(disk: MemoryDisk, *, clean: bool = False) -> SegmentedLog:
+    return SegmentedLog(
+        disk, FOLDER, segment_bytes=3000, index_interval_bytes=200, clean=clean
+    )  # fmt: skip
+
+
+def append(log: SegmentedLog, number: int, size: int = 40) -> None:
+    record = Record(0, 1000 + number, None, b"%d" % number * (size // len(b"%d" % number)))
+    data = batches.build(
+        [record, record], producer_id=5 + number % 3, producer_epoch=0,
+        base_sequence=2 * (number // 3),
+    )  # fmt: skip
+    log.append(bytearray(data), batches.headers(data))
+
+
+def filled(count: int = 60, *, synced: bool = True) -> MemoryDisk:
+    disk = MemoryDisk()
+    log = opened(disk)
+    for number in range(count):
+        append(log, number)
+    if synced:
+        log.sync()
+    log.close()
+    return disk
+
+
+def closed(count: int = 60) -> MemoryDisk:
+    disk = filled(count)
+    log = opened(disk)
+    log.settle()
+    log.close()
+    return disk
+
+
+def account(log: SegmentedLog) -> Account:
+    """All that readers see."""
+    found: Account = []
+    offset = log.start_offset
+    while offset < log.end_offset:
+        data = log.read_bytes(offset, 700)
+        assert data, f"nothing at {offset}"
+        found += [(one.offset, one.timestamp, one.value) for one in batches.records(data)]
+        assert found[-1][0] >= offset
+        offset = found[-1][0] + 1
+    return found
+
+
+def producers(log: SegmentedLog) -> set[snapshots.Entry]:
+    return set(log.producers.entries())
+
+
+def copied(disk: MemoryDisk) -> MemoryDisk:
+    copy = MemoryDisk()
+    for name in disk.list(FOLDER):
+        copy.write(f"{FOLDER}/{name}", disk.read(f"{FOLDER}/{name}"))
+    return copy
+
+
+def contents(disk: MemoryDisk) -> dict[str, bytes]:
+    return {name: disk.read(f"{FOLDER}/{name}") for name in disk.list(FOLDER)}
+
+
+def last_log(disk: MemoryDisk) -> str:
+    return max(f"{FOLDER}/{name}" for name in disk.list(FOLDER) if name.endswith(".log"))
+
+
+def flip(disk: MemoryDisk, path: str, position: int, bit: int = 0) -> None:
+    data = bytearray(disk.read(path))
+    data[position] ^= 1 << bit
+    disk.write(path, bytes(data))
+
+
+# ---- the end of the last segment
+
+
+@pytest.mark.parametrize("part", ["offset", "size", "magic", "checksum", "record"])
+def test_damage_that_a_valid_batch_follows_is_refused(part: str) -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER)
+    for number in range(10):
+        append(log, number)
+    log.close()  # never synced, as under durability os
+    path, size = last_log(disk), log.size_bytes // 10
+    at = {"offset": 7, "size": 11, "magic": 16, "checksum": 18, "record": 80}[part]
+    flip(disk, path, 3 * size + at)
+    before = contents(disk)
+    with pytest.raises(CorruptFileError) as refusal:
+        SegmentedLog(disk, FOLDER)
+    assert refusal.value.position == 3 * size
+    message = str(refusal.value)
+    assert message.startswith(f"{path} at byte {3 * size}: ")
+    assert f"and a valid batch follows at byte {4 * size}; {REMEDY}" in message
+    assert "\n" not in message
+    assert contents(disk) == before
+
+
+def test_damage_below_the_recovery_point_is_refused_also_at_the_very_end() -> None:
+    disk = filled(10)
+    path = last_log(disk)
+    flip(disk, path, disk.size(path) - 1)
+    with pytest.raises(CorruptFileError, match="below the recovery point at byte"):
+        opened(disk)
+
+
+def test_a_torn_end_is_cut_off_and_kept(caplog: pytest.LogCaptureFixture) -> None:
+    disk = filled(10)
+    log = opened(disk)
+    append(log, 10)
+    append(log, 11)
+    path, whole = last_log(disk), disk.read(last_log(disk))
+    for _ in range(2):  # a second crash at the same byte takes no copy away
+        disk.write(path, whole[:-20])
+        assert opened(disk).end_offset == 22
+        assert disk.read(path) == whole[: -len(whole) + len(disk.read(path))]
+    torn = whole[len(disk.read(path)) : -20]
+    names = [name for name in disk.list(FOLDER) if ".torn." in name]
+    position = len(disk.read(path))
+    name = path.removeprefix(f"{FOLDER}/")
+    assert names == [f"{name}.torn.{position}", f"{name}.torn.{position}.2"]
+    assert {disk.read(f"{FOLDER}/{one}") for one in names} == {torn}
+    assert [one.levelno for one in caplog.records] == [logging.WARNING] * 2
+    assert f"copy kept in {FOLDER}/{names[0]}" in caplog.text
+    again = opened(disk)
+    assert set(names) <= set(disk.list(FOLDER)), "no start removes them"
+    again.drop_segments(again.end_offset)
+    assert set(names) <= set(disk.list(FOLDER)), "nor does retention"
+
+
+def test_no_space_for_the_copy_leaves_the_torn_end_where_it_is() -> None:
+    disk = filled(10)
+    path = last_log(disk)
+    disk.write(path, disk.read(path) + b"torn")
+    before = contents(disk)
+    disk.fail_after(0)
+    with pytest.raises(OSError, match="No space"):
+        opened(disk)
+    assert contents(disk) == before
+
+
+def test_a_batch_inside_the_damage_is_found_wherever_it_begins() -> None:
+    valid = batches.build([Record(0, 1, None, b"v" * 50)], base_offset=70)
+    rng = Random(3)
+    for at in [0, 1, HEADER_BYTES, (1 << 20) - 70, (1 << 20) - 30, (1 << 20) + 5]:
+        noise = rng.randbytes(at) + b"\2" * 40
+        data = noise + valid + rng.randbytes(30)
+
+        def pread(count: int, position: int, data: bytes = data) -> bytes:
+            return data[position : position + count]
+
+        assert damage.next_batch(pread, 0, len(data), 70) == len(noise)
+        assert damage.next_batch(pread, 0, len(data), 71) is None, "of an offset before"
+        assert damage.next_batch(pread, len(noise) + 1, len(data), 70) is None
+        assert damage.next_batch(pread, 0, len(data) - 31, 70) is None, "it is cut short"
+
+
+# ---- what must exist
+
+
+def test_a_missing_first_or_last_segment_is_refused_by_name() -> None:
+    for clean in (True, False):
+        for last in (True, False):
+            disk = closed()
+            logs = sorted(name for name in disk.list(FOLDER) if name.endswith(".log"))
+            name = logs[-1] if last else logs[0]
+            disk.remove(f"{FOLDER}/{name}")
+            with pytest.raises(CorruptFileError, match=f"{FOLDER}/{name}: .* missing"):
+                opened(disk, clean=clean)
+
+
+def test_segments_that_retention_dropped_are_not_missed() -> None:
+    disk = filled()
+    log = opened(disk)
+    middle = log.segments()[2].base_offset
+    assert log.drop_segments(middle) == 2
+    disk.crash(0.0)
+    assert opened(disk).start_offset == middle
+    flip(disk, POINT, 512 + 30)  # either slot has the new start
+    assert opened(disk).start_offset == middle
+
+
+def test_a_segment_is_missed_that_was_never_synced() -> None:
+    disk = MemoryDisk()
+    append(SegmentedLog(disk, FOLDER), 0)
+    disk.kill()
+    disk.remove(last_log(disk))
+    with pytest.raises(CorruptFileError, match="the last segment of the log is missing"):
+        SegmentedLog(disk, FOLDER)
+
+
+def test_the_end_at_an_orderly_stop_must_be_the_end_at_the_next_start() -> None:
+    disk = closed()
+    end = opened(disk, clean=True).end_offset
+    SegmentedLog(disk, FOLDER, clean=True, end_offset=end).close()
+    with pytest.raises(CorruptFileError, match=f"ends at offset {end}; it ended at {end + 1}"):
+        SegmentedLog(disk, FOLDER, clean=True, end_offset=end + 1)
+
+
+# ---- recovery points
+
+
+def test_a_recovery_point_is_the_newer_of_two_slots() -> None:
+    disk = MemoryDisk()
+    point = RecoveryPoint(disk, FOLDER)
+    point.began(0, 0)
+    claims = [Claim(0, 0, 10 * n, n) for n in range(1, 5)]
+    for claim in claims:
+        point.synced(*claim[1:])
+        assert read_claim(disk, FOLDER)[1] == claim
+    good = disk.read(POINT)
+    for bit in range(8 * len(good)):
+        flip(disk, POINT, bit // 8, bit % 8)
+        assert read_claim(disk, FOLDER)[1] in claims[-2:], bit
+        disk.write(POINT, good)
+    for size in range(len(good)):
+        disk.write(POINT, good[:size])
+        claim = read_claim(disk, FOLDER)[1]
+        assert claim in claims or claim.base_offset == -1
+
+
+def test_a_power_cut_loses_no_claim_that_was_synced() -> None:
+    for seed in range(40):
+        disk, rng = MemoryDisk(), Random(seed)
+        point = RecoveryPoint(disk, FOLDER)
+        point.settled(Claim(0, 0, 10, 1))
+        for n in range(2, 2 + rng.randrange(4)):
+            point.synced(0, 10 * n, n)
+
+        def survives(_: str, unsynced: bytes, rng: Random = rng) -> bytes:
+            return rng.choice((b"", unsynced))  # a sector is written whole
+
+        disk.crash(survives)
+        claim = read_claim(disk, FOLDER)[1]
+        assert 10 <= claim.size == 10 * claim.end_offset <= point.claim.size
+
+
+def test_a_newer_recovery_point_is_refused() -> None:
+    disk = filled(3)
+    slot = bytearray(encoded(POINT, 99, Claim(0, 0, 1, 1)))
+    slot[5] = 2
+    with_crc = slot[:60] + damage_crc(slot[:60])
+    disk.overwrite(POINT, bytes(with_crc), 0)
+    with pytest.raises(NewerFormatError, match="format version 2 was written by a newer Headrace"):
+        opened(disk)
+
+
+def damage_crc(data: bytes) -> bytes:
+    return int(batches.crc32c(data, batches.crc32c(POINT.encode() + b"\n"))).to_bytes(4, "big")
+
+
+def test_the_recovery_point_of_a_format_0_folder_counts_and_is_replaced() -> None:
+    disk = filled(10)
+    size = disk.size(last_log(disk))
+    disk.write(POINT, f"0 {size}\n".encode())
+    flip(disk, last_log(disk), size - 1)
+    with pytest.raises(CorruptFileError, match="below the recovery point"):
+        opened(disk)
+    flip(disk, last_log(disk), size - 1)
+    log = opened(disk)
+    append(log, 10)
+    log.sync()
+    assert read_claim(disk, FOLDER)[1] == Claim(-1, 0, log.size_bytes, 22)
+
+
+# ---- a campaign over all files of a log
+
+
+def damages(disk: MemoryDisk, rng: Random, count: int) -> Iterator[tuple[str, str, MemoryDisk]]:
+    """One damaged copy after the other: the file, the damage, and the disk."""
+    names = disk.list(FOLDER)
+    for name in names:
+        path, size = f"{FOLDER}/{name}", disk.size(f"{FOLDER}/{name}")
+        for _ in range(count):
+            copy, data = copied(disk), bytearray(disk.read(f"{FOLDER}/{name}"))
+            kind = rng.choice(("flip", "cut", "zero", "remove", "empty", "longer", "other"))
+            at = rng.randrange(size) if size else 0
+            match kind:
+                case "flip" if size:
+                    data[at] ^= 1 << rng.randrange(8)
+                case "cut":
+                    del data[at:]
+                case "zero":
+                    data[at : at + 512] = bytes(len(data[at : at + 512]))
+                case "empty":
+                    data.clear()
+                case "longer":
+                    data += rng.randbytes(1 + rng.randrange(100))
+                case "other":
+                    data[:] = disk.read(f"{FOLDER}/{rng.choice(names)}")
+            copy.write(path, bytes(data))
+            if kind == "remove":
+                copy.remove(path)
+            if contents(copy) != contents(disk):
+                yield name, f"{kind} at {at}", copy
+
+
+def outcome_of(
+    disk: MemoryDisk, whole: Account, remembered: set[snapshots.Entry], *, clean: bool
+) -> tuple[str, str]:
+    """What becomes of a damaged log, and the line of the refusal."""
+    try:
+        log = opened(disk, clean=clean)
+    except CorruptLog as error:
+        return "refused", str(error)
+    assert producers(log) == remembered
+    try:
+        found = account(log)
+    except OSError as error:
+        return "read", str(error)
+    assert found == whole
+    return "equal", ""
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_no_damage_makes_a_silent_difference(clean: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    disk = closed() if clean else filled()
+    log = opened(copied(disk), clean=clean)
+    whole, remembered = account(log), producers(log)
+    outcomes = {"equal": 0, "refused": 0, "read": 0}
+    for name, what, copy in damages(disk, Random(11), 60):
+        outcome, line = outcome_of(copy, whole, remembered, clean=clean)
+        outcomes[outcome] += 1
+        where = FOLDER if outcome == "refused" else f"{FOLDER}/{name}"
+        assert outcome == "equal" or (where in line and "\n" not in line), (name, what, line)
+    assert all(outcomes.values()), outcomes
+
+
+def test_after_a_kill_only_the_unsynced_end_may_go_and_a_copy_stays() -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER)
+    for number in range(12):
+        append(log, number)
+        if number == 8:
+            log.sync()
+    log.close()
+    whole, path = account(SegmentedLog(copied(disk), FOLDER)), last_log(disk)
+    size = disk.size(path)
+    outcomes = set()
+    for position in range(size):
+        copy = copied(disk)
+        flip(copy, path, position, position % 8)
+        try:
+            log = SegmentedLog(copy, FOLDER)
+        except CorruptFileError:
+            outcomes.add("refused")
+            continue
+        found = account(log)
+        if found == whole:  # the leader epoch, which nobody uses
+            outcomes.add("equal")
+            continue
+        outcomes.add("torn")
+        assert found == whole[: len(found)]
+        assert len(found) == 22, "the last batch, of which nothing was synced"
+        assert any(".torn." in name for name in copy.list(FOLDER))
+    assert outcomes == {"refused", "torn", "equal"}
+
+
+def test_every_flipped_bit_of_an_index_is_found_and_the_index_rebuilt() -> None:
+    disk = closed()
+    whole = account(opened(copied(disk), clean=True))
+    name = min(name for name in disk.list(FOLDER) if name.endswith(".index"))
+    good = disk.read(f"{FOLDER}/{name}")
+    for bit in range(8 * len(good)):
+        copy = copied(disk)
+        flip(copy, f"{FOLDER}/{name}", bit // 8, bit % 8)
+        assert account(opened(copy, clean=True)) == whole
+        assert copy.read(f"{FOLDER}/{name}") == good
+
+
+# ---- repair
+
+
+def test_a_log_is_cut_at_the_damage_and_everything_is_kept() -> None:
+    disk = closed()
+    log = opened(copied(disk), clean=True)
+    whole, remembered = account(log), log.segments()
+    chosen = remembered[1]
+    _, header = next(iter(batches_of(disk, f"{chosen.path}.log")))
+    flip(disk, f"{chosen.path}.log", header + 70)
+    copies = repair.cut_log(disk, FOLDER, chosen.base_offset, header)
+    log = opened(disk)
+    assert account(log) == [one for one in whole if one[0] < log.end_offset]
+    assert log.end_offset == chosen.base_offset + 2
+    assert len(copies) == len(remembered) - 1
+    assert all(disk.exists(path) for path in copies)
+    append(log, 1)
+    log.settle()
+    log.close()
+    assert len(account(opened(disk, clean=True))) == log.end_offset
+
+
+def batches_of(disk: MemoryDisk, path: str) -> Iterator[tuple[int, int]]:
+    """Where batches begin, and where they end."""
+    data, position = disk.read(path), 0
+    for header in batches.headers(data):
+        yield position, position + header.size
+        position += header.size
+
+
+def test_the_beginning_of_a_log_can_be_given_up() -> None:
+    disk = closed()
+    log = opened(copied(disk), clean=True)
+    whole, second = account(log), log.segments()[1].base_offset
+    flip(disk, f"{FOLDER}/{0:020d}.log", 70)
+    (aside,) = repair.drop_log_head(disk, FOLDER, second)
+    assert disk.exists(aside)
+    for _ in range(2):
+        log = opened(disk)
+        assert (log.start_offset, account(log)) == (second, [x for x in whole if x[0] >= second])
+        log.settle()
+        log.close()
