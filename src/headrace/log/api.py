@@ -157,4 +157,40 @@ class OffsetOutOfRange(Exception):
 
 
 class CorruptLog(Exception):
-    """Stored batches are damaged where a crash cannot have done it; a human has to decide."""
+    """A file of the data folder is damaged or missing, and nothing of it may be given up silently.
+
+    The message is one line: the file, the position where there is one, the problem, the remedy.
+    """
+
+
+class CorruptFileError(CorruptLog):
+    """A named file of the data folder cannot be trusted.
+
+    Args:
+        path: the file, relative to the data folder.
+        problem: the reason, as a phrase: "the checksum does not match".
+        position: the byte at which the damage begins, where that is known.
+        remedy: the next step of an operator.
+    """
+
+    def __init__(
+        self, path: str, problem: str, *, position: int | None = None, remedy: str = ""
+    ) -> None:
+        self.path, self.problem, self.position = path, problem, position
+        self.remedy = remedy or REMEDY
+        where = path if position is None else f"{path} at byte {position}"
+        super().__init__(f"{where}: {problem}; {self.remedy}")
+
+
+class NewerFormatError(CorruptFileError):
+    """A file was written by a newer release; it is left untouched."""
+
+    def __init__(self, path: str, version: object) -> None:
+        super().__init__(
+            path,
+            f"format version {version} was written by a newer Headrace",
+            remedy="upgrade Headrace to open this data folder",
+        )
+
+
+REMEDY = "run `headrace check`, then `headrace repair` or restore a backup"
