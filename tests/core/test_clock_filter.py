@@ -1,4 +1,4 @@
-"""Which time is trusted while the wall clock jumps: tables, and a property over random histories."""
+"""Which time is trusted while the wall clock jumps: tables and random histories."""
 
 import pytest
 from hypothesis import given
@@ -36,9 +36,7 @@ class Machine:
         return self.filter.earliest_offset_ms + self.elapsed
 
     def observe(self) -> ClockChange | None:
-        return self.filter.observe(
-            MonoMs(self.elapsed), self.wall, jump_max_ms=HOUR, hold_ms=DAY
-        )
+        return self.filter.observe(MonoMs(self.elapsed), self.wall, jump_max_ms=HOUR, hold_ms=DAY)
 
     def run(self, duration: int, step: int = HOUR) -> set[ClockChange]:
         changes = set()

@@ -15,6 +15,7 @@ from uuid import UUID
 from headrace.broker import share_bounds
 from headrace.broker.apis import Api
 from headrace.broker.background import Background
+from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.config import Config
 from headrace.broker.dead_letters import DeadLetters
 from headrace.broker.groups import Groups
@@ -31,6 +32,7 @@ from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog
 from headrace.core.fetch_session import FetchSessions
+from headrace.core.types import WallMs
 from headrace.log.api import Clock, Disk
 from headrace.log.os_disk import OsDisk, SystemClock
 
@@ -56,7 +58,7 @@ class Services:
         new_id: Callable[[], UUID],
         metrics: Metrics | None = None,
     ) -> None:
-        self.clock = clock
+        self.clock = clock = CheckedClock(clock, disk, lambda: self.config)
         self.folder = Path()
         self.host = ""
         self.port = 0
@@ -101,6 +103,7 @@ class Services:
     def background(self) -> Sequence[Background]:
         """Everything that looks after something again and again, with pauses."""
         return (
+            self.clock.work,
             self.share_pruning.work,
             self.share_watch.work,
             self.offset_expiry.work,
@@ -135,6 +138,7 @@ class Services:
 
         Raises: OSError; JournalDamaged; CorruptLog.
         """
+        self.clock.restore()
         self.topics.start()
         moved = partial(share_bounds.log_start_moved, self.shares)
         self.partitions.on_start_moved.append(moved)
@@ -143,6 +147,7 @@ class Services:
         self.share_pruning.start()
         self.share_watch.start()
         await self.groups.open()
+        self.clock.start(_newest_journal_time(self.partitions))
         await self.offset_expiry.start()
         await self.offset_seeding.start()
         self.dead_letters.start()
@@ -157,6 +162,7 @@ class Services:
         await self.share_watch.close()
         await self.share_pruning.close()
         await self.shares.close()
+        await self.clock.close()
         await self.topics.close()
 
 
@@ -174,6 +180,18 @@ def open_services(
     services.cluster_id = _cluster_id(disk, config.node_id, new_id)
     services.topics.load()
     return services
+
+
+def _newest_journal_time(partitions: Partitions) -> WallMs | None:
+    """Return the newest time that the broker wrote into an open journal; None without any."""
+    times = [
+        segment.max_timestamp
+        for one in partitions
+        if one.topic.internal and one.is_open
+        for segment in one.log.segments()
+    ]
+    newest = max(times, default=-1)
+    return None if newest < 0 else WallMs(newest)
 
 
 class FolderLock:
