@@ -30,6 +30,7 @@ from headrace.broker.share_watch import ShareWatch
 from headrace.broker.shares import Shares
 from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
+from headrace.broker.write_probe import WriteProbe
 from headrace.core.catalog import Catalog
 from headrace.core.fetch_session import FetchSessions
 from headrace.core.types import WallMs
@@ -78,6 +79,7 @@ class Services:
         self.offset_seeding = OffsetSeeding(self.groups, self.topics)
         self.dead_letters = DeadLetters(self.topics, self.shares, clock)
         self.housekeeping = Housekeeping(config, disk, clock, self.topics)
+        self.write_probe = WriteProbe(disk, self.topics.partitions)
 
     @property
     def config(self) -> Config:
@@ -108,6 +110,7 @@ class Services:
             self.share_watch.work,
             self.offset_expiry.work,
             self.housekeeping.work,
+            self.write_probe.work,
         )
 
     def trouble(self) -> str | None:
@@ -152,9 +155,11 @@ class Services:
         await self.offset_seeding.start()
         self.dead_letters.start()
         self.housekeeping.start()
+        self.write_probe.start()
 
     async def close(self) -> None:
         """Write, sync and close everything. Raises: OSError."""
+        await self.write_probe.close()
         await self.housekeeping.close()
         await self.dead_letters.close()
         await self.offset_expiry.close()
