@@ -12,12 +12,12 @@ import logging
 from collections import deque
 
 from headrace.broker.background import Background
+from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.config import Config
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
 from headrace.core.types import MonoMs, earlier, elapsed_ms
-from headrace.log.api import Clock
 from headrace.log.record_codec import ShareJournal
 
 log = logging.getLogger("headrace.broker")
@@ -29,7 +29,7 @@ _MARKS_MAX = 1_000  # until what was new at the first of them is cold
 class SharePruning:
     """Runs from `start` to `close`, on the event loop."""
 
-    def __init__(self, config: Config, clock: Clock, shares: Shares) -> None:
+    def __init__(self, config: Config, clock: CheckedClock, shares: Shares) -> None:
         self._config = config
         self._clock = clock
         self._shares = shares
@@ -97,7 +97,7 @@ class SharePruning:
 
     def _history_from(self, partition: Partition) -> int:
         """The first record that is young enough to be kept. Raises: OSError."""
-        since = earlier(self._clock.wall(), self._config.share_history_ms)
+        since = earlier(self._clock.proven(), self._config.share_history_ms)
         found = partition.log.offset_for_time(since)
         return partition.log.end_offset if found is None else found[0]
 

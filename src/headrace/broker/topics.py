@@ -1,7 +1,6 @@
 """The topics of a broker: the catalogue, its journal, and the partitions that follow from it."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -116,8 +115,10 @@ class Topics:
                 await self.partitions.open_topic(topic, self.catalog)
             except OSError:
                 # Half a topic could not be used, and not be created again, until the next start.
-                with contextlib.suppress(OSError, StorageFault):
+                try:
                     await self._delete(DeleteTopic(topic.id))
+                except (OSError, StorageFault):
+                    self._open_later(topic.id)
                 raise
         assert isinstance(reply, Topic | Refused)
         return reply
