@@ -43,6 +43,7 @@ class FaultyDisk(MemoryDisk):
         self._tearing = False
         self._entries: dict[str, list[Undo]] = {}  # by folder: how to take back what is not synced
         self._claimed: dict[str, int] = {}  # bytes of logs that a recovery point may claim
+        self._damaged: dict[str, bytes | None] = {}  # files as the damage left them
         self._copies: dict[str, bytes] = {}  # files as they were before they were damaged
 
     def die_after(self, operations: int | None) -> None:
@@ -160,6 +161,7 @@ class FaultyDisk(MemoryDisk):
             self._copies = {}
             return None  # as a block of zeros that is zeroed
         content.synced = min(content.synced, len(content.data))
+        self._damaged = {path: bytes(content.data) if path in self._files else None}
         return f"{kind}: {path} at byte {at}"
 
     def undo_damage(self) -> str:
@@ -171,9 +173,13 @@ class FaultyDisk(MemoryDisk):
             self._files[path] = spare._files[path]
         return ", ".join(copies)
 
-    def forget_damage(self) -> None:
-        """Leave things as they are: the broker goes on with them."""
-        self._copies = {}
+    def settle_damage(self) -> None:
+        """Restore what no broker has looked at since, and leave what a broker rebuilt."""
+        for path, damaged in self._damaged.items():
+            now = self._files.get(path)
+            if (None if now is None else bytes(now.data)) != damaged:
+                self._copies.pop(path, None)
+        self.undo_damage()
 
     def cut(self, path: str, position: int) -> None:
         """Cut a file off, as `headrace repair` does."""

@@ -76,6 +76,8 @@ class Options:
         def maybe() -> bool:
             return rng.random() < 0.5
 
+        damages = maybe()
+
         return cls(
             fsync=fsync,
             shards=rng.choice((1, 1, 2)),
@@ -91,10 +93,10 @@ class Options:
             members=rng.randint(1, 3),
             leases=rng.choice((0, 0, 1)),
             seconds=rng.choice((1, 2, 4)),
-            kills=maybe(),
+            kills=damages or maybe(),
             # What is not synced is promised without fsync, so that only a process may die.
             power_cuts=(fsync or focus == "records") and maybe(),
-            stops=maybe(),
+            stops=damages or maybe(),
             sync_errors=maybe(),
             write_errors=maybe(),
             read_errors=rng.random() < 0.25,
@@ -119,7 +121,7 @@ class Options:
             misuses=maybe(),
             cleans=rng.random() < 0.7,
             partial_frames=maybe(),
-            damages=rng.random() < 0.4,
+            damages=damages,
         )
 
     def config(self) -> Config:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from headrace.sim.facts import Place
+from headrace.sim.facts import Asked, Place
 from headrace.sim.network import Connection, Lost
 from headrace.wire import batches
 
@@ -39,6 +39,7 @@ class _Batch:
     pairs: list[Pair]
     data: bytes
     offset: int = -1
+    asked: Asked | None = None
 
 
 @dataclass(slots=True)
@@ -142,7 +143,8 @@ class IdempotentProducer:
     async def _send(
         self, connection: Connection, place: Place, stream: _Stream, batch: _Batch
     ) -> None:
-        asked = self._world.auditor.asked()
+        asked = batch.asked or self._world.auditor.asked()
+        batch.asked = asked  # an earlier try may have written it
 
         def let_out(answer: Any) -> None:
             part = answer.responses[0].partition_responses[0]

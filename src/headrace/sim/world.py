@@ -125,6 +125,7 @@ class World:
         self._ids = itertools.count(1)
         self._power_cut = False
         self._power_was_cut = False
+        self._had_refusals = False
         self._machines: list[object] = []
         self._errors_before = 0
         self.resets = Resets(self, "resets")
@@ -304,6 +305,7 @@ class World:
 
     def _end_life(self) -> None:
         process, self.process = self.process, None
+        self._had_refusals = process is not None and bool(process.refusals)
         for connection in list(self.connections):
             connection.broken()
         if process is not None:
@@ -377,6 +379,8 @@ class World:
         self.disk.revive(power_cut=False)
         if self.disk.is_damaged:
             self.history.step("operator", f"restores {self.disk.undo_damage()}")
+        elif all("Input/output error" in str(error) for error in errors):
+            self.history.step("operator", "waits for the disk")
         elif not all(map(self._repair_torn, errors)):
             self.bug(f"the broker refuses what no fault damaged: {errors[0]!r}")
         self._start_later()
@@ -392,7 +396,9 @@ class World:
 
     def _damage(self, *, in_order: bool) -> None:
         """Let the disk rot while no broker runs."""
-        self.disk.forget_damage()
+        if self.disk.is_damaged and self._had_refusals:
+            self.history.step("operator", f"restores {self.disk.undo_damage()}")
+        self.disk.settle_damage()
         if self.options.damages and not self.is_quiet and self._rng.random() < _DAMAGE:
             done = self.disk.damage(in_order=in_order)
             if done is not None:
@@ -458,7 +464,7 @@ class World:
             if values:
                 await services.topics.set_configs(SetConfigs(Resource.GROUP, group, values))
         if self.options.dead_letters:
-            await services.topics.create(CreateTopic(_DEAD_LETTERS, self._new_id(), 1, {}))
+            await services.topics.create(CreateTopic(_DEAD_LETTERS, self._new_id(), 1, {"retention.ms": "-1"}))
         if self.options.records:
             for name, partitions in ((LEDGER, _LEDGER_PARTITIONS), (TABLE, 1)):
                 topic_id = self._new_id()
