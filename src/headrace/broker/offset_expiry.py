@@ -23,6 +23,7 @@ from headrace.core.catalog import Topic
 from headrace.core.group_words import Expire, Expired, ForgetOffsets, Look
 from headrace.core.offset_life import looks
 from headrace.core.types import WallMs
+from headrace.log.buggify import buggify
 
 log = logging.getLogger("headrace.broker")
 
@@ -117,7 +118,8 @@ class OffsetExpiry:
 
     def _portions(self, shard: Shard, topic: str | None = None) -> Iterator[tuple[Look, ...]]:
         machine = self._groups.machine_of(shard)
-        return looks(machine.names, machine.offsets, PORTION, topic)
+        portion = 1 if buggify("offset_expiry.portion") else PORTION
+        return looks(machine.names, machine.offsets, portion, topic)
 
     # ---- topics that are gone
 

@@ -18,6 +18,7 @@ from headrace.broker.partitions import Partition
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
 from headrace.core.types import MonoMs, earlier, elapsed_ms
+from headrace.log.buggify import buggify
 from headrace.log.record_codec import ShareJournal
 
 log = logging.getLogger("headrace.broker")
@@ -80,8 +81,9 @@ class SharePruning:
         if below - codec.needed_from(below) < 2 * cold:
             return  # most of what would go are the very snapshots that would be written again
         while cold > 0 and not self.work.is_stopping:
-            await shard.ask(_codec(shard).cold(below, PORTION))
-            cold -= PORTION
+            portion = 1 if buggify("share_pruning.portion") else PORTION
+            await shard.ask(_codec(shard).cold(below, portion))
+            cold -= portion
 
     def _cold_below(self, index: int, end: int) -> int:
         """Where the journal ended when what is cold now was written."""

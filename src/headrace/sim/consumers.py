@@ -92,7 +92,9 @@ class Reader:
             return
         place = self._rng.choice(sorted(self._positions))
         position = self._positions[place]
-        code, last = await fetch(self._world, connection, place, position, self._rng.choice((0, 50)))
+        code, last = await fetch(
+            self._world, connection, place, position, self._rng.choice((0, 50))
+        )
         if code == _OUT_OF_RANGE:
             self._positions[place] = await log_start(self._world, connection, place)
         elif last >= 0:

@@ -104,9 +104,7 @@ class OffsetAuditor:
         done = [one for one in writes if one.done_us is not None and one.done_us <= asked.at_us]
         # A write that was sent after another one was acknowledged replaces it.
         newest_sent = max((one.sent_us for one in done), default=-1)
-        candidates = [
-            one for one in writes if one.done_us is None or one.done_us >= newest_sent
-        ]
+        candidates = [one for one in writes if one.done_us is None or one.done_us >= newest_sent]
         if value == ABSENT and not done:
             return True
         return any(one.value == value for one in candidates)

@@ -64,7 +64,8 @@ class Options:
     consumers: tuple[str, ...]  # a group of each of these protocols
     misuses: bool
     cleans: bool
-    partial_frames: bool
+    hostile: bool
+    buggifies: bool
     damages: bool
 
     @classmethod
@@ -120,7 +121,8 @@ class Options:
             consumers=rng.choice((("classic",), ("consumer",), ("classic", "consumer"))),
             misuses=maybe(),
             cleans=rng.random() < 0.7,
-            partial_frames=maybe(),
+            hostile=maybe(),
+            buggifies=maybe(),
             damages=damages,
         )
 

@@ -109,7 +109,9 @@ class IdempotentProducer:
             INIT_PRODUCER_ID, 4, let_out, transactional_id=None, transaction_timeout=1000,
             producer_id=self._id if bump else -1, producer_epoch=self._epoch if bump else -1,
         )  # fmt: skip
-        self._step_done(f"producer id {answer.producer_id}/{answer.producer_epoch}: {answer.error_code}")
+        self._step_done(
+            f"producer id {answer.producer_id}/{answer.producer_epoch}: {answer.error_code}"
+        )
         if answer.error_code == 0:
             self._id, self._epoch = answer.producer_id, answer.producer_epoch
             for stream in self._streams.values():
@@ -212,9 +214,7 @@ class IdempotentProducer:
         if code == 0 and self._lost_at == self._world.losses:
             self._world.records_broken(f"{self.name}: a gap in {_at(place)} was accepted")
 
-    async def _use_old_epoch(
-        self, connection: Connection, place: Place, stream: _Stream
-    ) -> None:
+    async def _use_old_epoch(self, connection: Connection, place: Place, stream: _Stream) -> None:
         """Replace the epoch, write with the new one, then send with the old one."""
         old_id, old = self._id, self._epoch
         await self._init(connection, bump=True)
@@ -294,5 +294,3 @@ def _nothing(_: Any) -> None:
 
 def _at(place: Place) -> str:
     return f"{place[0]}-{place[1]}"
-
-

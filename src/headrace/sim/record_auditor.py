@@ -198,7 +198,11 @@ class RecordAuditor:
                 continue
             key = one.stood[offset][1]
             if one.is_compacted and key is not None:
-                if one.newest[key] > offset or one.stood[offset][0] is None or key in one.tombstones:
+                if (
+                    one.newest[key] > offset
+                    or one.stood[offset][0] is None
+                    or key in one.tombstones
+                ):
                     continue
             self._broken(f"{_at(place, offset)} was skipped by a reader")
 
@@ -264,9 +268,7 @@ class RecordAuditor:
                 )
             last[stream] = number, offset
 
-    def _may_be_gone(
-        self, one: _Partition, key: bytes, offset: int, value: bytes | None
-    ) -> bool:
+    def _may_be_gone(self, one: _Partition, key: bytes, offset: int, value: bytes | None) -> bool:
         return one.newest[key] > offset or value is None or key in one.tombstones
 
 

@@ -16,6 +16,7 @@ from uuid import UUID
 from headrace.broker.replay import JournalDamaged
 from headrace.core.catalog import CreateTopic, Resource, SetConfigs
 from headrace.log.api import CorruptLog
+from headrace.log.buggify import install
 from headrace.sim.auditor import Auditor
 from headrace.sim.consumers import ClassicReader, ConsumerReader
 from headrace.sim.disk import FaultyDisk
@@ -24,6 +25,7 @@ from headrace.sim.ending import Ending
 from headrace.sim.facts import Place
 from headrace.sim.fate import Fate
 from headrace.sim.history import BrokerLog, History
+from headrace.sim.hostile import HostilePeer
 from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
 from headrace.sim.members import Habits, ShareMember
 from headrace.sim.network import Connection
@@ -47,6 +49,8 @@ _CALM_US = 10_000_000  # longer than anything that is under way in the disk, or 
 _SET_UP_SECONDS_MAX = 60
 _STARTING_SECONDS_MAX = 60
 _OPERATOR_SECONDS = 1.0
+_BUGGIFY = 0.5  # of the points
+_BUGGIFY_CHANCE = 0.2  # at a point that is on
 _DAMAGE = 0.6  # of the times at which no broker runs
 CLEAN_MARK = ".kafka_cleanshutdown"
 _DEAD_LETTERS = "dead-letters"
@@ -125,6 +129,8 @@ class World:
         self._ids = itertools.count(1)
         self._power_cut = False
         self._power_was_cut = False
+        self._dice: dict[str, Random] = {}
+        self._points: dict[str, bool] = {}
         self._had_refusals = False
         self._machines: list[object] = []
         self._errors_before = 0
@@ -134,6 +140,7 @@ class World:
         """Let the whole history happen."""
         told = BrokerLog(self.history, self.bug)
         told.begin()
+        before = install(self._chooses if self.options.buggifies else None)
         try:
             self.history.step("world", f"options: {self.options}")
             self._live()
@@ -141,6 +148,7 @@ class World:
             self.bugs.append(str(stuck))
         finally:
             self._clear_away()
+            install(before)
             told.end()
         failures = (*self.auditor.failures, *self.bugs, *self.loop.errors)
         return Outcome(
@@ -151,6 +159,14 @@ class World:
             self.history.digest,
             tuple(self.history.last),
         )
+
+    def _chooses(self, point: str) -> bool:
+        """Whether a rare behaviour happens; each point is off in half of the histories."""
+        dice = self._dice.get(point)
+        if dice is None:
+            dice = self._dice[point] = Random(f"{self.seed}/{point}")
+            self._points[point] = dice.random() < _BUGGIFY
+        return self._points[point] and dice.random() < _BUGGIFY_CHANCE
 
     def _clear_away(self) -> None:
         """End everybody, so that nothing of this history happens during the next."""
@@ -464,7 +480,9 @@ class World:
             if values:
                 await services.topics.set_configs(SetConfigs(Resource.GROUP, group, values))
         if self.options.dead_letters:
-            await services.topics.create(CreateTopic(_DEAD_LETTERS, self._new_id(), 1, {"retention.ms": "-1"}))
+            await services.topics.create(
+                CreateTopic(_DEAD_LETTERS, self._new_id(), 1, {"retention.ms": "-1"})
+            )
         if self.options.records:
             for name, partitions in ((LEDGER, _LEDGER_PARTITIONS), (TABLE, 1)):
                 topic_id = self._new_id()
@@ -477,6 +495,8 @@ class World:
     def _actors(self) -> list[Any]:
         actors = self._queue_actors() if self.options.queues else []
         actors += self._record_actors() if self.options.records else []
+        if self.options.hostile:
+            actors.append(HostilePeer(self, "stranger"))
         return [*actors, Fate(self)]
 
     def _record_actors(self) -> list[Any]:
