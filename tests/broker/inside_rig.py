@@ -15,9 +15,14 @@ SECONDS_MAX = 60
 class Inside:
     """Its services; `_` stands for a dot in the names of settings."""
 
-    def __init__(self, disk: MemoryDisk | None = None, **settings: str) -> None:
+    def __init__(
+        self,
+        disk: MemoryDisk | None = None,
+        clock: VirtualClock | None = None,
+        **settings: str,
+    ) -> None:
         self.disk = disk or MemoryDisk()
-        self.clock = VirtualClock()
+        self.clock = clock or VirtualClock()
         given = {name.replace("_", "."): text for name, text in settings.items()}
         self.services = Services(Config.parse(given), self.disk, self.clock, uuid4)
         self.services.topics.load()

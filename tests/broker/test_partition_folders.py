@@ -61,7 +61,7 @@ def test_after_an_orderly_stop_a_log_is_opened_when_it_is_used() -> None:
         partitions = started(disk, catalog)
         put(found(partitions, 0))
         assert not disk.exists(MARK)
-        partitions.close()
+        await partitions.close()
         assert disk.exists(MARK)
         disk.crash(0.0)
         again = started(disk, catalog)
@@ -69,7 +69,7 @@ def test_after_an_orderly_stop_a_log_is_opened_when_it_is_used() -> None:
         assert [partition.is_open for partition in again] == [False, False]
         assert found(again, 0).high_watermark == 1
         assert [partition.is_open for partition in again] == [True, False]
-        again.close()
+        await again.close()
         assert disk.exists(MARK)
 
     run(go)
@@ -107,7 +107,7 @@ def test_what_cannot_be_synced_leaves_no_mark(caplog: pytest.LogCaptureFixture) 
         for index in (0, 1):
             put(found(partitions, index))
         disk.failing.add("sync")
-        partitions.close()
+        await partitions.close()
         disk.failing.clear()
         assert not disk.exists(MARK)
         assert "not everything was synced: [Errno 5] Input/output error" in caplog.text
@@ -129,7 +129,7 @@ def test_deleted_records_stay_deleted_whatever_happens() -> None:
         disk.crash(0.0)
         again = started(disk, catalog, **settings)
         assert (found(again, 0).start_offset, found(again, 0).high_watermark) == (3, 5)
-        again.close()
+        await again.close()
         assert found(started(disk, catalog, **settings), 0).start_offset == 3
 
     run(go)

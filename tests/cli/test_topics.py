@@ -1,11 +1,15 @@
 """`headrace topics` against a broker, and its text against Apache Kafka's."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import headrace
+from headrace.log.os_disk import OsFile
 
 Command = Callable[..., Any]
 Golden = Callable[[str], str]
@@ -152,6 +156,23 @@ def test_what_makes_no_sense_is_one_line_and_1(
     ended = cli("topics", *arguments)
     assert ended.code == 1
     assert told in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_a_full_disk_is_one_line_at_once(
+    broker: headrace.Broker, cli: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: OsFile, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFile, "append", fail)
+        ended = cli("topics", "--create", "--topic", "new")
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.err.startswith(
+        "headrace topics: creating topic 'new': KAFKA_STORAGE_ERROR: the broker cannot write to its"
+    )
+    assert ended.err.endswith("then repeat the request; no restart is needed\n")
     assert ended.err.count("\n") == 1
 
 

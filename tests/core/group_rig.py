@@ -219,7 +219,7 @@ class GroupDriver:
     def expire(self, *groups: str) -> Expired:
         """One look at some groups, or at all that there are."""
         looks = tuple(Look(name) for name in groups or list(self.shard.groups))
-        expired = self.do(Expire(looks))
+        expired = self.do(Expire(looks, self.now.wall))
         assert isinstance(expired, Expired)
         return expired
 

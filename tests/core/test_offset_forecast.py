@@ -21,7 +21,7 @@ from headrace.core.group_words import TIME_UNKNOWN, Cause, Committed, Expire, Li
 from headrace.core.offset_forecast import Base, Due, Kept, Outlook, outlooks, removed_at
 from headrace.core.offset_life import Owner
 from headrace.core.offsets import Offsets
-from headrace.core.types import MemberId, MonoMs, Now, WallMs
+from headrace.core.types import MemberId, WallMs
 
 MINUTE = 60_000
 RETENTION = 3
@@ -86,9 +86,8 @@ def offsets(places: dict[tuple[str, int], Committed]) -> Offsets:
 
 def sweep(owner: Any, have: Offsets, at: int) -> tuple[set[tuple[str, int]], bool]:
     """The partitions whose offsets a sweep at that time drops, and whether the group goes too."""
-    now = Now(MonoMs(0), WallMs(at))
     decided = offset_life.expire(
-        Expire((Look(owner.name),)), {owner.name: owner}, {owner.name: have}, Outside(), now
+        Expire((Look(owner.name),), WallMs(at)), {owner.name: owner}, {owner.name: have}, Outside()
     )
     dropped = {
         (one.topic, one.partition) for one in decided.events if isinstance(one, OffsetDropped)

@@ -39,11 +39,16 @@ class RecordsRefused(Faulty):
 
 
 def accept(
-    records: memoryview | None, settings: TopicSettings, now: WallMs, version: int
+    records: memoryview | None,
+    settings: TopicSettings,
+    now: WallMs,
+    version: int,
+    doubt_ms: int = 0,
 ) -> BatchHeader:
     """The header of the one batch sent for a partition; `version` is that of the request.
 
-    In a topic that keeps the time of appends, `now` is written into the batch.
+    In a topic that keeps the time of appends, `now` is written into the batch. While the clock is
+    in doubt the time may also be `doubt_ms` earlier, and timestamps that fit either are accepted.
     Raises: Faulty.
     """
     if records is None:
@@ -68,18 +73,18 @@ def accept(
         )
     if "compact" in settings.cleanup_policy:
         _require_keys(records)
-    return _timed(records, header, settings, now)
+    return _timed(records, header, settings, now, doubt_ms)
 
 
 def _timed(
-    records: memoryview, header: BatchHeader, settings: TopicSettings, now: WallMs
+    records: memoryview, header: BatchHeader, settings: TopicSettings, now: WallMs, doubt_ms: int
 ) -> BatchHeader:
     """The header with the topic's kind of timestamp."""
     if header.timestamp_type:
         raise Faulty(Code.INVALID_TIMESTAMP, "a producer may not set the type LogAppendTime")
     if settings.timestamp_type == "LogAppendTime":
         return produced.stamp_time(records, header, now)
-    earliest = now - settings.timestamp_before_max_ms
+    earliest = now - doubt_ms - settings.timestamp_before_max_ms
     latest = now + settings.timestamp_after_max_ms
     # A header knows the first and the highest timestamp: `earliest` may yet lie above another one.
     if header.max_timestamp > latest or (earliest > 0 and header.max_timestamp != _NO_TIMESTAMP):

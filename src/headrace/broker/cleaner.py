@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.topic_settings import TopicSettings
 from headrace.core.types import MonoMs, after, elapsed_ms
-from headrace.log.api import Clock, Disk
+from headrace.log.api import Disk
 from headrace.log.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from headrace.log.compaction import Compaction, Group, Steps, Tally
 from headrace.log.dirty import Dirty, Rules, find_dirty, is_overdue
@@ -67,7 +68,7 @@ class Cleaner:
         map_bytes: log.cleaner.dedupe.buffer.size.
     """
 
-    def __init__(self, disk: Disk, clock: Clock, map_bytes: int, counters: Counters) -> None:
+    def __init__(self, disk: Disk, clock: CheckedClock, map_bytes: int, counters: Counters) -> None:
         self.busy_with: tuple[str, int] | None = None
         self._disk = disk
         self._clock = clock
@@ -132,20 +133,20 @@ class Cleaner:
         """The logs that are to be compacted, the dirtiest first."""
         due: list[tuple[Kept, Dirty]] = []
         highest = 0.0
-        now = self._clock.now()
+        now, proven = self._clock.mono(), self._clock.proven()
         for count, one in enumerate(kept):
             if count % _LOGS_PER_LOOK == 0:
                 await asyncio.sleep(0)
             resting = self._set_aside.get(one.name)
-            if one.name in self._gone or (resting is not None and resting > now.mono):
+            if one.name in self._gone or (resting is not None and resting > now):
                 continue
             rules = self._rules(one)
             try:
                 opened = one.opened()
                 active = opened.segments()[-1]
-                if active.size and is_overdue(opened, active.base_offset, rules, now.wall):
+                if active.size and is_overdue(opened, active.base_offset, rules, proven):
                     opened.roll()
-                dirty = find_dirty(opened, self._offsets.get(one.name), rules, now.wall)
+                dirty = find_dirty(opened, self._offsets.get(one.name), rules, proven)
             except OSError as error:
                 self._fail(one, error)
                 continue
@@ -182,7 +183,7 @@ class Cleaner:
     def _begin(self, kept: Kept, dirty: Dirty) -> Compaction:
         opened = kept.opened()
         last_of = {one.producer_id: one.last_offset for one in opened.producers.entries()}
-        rules, now = self._rules(kept), self._clock.wall()
+        rules, now = self._rules(kept), self._clock.proven()
         return Compaction(self._disk, opened, dirty, rules, now, last_of)
 
     async def _carry_out(self, work: Compaction) -> bool:

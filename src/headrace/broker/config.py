@@ -61,6 +61,16 @@ class Config(InertShareConfig):
         "What an answer waits for: os = written to the operating system; fsync = on the disk.",
         choices=("os", "fsync"),
     )  # fmt: skip
+    clock_jump_max_ms: int = setting(
+        "headrace.clock.jump.max.ms", 3_600_000,
+        "Difference of wall time from elapsed time above which wall time is not trusted.",
+        low=1000, high=LONG_MAX,
+    )  # fmt: skip
+    clock_hold_ms: int = setting(
+        "headrace.clock.hold.ms", 86_400_000,
+        "Running time for which such a wall time must hold to be trusted; 0: at once.",
+        low=0, high=LONG_MAX,
+    )  # fmt: skip
     metrics_port: int | None = setting(
         "headrace.metrics.port", None,
         "Port of /metrics, /-/healthy and /-/ready; 0 picks a free one; unset: none.",
@@ -336,6 +346,8 @@ DYNAMIC = (
     frozenset(
         {
             *LogConfig.settings(),
+            "clock_jump_max_ms",
+            "clock_hold_ms",
             "connections_max",
             "share_assignment_interval_ms",
             "share_cached_buffer_bytes",

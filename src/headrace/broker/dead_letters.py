@@ -34,6 +34,7 @@ from headrace.core.shard_words import Event, On, Restarted
 from headrace.core.share_words import DeadLettered, Settled, ShareKey
 from headrace.core.types import Span, WallMs
 from headrace.log.api import Clock
+from headrace.log.buggify import buggify
 from headrace.wire import batches
 
 log = logging.getLogger("headrace.broker")
@@ -154,7 +155,8 @@ class DeadLetters:
                 if (*where, found.offset, found.timestamp) in known:
                     continue
                 needed = size_max(copy)
-                if copies and (len(copies) >= _BATCH_RECORDS_MAX or size + needed > room):
+                is_full = len(copies) >= _BATCH_RECORDS_MAX or buggify("dead_letters.batch")
+                if copies and (is_full or size + needed > room):
                     await self._append(target, copies)
                     await self._done(key, _passed(left, found.offset - 1), target)
                     copies, size = [], 0

@@ -11,13 +11,14 @@ import logging
 from collections.abc import Iterator
 
 from headrace.broker.background import Background
+from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.cleaner import Cleaner, Counters, Kept, size_text
 from headrace.broker.config import Config
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.shares import STATE_TOPIC
 from headrace.broker.topics import Topics
 from headrace.core.catalog import METADATA_TOPIC, Topic
-from headrace.log.api import Clock, Disk
+from headrace.log.api import Disk
 
 log = logging.getLogger("headrace.broker")
 
@@ -28,7 +29,7 @@ _DELTAS = frozenset({STATE_TOPIC, METADATA_TOPIC})
 class Housekeeping:
     """Runs from `start` to `close`, on the event loop."""
 
-    def __init__(self, config: Config, disk: Disk, clock: Clock, topics: Topics) -> None:
+    def __init__(self, config: Config, disk: Disk, clock: CheckedClock, topics: Topics) -> None:
         self.counters = Counters()
         self._config = config
         self._clock = clock
@@ -75,7 +76,7 @@ class Housekeeping:
     def _expire(self, partition: Partition) -> int:
         try:
             before = partition.log.size_bytes
-            dropped = partition.expire(self._clock.wall())
+            dropped = partition.expire(self._clock.proven())
             after = partition.log.size_bytes
         except OSError as error:
             if partition not in self._complained:

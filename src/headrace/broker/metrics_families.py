@@ -83,6 +83,16 @@ def _broker(server: Server) -> Families:
     )
     yield single("headrace_long_polls_waiting", "Fetches that wait for records.",
                services.waits.waiting)  # fmt: skip
+    yield single(
+        "headrace_clock_disagreement_seconds",
+        "Wall time minus the time that is trusted; 0 while they agree.",
+        services.clock.disagreement_ms / 1000,
+    )
+    yield single(
+        "headrace_clock_stalled_seconds",
+        "Time in which the broker did not run, and by which sessions and locks were extended.",
+        services.clock.stalled_ms / 1000, "counter",
+    )  # fmt: skip
     yield (
         Family("headrace_event_loop_lag_seconds", "histogram",
                "How late a timer of the event loop fires; sampled."),

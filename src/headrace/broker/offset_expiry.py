@@ -14,6 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.broker.background import Background
+from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.config import Config
 from headrace.broker.groups import Groups, Shard
 from headrace.broker.runtime import StorageFault
@@ -22,7 +23,7 @@ from headrace.core.catalog import Topic
 from headrace.core.group_words import Expire, Expired, ForgetOffsets, Look
 from headrace.core.offset_life import looks
 from headrace.core.types import WallMs
-from headrace.log.api import Clock
+from headrace.log.buggify import buggify
 
 log = logging.getLogger("headrace.broker")
 
@@ -73,7 +74,7 @@ class Swept:
 class OffsetExpiry:
     """Runs from `start` to `close`, on the event loop."""
 
-    def __init__(self, config: Config, clock: Clock, groups: Groups, topics: Topics) -> None:
+    def __init__(self, config: Config, clock: CheckedClock, groups: Groups, topics: Topics) -> None:
         self._config = config
         self._clock = clock
         self._groups = groups
@@ -111,13 +112,14 @@ class OffsetExpiry:
     async def _sweep(self, shard: Shard, swept: Swept) -> None:
         """Raises: StorageFault."""
         for portion in self._portions(shard):
-            swept.add(await shard.ask(Expire(portion)))
+            swept.add(await shard.ask(Expire(portion, self._clock.proven())))
             if self.work.is_stopping:
                 return
 
     def _portions(self, shard: Shard, topic: str | None = None) -> Iterator[tuple[Look, ...]]:
         machine = self._groups.machine_of(shard)
-        return looks(machine.names, machine.offsets, PORTION, topic)
+        portion = 1 if buggify("offset_expiry.portion") else PORTION
+        return looks(machine.names, machine.offsets, portion, topic)
 
     # ---- topics that are gone
 

@@ -90,6 +90,7 @@ class Partition:
         self._refused: CorruptLog | None = None
         self._damage: CorruptLog | None = None
         self._read_failures: set[str] = set()
+        self.failed_bytes = 0  # of the append that failed last
         self._is_closed = False
         self._flush_due: asyncio.TimerHandle | None = None
         self._roll_due: asyncio.TimerHandle | None = None
@@ -213,6 +214,7 @@ class Partition:
         try:
             first = opened.append(data, headers)
         except OSError as error:
+            self.failed_bytes = len(data)
             if opened.fault is not None:
                 self._begin_mending(error)
             else:
@@ -341,6 +343,16 @@ class Partition:
     def _recovered(self) -> None:
         self.is_failing = False
         self._faults.over(self.name)
+
+    def retry(self) -> None:
+        """After a failed append: report no failure any more if the log can be written again."""
+        if self.is_failing and self._fault is None and not self._is_closed:
+            try:
+                self.log.heal(keep=True)
+            except OSError as error:
+                self._failed(error)
+            else:
+                self._recovered()
 
     def _begin_mending(self, error: OSError) -> None:
         if self._is_closed:

@@ -19,7 +19,6 @@ import functools
 import logging
 import resource
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from uuid import UUID
 
@@ -51,7 +50,6 @@ _PROGRESS_MS = 1000
 _NAME_KEPT = 150  # characters of a topic's name in the name of a folder set aside
 _FILES_PER_PARTITION = 2  # the segment written to, and one that somebody reads
 _FILES_SPARE = 128  # for connections, the journal and the interpreter
-_SETTLING_THREADS = 8
 _CHUNK = 32  # partitions whose files are made or removed at a time
 
 ItemT = TypeVar("ItemT")
@@ -196,7 +194,7 @@ class Partitions:
         self._disk.rename(partition.name, gone)
         self._disk.remove(gone)
 
-    def close(
+    async def close(
         self, closed: Mapping[str, Extent] | None = None, fault: OSError | None = None
     ) -> None:
         """Sync and close every log, and record that in the data folder.
@@ -216,9 +214,10 @@ class Partitions:
             except OSError as error:
                 trouble.append(error)
 
+        # In the loop's executor, whose threads sync at the same time: then many cost as one.
         opened = [partition for partition in self if partition.is_open]
-        with ThreadPoolExecutor(_SETTLING_THREADS) as threads:  # syncs at a time cost as one
-            list(threads.map(settle, opened))
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(loop.run_in_executor(None, settle, one) for one in opened))
         for partition in self:
             if partition.is_open:
                 extents[partition.name] = Extent(

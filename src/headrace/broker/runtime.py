@@ -22,12 +22,14 @@ from headrace.core.errors import Refused
 from headrace.core.machine import Entry, Journal, Machine, applier, placer
 from headrace.core.types import MonoMs, after, elapsed_ms
 from headrace.log.api import Clock, JournalLog
+from headrace.log.buggify import buggify
 from headrace.wire import batches
 
 log = logging.getLogger(__name__)
 
 _PAUSE_MS_MIN = 100  # before the second attempt to go on after a fault; the first is made at once
 _PAUSE_MS_MAX = 5_000
+_FLUSH_LATE_SECONDS = 0.02  # in simulations
 _TO_TELL_MAX = 10_000  # kept while a fault lasts; what they tell is found again at the next start
 
 CommandT = TypeVar("CommandT")
@@ -215,7 +217,11 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
     def _schedule(self) -> None:
         if self._flush_due is None:
-            self._flush_due = asyncio.get_running_loop().call_soon(self._flush)
+            loop = asyncio.get_running_loop()
+            if buggify("journal.flush"):
+                self._flush_due = loop.call_later(_FLUSH_LATE_SECONDS, self._flush)
+            else:
+                self._flush_due = loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         """Append everything decided since the last flush as one batch; let the answers out."""

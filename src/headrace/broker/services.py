@@ -15,6 +15,7 @@ from uuid import UUID
 from headrace.broker import share_bounds
 from headrace.broker.apis import Api
 from headrace.broker.background import Background
+from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.config import Config
 from headrace.broker.dead_letters import DeadLetters
 from headrace.broker.groups import Groups
@@ -29,8 +30,10 @@ from headrace.broker.share_watch import ShareWatch
 from headrace.broker.shares import Shares
 from headrace.broker.topics import Topics
 from headrace.broker.waits import Waits
+from headrace.broker.write_probe import WriteProbe
 from headrace.core.catalog import Catalog
 from headrace.core.fetch_session import FetchSessions
+from headrace.core.types import WallMs
 from headrace.log.api import Clock, CorruptFileError, Disk, NewerFormatError
 from headrace.log.manifest import PROPERTIES, Manifest
 from headrace.log.os_disk import FILE_MODE, FOLDER_MODE, OsDisk, SystemClock
@@ -57,7 +60,7 @@ class Services:
         new_id: Callable[[], UUID],
         metrics: Metrics | None = None,
     ) -> None:
-        self.clock = clock
+        self.clock = clock = CheckedClock(clock, disk, lambda: self.config)
         self.folder = Path()
         self.host = ""
         self.port = 0
@@ -77,6 +80,7 @@ class Services:
         self.offset_seeding = OffsetSeeding(self.groups, self.topics)
         self.dead_letters = DeadLetters(self.topics, self.shares, clock)
         self.housekeeping = Housekeeping(config, disk, clock, self.topics)
+        self.write_probe = WriteProbe(disk, self.topics.partitions)
 
     @property
     def config(self) -> Config:
@@ -102,10 +106,12 @@ class Services:
     def background(self) -> Sequence[Background]:
         """Everything that looks after something again and again, with pauses."""
         return (
+            self.clock.work,
             self.share_pruning.work,
             self.share_watch.work,
             self.offset_expiry.work,
             self.housekeeping.work,
+            self.write_probe.work,
         )
 
     def trouble(self) -> str | None:
@@ -140,6 +146,7 @@ class Services:
 
         Raises: OSError; JournalDamaged; CorruptLog.
         """
+        self.clock.restore()
         self.topics.start()
         moved = partial(share_bounds.log_start_moved, self.shares)
         self.partitions.on_start_moved.append(moved)
@@ -148,13 +155,16 @@ class Services:
         self.share_pruning.start()
         self.share_watch.start()
         await self.groups.open()
+        self.clock.start(_newest_journal_time(self.partitions))
         await self.offset_expiry.start()
         await self.offset_seeding.start()
         self.dead_letters.start()
         self.housekeeping.start()
+        self.write_probe.start()
 
     async def close(self) -> None:
         """Write, sync and close everything. Raises: OSError."""
+        await self.write_probe.close()
         await self.housekeeping.close()
         await self.dead_letters.close()
         await self.offset_expiry.close()
@@ -162,6 +172,7 @@ class Services:
         await self.share_watch.close()
         await self.share_pruning.close()
         await self.shares.close()
+        await self.clock.close()
         await self.topics.close()
 
 
@@ -187,6 +198,18 @@ def open_services(
     services.cluster_id = _cluster_id(services.partitions.manifest, config.node_id, new_id)
     services.topics.load()
     return services
+
+
+def _newest_journal_time(partitions: Partitions) -> WallMs | None:
+    """Return the newest time that the broker wrote into an open journal; None without any."""
+    times = [
+        segment.max_timestamp
+        for one in partitions
+        if one.topic.internal and one.is_open
+        for segment in one.log.segments()
+    ]
+    newest = max(times, default=-1)
+    return None if newest < 0 else WallMs(newest)
 
 
 class FolderLock:

@@ -23,6 +23,7 @@ from headrace.core.share_session import SessionKey
 from headrace.core.share_words import Acquire, Acquired, LogStartMoved, ShareKey
 from headrace.core.types import Span, TopicPartition
 from headrace.log.api import OffsetOutOfRange, Slice
+from headrace.log.buggify import buggify
 from headrace.wire.batches import CorruptBatch
 from headrace.wire.primitives import Buffer
 from headrace.wire.share_requests import AcknowledgedPart, Acquisition, FetchedPart, FetchRequest
@@ -117,7 +118,8 @@ class SharePoll:
                 break
             found = self._found.get(where) or _Found()
             found.code, found.message = Code.NONE, None  # of the look before
-            self._look_at(where, found, min(bytes_left, _READ_BYTES_MAX), records_left)
+            read_bytes = 1 if buggify("share_fetch.one_batch") else _READ_BYTES_MAX
+            self._look_at(where, found, min(bytes_left, read_bytes), records_left)
             if found.acquired or found.code:
                 self._found[where] = found
                 something = something or bool(found.acquired) or where in self._told

@@ -12,12 +12,13 @@ import logging
 from collections import deque
 
 from headrace.broker.background import Background
+from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.config import Config
 from headrace.broker.partitions import Partition
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
 from headrace.core.types import MonoMs, earlier, elapsed_ms
-from headrace.log.api import Clock
+from headrace.log.buggify import buggify
 from headrace.log.record_codec import ShareJournal
 
 log = logging.getLogger("headrace.broker")
@@ -29,7 +30,7 @@ _MARKS_MAX = 1_000  # until what was new at the first of them is cold
 class SharePruning:
     """Runs from `start` to `close`, on the event loop."""
 
-    def __init__(self, config: Config, clock: Clock, shares: Shares) -> None:
+    def __init__(self, config: Config, clock: CheckedClock, shares: Shares) -> None:
         self._config = config
         self._clock = clock
         self._shares = shares
@@ -80,8 +81,9 @@ class SharePruning:
         if below - codec.needed_from(below) < 2 * cold:
             return  # most of what would go are the very snapshots that would be written again
         while cold > 0 and not self.work.is_stopping:
-            await shard.ask(_codec(shard).cold(below, PORTION))
-            cold -= PORTION
+            portion = 1 if buggify("share_pruning.portion") else PORTION
+            await shard.ask(_codec(shard).cold(below, portion))
+            cold -= portion
 
     def _cold_below(self, index: int, end: int) -> int:
         """Where the journal ended when what is cold now was written."""
@@ -97,7 +99,7 @@ class SharePruning:
 
     def _history_from(self, partition: Partition) -> int:
         """The first record that is young enough to be kept. Raises: OSError."""
-        since = earlier(self._clock.wall(), self._config.share_history_ms)
+        since = earlier(self._clock.proven(), self._config.share_history_ms)
         found = partition.log.offset_for_time(since)
         return partition.log.end_offset if found is None else found[0]
 

@@ -39,7 +39,7 @@ async def starts_by_duration(
     age_ms = services.shares.settings(group).reset_age_ms
     if age_ms is None:
         return {}
-    since = earlier(services.clock.wall(), age_ms)
+    since = earlier(services.clock.proven(), age_ms)
     found: dict[str, tuple[int, ...]] = {}
     for name in dict.fromkeys(topics):
         topic, starts = services.catalog.topics.get(name), list[int]()

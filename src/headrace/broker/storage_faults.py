@@ -4,12 +4,14 @@ import errno
 import logging
 from dataclasses import dataclass
 
+from headrace.broker.runtime import StorageFault
 from headrace.core.types import MonoMs, elapsed_ms
 from headrace.log.api import Clock
 
 log = logging.getLogger("headrace.broker")
 
 _TOLD_MAX = 10  # a full disk fails every partition; the first few say enough
+STORAGE_ERRORS = (OSError, StorageFault)
 _SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -55,6 +57,14 @@ class StorageFaults:
     def forget(self, name: str) -> None:
         """A log is closed or deleted."""
         self._faults.pop(name, None)
+
+
+def storage_text(error: Exception) -> str:
+    """Return the message of KAFKA_STORAGE_ERROR for an administrator."""
+    return (
+        f"the broker cannot write to its data folder ({error}); free space or look for disk errors "
+        "on its machine, then repeat the request; no restart is needed"
+    )
 
 
 def _advice(error: OSError) -> str:

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import check
+from headrace.client.errors import ADMIN_FINAL, check
 
 _DESCRIBE_CONFIGS, _DESCRIBE_CONFIGS_VERSION = 32, 4
 _ALTER_CONFIGS, _ALTER_CONFIGS_VERSION = 44, 1
@@ -113,7 +113,7 @@ def alter_configs(
         answer = cluster.ask(_ALTER_CONFIGS, _ALTER_CONFIGS_VERSION, request)
         check(answer.responses[0].error_code, what, answer.responses[0].error_message)
 
-    cluster.retrying(what, attempt)
+    cluster.retrying(what, attempt, final=ADMIN_FINAL)
 
 
 def set_group_configs(cluster: Cluster, group: str, configs: Mapping[str, str]) -> None:

@@ -17,7 +17,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -230,8 +230,12 @@ class Cluster:
         finally:
             self._until = math.inf
 
-    def retrying(self, what: str, attempt: Callable[[], T]) -> T:
-        """What `attempt` returns; it is repeated while the broker is away or asks for patience."""
+    def retrying(self, what: str, attempt: Callable[[], T], *, final: Collection[int] = ()) -> T:
+        """What `attempt` returns; it is repeated while the broker is away or asks for patience.
+
+        Args:
+            final: retriable error codes at which to give up at once all the same.
+        """
         patience = self._patience
         began = time.monotonic()
         warn_at, pause = began + 1.0, patience.first_s
@@ -239,7 +243,8 @@ class Cluster:
             try:
                 return attempt()
             except (OSError, Malformed, BrokerError) as error:
-                if isinstance(error, BrokerError) and not error.retriable:
+                refused = isinstance(error, BrokerError)
+                if isinstance(error, BrokerError) and (error.code in final or not error.retriable):
                     raise
                 self.close()
                 self._must_go_on()
@@ -251,7 +256,7 @@ class Cluster:
                 if left <= 0:
                     raise Unreachable(
                         f"{what}: gave up after {round(most_s, 1):g} s at {self.bootstrap_servers}"
-                        f" ({error}); is a broker running there?"
+                        f" ({error})" + ("" if refused else "; is a broker running there?")
                     ) from None
                 if now >= warn_at and contact_s is None:
                     warn_at = now + patience.warn_every_s

@@ -15,6 +15,9 @@ from headrace.wire.leases import LeaseApi
 from headrace.wire.schemas import ErrorCode
 from headrace.wire.share_archived import ArchivedApi
 
+ADMIN_FINAL = frozenset({int(ErrorCode.kafka_storage_error)})
+"""Codes that clients of records retry and an administrator reads at once."""
+
 _REMEDIES = {
     ErrorCode.unknown_topic_or_partition: "create the topic, or correct its name",
     ErrorCode.offset_out_of_range: "the log no longer has, or not yet has, that offset",
@@ -42,6 +45,7 @@ _TEXTS = {
         "This most likely occurs because of a request being malformed by the client library or "
         "the message was sent to an incompatible broker. See the broker logs for more details."
     ),
+    56: "Disk error when trying to access log file on the disk.",
     68: "The group is not empty.",
     69: "The group id does not exist.",
     82: (

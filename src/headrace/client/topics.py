@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from headrace.client.connection import Address, Cluster
-from headrace.client.errors import BrokerError, check
+from headrace.client.errors import ADMIN_FINAL, BrokerError, check
 from headrace.client.names import several
 from headrace.client.offsets import TopicPartition, by_topic
 from headrace.wire.schemas import ErrorCode
@@ -83,7 +83,7 @@ def create_topic(
         check(answer.topics[0].error_code, what, answer.topics[0].error_message)
 
     try:
-        cluster.retrying(what, attempt)
+        cluster.retrying(what, attempt, final=ADMIN_FINAL)
     except BrokerError as error:
         if not (exist_ok and error.code == ErrorCode.topic_already_exists):
             raise
@@ -100,7 +100,7 @@ def delete_topic(cluster: Cluster, topic: str) -> None:
         answer = cluster.ask(_DELETE_TOPICS, _DELETE_TOPICS_VERSION, request)
         check(answer.responses[0].error_code, what)
 
-    cluster.retrying(what, attempt)
+    cluster.retrying(what, attempt, final=ADMIN_FINAL)
 
 
 def add_partitions(
@@ -119,7 +119,7 @@ def add_partitions(
         answer = cluster.ask(_CREATE_PARTITIONS, _CREATE_PARTITIONS_VERSION, request)
         check(answer.results[0].error_code, what, answer.results[0].error_message)
 
-    cluster.retrying(what, attempt)
+    cluster.retrying(what, attempt, final=ADMIN_FINAL)
 
 
 def describe_topics(

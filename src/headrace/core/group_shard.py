@@ -106,7 +106,7 @@ class GroupShard:
                 group, offsets = self.groups.get(name), self.offsets.get(name)
                 return seeding.seed(command, group, offsets, self._outside, now)
             case DeleteOffsets() | DeleteGroup() | ForgetOffsets() | Expire():
-                return self._drop(command, now)
+                return self._drop(command)
             case RestartSessions():
                 return Decided(self._restarted(now))
             case _:
@@ -238,7 +238,7 @@ class GroupShard:
     # ---- decisions
 
     def _drop(
-        self, command: DeleteOffsets | DeleteGroup | ForgetOffsets | Expire, now: Now
+        self, command: DeleteOffsets | DeleteGroup | ForgetOffsets | Expire
     ) -> Decided[Event] | Refused:
         groups, offsets = self.groups, self.offsets
         match command:
@@ -251,7 +251,7 @@ class GroupShard:
             case ForgetOffsets():
                 return offset_life.forget(command, offsets)
             case Expire():
-                return offset_life.expire(command, groups, offsets, self._outside, now)
+                return offset_life.expire(command, groups, offsets, self._outside)
             case _:
                 assert_never(command)
 

@@ -310,9 +310,13 @@ class ForgetOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Drop what nobody used for too long, and groups that have nothing left. Reply: Expired."""
+    """Drop what nobody used for too long, and groups that have nothing left. Reply: Expired.
+
+    `at` decides what is due: a time at which nothing is deleted early while the clock is in doubt.
+    """
 
     looks: tuple[Look, ...]
+    at: WallMs
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,6 @@ def expire(
     owners: Mapping[str, Owner],
     offsets: Mapping[str, Offsets],
     outside: Outside,
-    now: Now,
 ) -> Decided[Event]:
     """Drop what is due of the offsets looked at, and empty groups that have none left."""
     events: list[Event] = []
@@ -251,7 +250,8 @@ def expire(
         if owner is None:
             continue
         have = offsets.get(look.group, _NONE)
-        due = list(_due(owner, _seen(look, have), now.wall, outside.retention_minutes(look.group)))
+        retention_minutes = outside.retention_minutes(look.group)
+        due = list(_due(owner, _seen(look, have), command.at, retention_minutes))
         if due:
             touched.append(look.group)
             events += due

@@ -14,12 +14,20 @@ WallMs = NewType("WallMs", int)
 MemberId = NewType("MemberId", str)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(init=False, frozen=True, slots=True)
 class Now:
     """Both clocks at one instant, in milliseconds."""
 
     mono: MonoMs
     wall: WallMs
+
+    def __init__(self, mono: MonoMs, wall: WallMs) -> None:  # for each command: twice as fast
+        _set_mono(self, mono)
+        _set_wall(self, wall)
+
+
+_set_mono: Callable[[Now, MonoMs], None] = vars(Now)["mono"].__set__
+_set_wall: Callable[[Now, WallMs], None] = vars(Now)["wall"].__set__
 
 
 def after(start: MonoMs, duration_ms: int) -> MonoMs:

@@ -40,6 +40,10 @@ class VirtualClock:
         self._mono_ms += duration_ms
         self._wall_ms += duration_ms
 
+    def set_wall(self, step_ms: int) -> None:
+        """Set the wall clock forward or back; elapsed time stays as it is."""
+        self._wall_ms += step_ms
+
 
 class _Content:
     """What the disk holds of one file; the first `synced` bytes survive anything.

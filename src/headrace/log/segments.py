@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from headrace.core.types import WallMs
 from headrace.log import snapshots, times
 from headrace.log.api import Disk, OffsetOutOfRange, SegmentInfo, Slice
+from headrace.log.buggify import buggify
 from headrace.log.opening import Opening
 from headrace.log.reading import Stops, bytes_from
 from headrace.log.recovery_point import Claim, RecoveryPoint
@@ -388,6 +389,7 @@ class SegmentedLog:
             active.size + size > self._segment_bytes
             or end_offset - active.base_offset > _OFFSETS_PER_SEGMENT_MAX
             or active.age_ms(max(one.max_timestamp for one in headers)) > self._segment_ms
+            or buggify("log.roll")
         ):
             self.roll()
         return self._segments.active

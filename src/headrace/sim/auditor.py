@@ -9,6 +9,7 @@ the end nothing was passed over. Where an answer was lost the auditor allows for
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headrace.sim.facts import FINISHING, Asked, Facts, Place, Queue, Range
+from headrace.sim.record_auditor import RecordAuditor
 
 _FAILURES_MAX = 5  # of one history; the first says most
 
@@ -22,6 +23,7 @@ class Auditor:
         now_us: the time of the world.
         limit: deliveries of a record before it is archived.
         lock_ms: how long an acquisition lock lasts.
+        records: auditor of the records themselves.
         earliest: groups whose subscriptions start at the begin of the log.
     """
 
@@ -32,7 +34,9 @@ class Auditor:
         limit: int,
         lock_ms: int,
         earliest: frozenset[str] = frozenset(),
+        records: RecordAuditor | None = None,
     ) -> None:
+        self.records = records or RecordAuditor(now_us, self.broken)
         self.failures: list[str] = []
         self.incarnation = 0
         self.limit = limit
@@ -104,6 +108,7 @@ class Auditor:
         """Records were sent to somebody."""
         for offset, value in records.items():
             self._stands(place, offset, value)
+            self.records.stood(place, offset, value)
 
     def _stands(self, place: Place, offset: int, value: bytes) -> None:
         known = self._values.setdefault(place, {}).setdefault(offset, value)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _PAUSE_SECONDS = 0.8  # between two blows, on average half of it
 _OPERATIONS_MAX = 40  # of the disk, until a crash that was drawn comes
 _SUSPENDED_US_MAX = 20_000_000
-_CLOCK_SET_MS_MAX = 1_500_000
+_CLOCK_SET_MS_MAX = (1_500_000, 1_500_000, 40 * 86_400_000)
 _FAILING_SECONDS_MAX = 3.0
 _WRITES = ("append", "open", "write", "rename", "remove", "truncate")
 _READS = ("pread", "read", "size")
@@ -71,8 +71,10 @@ class Fate:
         disk = self._world.disk
         self._world.history.fault(f"{operation} fails")
         disk.failing.add(operation)
+        self._world.offsets.lost_sessions()  # groups are read again from their journal
         await asyncio.sleep(self._rng.choice((0.001, 0.1, _FAILING_SECONDS_MAX)))
         disk.failing.discard(operation)
+        self._world.offsets.lost_sessions()
         self._world.history.step("disk", f"{operation} works again")
 
     async def _fill_disk(self) -> None:
@@ -87,9 +89,12 @@ class Fate:
     async def _suspend(self) -> None:
         duration_us = self._rng.randrange(_SUSPENDED_US_MAX)
         self._world.history.fault(f"the machine is suspended for {duration_us / 1e6:.3f} s")
+        self._world.offsets.lost_sessions()
         self._world.loop.suspend(duration_us)
 
     async def _set_clock(self) -> None:
-        step_ms = self._rng.randint(-_CLOCK_SET_MS_MAX, _CLOCK_SET_MS_MAX)
+        most_ms = self._rng.choice(_CLOCK_SET_MS_MAX)
+        step_ms = self._rng.randint(-most_ms, most_ms)
         self._world.history.fault(f"the wall clock is set by {step_ms} ms")
+        self._world.offsets.clock_was_set = True
         self._world.clock.ahead_ms += step_ms

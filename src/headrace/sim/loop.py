@@ -20,11 +20,59 @@ T = TypeVar("T")
 OUTSIDE = 0
 _TURNS_AT_ONCE_MAX = 200_000  # callbacks without a timer in between; more are a livelock
 _LAST_WORDS_MAX = 10_000  # callbacks that the tasks of an ended life get to clean up
+_TASKS_KEPT = 256  # finished tasks are forgotten together, when there are so many tasks
 
 _STEP_US = 100_000  # how far who waits looks ahead, when nothing is due
 
 Latency = Callable[[], float]
 _life: contextvars.ContextVar[int] = contextvars.ContextVar("life", default=OUTSIDE)
+
+
+class _Handle(asyncio.Handle):
+    """A callback that is ready; as asyncio's, without what only a debugger uses."""
+
+    __slots__ = ("life",)
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._loop = loop
+        self._context = context
+        self._source_traceback = None
+        self._repr = None
+        self.life = context.get(_life, OUTSIDE)
+
+
+class _Timer(asyncio.TimerHandle):
+    """A callback that is due later."""
+
+    __slots__ = ("life",)
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._loop = loop
+        self._context = context
+        self._source_traceback = None
+        self._repr = None
+        self._when = when
+        self._scheduled = False
+        self.life = context.get(_life, OUTSIDE)
 
 
 class Livelock(Exception):
@@ -50,9 +98,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.halted = False
         self.errors: list[str] = []
         self._latency = latency
-        self._ready: deque[tuple[asyncio.Handle, int]] = deque()
-        self._timers: list[tuple[int, int, asyncio.TimerHandle, int]] = []
+        self._ready: deque[_Handle | _Timer] = deque()
+        self._timers: list[tuple[int, int, _Timer]] = []
         self._tasks: dict[asyncio.Task[Any], int] = {}
+        self._tasks_max = _TASKS_KEPT
         self._counter = count()
         self._turns = 0
 
@@ -105,8 +154,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
         Raises: Livelock when a task of it will not end.
         """
-        mine = [task for task, whose in self._tasks.items() if whose == life]
-        others: list[tuple[asyncio.Handle, int]] = []
+        mine = [one for one, whose in self._tasks.items() if whose == life and not one.done()]
+        others: list[_Handle | _Timer] = []
         outer = events._get_running_loop()
         events._set_running_loop(self)
         try:
@@ -118,9 +167,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     for task in mine:
                         task.cancel()
                 while self._ready:
-                    handle, whose = self._ready.popleft()
-                    if whose != life:
-                        others.append((handle, whose))
+                    handle = self._ready.popleft()
+                    if handle.life != life:
+                        others.append(handle)
                     elif not handle.cancelled():
                         handle._run()
             else:
@@ -128,27 +177,37 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         finally:
             events._set_running_loop(outer)
         self._ready.extend(others)
-        self._timers = [one for one in self._timers if one[3] != life]
+        self._timers[:] = [one for one in self._timers if one[2].life != life]
         heapq.heapify(self._timers)
 
     def _turn(self, time_us: int) -> bool:
-        while self._timers and (
-            self._timers[0][0] <= self.now_us or self._timers[0][2].cancelled()
-        ):
-            _, _, timer, life = heapq.heappop(self._timers)
-            if not timer.cancelled():
-                self._ready.append((timer, life))
-        if self._ready:
-            handle, _ = self._ready.popleft()
-            if not handle.cancelled():
+        """Run all that is ready, or let time pass to what is due next; False when nothing is."""
+        ready, timers = self._ready, self._timers
+        while True:
+            while timers and (timers[0][0] <= self.now_us or timers[0][2]._cancelled):
+                timer = heapq.heappop(timers)[2]
+                if not timer._cancelled:
+                    ready.append(timer)
+            if not ready:
+                break
+            handle = ready.popleft()
+            if not handle._cancelled:
                 self._turns += 1
                 if self._turns > _TURNS_AT_ONCE_MAX:
                     raise Livelock(f"{self._turns} callbacks and no time passes; last: {handle}")
-                handle._run()
-            return True
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler(
+                        {"message": f"Exception in callback {handle!r}", "exception": error}
+                    )
+                if self.halted:
+                    return True
         self._turns = 0
-        if self._timers and self._timers[0][0] <= time_us:
-            self.now_us = self._timers[0][0]
+        if timers and timers[0][0] <= time_us:
+            self.now_us = timers[0][0]
             return True
         self.now_us = max(self.now_us, time_us)
         return False
@@ -164,9 +223,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        context = context or contextvars.copy_context()
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append((handle, context.get(_life, OUTSIDE)))
+        handle = _Handle(callback, args, self, context or contextvars.copy_context())
+        self._ready.append(handle)
         return handle
 
     def call_later(  # type: ignore[override]  # typed without arguments
@@ -195,9 +253,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None,
     ) -> asyncio.TimerHandle:
         context = context or contextvars.copy_context()
-        timer = asyncio.TimerHandle(when_us / 1e6, callback, args, self, context)
-        life = context.get(_life, OUTSIDE)
-        heapq.heappush(self._timers, (when_us, next(self._counter), timer, life))
+        timer = _Timer(when_us / 1e6, callback, args, self, context)
+        heapq.heappush(self._timers, (when_us, next(self._counter), timer))
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -216,11 +273,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         context = context or contextvars.copy_context()
         task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)
         self._tasks[task] = context.get(_life, OUTSIDE)
-        task.add_done_callback(self._finished)
+        if len(self._tasks) > self._tasks_max:
+            self._tasks = {one: life for one, life in self._tasks.items() if not one.done()}
+            self._tasks_max = 2 * len(self._tasks) + _TASKS_KEPT
         return task
-
-    def _finished(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.pop(task, None)
 
     def run_in_executor(  # type: ignore[override]  # there are no executors
         self, executor: None, func: Callable[..., T], *args: Any

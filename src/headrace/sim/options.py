@@ -11,6 +11,10 @@ from headrace.broker.config import Config
 GROUPS = ("blue", "green")
 _SESSION_MS, _HEARTBEAT_MS = 3000, 700
 _PRUNE_MS, _COLD_MS, _JOURNAL_SEGMENT_BYTES = 250, 400, 2048
+_FOCUSES = ("queues", "queues", "records", "records", "both")
+_CLEANER_MS, _OFFSETS_CHECK_MS = 300, 2000
+CONSUMER_SESSION_MS = 3000
+OFFSETS_RETENTION_MINUTES = 1
 _RETENTION_CHECK_MS, _RETENTION_MS = 400, 1200
 
 
@@ -54,13 +58,26 @@ class Options:
     prunes: bool
     administers: bool
 
+    queues: bool  # share groups and leases
+    records: bool  # idempotent producers, consumer groups, compaction
+    producers: int
+    consumers: tuple[str, ...]  # a group of each of these protocols
+    misuses: bool
+    cleans: bool
+    hostile: bool
+    buggifies: bool
+    damages: bool
+
     @classmethod
     def drawn(cls, rng: Random) -> "Options":
         """The options of a seed."""
         fsync = rng.random() < 0.6
+        focus = rng.choice(_FOCUSES)
 
         def maybe() -> bool:
             return rng.random() < 0.5
+
+        damages = maybe()
 
         return cls(
             fsync=fsync,
@@ -77,10 +94,10 @@ class Options:
             members=rng.randint(1, 3),
             leases=rng.choice((0, 0, 1)),
             seconds=rng.choice((1, 2, 4)),
-            kills=maybe(),
+            kills=damages or maybe(),
             # What is not synced is promised without fsync, so that only a process may die.
-            power_cuts=fsync and maybe(),
-            stops=maybe(),
+            power_cuts=(fsync or focus == "records") and maybe(),
+            stops=damages or maybe(),
             sync_errors=maybe(),
             write_errors=maybe(),
             read_errors=rng.random() < 0.25,
@@ -98,6 +115,15 @@ class Options:
             topic_changes=rng.random() < 0.3,
             prunes=maybe(),
             administers=maybe(),
+            queues=focus != "records",
+            records=focus != "queues",
+            producers=rng.randint(1, 2),
+            consumers=rng.choice((("classic",), ("consumer",), ("classic", "consumer"))),
+            misuses=maybe(),
+            cleans=rng.random() < 0.7,
+            hostile=maybe(),
+            buggifies=maybe(),
+            damages=damages,
         )
 
     def config(self) -> Config:
@@ -124,6 +150,15 @@ class Options:
             segment_bytes=self.segment_bytes,
             retention_check_ms=_RETENTION_CHECK_MS,
             index_interval_bytes=100,
+            cleaner_backoff_ms=_CLEANER_MS,
+            cleaner_dedupe_bytes=1 << 20,
+            offsets_retention_minutes=OFFSETS_RETENTION_MINUTES,
+            offsets_retention_check_ms=_OFFSETS_CHECK_MS,
+            group_session_ms_min=1000,
+            consumer_session_timeout_ms=CONSUMER_SESSION_MS,
+            consumer_session_timeout_ms_min=CONSUMER_SESSION_MS,
+            consumer_heartbeat_ms=_HEARTBEAT_MS,
+            consumer_heartbeat_ms_min=_HEARTBEAT_MS,
         )
 
     @property

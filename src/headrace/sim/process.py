@@ -13,7 +13,7 @@ from headrace.broker.dispatch import Dispatcher
 from headrace.broker.server import Connection, Server
 from headrace.broker.services import Services
 from headrace.core.types import MonoMs, Now, WallMs
-from headrace.log.api import Disk
+from headrace.log.api import CorruptLog, Disk
 from headrace.sim.facts import Place
 from headrace.sim.loop import VirtualLoop
 
@@ -79,6 +79,11 @@ class Process:
         for one in self.services.partitions:
             if one.is_open:
                 yield (one.topic.name, one.index), one.start_offset
+
+    @property
+    def refusals(self) -> list[CorruptLog]:
+        """Return why partitions are refused, which an operator has to repair."""
+        return [one.refused for one in self.services.partitions if one.refused is not None]
 
     @property
     def machines(self) -> list[object]:

@@ -49,6 +49,8 @@ class Producer:
         asked = self._world.auditor.asked()
         count = self._rng.choice((1, 1, 3, 8))
         values = [f"{self.name}/{self._sent + n}".encode() for n in range(count)]
+        pairs = [(None, value) for value in values]
+        self._world.records.sending(place, f"{self.name}/{place}", self._sent, pairs)
         self._sent += count
         now = self._world.clock.wall()
         data = batches.build(batches.Record(0, now, None, value) for value in values)
@@ -57,6 +59,7 @@ class Producer:
             part = answer.responses[0].partition_responses[0]
             if part.error_code == 0:
                 self._world.auditor.produced(asked, place, part.base_offset, values)
+                self._world.records.acknowledged(asked, place, part.base_offset, pairs)
 
         topic = {"name": place[0], "partition_data": ({"index": place[1], "records": data},)}
         answer = await connection.call(

@@ -6,7 +6,7 @@ of its own. The broker is the shipped one from the frames of requests down to th
 """
 
 import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -16,18 +16,29 @@ from uuid import UUID
 from headrace.broker.replay import JournalDamaged
 from headrace.core.catalog import CreateTopic, Resource, SetConfigs
 from headrace.log.api import CorruptLog
+from headrace.log.buggify import install
 from headrace.sim.auditor import Auditor
+from headrace.sim.consumers import ClassicReader, ConsumerReader
 from headrace.sim.disk import FaultyDisk
 from headrace.sim.drivers import LeaseDriver
 from headrace.sim.ending import Ending
 from headrace.sim.facts import Place
 from headrace.sim.fate import Fate
 from headrace.sim.history import BrokerLog, History
+from headrace.sim.hostile import HostilePeer
 from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
 from headrace.sim.members import Habits, ShareMember
 from headrace.sim.network import Connection
-from headrace.sim.options import GROUPS, Options
+from headrace.sim.offset_auditor import OffsetAuditor
+from headrace.sim.options import (
+    CONSUMER_SESSION_MS,
+    GROUPS,
+    OFFSETS_RETENTION_MINUTES,
+    Options,
+)
 from headrace.sim.process import Process, WorldClock
+from headrace.sim.record_actors import Deleter, IdempotentProducer
+from headrace.sim.record_ending import RecordEnding
 from headrace.sim.resets import Resets
 from headrace.sim.workload import Administrator, Producer
 
@@ -37,7 +48,20 @@ _DOWN_US_MAX = 800_000
 _CALM_US = 10_000_000  # longer than anything that is under way in the disk, or waits to be mended
 _SET_UP_SECONDS_MAX = 60
 _STARTING_SECONDS_MAX = 60
+_OPERATOR_SECONDS = 1.0
+_BUGGIFY = 0.5  # of the points
+_BUGGIFY_CHANCE = 0.2  # at a point that is on
+_DAMAGE = 0.6  # of the times at which no broker runs
+CLEAN_MARK = ".kafka_cleanshutdown"
 _DEAD_LETTERS = "dead-letters"
+LEDGER, TABLE = "ledger", "table"
+_LEDGER_PARTITIONS = 2
+_COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "1024",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "500",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +100,22 @@ class World:
         self.clock = WorldClock(self.loop, _WALL_MS)
         self.history = History(lambda: self.loop.now_us, tell)
         self.disk = FaultyDisk(str(seed), self._died)
-        self.groups = GROUPS[: self.options.groups]
+        self.groups = GROUPS[: self.options.groups] if self.options.queues else ()
         self.auditor = Auditor(
             lambda: self.loop.now_us,
             limit=self.options.limit,
             lock_ms=self.options.lock_ms,
             earliest=frozenset(self.options.earliest),
         )
+        self.records = self.auditor.records
+        self.offsets = OffsetAuditor(
+            lambda: self.loop.now_us,
+            self.auditor.broken,
+            retention_us=OFFSETS_RETENTION_MINUTES * 60_000_000,
+            session_us=CONSUMER_SESSION_MS * 1000,
+        )
+        self.losses = 0  # power cuts that may take what was acknowledged
+        self._producer_ids: dict[tuple[int, int], str] = {}
         self.process: Process | None = None
         self.connections: dict[Connection, None] = {}  # an ordered set
         self.topic_ids: dict[str, UUID] = {}
@@ -95,6 +128,10 @@ class World:
         self._lives = itertools.count(OUTSIDE + 1)
         self._ids = itertools.count(1)
         self._power_cut = False
+        self._power_was_cut = False
+        self._dice: dict[str, Random] = {}
+        self._points: dict[str, bool] = {}
+        self._had_refusals = False
         self._machines: list[object] = []
         self._errors_before = 0
         self.resets = Resets(self, "resets")
@@ -103,6 +140,7 @@ class World:
         """Let the whole history happen."""
         told = BrokerLog(self.history, self.bug)
         told.begin()
+        before = install(self._chooses if self.options.buggifies else None)
         try:
             self.history.step("world", f"options: {self.options}")
             self._live()
@@ -110,6 +148,7 @@ class World:
             self.bugs.append(str(stuck))
         finally:
             self._clear_away()
+            install(before)
             told.end()
         failures = (*self.auditor.failures, *self.bugs, *self.loop.errors)
         return Outcome(
@@ -120,6 +159,14 @@ class World:
             self.history.digest,
             tuple(self.history.last),
         )
+
+    def _chooses(self, point: str) -> bool:
+        """Whether a rare behaviour happens; each point is off in half of the histories."""
+        dice = self._dice.get(point)
+        if dice is None:
+            dice = self._dice[point] = Random(f"{self.seed}/{point}")
+            self._points[point] = dice.random() < _BUGGIFY
+        return self._points[point] and dice.random() < _BUGGIFY_CHANCE
 
     def _clear_away(self) -> None:
         """End everybody, so that nothing of this history happens during the next."""
@@ -160,6 +207,21 @@ class World:
         """Every partition that there should be."""
         found = [("orders", n) for n in range(self.options.partitions)]
         return found if "extra" in self.deleted_topics else [*found, ("extra", 0)]
+
+    def record_places(self, topics: Sequence[str] = (LEDGER, TABLE)) -> list[Place]:
+        """Return the partitions that idempotent producers write to, of some topics."""
+        found = [(LEDGER, n) for n in range(_LEDGER_PARTITIONS)] + [(TABLE, 0)]
+        return [place for place in found if place[0] in topics]
+
+    def records_broken(self, promise: str) -> None:
+        """Report a broken promise about records."""
+        self.auditor.broken(promise)
+
+    def gave_producer_id(self, name: str, producer_id: int, epoch: int) -> None:
+        """A response gives a producer its id: nobody else may have the same."""
+        other = self._producer_ids.setdefault((producer_id, epoch), name)
+        if other != name:
+            self.auditor.broken(f"producer id {producer_id}/{epoch} of {other} is given to {name}")
 
     def bug(self, what: str) -> None:
         """Something happened that no fault explains."""
@@ -222,16 +284,22 @@ class World:
         self.history.fault(f"{kind}, at operation {self.disk.operations} of the disk")
         self._end_life()
         self.disk.revive(power_cut=self._power_cut)
+        self._power_was_cut |= self._power_cut
+        if not self._power_cut:
+            self._damage(in_order=False)
+        if self._power_cut and not self.options.fsync:
+            self.losses += 1
+            self.records.power_was_cut()
+            self.offsets.power_was_cut()
         self._power_cut = False
         self.loop.as_life(OUTSIDE, self._start_later)
 
     def _stop(self) -> None:
-        """An orderly stop, during which the disk works: it settles its logs in real threads."""
+        """Stop the broker in order, amid whatever faults there are."""
         process = self.process
         if process is None or not process.is_up:
             return
         self.history.fault("the broker is stopped in order")
-        self._calm_disk()
         task = self.loop.spawn(process.life, process.stop())
         end_us = self.loop.now_us + _STARTING_SECONDS_MAX * 1_000_000
         while not (task.done() or self.failed or self.disk.dead) and self.loop.now_us < end_us:
@@ -248,16 +316,19 @@ class World:
             self.bug(f"the broker failed to stop: {error!r}")
         self._end_life()
         self.disk.revive(power_cut=False)
+        self._damage(in_order=self.disk.exists(CLEAN_MARK))
         self.loop.as_life(OUTSIDE, self._start_later)
 
     def _end_life(self) -> None:
         process, self.process = self.process, None
+        self._had_refusals = process is not None and bool(process.refusals)
         for connection in list(self.connections):
             connection.broken()
         if process is not None:
             self.disk.dead = True
             self.loop.end(process.life)
         self.auditor.locks_lost()
+        self.offsets.lost_sessions()
         self._machines = []
 
     def _start_later(self) -> None:
@@ -275,7 +346,7 @@ class World:
             self._start_failed(None, error)
             return
         except CorruptLog as error:
-            self.bug(f"the broker does not start: {error}")
+            self._repair(None, [error])
             return
         self.loop.spawn(life, self._up(self.process))
 
@@ -285,7 +356,10 @@ class World:
         except OSError as error:
             self.loop.as_life(OUTSIDE, partial(self._fail_soon, process, error))
             return
-        except (CorruptLog, JournalDamaged, AssertionError) as error:
+        except (CorruptLog, JournalDamaged) as error:
+            self.loop.as_life(OUTSIDE, partial(self._repair_soon, process, error))
+            return
+        except AssertionError as error:
             self.bug(f"the broker does not start: {error!r}")
             return
         if self.options.retention:
@@ -297,6 +371,54 @@ class World:
 
     def _fail_soon(self, process: Process, error: OSError) -> None:
         self.loop.call_soon(self._start_failed, process, error)  # from outside its own task
+
+    # ---- the operator
+
+    def _repair_soon(self, process: Process, error: Exception) -> None:
+        self.loop.call_soon(self._repair, process, [error])  # from outside its own task
+
+    def _look_for_refusals(self) -> None:
+        """Repair what the broker refuses to serve; called again and again."""
+        if self.process is not None and self.process.is_up and self.process.refusals:
+            self._repair(self.process, list(self.process.refusals))
+        self.loop.call_later(_OPERATOR_SECONDS, self._look_for_refusals)
+
+    def _repair(self, process: Process | None, errors: Sequence[Exception]) -> None:
+        """Do what the refusals of a broker advise, and start it again."""
+        if self.disk.dead or self.process is not process:
+            return
+        for error in errors:
+            self.history.step("operator", f"reads: {error}")
+            if "\n" in str(error) or ": " not in str(error):
+                self.bug(f"a refusal is not one line with a file: {error!r}")
+        self._end_life()
+        self.disk.revive(power_cut=False)
+        if self.disk.is_damaged:
+            self.history.step("operator", f"restores {self.disk.undo_damage()}")
+        elif all("Input/output error" in str(error) for error in errors):
+            self.history.step("operator", "waits for the disk")
+        elif not all(map(self._repair_torn, errors)):
+            self.bug(f"the broker refuses what no fault damaged: {errors[0]!r}")
+        self._start_later()
+
+    def _repair_torn(self, error: Exception) -> bool:
+        """Cut a log that a power cut left with holes, as `headrace repair` does; whether it is one."""
+        path, position = getattr(error, "path", ""), getattr(error, "position", None)
+        if position is None or not path.endswith(".log") or not self._power_was_cut:
+            return False
+        self.disk.cut(path, position)
+        self.history.step("operator", f"cuts {path} at {position}")
+        return True
+
+    def _damage(self, *, in_order: bool) -> None:
+        """Let the disk rot while no broker runs."""
+        if self.disk.is_damaged and self._had_refusals:
+            self.history.step("operator", f"restores {self.disk.undo_damage()}")
+        self.disk.settle_damage()
+        if self.options.damages and not self.is_quiet and self._rng.random() < _DAMAGE:
+            done = self.disk.damage(in_order=in_order)
+            if done is not None:
+                self.history.fault(f"the disk is damaged: {done}")
 
     def _start_failed(self, process: Process | None, error: OSError) -> None:
         if self.disk.dead or self.process is not process:
@@ -322,7 +444,10 @@ class World:
         if not self.finish(self._set_up(self.process), _SET_UP_SECONDS_MAX, self.process.life):
             self.bug("topics cannot be made on an empty disk")
             return
+        if not self.options.fsync:
+            self.disk.write_back()  # by then the system has, and a power cut takes no topic
         self.is_quiet = False
+        self.loop.as_life(OUTSIDE, self._look_for_refusals)
         actors = self._actors()
         tasks = [self.loop.spawn(OUTSIDE, actor.run()) for actor in actors]
         drivers = [actor for actor in actors if isinstance(actor, LeaseDriver)]
@@ -335,8 +460,10 @@ class World:
         for connection in list(self.connections):
             connection.close()
         self.run_until(self.loop.now_us + _CALM_US)
-        if not self.failed:
+        if not self.failed and self.options.queues:
             Ending(self, drivers).run()
+        if not self.failed and self.options.records:
+            RecordEnding(self).run()
 
     async def _set_up(self, process: Process) -> None:
         services, settings = process.services, self.options.topic_settings
@@ -353,9 +480,41 @@ class World:
             if values:
                 await services.topics.set_configs(SetConfigs(Resource.GROUP, group, values))
         if self.options.dead_letters:
-            await services.topics.create(CreateTopic(_DEAD_LETTERS, self._new_id(), 1, {}))
+            await services.topics.create(
+                CreateTopic(_DEAD_LETTERS, self._new_id(), 1, {"retention.ms": "-1"})
+            )
+        if self.options.records:
+            for name, partitions in ((LEDGER, _LEDGER_PARTITIONS), (TABLE, 1)):
+                topic_id = self._new_id()
+                self.topic_ids[name], self.topic_names[topic_id] = topic_id, name
+                compacted = _COMPACTED if name == TABLE and self.options.cleans else {}
+                await services.topics.create(CreateTopic(name, topic_id, partitions, compacted))
+            if self.options.cleans:
+                self.records.compacts((TABLE, 0))
 
     def _actors(self) -> list[Any]:
+        actors = self._queue_actors() if self.options.queues else []
+        actors += self._record_actors() if self.options.records else []
+        if self.options.hostile:
+            actors.append(HostilePeer(self, "stranger"))
+        return [*actors, Fate(self)]
+
+    def _record_actors(self) -> list[Any]:
+        options, places = self.options, self.record_places()
+        actors: list[Any] = [
+            IdempotentProducer(self, f"writer-{n}", places, frozenset({(TABLE, 0)}))
+            for n in range(options.producers)
+        ]
+        kinds = {"classic": ClassicReader, "consumer": ConsumerReader}
+        for protocol in options.consumers:
+            for number in range(options.members):
+                name = f"{protocol}-{number}"
+                actors.append(kinds[protocol](self, name, f"{protocol}-group", [LEDGER]))
+        if options.deletions:
+            actors.append(Deleter(self, "deleter", self.record_places([LEDGER])))
+        return actors
+
+    def _queue_actors(self) -> list[Any]:
         options, topics = self.options, ("orders", "extra")
         places = [("orders", n) for n in range(options.partitions)] + [("extra", 0)]
         actors: list[Any] = [Producer(self, f"producer-{n}", places) for n in range(2)]
@@ -369,7 +528,7 @@ class World:
         ]
         if options.administers:
             actors.append(self.resets)
-        return [*actors, Administrator(self, "admin"), Fate(self)]
+        return [*actors, Administrator(self, "admin")]
 
     def _habits(self) -> Habits:
         options, rng = self.options, self._rng

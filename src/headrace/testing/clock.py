@@ -125,6 +125,7 @@ class BrokerClock:
                 while loop.now_ns < target_ns:
                     stop_ns = _next_stop(loop, node, duration_ns // _LOOKS_MAX)
                     loop.skip_to(int(min(stop_ns, target_ns)))
+                    node.services.clock.beat()  # a skip is no stall
                     await loop.rest()
                 await _look(loop, node.background)
             finally:

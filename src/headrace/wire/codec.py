@@ -42,7 +42,7 @@ def decode_request(key: int, version: int, body: Buffer) -> Any:
 
     Raises: Malformed on bytes that are not this message; KeyError when kio has no such message.
     """
-    return _entity(load_request_schema(key, version)).read(Reader(body))
+    return _request(key, version).read(Reader(body))
 
 
 def encode_response(key: int, version: int, values: Mapping[str, Any]) -> bytearray:
@@ -52,20 +52,20 @@ def encode_response(key: int, version: int, values: Mapping[str, Any]) -> bytear
     those with a default may be left out. AssertionError (a bug) when a field without one is absent.
     """
     out = Writer()
-    _entity(load_response_schema(key, version)).write(out, values)
+    _response(key, version).write(out, values)
     return out.data
 
 
 def encode_request(key: int, version: int, values: Mapping[str, Any]) -> bytearray:
     """The request whose fields are `values`; for clients and tests, otherwise as a response."""
     out = Writer()
-    _entity(load_request_schema(key, version)).write(out, values)
+    _request(key, version).write(out, values)
     return out.data
 
 
 def decode_response(key: int, version: int, body: Buffer) -> Any:
     """The response in `body`; for clients and tests. Raises: as `decode_request`."""
-    return _entity(load_response_schema(key, version)).read(Reader(body))
+    return _response(key, version).read(Reader(body))
 
 
 def schemas(key: int, version: int) -> tuple[Any, Any]:
@@ -129,6 +129,18 @@ class _Entity:
                 field.write(part, value)
                 tags[tag] = bytes(part.data)
         out.tags(tags)
+
+
+@cache
+def _request(key: int, version: int) -> _Entity:
+    """Look up the compiled request; kio resolves a schema by importing it each time."""
+    return _entity(load_request_schema(key, version))
+
+
+@cache
+def _response(key: int, version: int) -> _Entity:
+    """Look up the compiled response."""
+    return _entity(load_response_schema(key, version))
 
 
 @cache

@@ -17,6 +17,7 @@ from headrace.broker.handlers.configs import require_this_broker
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.broker.settings import ConfigError, Setting, Table, spelled
+from headrace.broker.storage_faults import STORAGE_ERRORS, storage_text
 from headrace.broker.topic_settings import TopicSettings
 from headrace.core.catalog import Resource, SetConfigs
 
@@ -71,9 +72,11 @@ async def _carry_out(
         is_broker = asked.resource_type == Resource.BROKER
         return Code.INVALID_REQUEST if is_broker else Code.INVALID_CONFIG, str(error)
     if values and not validate_only:
-        refused = await services.topics.set_configs(
-            SetConfigs(resource, asked.resource_name, values)
-        )
+        command = SetConfigs(resource, asked.resource_name, values)
+        try:
+            refused = await services.topics.set_configs(command)
+        except STORAGE_ERRORS as error:
+            return Code.STORAGE_ERROR, storage_text(error)
         if refused is not None:
             return error_code(refused), refused.message
     return Code.NONE, None

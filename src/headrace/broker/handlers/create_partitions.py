@@ -6,6 +6,7 @@ from typing import Any
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
+from headrace.broker.storage_faults import STORAGE_ERRORS, storage_text
 from headrace.core.catalog import AddPartitions
 from headrace.core.errors import Refused
 
@@ -33,9 +34,11 @@ async def _add(asked: Any, services: Services, validate_only: bool) -> dict[str,
         ):
             message = f"assign each of {added} further partitions to broker {here[0]} alone"
             return _result(asked.name, Code.INVALID_REPLICA_ASSIGNMENT, message)
-    answer = await services.topics.add_partitions(
-        AddPartitions(asked.name, asked.count, validate_only)
-    )
+    command = AddPartitions(asked.name, asked.count, validate_only)
+    try:
+        answer = await services.topics.add_partitions(command)
+    except STORAGE_ERRORS as error:
+        return _result(asked.name, Code.STORAGE_ERROR, storage_text(error))
     if isinstance(answer, Refused):
         return _result(asked.name, error_code(answer), answer.message)
     return _result(asked.name, Code.NONE, None)

@@ -33,6 +33,7 @@ from headrace.core.fetch_session import (
 )
 from headrace.core.types import after, elapsed_ms
 from headrace.log.api import OffsetOutOfRange
+from headrace.log.buggify import buggify
 from headrace.wire.batches import CorruptBatch
 from headrace.wire.primitives import Buffer
 
@@ -245,6 +246,8 @@ def _read(partition: Partition, found: Found, left: int, *, whole: bool) -> None
             return
         end = partition.high_watermark
         limit = max(0, min(asked.max_bytes, left))
+        if limit and buggify("fetch.one_batch"):
+            limit = 1
         if asked.offset < end and (limit or whole):
             found.records = partition.log.read_bytes(asked.offset, limit, end=end, whole=whole)
     except OffsetOutOfRange:

@@ -16,6 +16,7 @@ from headrace.broker.errors import Code, error_code
 from headrace.broker.partitions import LEADER_EPOCH
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
+from headrace.broker.storage_faults import STORAGE_ERRORS
 from headrace.core.catalog import INTERNAL_TOPICS, CreateTopic, Topic, is_topic_name
 from headrace.core.errors import Refused
 
@@ -56,9 +57,12 @@ async def _topic(asked: Any, services: Services, may_create: bool) -> dict[str, 
         return _missing(None, None, Code.UNKNOWN_TOPIC_ID)
     topic = services.catalog.topics.get(asked.name)
     if topic is None and may_create and asked.name not in INTERNAL_TOPICS:
-        answer = await services.topics.create(
-            CreateTopic(asked.name, services.topics.new_id(), services.config.num_partitions, {})
-        )
+        number = services.config.num_partitions
+        command = CreateTopic(asked.name, services.topics.new_id(), number, {})
+        try:
+            answer = await services.topics.create(command)
+        except STORAGE_ERRORS:  # logged by the journal or the partition
+            return _missing(asked.name, None, Code.STORAGE_ERROR)
         topic = services.catalog.topics.get(asked.name)
         if topic is None and isinstance(answer, Refused):
             return _missing(asked.name, None, error_code(answer))

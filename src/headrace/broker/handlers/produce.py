@@ -53,14 +53,14 @@ class _Part:
 
 def handle(request: Request, services: Services) -> Answering:
     acks, topics = _decoded(request)
-    now = services.clock.wall()
+    now, doubt_ms = services.clock.wall(), services.clock.doubt_ms
     unsynced: list[tuple[_Part, Partition, int]] = []
     for part in (part for parts in topics for part in parts):
         try:
             if acks not in _ACKS:
                 raise Faulty(Code.INVALID_REQUIRED_ACKS, f"acks {acks}; -1, 0 and 1 are possible")
             partition = _partition(part, services)
-            _append(partition, part, now, request.version)
+            _append(partition, part, now, request.version, doubt_ms)
             if _may_have_to_wait(partition):
                 unsynced.append((part, partition, partition.cuts))
         except Faulty as fault:
@@ -111,9 +111,9 @@ def _partition(part: _Part, services: Services) -> Partition:
     return partition
 
 
-def _append(partition: Partition, part: _Part, now: WallMs, version: int) -> None:
+def _append(partition: Partition, part: _Part, now: WallMs, version: int, doubt_ms: int) -> None:
     """Validate and append, unless the log has the batch already. Raises: Faulty."""
-    header = accept(part.records, partition.settings, now, version)
+    header = accept(part.records, partition.settings, now, version, doubt_ms)
     assert part.records is not None
     try:
         if _is_duplicate(partition, part, header):

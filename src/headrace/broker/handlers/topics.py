@@ -8,6 +8,7 @@ from headrace.broker.errors import Code, Faulty, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.broker.settings import ConfigError, spelled
+from headrace.broker.storage_faults import STORAGE_ERRORS, storage_text
 from headrace.broker.topic_settings import TopicSettings
 from headrace.core.catalog import INTERNAL_TOPICS, CreateTopic, DeleteTopic
 from headrace.core.errors import Refused
@@ -52,9 +53,11 @@ async def _create(asked: Any, services: Services, validate_only: bool) -> dict[s
         return _refused(asked.name, fault.code, str(fault))
     except ConfigError as error:
         return _refused(asked.name, Code.INVALID_CONFIG, str(error))
-    answer = await services.topics.create(
-        CreateTopic(asked.name, services.topics.new_id(), partitions, configs, validate_only)
-    )
+    command = CreateTopic(asked.name, services.topics.new_id(), partitions, configs, validate_only)
+    try:
+        answer = await services.topics.create(command)
+    except STORAGE_ERRORS as error:
+        return _refused(asked.name, Code.STORAGE_ERROR, storage_text(error))
     if isinstance(answer, Refused):
         return _refused(asked.name, error_code(answer), answer.message)
     return {
@@ -127,7 +130,10 @@ async def _delete(
         topic, unknown = catalog.topics.get(name or ""), Code.UNKNOWN_TOPIC_OR_PARTITION
     if topic is None:
         return _deleted(name, topic_id, unknown, "the topic does not exist")
-    answer = await services.topics.delete(DeleteTopic(topic.id, request.asked_by()))
+    try:
+        answer = await services.topics.delete(DeleteTopic(topic.id, request.asked_by()))
+    except STORAGE_ERRORS as error:
+        return _deleted(topic.name, topic.id, Code.STORAGE_ERROR, storage_text(error))
     if isinstance(answer, Refused):
         return _deleted(topic.name, topic.id, error_code(answer), answer.message)
     return _deleted(topic.name, topic.id, Code.NONE, None)

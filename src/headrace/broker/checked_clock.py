@@ -1,0 +1,260 @@
+"""The clock of a broker: the machine's clocks, checked for jumps and stalls.
+
+Three kinds of time come from here, and each use takes the one in which an error does no harm:
+
+- `mono` orders locks, sessions and waits. It does not advance while the event loop did not run
+  (SIGSTOP, a suspended machine, a long pause of the collector): input that waited in sockets is
+  read before anything expires, because nothing comes nearer to its deadline during a stall.
+- `wall` is written into records and journals. While the wall clock is in doubt it is the later of
+  wall time and trusted time.
+- `proven` decides what is old enough to be deleted: the earlier of the two.
+
+`core/clock_filter.py` decides what is trusted. Readings compute wall time from elapsed time; the
+wall clock itself is read once a second, so `wall` costs one clock call.
+
+A stall is found by a beat each second: a loop that has not beaten for `STALL_MS` did not run. Then
+`mono` stands still until it has made up for the whole gap and `GRACE_MS` more, in which clients
+that were stopped with the broker can send their heartbeats.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol, runtime_checkable
+
+from headrace.broker.background import Background
+from headrace.broker.config import Config
+from headrace.core.clock_filter import ClockChange, ClockFilter, SavedTime
+from headrace.core.types import MonoMs, Now, WallMs
+from headrace.log.api import Clock, Disk
+from headrace.log.clock_checkpoint import read_checkpoint, write_checkpoint
+
+log = logging.getLogger("headrace.broker")
+
+OBSERVE_MS = 1_000
+SAVE_MS = 60_000
+BEAT_MS = 1_000
+STALL_MS = 2_000
+GRACE_MS = 1_000
+_UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
+
+
+@runtime_checkable
+class BootClock(Protocol):
+    """A clock that also counts the time in which the machine is suspended."""
+
+    def boot(self) -> MonoMs:
+        """Return the milliseconds since the machine booted."""
+
+    @property
+    def boot_id(self) -> str:
+        """Name of the machine's current run; empty if unknown."""
+
+
+class CheckedClock:
+    """`log.api.Clock` over the machine's clocks. Reads them as they are until `start`.
+
+    Args:
+        config: returns the settings as they are now.
+    """
+
+    def __init__(self, clock: Clock, disk: Disk, config: Callable[[], Config]) -> None:
+        self.work = Background("time is no longer checked for jumps and stalls")
+        self._clock = clock
+        self._disk = disk
+        self._config = config
+        is_boot_clock = isinstance(clock, BootClock)
+        self._machine_mono = clock.mono
+        self._elapsed: Callable[[], MonoMs] = clock.boot if is_boot_clock else clock.mono
+        self._boot_id = clock.boot_id if is_boot_clock else ""
+        elapsed = self._elapsed()
+        self._filter = ClockFilter(elapsed, clock.wall())
+        self._is_restored = False
+        self._saved_at = elapsed
+        self._observe_at = elapsed + OBSERVE_MS
+        self._latest_ms = self._filter.latest_offset_ms
+        self.doubt_ms = 0  # how much earlier than `wall` the time may be
+        # Stalls: the loop's time of the last beat, and what `mono` is behind the machine's clock.
+        self._loop_time: Callable[[], float] = float
+        self._stall_at = math.inf
+        self._beat_at = 0.0
+        self._beat_mono = self._last_mono = clock.mono()
+        self._stalled_ms = 0
+
+    # ---- readings
+
+    def mono(self) -> MonoMs:
+        """Return monotonic time without the time in which the event loop did not run."""
+        if self._loop_time() > self._stall_at:
+            self._note_stall()
+        now = self._machine_mono() - self._stalled_ms
+        if now > self._last_mono:
+            self._last_mono = MonoMs(now)
+        return self._last_mono
+
+    def wall(self) -> WallMs:
+        """Return the time to write into records: the later one while wall time is in doubt."""
+        elapsed = self._elapsed()
+        if elapsed >= self._observe_at:
+            self._observe(elapsed)
+        return WallMs(self._latest_ms + elapsed)
+
+    def now(self) -> Now:
+        """Return `mono` and `wall`; written out, because every command takes one."""
+        if self._loop_time() > self._stall_at:
+            self._note_stall()
+        mono = self._machine_mono() - self._stalled_ms
+        if mono > self._last_mono:
+            self._last_mono = MonoMs(mono)
+        elapsed = self._elapsed()
+        if elapsed >= self._observe_at:
+            self._observe(elapsed)
+        return Now(self._last_mono, WallMs(self._latest_ms + elapsed))
+
+    def proven(self) -> WallMs:
+        """Return the time that decides about deletion: the earlier one while in doubt."""
+        elapsed = self._elapsed()
+        self._observe(elapsed)
+        return WallMs(self._filter.earliest_offset_ms + elapsed)
+
+    @property
+    def disagreement_ms(self) -> int:
+        """Wall time minus trusted time; 0 while they agree."""
+        self._observe(self._elapsed())
+        return self._filter.difference_ms
+
+    @property
+    def stalled_ms(self) -> int:
+        """Time by which sessions and locks were extended since the start."""
+        return self._stalled_ms
+
+    # ---- a run of the broker
+
+    def restore(self) -> None:
+        """Take over the trusted time of the last run, if it was saved."""
+        saved = read_checkpoint(self._disk)
+        if saved is not None:
+            self._restore(saved)
+
+    def start(self, newest: WallMs | None) -> None:
+        """Begin to keep time on the running event loop.
+
+        Args:
+            newest: time of the newest record in a journal, which stands in for a saved time.
+        """
+        if not self._is_restored and newest is not None:
+            self._restore(SavedTime(newest, "", MonoMs(0)))
+        self._is_restored = True
+        self._save()
+        loop = asyncio.get_running_loop()
+        self._loop_time = loop.time
+        self.beat()
+        self.work.begin(self._run())
+
+    def beat(self) -> None:
+        """Note that the event loop runs, after a skip of its time too."""
+        self._beat_at = self._loop_time()
+        self._beat_mono = self._clock.mono()
+        self._stall_at = self._beat_at + STALL_MS / 1000
+
+    async def close(self) -> None:
+        """Save the time and stop looking for stalls."""
+        await self.work.stop()
+        self._stall_at = math.inf
+        self._save()
+
+    async def _run(self) -> None:
+        while await self.work.pause(BEAT_MS):
+            if self._loop_time() > self._stall_at:
+                self._note_stall()
+            self.beat()
+            elapsed = self._elapsed()
+            if elapsed >= self._observe_at:
+                self._observe(elapsed)
+            if elapsed - self._saved_at >= SAVE_MS:
+                self._save()
+
+    # ---- stalls
+
+    def _note_stall(self) -> None:
+        """Give back the time since the last beat, in which the loop did not run."""
+        stalled_ms = self._clock.mono() - self._beat_mono
+        self.beat()
+        if stalled_ms < STALL_MS:  # the loop's time moved, and the clock's did not
+            return
+        self._stalled_ms += stalled_ms + GRACE_MS
+        log.warning(
+            "clock: the broker did not run for about %.1f s (stopped, suspended or overloaded); "
+            "sessions and locks are extended by as much",
+            stalled_ms / 1000,
+        )
+
+    # ---- jumps of the wall clock
+
+    def _restore(self, saved: SavedTime) -> None:
+        self._is_restored = True
+        elapsed = self._elapsed()
+        self._filter.restore(saved, self._boot_id, elapsed)
+        self._observe(elapsed, is_start=saved.boot_id != self._boot_id or not self._boot_id)
+
+    def _observe(self, elapsed: MonoMs, *, is_start: bool = False) -> None:
+        config, wall = self._config(), self._clock.wall()
+        change = self._filter.observe(
+            elapsed, wall,
+            jump_max_ms=config.clock_jump_max_ms, hold_ms=config.clock_hold_ms,
+        )  # fmt: skip
+        self._observe_at = elapsed + OBSERVE_MS
+        self._latest_ms = self._filter.latest_offset_ms
+        self.doubt_ms = abs(self._filter.difference_ms)
+        if change is not None:
+            self._log_change(change, wall, self._filter.trusted(elapsed), is_start=is_start)
+
+    def _log_change(
+        self, change: ClockChange, wall: WallMs, trusted: WallMs, *, is_start: bool
+    ) -> None:
+        hold = duration_text(self._config().clock_hold_ms)
+        if change is ClockChange.AGREED:
+            log.info("clock: wall time %s agrees with elapsed time again", time_text(wall))
+        elif change is ClockChange.PROVEN:
+            log.warning(
+                "clock: wall time %s held for %s (headrace.clock.hold.ms) and is trusted from now "
+                "on; deletion by age goes by %s",
+                time_text(wall), hold, time_text(trusted),
+            )  # fmt: skip
+        else:
+            direction = "ahead of" if wall > trusted else "behind"
+            origin = "where the last run ended" if is_start else "elapsed time since the start"
+            log.log(
+                # A machine that was switched off for a while is no reason for a warning.
+                logging.INFO if is_start and wall > trusted else logging.WARNING,
+                "clock: wall time %s is %s %s %s, which leads to %s (headrace.clock.jump.max.ms); "
+                "nothing is deleted for its age by the later time until both agree, or until wall "
+                "time has held for %s of running time (headrace.clock.hold.ms; 0 trusts it now)",
+                time_text(wall), duration_text(abs(wall - trusted)), direction, origin,
+                time_text(trusted), hold,
+            )  # fmt: skip
+
+    def _save(self) -> None:
+        elapsed = self._elapsed()
+        self._saved_at = elapsed
+        try:
+            write_checkpoint(self._disk, self._filter.saved(self._boot_id, elapsed))
+        except OSError as error:
+            log.debug("clock: cannot save the time: %s; the next minute tries again", error)
+
+
+def time_text(wall: WallMs) -> str:
+    """Return a wall time in UTC to the second; milliseconds where no calendar has it."""
+    try:
+        return f"{datetime.fromtimestamp(wall / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    except (OverflowError, ValueError):
+        return f"{wall} ms"
+
+
+def duration_text(duration_ms: int) -> str:
+    """Return a duration in its largest fitting unit: 30 days, 1 hour, 0 seconds."""
+    size, unit = next((one for one in _UNITS if duration_ms >= one[0]), _UNITS[-1])
+    count = round(duration_ms / size)
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"

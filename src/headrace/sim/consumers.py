@@ -1,0 +1,453 @@
+"""Members of consumer groups, of the classic and of the consumer protocol, by the wire.
+
+A member reads from what its group committed, commits positions that it has reached (sometimes lower
+ones, as an application may), and stalls, vanishes, leaves, or uses an epoch that was replaced.
+"""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from headrace.sim.facts import Place
+from headrace.sim.growth_requests import assigned, assignment, subscription
+from headrace.sim.network import Connection, Lost
+from headrace.wire import batches
+
+if TYPE_CHECKING:
+    from headrace.sim.world import World
+
+_FETCH, _LIST_OFFSETS, _COMMIT, _OFFSET_FETCH = 1, 2, 8, 9
+_JOIN, _SYNC, _BEAT, _LEAVE, _CONSUMER_BEAT = 11, 14, 12, 13, 68
+_OUT_OF_RANGE, _UNKNOWN_TOPIC, _REBALANCE, _ID_REQUIRED = 1, 3, 27, 79
+_STORAGE, _COORDINATOR = 56, frozenset({14, 15, 16})
+SESSION_MS, _REBALANCE_MS = 3000, 2000
+_EARLIEST, _LATEST = -2, -1
+_BYTES = 1 << 16
+_STRAY = ("table", 0)
+
+
+class Reader:
+    """Read partitions and keep positions; the base of both kinds of members."""
+
+    def __init__(self, world: "World", name: str, group: str, topics: Sequence[str]) -> None:
+        self.name = name
+        self.group = group
+        self.is_honest = False
+        self._world = world
+        self._topics = list(topics)
+        self._rng = Random(f"{world.seed}/{name}")
+        self._positions: dict[Place, int] = {}
+        self._generation = -1
+        self._member = ""
+        self._leaves_alone = True
+
+    @property
+    def _wanted(self) -> bool:
+        return self.is_honest or not self._world.is_quiet
+
+    async def run(self) -> None:
+        """Be a member, again and again, until the world wants no more."""
+        while self._wanted and self._world.is_wanted(self.group):
+            try:
+                connection = Connection(self._world, self._rng)
+                try:
+                    await self._take_part(connection)
+                finally:
+                    connection.close()
+            except Lost:
+                pass
+            await asyncio.sleep(self._rng.uniform(0.0, 0.4))
+
+    async def _take_part(self, connection: Connection) -> None:
+        raise NotImplementedError
+
+    async def _pause(self) -> bool:
+        """Wait a moment, or for longer than a session; whether to go on."""
+        await asyncio.sleep(1.0 if self.is_honest else self._rng.choice((0.005, 0.05, 0.2)))
+        options = self._world.options
+        if not self.is_honest and options.stalling and self._rng.random() < 0.03:
+            self._step("stalls")
+            await asyncio.sleep(SESSION_MS / 1000 * self._rng.uniform(0.5, 1.5))
+        if not self.is_honest and options.vanishing and self._rng.random() < 0.03:
+            self._step("vanishes")
+            return False
+        return True
+
+    # ---- requests
+
+    async def _begin_at(self, connection: Connection, places: Collection[Place]) -> None:
+        """Set the positions to what is committed, or to the start."""
+        self._positions = {
+            place: max(offset, 0)
+            for place, offset in (
+                await fetch_offsets(self._world, connection, self.group, sorted(places))
+            ).items()
+        }
+        told = " ".join(f"{_at(p)}@{o}" for p, o in sorted(self._positions.items()))
+        self._step(f"begins at {told or 'nothing'}")
+
+    async def _read(self, connection: Connection) -> None:
+        if not self._positions:
+            return
+        place = self._rng.choice(sorted(self._positions))
+        position = self._positions[place]
+        code, last = await fetch(
+            self._world, connection, place, position, self._rng.choice((0, 50))
+        )
+        if code == _OUT_OF_RANGE:
+            self._positions[place] = await log_start(self._world, connection, place)
+        elif last >= 0:
+            self._positions[place] = last + 1
+        self._step(f"reads {_at(place)}@{position}: {code} ..{last}")
+
+    async def _commit(self, connection: Connection, *, generation: int | None = None) -> int:
+        """Commit one position; the error code."""
+        if not self._positions:
+            return 0
+        place = self._rng.choice(sorted(self._positions))
+        offset = self._positions[place]
+        if not self.is_honest and self._rng.random() < 0.1:
+            place, offset = _STRAY, self._rng.randrange(100)  # a topic that no member subscribes to
+        elif self._rng.random() < 0.1:
+            offset = self._rng.randrange(offset + 1)
+        sent = self._generation if generation is None else generation
+        code = await commit_offset(
+            self._world, connection, self.group, (self._member, sent), place, offset
+        )
+        self._step(f"commits {_at(place)}@{offset} in {sent}: {code}")
+        return code
+
+    def _step(self, what: str) -> None:
+        self._world.history.step(self.name, what)
+
+
+class ClassicReader(Reader):
+    """A member of the classic protocol; the leader assigns partitions in turn."""
+
+    async def _take_part(self, connection: Connection) -> None:
+        self._positions = {}
+        while self._wanted:
+            if not await self._join(connection):
+                await asyncio.sleep(0.05)
+                if self._rng.random() < 0.3:
+                    return
+                continue
+            if not await self._stay(connection):
+                return
+
+    async def _join(self, connection: Connection) -> bool:
+        def let_out(answer: Any) -> None:
+            if answer.error_code == 0:
+                self._world.offsets.active(self.group, self._topics)
+
+        joined = await connection.call(
+            _JOIN, 6, let_out, group_id=self.group, session_timeout=SESSION_MS,
+            rebalance_timeout=_REBALANCE_MS, member_id=self._member, group_instance_id=None,
+            protocol_type="consumer",
+            protocols=[{"name": "range", "metadata": subscription(self._topics)}],
+        )  # fmt: skip
+        self._step(f"joins: {joined.error_code} generation {joined.generation_id}")
+        if joined.error_code:
+            self._member = joined.member_id if joined.error_code == _ID_REQUIRED else ""
+            return False
+        self._member, self._generation = joined.member_id, joined.generation_id
+        given = self._assignments(joined) if joined.leader == joined.member_id else []
+        generation = self._generation
+
+        def synced(answer: Any) -> None:
+            if answer.error_code == 0:
+                self._world.offsets.generation(self.group, generation)
+
+        answer = await connection.call(
+            _SYNC, 4, synced, group_id=self.group, generation_id=self._generation,
+            member_id=self._member, group_instance_id=None, assignments=given,
+        )  # fmt: skip
+        if answer.error_code:
+            self._step(f"is not assigned: {answer.error_code}")
+            return False
+        await self._begin_at(connection, assigned(answer.assignment))
+        return True
+
+    def _assignments(self, joined: Any) -> list[dict[str, Any]]:
+        members = sorted(one.member_id for one in joined.members)
+        shares: dict[str, list[Place]] = {one: [] for one in members}
+        for number, place in enumerate(self._world.record_places(self._topics)):
+            shares[members[number % len(members)]].append(place)
+        return [
+            {"member_id": one, "assignment": assignment(places)} for one, places in shares.items()
+        ]
+
+    async def _stay(self, connection: Connection) -> bool:
+        """Read and commit in one generation; whether to join again."""
+        while self._wanted and self._world.is_wanted(self.group):
+            if not await self._pause():
+                return False
+            await self._read(connection)
+            if self._rng.random() < 0.4 and await self._commit(connection):
+                return True
+            if self._world.options.misuses and self._generation > 1 and self._rng.random() < 0.05:
+                await self._commit(connection, generation=self._generation - 1)
+            if self._rng.random() < 0.02 and not self.is_honest:
+                await self._leave(connection)
+                return False
+            code = await self._beat(connection)
+            if code:
+                return True
+        await self._leave(connection)
+        return False
+
+    async def _beat(self, connection: Connection) -> int:
+        def let_out(answer: Any) -> None:
+            if answer.error_code in (0, _REBALANCE):
+                self._world.offsets.active(self.group, self._topics)
+
+        answer = await connection.call(
+            _BEAT, 4, let_out, group_id=self.group, generation_id=self._generation,
+            member_id=self._member, group_instance_id=None,
+        )  # fmt: skip
+        if answer.error_code:
+            self._step(f"has to join again: {answer.error_code}")
+            if answer.error_code != _REBALANCE:
+                self._member = ""
+        return int(answer.error_code)
+
+    async def _leave(self, connection: Connection) -> None:
+        self._step("leaves")
+        members = [{"member_id": self._member, "group_instance_id": None}]
+        self._member, self._positions = "", {}
+        await connection.call(_LEAVE, 4, _nothing, group_id=self.group, members=members)
+
+
+class ConsumerReader(Reader):
+    """A member of the consumer protocol (KIP-848): the broker assigns."""
+
+    def __init__(self, world: "World", name: str, group: str, topics: Sequence[str]) -> None:
+        super().__init__(world, name, group, topics)
+        self._number = 0
+        self._sent_topics = False
+
+    async def _take_part(self, connection: Connection) -> None:
+        self._number += 1
+        self._member = f"{self.name}.{self._number}"
+        self._generation, self._positions = 0, {}
+        if await self._beat(connection, self._topics, ()):
+            return
+        while self._wanted and self._world.is_wanted(self.group):
+            if not await self._pause():
+                return
+            await self._read(connection)
+            if self._rng.random() < 0.4:
+                await self._commit(connection)
+            if self._world.options.misuses and self._generation > 1 and self._rng.random() < 0.05:
+                await self._commit(connection, generation=self._generation - 1)
+            if self._rng.random() < 0.02 and not self.is_honest:
+                break
+            if await self._beat(connection, None, None):
+                return
+        self._step("leaves")
+        self._world.offsets.gives_up(self.group, self._member)
+        await connection.call(_CONSUMER_BEAT, 1, _nothing, **self._fields(-1, None, None))
+
+    async def _beat(
+        self,
+        connection: Connection,
+        topics: list[str] | None,
+        owned: Collection[Place] | None,
+    ) -> int:
+        offsets, member = self._world.offsets, self._member
+        if owned is not None:
+            offsets.gives_up(self.group, member, owned)
+
+        def let_out(answer: Any) -> None:
+            if answer.error_code == 0:
+                offsets.active(self.group, self._topics)
+                offsets.beats(self.group, member)
+                if answer.assignment is not None:
+                    offsets.assigned(self.group, member, self._places(answer))
+
+        fields = self._fields(self._generation, topics, owned)
+        answer = await connection.call(_CONSUMER_BEAT, 1, let_out, **fields)
+        if answer.error_code:
+            self._step(f"is put out: {answer.error_code}")
+            return int(answer.error_code)
+        self._generation = answer.member_epoch
+        if answer.assignment is not None:
+            places = self._places(answer)
+            kept = {one: at for one, at in self._positions.items() if one in places}
+            self._step(f"is assigned {' '.join(map(_at, places)) or 'nothing'}")
+            gained = [one for one in places if one not in kept]
+            self._positions = kept
+            if gained:
+                await self._begin_at(connection, places)
+                self._positions |= kept
+            return await self._beat(connection, None, places)
+        return 0
+
+    def _fields(
+        self, epoch: int, topics: list[str] | None, owned: Collection[Place] | None
+    ) -> dict[str, Any]:
+        ids = self._world.topic_ids
+        parts = None
+        if owned is not None:
+            by_topic: dict[str, list[int]] = {}
+            for topic, index in sorted(owned):
+                by_topic.setdefault(topic, []).append(index)
+            parts = [{"topic_id": ids[name], "partitions": some} for name, some in by_topic.items()]
+        return {
+            "group_id": self.group, "member_id": self._member, "member_epoch": epoch,
+            "instance_id": None, "rack_id": None,
+            "rebalance_timeout": _REBALANCE_MS if topics is not None else -1,
+            "subscribed_topic_names": topics, "subscribed_topic_regex": None,
+            "server_assignor": None, "topic_partitions": parts,
+        }  # fmt: skip
+
+    def _places(self, answer: Any) -> list[Place]:
+        names = self._world.topic_names
+        return [
+            (names[topic.topic_id], index)
+            for topic in answer.assignment.topic_partitions
+            for index in topic.partitions
+        ]
+
+
+# ---- requests that the ending sends too
+
+
+async def fetch(
+    world: "World", connection: Connection, place: Place, position: int, wait_ms: int,
+    into: dict[int, tuple[bytes | None, bytes | None]] | None = None,
+) -> tuple[int, int]:  # fmt: skip
+    """Read one partition; the error code and the last offset received, -1 for none."""
+    asked = world.auditor.asked()
+    last = -1
+    part = {
+        "partition": place[1], "current_leader_epoch": -1, "fetch_offset": position,
+        "last_fetched_epoch": -1, "log_start_offset": -1, "partition_max_bytes": _BYTES,
+    }  # fmt: skip
+
+    def let_out(answer: Any) -> None:
+        nonlocal last
+        one = answer.responses[0].partitions[0]
+        if one.error_code == 0:
+            records = {
+                record.offset: (record.value, record.key)
+                for record in batches.records(one.records or b"")
+                if record.offset >= position
+            }
+            # Compaction leaves batches without records: a reader goes on behind them.
+            last = _last_offset(one.records or b"")
+            if into is not None:
+                into.update(records)
+            world.records.fetched(
+                asked, place, position, log_start=one.log_start_offset,
+                high_watermark=one.high_watermark, records=records,
+            )  # fmt: skip
+
+    answer = await connection.call(
+        _FETCH, 12, let_out, replica_id=-1, max_wait=wait_ms, min_bytes=1, max_bytes=_BYTES,
+        isolation_level=0, session_id=0, session_epoch=-1,
+        topics=[{"topic": place[0], "partitions": [part]}],
+        forgotten_topics_data=(), rack_id="", cluster_id=None,
+    )  # fmt: skip
+    return int(answer.responses[0].partitions[0].error_code), last
+
+
+def _last_offset(data: bytes) -> int:
+    """Return the last offset of the batches, -1 without any."""
+    found = batches.headers(data)
+    return found[-1].last_offset if found else -1
+
+
+async def log_start(world: "World", connection: Connection, place: Place) -> int:
+    """The first offset of a partition."""
+    return (await _list_offset(world, connection, place, _EARLIEST))[1]
+
+
+async def log_end(world: "World", connection: Connection, place: Place) -> tuple[int, int]:
+    """The error code and the end of a partition."""
+    asked = world.auditor.asked()
+
+    def let_out(answer: Any) -> None:
+        one = answer.topics[0].partitions[0]
+        if one.error_code == 0:
+            world.records.saw_end(asked, place, one.offset)
+
+    return await _list_offset(world, connection, place, _LATEST, let_out)
+
+
+async def _list_offset(
+    world: "World", connection: Connection, place: Place, stamp: int, let_out: Any = None
+) -> tuple[int, int]:
+    part = {"partition_index": place[1], "current_leader_epoch": -1, "timestamp": stamp}
+    answer = await connection.call(
+        _LIST_OFFSETS, 6, let_out or _nothing, replica_id=-1, isolation_level=0,
+        topics=[{"name": place[0], "partitions": [part]}],
+    )  # fmt: skip
+    one = answer.topics[0].partitions[0]
+    return int(one.error_code), max(int(one.offset), 0)
+
+
+async def commit_offset(
+    world: "World", connection: Connection, group: str, member: tuple[str, int], place: Place,
+    offset: int,
+) -> int:  # fmt: skip
+    """Commit one offset; the error code."""
+    offsets, asked = world.offsets, world.auditor.asked()
+    write = offsets.committing(group, place, offset)
+
+    def let_out(answer: Any) -> None:
+        code = answer.topics[0].partitions[0].error_code
+        if code == 0:
+            offsets.committed(write)
+            offsets.committed_in(asked, group, member[1])
+        elif code != _STORAGE and code not in _COORDINATOR:
+            offsets.refused(group, place, write)
+
+    part = {
+        "partition_index": place[1], "committed_offset": offset, "committed_leader_epoch": -1,
+        "committed_metadata": "",
+    }  # fmt: skip
+    answer = await connection.call(
+        _COMMIT, 9 if member[0] else 8, let_out, group_id=group, member_id=member[0],
+        generation_id_or_member_epoch=member[1], group_instance_id=None,
+        topics=[{"name": place[0], "partitions": [part]}],
+    )  # fmt: skip
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+async def fetch_offsets(
+    world: "World", connection: Connection, group: str, places: Sequence[Place]
+) -> dict[Place, int]:
+    """What a group committed for some partitions; -1 for none."""
+    asked = world.auditor.asked()
+    found: dict[Place, int] = {}
+
+    def let_out(answer: Any) -> None:
+        one = answer.groups[0]
+        for topic in one.topics if one.error_code == 0 else ():
+            for part in topic.partitions:
+                if part.error_code == 0:
+                    place = topic.name, part.partition_index
+                    found[place] = part.committed_offset
+                    world.offsets.fetched(asked, group, place, part.committed_offset)
+
+    topics: dict[str, list[int]] = {}
+    for name, number in places:
+        topics.setdefault(name, []).append(number)
+    await connection.call(
+        _OFFSET_FETCH, 8, let_out, require_stable=False,
+        groups=[{
+            "group_id": group,
+            "topics": [{"name": one, "partition_indexes": some} for one, some in topics.items()],
+        }],
+    )  # fmt: skip
+    return found
+
+
+def _nothing(_: Any) -> None:
+    """Ignore a response on its way."""
+
+
+def _at(place: Place) -> str:
+    return f"{place[0]}-{place[1]}"

@@ -1,0 +1,199 @@
+"""Check committed offsets and assignments of consumer groups; shares no code with the broker.
+
+A committed offset is a register: a response may contain the value of a commit that was acknowledged
+last, or of one that is under way or whose response was lost, and nothing else. It may be absent when
+nothing was committed, when an actor deleted it, or when it may have expired (KIP-211, KIP-496): the
+group had no active member for the retention time, or none that subscribes to the topic.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from headrace.sim.facts import Asked, Place, Queue
+
+ABSENT = -1
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    """A commit (or a deletion, `ABSENT`): when it was sent, and when it was acknowledged."""
+
+    value: int
+    sent_us: int
+    done_us: int | None = None
+    expiring: bool = False
+
+
+@dataclass(slots=True)
+class _Group:
+    """Activity of a group: when a member was last active, and the silences before that."""
+
+    active_us: int = 0
+    silences: list[tuple[int, int]] = field(default_factory=list)
+    generation: int = -1
+    generation_at_us: int = 0
+    subscribed: frozenset[str] = frozenset()
+    owners: dict[Place, tuple[str, int]] = field(default_factory=dict)
+
+
+class OffsetAuditor:
+    """Promises about the groups of one history.
+
+    Args:
+        now_us: returns the time of the world, in microseconds.
+        broken: called with each promise that the broker broke.
+        retention_us: how long the offset of a partition that no member reads is kept.
+        session_us: silence after which a member is removed.
+    """
+
+    def __init__(
+        self,
+        now_us: Callable[[], int],
+        broken: Callable[[str], None],
+        *,
+        retention_us: int,
+        session_us: int,
+    ) -> None:
+        self._now_us = now_us
+        self._broken = broken
+        self._retention_us = retention_us
+        self._session_us = session_us
+        self._groups: dict[str, _Group] = {}
+        self._writes: dict[Queue, list[Write]] = {}
+        self.clock_was_set = False
+        self.was_suspended = False
+
+    def _of(self, group: str) -> _Group:
+        found = self._groups.get(group)
+        if found is None:
+            found = self._groups[group] = _Group()
+        return found
+
+    # ---- commits
+
+    def committing(self, group: str, place: Place, value: int) -> Write:
+        """A member sends a commit, or somebody sends a deletion."""
+        write = Write(value, self._now_us())
+        self._writes.setdefault((group, place), []).append(write)
+        return write
+
+    def committed(self, write: Write) -> None:
+        """The acknowledgement of a commit leaves the broker."""
+        write.done_us = self._now_us()
+
+    def refused(self, group: str, place: Place, write: Write) -> None:
+        """The refusal of a commit leaves the broker."""
+        self._writes[group, place].remove(write)
+
+    def fetched(self, asked: Asked, group: str, place: Place, value: int) -> None:
+        """A response to OffsetFetch contains a committed offset, -1 for none."""
+        writes = self._writes.setdefault((group, place), [])
+        if value == ABSENT and self._may_have_expired(group, place, writes):
+            # From here on the offset is gone unless a commit is under way.
+            self._settle(writes, asked, Write(ABSENT, 0, asked.at_us))
+            return
+        if self._is_possible(writes, asked, value):
+            return
+        known = [f"{one.value}{'' if one.done_us else '?'}" for one in writes[-4:]]
+        self._broken(
+            f"group {group}: the committed offset of {place[0]}-{place[1]} is {value}, the last"
+            f" commits are {', '.join(known) or 'none'}"
+        )
+
+    def _is_possible(self, writes: list[Write], asked: Asked, value: int) -> bool:
+        done = [one for one in writes if one.done_us is not None and one.done_us <= asked.at_us]
+        # A write that was sent after another one was acknowledged replaces it.
+        newest_sent = max((one.sent_us for one in done), default=-1)
+        candidates = [one for one in writes if one.done_us is None or one.done_us >= newest_sent]
+        if value == ABSENT and not done:
+            return True
+        return any(one.value == value for one in candidates)
+
+    def _settle(self, writes: list[Write], asked: Asked, found: Write) -> None:
+        kept = [one for one in writes if one.done_us is None or one.done_us > asked.at_us]
+        writes[:] = [found, *kept]
+
+    def power_was_cut(self) -> None:
+        """Allow every earlier value: what was not synced was not promised."""
+        for writes in self._writes.values():
+            writes.append(Write(ABSENT, self._now_us()))
+            for one in writes:
+                one.done_us = None
+        for group in self._groups.values():
+            group.generation = -1
+
+    # ---- members
+
+    def active(self, group: str, subscribed: Collection[str] = ()) -> None:
+        """A response shows that a member is alive in the group."""
+        one = self._of(group)
+        now_us = self._now_us()
+        if now_us - one.active_us > self._session_us:
+            one.silences.append((one.active_us, now_us))
+            one.generation = -1  # a group without members and offsets is forgotten
+        one.active_us = now_us
+        if subscribed:
+            one.subscribed = frozenset(subscribed)
+
+    def generation(self, group: str, number: int) -> None:
+        """A member is answered that a generation of a classic group began."""
+        one = self._of(group)
+        if number > one.generation:
+            one.generation, one.generation_at_us = number, self._now_us()
+
+    def committed_in(self, asked: Asked, group: str, generation: int) -> None:
+        """A commit of a generation was carried out."""
+        one = self._of(group)
+        if generation < one.generation and one.generation_at_us <= asked.at_us:
+            self._broken(
+                f"group {group}: a commit of generation {generation} was carried out after"
+                f" generation {one.generation} had begun"
+            )
+
+    def assigned(self, group: str, member: str, places: Collection[Place]) -> None:
+        """A member is answered its partitions (consumer protocol); it has no others afterwards."""
+        owners = self._of(group).owners
+        now_us = self._now_us()
+        for place in places:
+            owner, until_us = owners.get(place, (member, 0))
+            if owner != member and now_us < until_us:
+                self._broken(f"group {group}: {place[0]}-{place[1]} has {owner} and {member}")
+            owners[place] = member, now_us + self._session_us
+
+    def beats(self, group: str, member: str) -> None:
+        """A heartbeat of a member was answered: it keeps what it has for one more session."""
+        owners = self._of(group).owners
+        for place, (owner, _) in owners.items():
+            if owner == member:
+                owners[place] = member, self._now_us() + self._session_us
+
+    def gives_up(self, group: str, member: str, kept: Collection[Place] = ()) -> None:
+        """A member sends that it has these partitions only, or leaves."""
+        owners = self._of(group).owners
+        for place in [one for one, (owner, _) in owners.items() if owner == member]:
+            if place not in kept:
+                del owners[place]
+
+    def lost_sessions(self) -> None:
+        """The broker may have forgotten how long sessions last, or time stood still for it."""
+        for group in self._groups.values():
+            group.owners.clear()
+            group.generation = -1
+
+    # ---- expiry
+
+    def _may_have_expired(self, group: str, place: Place, writes: list[Write]) -> bool:
+        one = self._of(group)
+        sent_us = min((write.sent_us for write in writes if write.value != ABSENT), default=0)
+        if place[0] not in one.subscribed:
+            return self.clock_was_set or self._now_us() - sent_us >= self._retention_us
+        silences = [*one.silences, (one.active_us, self._now_us())]
+        least_us = self._session_us if self.clock_was_set else self._retention_us
+        return any(end - max(begin, sent_us) >= least_us for begin, end in silences)
+
+    def has_expired(self, group: str, place: Place, value: int) -> None:
+        """Nobody used an offset for longer than the retention and one check: it has to be gone."""
+        if value != ABSENT:
+            self._broken(
+                f"group {group}: the offset {value} of {place[0]}-{place[1]} did not expire"
+            )

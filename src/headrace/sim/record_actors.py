@@ -1,0 +1,296 @@
+"""Idempotent producers, keyed producers, and an administrator of the topics that they write to.
+
+A producer has one batch in flight for each partition and sends it again until it is answered, as
+Kafka's do. It also sends what a broken client would: batches that were acknowledged long ago, gaps in
+the sequence, and epochs that were replaced.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from headrace.sim.facts import Asked, Place
+from headrace.sim.network import Connection, Lost
+from headrace.wire import batches
+
+if TYPE_CHECKING:
+    from headrace.sim.world import World
+
+PRODUCE, INIT_PRODUCER_ID, DELETE_RECORDS, CONFIGS = 0, 22, 21, 44
+_ACKS_ALL = -1
+_UNKNOWN_TOPIC, _INVALID_TIMESTAMP, _OUT_OF_ORDER, _OLD_EPOCH, _STORAGE = 3, 32, 45, 47, 56
+_KEYS = tuple(f"k{number}".encode() for number in range(5))
+_REMEMBERED = 12  # acknowledged batches that may be sent again; the broker keeps five
+_MISUSE = 0.15
+_TOMBSTONES = 0.15
+
+Pair = tuple[bytes | None, bytes | None]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch as it is sent each time."""
+
+    epoch: int
+    sequence: int
+    number: int
+    pairs: list[Pair]
+    data: bytes
+    offset: int = -1
+    asked: Asked | None = None
+
+
+@dataclass(slots=True)
+class _Stream:
+    """What a producer has sent to one partition."""
+
+    sequence: int = 0
+    number: int = 0
+    pending: _Batch | None = None
+    done: deque[_Batch] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+
+class IdempotentProducer:
+    """An idempotent producer; `run` is its life.
+
+    Args:
+        keyed: places whose records have keys, some of them without a value.
+    """
+
+    def __init__(
+        self, world: "World", name: str, places: list[Place], keyed: frozenset[Place]
+    ) -> None:
+        self.name = name
+        self._world = world
+        self._places = places
+        self._keyed = keyed
+        self._rng = Random(f"{world.seed}/{name}")
+        self._id, self._epoch = -1, -1
+        self._streams: dict[Place, _Stream] = {}
+        self._lost_at = world.losses
+
+    async def run(self) -> None:
+        """Produce until the faults are over."""
+        world = self._world
+        while not world.is_quiet:
+            try:
+                connection = Connection(world, self._rng)
+                while not world.is_quiet:
+                    await asyncio.sleep(self._rng.uniform(0.0, 0.1))
+                    await self._step(connection)
+            except Lost:
+                await asyncio.sleep(self._rng.uniform(0.0, 0.2))
+
+    async def _step(self, connection: Connection) -> None:
+        if self._lost_at != self._world.losses:
+            self._lost_at = self._world.losses  # acknowledged batches may be gone
+            self._id = -1
+        if self._id < 0:
+            await self._init(connection, bump=False)
+            return
+        place = self._rng.choice(self._places)
+        stream = self._streams.setdefault(place, _Stream())
+        if stream.pending is not None:
+            await self._send(connection, place, stream, stream.pending)
+        elif self._world.options.misuses and self._rng.random() < _MISUSE:
+            await self._misuse(connection, place, stream)
+        else:
+            stream.pending = self._batch(place, stream)
+            await self._send(connection, place, stream, stream.pending)
+
+    async def _init(self, connection: Connection, *, bump: bool) -> None:
+        def let_out(answer: Any) -> None:
+            if answer.error_code == 0:
+                self._world.gave_producer_id(self.name, answer.producer_id, answer.producer_epoch)
+
+        answer = await connection.call(
+            INIT_PRODUCER_ID, 4, let_out, transactional_id=None, transaction_timeout=1000,
+            producer_id=self._id if bump else -1, producer_epoch=self._epoch if bump else -1,
+        )  # fmt: skip
+        self._step_done(
+            f"producer id {answer.producer_id}/{answer.producer_epoch}: {answer.error_code}"
+        )
+        if answer.error_code == 0:
+            self._id, self._epoch = answer.producer_id, answer.producer_epoch
+            for stream in self._streams.values():
+                stream.sequence, stream.pending = 0, None
+                stream.done.clear()
+
+    def _batch(self, place: Place, stream: _Stream, *, skip: int = 0) -> _Batch:
+        count = self._rng.choice((1, 1, 2, 5))
+        pairs: list[Pair] = []
+        for number in range(stream.number, stream.number + count):
+            key = self._rng.choice(_KEYS) if place in self._keyed else None
+            is_tombstone = key is not None and self._rng.random() < _TOMBSTONES
+            pairs.append((key, None if is_tombstone else f"{self.name}:{number}".encode()))
+        now = self._world.clock.wall()
+        sequence = stream.sequence + skip
+        data = batches.build(
+            (batches.Record(0, now, key, value) for key, value in pairs),
+            producer_id=self._id, producer_epoch=self._epoch, base_sequence=sequence,
+        )  # fmt: skip
+        one = _Batch(self._epoch, sequence, stream.number, pairs, data)
+        records = self._world.records
+        for number, (key, value) in enumerate(pairs, stream.number):
+            if value is None:
+                assert key is not None
+                records.deleting_key(place, key)
+            else:
+                records.sending(place, f"{self.name}/{place}", number, [(key, value)])
+        stream.number += count
+        return one
+
+    async def _send(
+        self, connection: Connection, place: Place, stream: _Stream, batch: _Batch
+    ) -> None:
+        asked = batch.asked or self._world.auditor.asked()
+        batch.asked = asked  # an earlier try may have written it
+
+        def let_out(answer: Any) -> None:
+            part = answer.responses[0].partition_responses[0]
+            if part.error_code == 0:
+                self._world.records.acknowledged(asked, place, part.base_offset, batch.pairs)
+
+        code, offset = await self._produce(connection, place, batch.data, let_out)
+        self._step_done(f"{len(batch.pairs)} to {_at(place)} #{batch.sequence}: {code} @{offset}")
+        if code == 0:
+            batch.offset = offset
+            stream.pending = None
+            stream.sequence = batch.sequence + len(batch.pairs)
+            stream.done.append(batch)
+        elif code in (_OUT_OF_ORDER, _OLD_EPOCH):
+            if self._lost_at == self._world.losses:
+                self._world.records_broken(
+                    f"{self.name}: sequence {batch.sequence} of {_at(place)} was refused with"
+                    f" {code}, and all before it is acknowledged"
+                )
+            self._id = -1
+        elif code == _INVALID_TIMESTAMP:
+            self._id = -1  # the clock was set: the batch cannot be sent any more
+        elif code == _UNKNOWN_TOPIC and place[0] in self._world.deleted_topics:
+            self._places = [one for one in self._places if one[0] != place[0]] or [place]
+            await asyncio.sleep(0.1)
+        elif code not in (_STORAGE, _UNKNOWN_TOPIC):
+            self._world.records_broken(f"{self.name}: a sound batch was refused with {code}")
+        else:
+            await asyncio.sleep(0.05)
+
+    async def _misuse(self, connection: Connection, place: Place, stream: _Stream) -> None:
+        kind = self._rng.randrange(4)
+        if kind <= 1 and stream.done:
+            await self._repeat(connection, place, self._rng.choice(stream.done))
+        elif kind == 2:
+            await self._leave_gap(connection, place, stream)
+        elif stream.done:
+            await self._use_old_epoch(connection, place, stream)
+
+    async def _repeat(self, connection: Connection, place: Place, batch: _Batch) -> None:
+        """Send a batch once more that was acknowledged: it must not be written again."""
+        asked = self._world.auditor.asked()
+
+        def let_out(answer: Any) -> None:
+            part = answer.responses[0].partition_responses[0]
+            if part.error_code == 0 and part.base_offset >= 0:
+                self._world.records.acknowledged(
+                    asked, place, part.base_offset, batch.pairs, again=True
+                )
+
+        code, offset = await self._produce(connection, place, batch.data, let_out)
+        self._step_done(f"repeats #{batch.sequence} of {_at(place)}: {code} @{offset}")
+        if code == 0 and offset != batch.offset and self._lost_at == self._world.losses:
+            self._world.records_broken(
+                f"{self.name}: a batch of {_at(place)} was acknowledged at {batch.offset}, and"
+                f" again at {offset}"
+            )
+
+    async def _leave_gap(self, connection: Connection, place: Place, stream: _Stream) -> None:
+        if not stream.sequence:
+            return  # a producer that the partition does not know may begin anywhere
+        batch = self._batch(place, stream, skip=3)
+        code, offset = await self._produce(connection, place, batch.data, _nothing)
+        self._step_done(f"leaves a gap in {_at(place)} before #{batch.sequence}: {code} @{offset}")
+        if code == 0 and self._lost_at == self._world.losses:
+            self._world.records_broken(f"{self.name}: a gap in {_at(place)} was accepted")
+
+    async def _use_old_epoch(self, connection: Connection, place: Place, stream: _Stream) -> None:
+        """Replace the epoch, write with the new one, then send with the old one."""
+        old_id, old = self._id, self._epoch
+        await self._init(connection, bump=True)
+        if self._id != old_id or self._epoch == old:
+            return
+        stream.pending = self._batch(place, stream)
+        await self._send(connection, place, stream, stream.pending)
+        if stream.pending is not None:
+            return
+        new, self._epoch = self._epoch, old
+        late = self._batch(place, stream)
+        self._epoch = new
+        code, _ = await self._produce(connection, place, late.data, _nothing)
+        self._step_done(f"uses epoch {old} of {old_id}: {code}")
+        if code == 0 and self._lost_at == self._world.losses:
+            self._world.records_broken(f"{self.name}: epoch {old} wrote after epoch {new}")
+
+    async def _produce(
+        self, connection: Connection, place: Place, data: bytes, let_out: Any
+    ) -> tuple[int, int]:
+        topic = {"name": place[0], "partition_data": ({"index": place[1], "records": data},)}
+        answer = await connection.call(
+            PRODUCE, 9, let_out,
+            transactional_id=None, acks=_ACKS_ALL, timeout=1000, topic_data=(topic,),
+        )  # fmt: skip
+        part = answer.responses[0].partition_responses[0]
+        return int(part.error_code), int(part.base_offset)
+
+    def _step_done(self, what: str) -> None:
+        self._world.history.step(self.name, what)
+
+
+class Deleter:
+    """Deletes records of the topics that producers write to."""
+
+    def __init__(self, world: "World", name: str, places: list[Place]) -> None:
+        self.name = name
+        self._world = world
+        self._places = places
+        self._rng = Random(f"{world.seed}/{name}")
+
+    async def run(self) -> None:
+        """Delete now and then until the faults are over."""
+        world = self._world
+        while not world.is_quiet:
+            try:
+                connection = Connection(world, self._rng)
+                while not world.is_quiet:
+                    await asyncio.sleep(self._rng.uniform(0.2, 1.5))
+                    await self._delete(connection)
+            except Lost:
+                await asyncio.sleep(self._rng.uniform(0.0, 0.3))
+
+    async def _delete(self, connection: Connection) -> None:
+        place = self._rng.choice(self._places)
+        before = self._rng.randrange(self._world.records.known_end(place) + 1)
+        self._world.records.deleting(place, before)
+        part = {"partition_index": place[1], "offset": before}
+        asked = self._world.auditor.asked()
+
+        def let_out(answer: Any) -> None:
+            one = answer.topics[0].partitions[0]
+            if one.error_code == 0:
+                self._world.records.deleted(asked, place, before)
+
+        answer = await connection.call(
+            DELETE_RECORDS, 2, let_out,
+            topics=({"name": place[0], "partitions": (part,)},), timeout=1000,
+        )  # fmt: skip
+        code = answer.topics[0].partitions[0].error_code
+        self._world.history.fault(f"records below {before} of {_at(place)} are deleted: {code}")
+
+
+def _nothing(_: Any) -> None:
+    """Ignore a response on its way."""
+
+
+def _at(place: Place) -> str:
+    return f"{place[0]}-{place[1]}"

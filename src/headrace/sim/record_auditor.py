@@ -1,0 +1,280 @@
+"""Check records and positions as a Kafka test of Jepsen does: lost, duplicate, reordered, stale.
+
+The auditor keeps every value that a producer sent, every offset that a response acknowledged, and
+every record that any reader received. Values are unique, so that a value at two offsets is a
+duplicate and an unknown value is a phantom. It shares no code with the broker. A response counts
+from the moment at which it leaves the broker, whether or not it arrives.
+
+After a power cut without `fsync` the end of a log may be lost. `power_was_cut` opens that window: the
+first end that the next broker reports is taken as the new end, and no record below it may differ.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.sim.facts import Asked, Place
+
+Sent = tuple[str, int]  # the stream of a producer, and the number of the value within it
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What is known of one partition.
+
+    Attributes:
+        sent: stream, number and key of every value that a producer sent.
+        stood: value and key of every offset that a response contained.
+        at: offset of every value, the other way round.
+        acknowledged: when the acknowledgement of an offset left the broker, in virtual microseconds.
+        end: highest log end that a response implies, and when it left.
+        start: highest log start that a response contained, and when it left.
+        cut: offset up to which an actor requested deletion.
+        is_compacted: whether older records of a key may go.
+        newest: highest known offset of every key.
+        tombstones: how many tombstones of every key a producer sent.
+        may_be_shorter: whether a power cut may have taken the end of the log.
+    """
+
+    sent: dict[bytes | None, tuple[str, int, bytes | None]] = field(default_factory=dict)
+    stood: dict[int, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
+    at: dict[bytes, int] = field(default_factory=dict)
+    acknowledged: dict[int, int] = field(default_factory=dict)
+    newest: dict[bytes, int] = field(default_factory=dict)
+    tombstones: dict[bytes, int] = field(default_factory=dict)
+    end: int = 0
+    end_at_us: int = 0
+    start: int = 0
+    start_at_us: int = 0
+    cut: int = 0
+    is_compacted: bool = False
+    may_be_shorter: bool = False
+
+
+class RecordAuditor:
+    """Promises about the records of all partitions.
+
+    Args:
+        now_us: returns the time of the world, in microseconds.
+        broken: called with each promise that the broker broke.
+    """
+
+    def __init__(self, now_us: Callable[[], int], broken: Callable[[str], None]) -> None:
+        self._now_us = now_us
+        self._broken = broken
+        self._by_place: dict[Place, _Partition] = {}
+        self.retention_ms: int | None = None
+
+    def _of(self, place: Place) -> _Partition:
+        found = self._by_place.get(place)
+        if found is None:
+            found = self._by_place[place] = _Partition()
+        return found
+
+    def compacts(self, place: Place) -> None:
+        """Allow older records of a key to go."""
+        self._of(place).is_compacted = True
+
+    def deleting(self, place: Place, before: int) -> None:
+        """Allow records below an offset to go: an actor requested it, or retention may."""
+        one = self._of(place)
+        one.cut = max(one.cut, before)
+
+    def deleted(self, asked: Asked, place: Place, before: int) -> None:
+        """A deletion of records is acknowledged: the start never lies below it again."""
+        one = self._of(place)
+        if before > one.start:
+            one.start, one.start_at_us = before, self._now_us()
+
+    def known_end(self, place: Place) -> int:
+        """Return the end of a log as far as responses imply it."""
+        return self._of(place).end
+
+    def power_was_cut(self) -> None:
+        """Allow the end of every log to be lost: it was not promised to be on the disk."""
+        for one in self._by_place.values():
+            one.may_be_shorter = True
+            one.start = 0
+
+    # ---- producers
+
+    def sending(
+        self, place: Place, stream: str, first: int, pairs: Sequence[tuple[bytes | None, bytes]]
+    ) -> None:
+        """A producer sends records, of which each has a value of its own."""
+        sent = self._of(place).sent
+        for number, (key, value) in enumerate(pairs, first):
+            sent[value] = stream, number, key
+
+    def deleting_key(self, place: Place, key: bytes) -> None:
+        """A producer sends a tombstone."""
+        tombstones = self._of(place).tombstones
+        tombstones[key] = tombstones.get(key, 0) + 1
+
+    def acknowledged(
+        self,
+        asked: Asked,
+        place: Place,
+        first: int,
+        pairs: Sequence[tuple[bytes | None, bytes | None]],
+        *,
+        again: bool = False,
+    ) -> None:
+        """A response contains the offset of a batch; `again` when it was sent before."""
+        one = self._of(place)
+        if one.may_be_shorter and not again:
+            self._shorten(one, first)
+        now_us = self._now_us()
+        for offset, (key, value) in enumerate(pairs, first):
+            self.stood(place, offset, value, key)
+            if offset not in one.acknowledged:
+                if not again and offset < one.end and one.end_at_us < asked.at_us:
+                    self._broken(
+                        f"{_at(place, offset)} was acknowledged, and the log ended at {one.end}"
+                        " before the request"
+                    )
+                one.acknowledged[offset] = now_us
+        self._reaches(one, first + len(pairs))
+
+    # ---- readers
+
+    def stood(
+        self, place: Place, offset: int, value: bytes | None, key: bytes | None = None
+    ) -> None:
+        """A response contains a record."""
+        one = self._of(place)
+        known = one.stood.get(offset)
+        if known is not None:
+            if known[0] != value:
+                self._broken(f"{_at(place, offset)} was {known[0]!r} and is {value!r}")
+            return
+        if value is not None:
+            if one.sent and value not in one.sent:
+                self._broken(f"{_at(place, offset)} has {value!r}, which no producer sent there")
+            other = one.at.setdefault(value, offset)
+            if other != offset:
+                self._broken(f"{value!r} stands twice in {_name(place)}: at {other} and {offset}")
+        elif key is not None and key not in one.tombstones:
+            self._broken(f"{_at(place, offset)} deletes {key!r}, which no producer requested")
+        one.stood[offset] = value, key
+        if key is not None and offset > one.newest.get(key, -1):
+            one.newest[key] = offset
+
+    def fetched(
+        self,
+        asked: Asked,
+        place: Place,
+        position: int,
+        *,
+        log_start: int,
+        high_watermark: int,
+        records: Mapping[int, tuple[bytes | None, bytes | None]],
+    ) -> None:
+        """A response to Fetch contains records (value and key by offset) from `position` on."""
+        one = self._of(place)
+        self.saw_end(asked, place, high_watermark)
+        self._saw_start(asked, place, log_start)
+        before = -1
+        for offset, (value, key) in records.items():
+            if offset <= before:
+                self._broken(f"{_at(place, offset)} was sent after {before}")
+            before = offset
+            self.stood(place, offset, value, key)
+        if before >= high_watermark:
+            self._broken(f"{_at(place, before)} was sent, the high watermark is {high_watermark}")
+        last = max(records, default=-1)
+        self._nothing_skipped(one, place, max(position, log_start), last, records)
+
+    def _nothing_skipped(
+        self,
+        one: _Partition,
+        place: Place,
+        first: int,
+        last: int,
+        records: Mapping[int, tuple[bytes | None, bytes | None]],
+    ) -> None:
+        """Report acknowledged records between two offsets that a reader did not receive."""
+        for offset in range(first, last + 1):
+            if offset in records or offset not in one.stood or offset < one.cut:
+                continue
+            key = one.stood[offset][1]
+            if one.is_compacted and key is not None:
+                if (
+                    one.newest[key] > offset
+                    or one.stood[offset][0] is None
+                    or key in one.tombstones
+                ):
+                    continue
+            self._broken(f"{_at(place, offset)} was skipped by a reader")
+
+    def saw_end(self, asked: Asked, place: Place, end: int) -> None:
+        """A response contains the end of a log."""
+        one = self._of(place)
+        if one.may_be_shorter:
+            self._shorten(one, end)
+        if end < one.end and one.end_at_us <= asked.at_us:
+            self._broken(f"the end of {_name(place)} was {one.end} and is {end}")
+        self._reaches(one, end)
+
+    def _saw_start(self, asked: Asked, place: Place, start: int) -> None:
+        one = self._of(place)
+        if start < one.start and one.start_at_us <= asked.at_us and not one.may_be_shorter:
+            self._broken(f"the start of {_name(place)} was {one.start} and is {start}")
+        if start > one.cut:
+            self._broken(f"{_name(place)} begins at {start}, and nothing above {one.cut} may go")
+        if start > one.start:
+            one.start, one.start_at_us = start, self._now_us()
+
+    def _reaches(self, one: _Partition, end: int) -> None:
+        if end > one.end:
+            one.end, one.end_at_us = end, self._now_us()
+
+    def _shorten(self, one: _Partition, end: int) -> None:
+        one.may_be_shorter = False
+        one.end = min(one.end, end)
+        for offset in [offset for offset in one.stood if offset >= end]:
+            value, _ = one.stood.pop(offset)
+            one.acknowledged.pop(offset, None)
+            if value is not None:
+                one.at.pop(value, None)
+        one.newest = {}
+        for offset, (_, key) in one.stood.items():
+            if key is not None:
+                one.newest[key] = max(offset, one.newest.get(key, -1))
+
+    # ---- the end
+
+    def ended(
+        self, place: Place, log_start: int, records: Mapping[int, tuple[bytes | None, bytes | None]]
+    ) -> None:
+        """All is quiet, and the whole log was read: nothing may be missing or out of order."""
+        one = self._of(place)
+        for offset in sorted(one.acknowledged):
+            value, key = one.stood[offset]
+            if offset in records or offset < min(log_start, one.cut):
+                continue
+            if one.is_compacted and key is not None and self._may_be_gone(one, key, offset, value):
+                continue
+            self._broken(f"{_at(place, offset)} was acknowledged and is lost")
+        last: dict[str, tuple[int, int]] = {}
+        for offset, (value, _) in records.items():
+            if value not in one.sent:
+                continue
+            stream, number, _ = one.sent[value]
+            before, where = last.get(stream, (-1, -1))
+            if number <= before:
+                self._broken(
+                    f"{_name(place)}: number {number} of {stream} stands at {offset}, behind"
+                    f" {before} at {where}"
+                )
+            last[stream] = number, offset
+
+    def _may_be_gone(self, one: _Partition, key: bytes, offset: int, value: bytes | None) -> bool:
+        return one.newest[key] > offset or value is None or key in one.tombstones
+
+
+def _name(place: Place) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+def _at(place: Place, offset: int) -> str:
+    return f"record {_name(place)}@{offset}"

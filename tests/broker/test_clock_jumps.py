@@ -1,0 +1,266 @@
+"""The wall clock jumps by days while a broker runs, or while it is down: nothing is lost by it."""
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from headrace.broker.handlers import produce
+from headrace.broker.offset_expiry import Swept
+from headrace.broker.partitions import Partition
+from headrace.broker.request import Raw, Request
+from headrace.broker.share_resets import starts_by_duration
+from headrace.core.catalog import CreateTopic, Resource, SetConfigs, Topic
+from headrace.core.group_words import Commit, Offset
+from headrace.core.types import MemberId, WallMs
+from headrace.log.clock_checkpoint import FILE
+from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.wire import batches, codec
+from headrace.wire.batches import Record
+
+from . import inside_rig
+from .inside_rig import Inside
+
+HOUR = 3_600_000
+DAY = 24 * HOUR
+PRODUCER = 41
+EPOCH_MS = 1_700_000_000_000
+INVALID_TIMESTAMP = 32
+
+
+class Broker(Inside):
+    """A broker with a topic of each kind of deletion, a group without members, and a producer."""
+
+    def __init__(
+        self, disk: MemoryDisk, clock: VirtualClock | None = None, **settings: str
+    ) -> None:
+        super().__init__(disk, clock, **{"log_segment_bytes": "1024"} | settings)
+
+    async def topic(self, name: str, **configs: str) -> Partition:
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        made = await self.services.topics.create(CreateTopic(name, uuid4(), 1, named))
+        assert isinstance(made, Topic)
+        return self.partition(name)
+
+    def partition(self, name: str) -> Partition:
+        found = self.services.partition(name, 0)
+        assert found is not None
+        return found
+
+    async def fill(self) -> None:
+        jobs, keyed = (
+            await self.topic("jobs"),
+            await self.topic("keyed", cleanup_policy="compact", min_cleanable_dirty_ratio="0"),
+        )
+        for number in range(50):
+            at = self.services.clock.wall()
+            jobs.append_records([Record(0, at, None, b"v" * 20)])
+            keyed.append_records([Record(0, at, b"k%d" % number, None)])
+        offsets = (Offset("jobs", 0, 5, -1, "", jobs.topic.id),)
+        await self.services.groups.ask("g", Commit("g", MemberId(""), None, -1, offsets, None))
+        assert self.produce(self.wall, sequence=0) == (0, 50)
+
+    @property
+    def wall(self) -> WallMs:
+        """What clients take for the time: the wall clock before it was set."""
+        return WallMs(self.clock.mono() + EPOCH_MS)
+
+    def produce(
+        self, timestamp: int, *, sequence: int = -1, topic: str = "jobs"
+    ) -> tuple[int, int]:
+        """Error code and base offset of a produced record; idempotent with a sequence."""
+        idempotent = sequence >= 0
+        data = batches.build(
+            [Record(0, WallMs(timestamp), b"k", b"v")],
+            producer_id=PRODUCER if idempotent else -1,
+            producer_epoch=0 if idempotent else -1,
+            base_sequence=sequence,
+        )
+        data_of = {"name": topic, "partition_data": ({"index": 0, "records": data},)}
+        body = codec.encode_request(
+            0, 9, {"transactional_id": None, "acks": 1, "timeout": 1000, "topic_data": (data_of,)}
+        )
+        answer = produce.handle(
+            Request(0, 9, 1, "c", "::1", 1, memoryview(bytearray(body))), self.services
+        )
+        assert isinstance(answer, Raw)
+        decoded: Any = codec.decode_response(0, 9, b"".join(map(bytes, answer.buffers)))
+        part = decoded.responses[0].partition_responses[0]
+        return part.error_code, part.base_offset
+
+    async def sweep(self) -> Swept:
+        """Everything that deletes by age, once."""
+        services, at = self.services, self.services.clock.wall()
+        for _ in range(20):
+            self.partition("keyed").append_records([Record(0, at, b"other", b"v" * 40)])
+        await services.housekeeping.expire_all()
+        while await services.housekeeping.clean_dirtiest():
+            pass
+        await services.share_pruning.prune()
+        return await services.offset_expiry.sweep()
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """First offset of the topic, producers it knows, offsets of the group."""
+        jobs = self.partition("jobs")
+        offsets = [len(found) for _, found in self.services.groups.walk()]
+        return jobs.start_offset, len(jobs.log.producers), sum(offsets)
+
+    def tombstones(self) -> int:
+        """How many the compacted topic has."""
+        log, offset, count = self.partition("keyed").log, 0, 0
+        while offset < log.end_offset:
+            found = log.read(offset, 1 << 20)
+            count += sum(one.value is None for one in batches.records(found.data))
+            offset = found.headers[-1].last_offset + 1
+        return count
+
+
+WHOLE = (0, 1, 1)
+Scene = Callable[[Broker], Coroutine[Any, Any, None]]
+
+
+def play(scene: Scene, disk: MemoryDisk | None = None, **settings: str) -> None:
+    used = disk or MemoryDisk()
+    inside_rig.play(lambda: Broker(used, **settings), scene)
+
+
+@pytest.mark.parametrize("days", [30, -300])
+def test_a_jump_while_the_broker_runs(days: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headrace.broker")
+
+    async def scene(broker: Broker) -> None:
+        await broker.fill()
+        await broker.sweep()  # tombstones get their time of deletion
+        before = broker.tombstones()
+        broker.clock.advance(6_000)
+        broker.clock.set_wall(days * DAY)
+        for _ in range(3):
+            broker.clock.advance(2_000)
+            assert await broker.sweep() == Swept()
+            assert (broker.counts, broker.tombstones()) == (WHOLE, before)
+            assert broker.services.clock.disagreement_ms == days * DAY
+        assert broker.produce(broker.wall) == (0, 51), "a right time is no error"
+        assert broker.produce(broker.wall, sequence=0) == (0, 50), "a repeated batch stays one"
+        broker.clock.set_wall(-days * DAY)
+        broker.clock.advance(2_000)
+        assert await broker.sweep() == Swept()
+        assert (broker.counts, broker.services.clock.disagreement_ms) == (WHOLE, 0)
+        broker.clock.advance(8 * DAY)
+        assert (await broker.sweep()).offsets == 1
+        assert broker.counts == (52, 0, 0)
+        assert broker.tombstones() == 0
+
+    play(scene)
+    told = [one for one in caplog.records if one.message.startswith("clock:")]
+    assert [one.levelname for one in told] == ["WARNING", "INFO"]
+    direction = "30 days ahead of" if days > 0 else "300 days behind"
+    assert f"is {direction} elapsed time since the start" in told[0].message
+    assert "headrace.clock.hold.ms" in told[0].message
+    assert "agrees with elapsed time again" in told[1].message
+
+
+def test_what_is_due_by_elapsed_time_goes_during_a_jump() -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.fill()
+        broker.clock.set_wall(30 * DAY)
+        for _ in range(8):
+            broker.clock.advance(DAY - 1)
+            broker.clock.set_wall(2 * DAY)  # each starts a hold of its own
+            await broker.sweep()
+        assert broker.counts == (51, 0, 0)
+
+    play(scene, headrace_clock_hold_ms=str(30 * DAY))
+
+
+def test_a_time_that_holds_is_trusted(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.fill()
+        broker.clock.set_wall(30 * DAY)
+        await broker.sweep()
+        broker.clock.advance(DAY)
+        await broker.sweep()
+        assert broker.counts == (51, 0, 0)
+
+    play(scene)
+    assert "held for 1 day (headrace.clock.hold.ms) and is trusted" in caplog.text
+
+
+def test_an_operator_has_a_jump_trusted_at_once() -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.fill()
+        broker.clock.set_wall(30 * DAY)
+        await broker.sweep()
+        assert broker.counts == WHOLE
+        trust_now = SetConfigs(Resource.BROKER, "1", {"headrace.clock.hold.ms": "0"})
+        assert await broker.services.topics.set_configs(trust_now) is None
+        await broker.sweep()
+        assert broker.counts == (51, 0, 0)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("days", [30, -300])
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_jump_while_the_broker_is_down(days: int, saved: bool) -> None:
+    """Without a saved time the newest record of a journal stands in."""
+    disk = MemoryDisk()
+    play(lambda broker: broker.fill(), disk)
+    if not saved:
+        disk.remove(FILE)
+
+    async def scene(broker: Broker) -> None:
+        assert await broker.sweep() == Swept()
+        assert broker.counts == WHOLE
+        assert broker.produce(broker.wall) == (0, 51)
+        assert broker.produce(broker.wall, sequence=0) == (0, 50)
+        broker.clock.set_wall(-days * DAY)
+        broker.clock.advance(2_000)
+        await broker.sweep()
+        assert (broker.counts, broker.services.clock.disagreement_ms) == (WHOLE, 0)
+
+    clock = VirtualClock(mono_ms=5_000, wall_ms=EPOCH_MS + 5_000 + days * DAY)
+    inside_rig.play(lambda: Broker(disk, clock), scene)
+
+
+def test_a_clock_that_was_wrong_at_the_first_start_refuses_no_record_once_it_is_right() -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.topic("jobs", message_timestamp_before_max_ms=str(DAY))
+        broker.clock.set_wall(EPOCH_MS)
+        broker.clock.advance(2_000)
+        right = broker.clock.wall()
+        assert broker.produce(right) == (0, 0)
+        assert broker.produce(right + 2 * HOUR)[0] == INVALID_TIMESTAMP
+        assert broker.produce(5) == (0, 1), "either time may be the right one"
+        broker.clock.advance(DAY)
+        assert broker.services.clock.disagreement_ms == 0
+        assert broker.produce(5)[0] == INVALID_TIMESTAMP
+
+    clock = VirtualClock(wall_ms=5)
+    inside_rig.play(lambda: Broker(MemoryDisk(), clock), scene)
+
+
+def test_by_duration_skips_nothing_while_the_clock_is_ahead() -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.fill()
+        policy = SetConfigs(Resource.GROUP, "s", {"share.auto.offset.reset": "by_duration:PT1H"})
+        assert await broker.services.topics.set_configs(policy) is None
+        broker.clock.set_wall(30 * DAY)
+        assert await starts_by_duration(broker.services, "s", ["jobs"]) == {"jobs": (0,)}
+
+    play(scene)
+
+
+def test_a_damaged_checkpoint_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    disk = MemoryDisk()
+    play(lambda broker: broker.fill(), disk)
+    for damaged in (b"", b"trusted=1\n", disk.read(FILE).replace(b"trusted=1", b"trusted=2")):
+        disk.write(FILE, damaged)
+
+        async def scene(broker: Broker) -> None:
+            assert broker.services.clock.disagreement_ms == 0
+
+        play(scene, disk)
+    assert caplog.text.count("clock-checkpoint: ignored:") == 3

@@ -1,0 +1,200 @@
+"""The broker does not run for a while: nothing expires before the input that waited is read."""
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from headrace.broker.checked_clock import GRACE_MS
+from headrace.testing import BrokerUnderTest
+
+from .share_wire_rig import ACCEPT, Sharer, produce
+
+CONSUMER_HEARTBEAT, API_VERSIONS = 68, 18
+UNKNOWN_MEMBER_ID, INVALID_RECORD_STATE = 25, 121
+TIMEOUT = 60
+
+
+@pytest.fixture
+def broker() -> Iterator[BrokerUnderTest]:
+    with BrokerUnderTest() as running:
+        yield running
+
+
+def stall(broker: BrokerUnderTest, wire: Any, seconds: float) -> None:
+    """Hold the broker's event loop for a time, then wait until it has fired its timers."""
+    loop = broker.clock._loop
+    assert loop is not None
+    done: Future[None] = Future()
+
+    def hold() -> None:
+        assert loop is not None
+        loop.skip_to(loop.now_ns + int(seconds * 1e9))
+        loop.call_soon(lambda: loop.call_soon(done.set_result, None))
+
+    loop.call_soon_threadsafe(hold)
+    done.result(TIMEOUT)
+    wire.call(API_VERSIONS, 0)
+
+
+def beat(wire: Any, epoch: int) -> tuple[int, int]:
+    """Heartbeat of a member of the consumer protocol; error code and epoch."""
+    joins = epoch == 0
+    answer = wire.call(
+        CONSUMER_HEARTBEAT, 1,
+        group_id="g", member_id="m", member_epoch=epoch, instance_id=None, rack_id=None,
+        rebalance_timeout=60_000 if joins else -1,
+        subscribed_topic_names=["orders"] if joins else None, subscribed_topic_regex=None,
+        server_assignor=None, topic_partitions=[] if joins else None,
+    )  # fmt: skip
+    return int(answer.error_code), int(answer.member_epoch)
+
+
+def test_a_session_of_the_classic_protocol_outlives_a_stall(
+    broker: BrokerUnderTest, connect: Callable[[], Any], group_client: Callable[[Any], Any]
+) -> None:
+    client = group_client(connect())
+    member = client.stable(session_timeout=10_000)
+    stall(broker, client.wire, 12)
+    assert client.beat(member, 1) == 0
+    broker.clock.advance(seconds=9)
+    assert client.beat(member, 1) == 0
+    broker.clock.advance(seconds=11, milliseconds=GRACE_MS)
+    assert client.beat(member, 1) == UNKNOWN_MEMBER_ID, "time goes on after a stall"
+
+
+def test_members_have_their_time_to_rejoin_after_a_stall(
+    broker: BrokerUnderTest, connect: Callable[[], Any], group_client: Callable[[Any], Any]
+) -> None:
+    first, second = group_client(connect()), group_client(connect())
+    member = first.stable(session_timeout=60_000, rebalance_timeout=10_000)
+    other = second.join(session_timeout=60_000, rebalance_timeout=10_000).member_id
+    joined: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: joined.append(
+            second.join(member=other, session_timeout=60_000, rebalance_timeout=10_000)
+        )
+    )
+    thread.start()
+    first.beat_until(27, member, 1)  # REBALANCE_IN_PROGRESS: the second waits for the first
+    stall(broker, first.wire, 12)
+    again = first.join(member=member, session_timeout=60_000, rebalance_timeout=10_000)
+    thread.join(TIMEOUT)
+    assert [again.error_code, joined[0].error_code] == [0, 0]
+    assert len(again.members) == 2
+
+
+def test_a_session_of_the_consumer_protocol_outlives_a_stall(
+    broker: BrokerUnderTest, connect: Callable[[], Any]
+) -> None:
+    broker.create_topic("orders")
+    wire = connect()
+    code, epoch = beat(wire, 0)
+    assert code == 0
+    stall(broker, wire, 60)
+    assert beat(wire, epoch) == (0, epoch)
+
+
+def test_share_sessions_and_acquisition_locks_outlive_a_stall(
+    broker: BrokerUnderTest, connect: Callable[[], Any]
+) -> None:
+    wire = connect()
+    topic_id = wire.create("orders").topic_id
+    member = Sharer(wire, topic_id)
+    epoch = member.beat().member_epoch
+    produce(wire, 3)
+    assert member.take() == [(0, 2, 1)]
+    stall(broker, wire, 60)
+    assert member.beat(epoch, None).error_code == 0
+    assert member.code((0, 2, ACCEPT)) == 0
+
+
+def test_a_lock_that_ends_after_a_stall_ends_then(
+    broker: BrokerUnderTest, connect: Callable[[], Any]
+) -> None:
+    wire = connect()
+    member = Sharer(wire, wire.create("orders").topic_id)
+    member.assigned()
+    produce(wire, 3, at=int(broker.clock.now().timestamp() * 1000))
+    member.take()
+    stall(broker, wire, 60)
+    broker.clock.advance(seconds=31, milliseconds=GRACE_MS)
+    assert member.code((0, 2, ACCEPT)) == INVALID_RECORD_STATE
+
+
+def test_time_that_a_test_skips_is_no_stall(
+    broker: BrokerUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = broker.clock.now()
+    broker.clock.advance(days=8)
+    assert (broker.clock.now() - before).days == 8
+    assert "did not run" not in caplog.text
+
+
+def test_a_stock_consumer_keeps_its_partitions_while_the_broker_is_stopped(tmp_path: Path) -> None:
+    """SIGSTOP for longer than the session; it is the broker alone that knows of sessions."""
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "headrace", "serve", "--port", "0",
+            "--data-dir", str(tmp_path / "data"),
+            "--set", "group.consumer.min.session.timeout.ms=1000",
+            "--set", "group.consumer.session.timeout.ms=2500",
+            "--set", "group.consumer.min.heartbeat.interval.ms=500",
+            "--set", "group.consumer.heartbeat.interval.ms=500",
+        ],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        told = re.search(r"listening on (\S+),", process.stdout.readline())
+        assert told
+        servers = told[1]
+        producer = Producer({"bootstrap.servers": servers, "log_level": 0})
+        producer.produce("orders", b"1")
+        assert producer.flush(TIMEOUT) == 0
+        revoked: list[list[TopicPartition]] = []
+        consumer = Consumer({
+            "bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest",
+            "group.protocol": "consumer", "enable.auto.commit": False, "log_level": 0,
+        })  # fmt: skip
+        try:
+            consumer.subscribe(["orders"], on_revoke=lambda _, parts: revoked.append(parts))
+            assert value_of(consumer) == b"1"
+            process.send_signal(signal.SIGSTOP)
+            for _ in range(10):
+                consumer.poll(0.5)
+            process.send_signal(signal.SIGCONT)
+            producer.produce("orders", b"2")
+            assert producer.flush(TIMEOUT) == 0
+            assert value_of(consumer) == b"2"
+            for _ in range(4):
+                consumer.poll(0.5)  # a lost session shows with the next heartbeats
+            assert revoked == []
+        finally:
+            consumer.close()
+        process.send_signal(signal.SIGTERM)
+        _, logged = process.communicate(timeout=TIMEOUT)
+        assert re.search(r"clock: the broker did not run for about [4-9]\.\d s", logged)
+        assert "session" not in logged.replace("sessions and locks", "")
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.communicate()
+
+
+def value_of(consumer: Consumer) -> bytes | None:
+    """Value of the next record."""
+    for _ in range(2 * TIMEOUT):
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            return message.value()
+    raise AssertionError(f"no record within {TIMEOUT} s")
