@@ -147,15 +147,24 @@ def payload(data: Buffer, position: int, header: BatchHeader) -> memoryview:
     Raises: `CorruptBatch`, also on offsets that are none, which the checksum does not cover.
     """
     verify(data, position, header)
-    if header.base_offset < 0 or header.last_offset not in _INT64:
-        raise CorruptBatch(f"base offset {header.base_offset} is no offset")
-    if header.record_count < 0:
-        raise CorruptBatch(f"batch of offset {header.base_offset}: {header.record_count} records")
+    require_possible(header)
     stored = memoryview(data)[position + HEADER_BYTES : position + header.size]
     try:
         return decompress(header.codec, stored)
     except Malformed as error:
         raise CorruptBatch(f"batch of offset {header.base_offset}: {error}") from error
+
+
+def require_possible(header: BatchHeader) -> None:
+    """Check offsets and count, as far as a header alone shows that they are impossible.
+
+    Raises:
+        CorruptBatch: they are.
+    """
+    if header.base_offset < 0 or header.last_offset not in _INT64:
+        raise CorruptBatch(f"base offset {header.base_offset} is no offset")
+    if header.record_count < 0:
+        raise CorruptBatch(f"batch of offset {header.base_offset}: {header.record_count} records")
 
 
 def build(

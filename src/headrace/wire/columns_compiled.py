@@ -23,24 +23,14 @@ from headrace.wire.columns_numpy import (
 )
 from headrace.wire.columns_outgoing import Outgoing, Span
 from headrace.wire.compression import OUTPUT_BYTES_MAX, Codec, decompress_into
+from headrace.wire.kernel import LAYOUT, REFUSALS
 from headrace.wire.primitives import Buffer
 
 Table = npt.NDArray[np.int64]
 
 # A build from before the source was updated may be lying there: numpy is slower, but right.
-_LAYOUT = 2
 COMPILED = bool(
-    _codec.COMPILED and _codec_encode.COMPILED and getattr(_codec, "LAYOUT", None) == _LAYOUT
-)
-_REFUSALS = (  # by the kernel's number
-    "",
-    "varint",
-    "length",
-    "number of headers",
-    "record length",
-    "offset delta",
-    "timestamp",
-    "header without a name",
+    _codec.COMPILED and _codec_encode.COMPILED and getattr(_codec, "LAYOUT", None) == LAYOUT
 )
 _TABLE_COLUMNS = 11
 _CRC_FROM = 21
@@ -211,7 +201,7 @@ class _Numbers:
 
     def check(self) -> None:
         if self.rows.refusal:
-            what = _REFUSALS[self.rows.refusal]
+            what = REFUSALS[self.rows.refusal]
             raise CorruptBatch(f"impossible {what} in record {self.rows.parsed} of the fetch")
 
     def arrays(self) -> list[pa.Array]:
