@@ -19,6 +19,7 @@ from headrace.wire.columns_numpy import (
     HEADER_LIST,
     SCHEMA,
     header_names,
+    refuse_large,
     refuse_unaddressable,
 )
 from headrace.wire.columns_outgoing import Outgoing, Span
@@ -111,6 +112,7 @@ def _payloads(view: memoryview, table: Table) -> memoryview:
         part = view[position + HEADER_BYTES : position + size]
         if codec == Codec.NONE or not arena.decompress(codec, part):
             arena.append(_payload(view, position))
+        refuse_large(arena.size)
     table[:, 1] = arena.ends
     table[0, 0] = 0
     table[1:, 0] = table[:-1, 1]

@@ -20,6 +20,7 @@ from headrace.wire.batches import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
     MAGIC,
+    RECORD_BYTES_MIN,
     TRANSACTIONAL,
     VARINT_BYTES_MAX,
     VARLONG_BYTES_MAX,
@@ -43,7 +44,6 @@ _KNOWN_ATTRIBUTES = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 _NO_TIMESTAMP = -1
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _NO_ROOM = array("q", bytes(8))  # a view of nothing has no address
-_RECORD_BYTES_MIN = 7
 
 _kernel = kernel.load()
 
@@ -126,7 +126,7 @@ def inspect(body: Buffer, start: int, stop: int, header: BatchHeader, rules: Rul
         InvalidRecord: a record is malformed, or there are not as many as the header claims.
     """
     count = header.record_count
-    if count > (stop - start) // _RECORD_BYTES_MIN:
+    if count > (stop - start) // RECORD_BYTES_MIN:
         raise InvalidRecord(f"{count} records claimed in {stop - start} bytes")
     if _kernel is None:
         return _inspect(bytes(memoryview(body)[start:stop]), header, rules)
