@@ -78,7 +78,8 @@ class LogValidator:
         self._records_max = config.batch_records_max
         self._headers_max = config.batch_headers_max
         # Pages of the system, so that an idle broker holds none of it.
-        self._scratch = memoryview(mmap.mmap(-1, self.inline_bytes_max))
+        scratch_bytes = min(self.inline_bytes_max, self._decompressed_bytes_max)
+        self._scratch = memoryview(mmap.mmap(-1, scratch_bytes))
 
     def validate_inline(
         self, records: memoryview | None, terms: Terms, bytes_max: int

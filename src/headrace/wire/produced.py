@@ -28,6 +28,7 @@ from headrace.wire.batches import (
     CorruptBatch,
     read_header,
     read_varint,
+    require_possible,
     verify,
 )
 from headrace.wire.checksums import crc32c
@@ -105,6 +106,8 @@ def check(data: memoryview) -> BatchHeader:
         raise InvalidRecord(
             f"{header.record_count} records, last offset delta {header.last_offset_delta}"
         )
+    if header.record_count > header.size:
+        _require_possible(header)
     if header.codec > Codec.ZSTD:
         raise UnknownCodec(f"codec {header.codec} is not one of 0 to {Codec.ZSTD}")
     if header.is_control:
@@ -114,6 +117,13 @@ def check(data: memoryview) -> BatchHeader:
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise InvalidRecord(f"producer {header.producer_id} without epoch or sequence")
     return header
+
+
+def _require_possible(header: BatchHeader) -> None:
+    try:
+        require_possible(header)
+    except CorruptBatch as error:
+        raise InvalidRecord(str(error)) from error
 
 
 def inspect(body: Buffer, start: int, stop: int, header: BatchHeader, rules: Rules) -> Inspection:
