@@ -1,6 +1,7 @@
 """The topics of a broker: the catalogue, its journal, and the partitions that follow from it."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
