@@ -15,6 +15,7 @@ from uuid import UUID
 from headrace.broker import share_bounds
 from headrace.broker.apis import Api
 from headrace.broker.background import Background
+from headrace.broker.budgets import Budgets
 from headrace.broker.config import Config
 from headrace.broker.dead_letters import DeadLetters
 from headrace.broker.groups import Groups
@@ -63,7 +64,8 @@ class Services:
         self.cluster_id = ""
         self.apis: tuple[Api, ...] = ()
         self.metrics = metrics or Metrics()
-        self.waits = Waits(config.waits_max)
+        self.waits = Waits(config.waits_max, config.waiting_partitions_max)
+        self.budgets = Budgets(lambda: self.config)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max)
         # Not from 1: a client of the time before a restart must not meet a session of another.
         self._fetch_session_id = clock.wall() % _SESSION_IDS
@@ -76,6 +78,10 @@ class Services:
         self.offset_seeding = OffsetSeeding(self.groups, self.topics)
         self.dead_letters = DeadLetters(self.topics, self.shares, clock)
         self.housekeeping = Housekeeping(config, disk, clock, self.topics)
+        stalls = self.metrics.stalls
+        stalls.warn_seconds = config.stall_warn_ms / 1000 if config.stall_warn_ms >= 0 else None
+        for one in self.background:
+            one.stalls = stalls
 
     @property
     def config(self) -> Config:
