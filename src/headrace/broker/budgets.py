@@ -17,9 +17,12 @@ loopback all clients share one.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from headrace.broker.config import Config
+from headrace.broker.request import Raw, Request
+from headrace.wire import codec
 
 T = TypeVar("T")
 
@@ -79,6 +82,11 @@ class Budgets:
             yield item
             if number % size == 0:
                 await asyncio.sleep(0)
+
+    async def encoded(self, request: Request, answer: Mapping[str, Any]) -> Raw:
+        """Encode a large response in a thread; call it inside `one_large`."""
+        encode = partial(codec.encode_response, request.api_key, request.version, answer)
+        return Raw([await self.in_thread(encode)])
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run `work`, which must not touch state of the broker, beside the event loop."""

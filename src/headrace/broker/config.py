@@ -63,8 +63,9 @@ class Config(InertShareConfig):
         low=-1, high=LONG_MAX,
     )  # fmt: skip
     elements_max: int = setting(
-        "headrace.max.request.elements", 100_000,
-        "Array elements (names, partitions) in one request.", low=1000, high=INT_MAX,
+        "headrace.max.request.elements", 10_000,
+        "Array elements (names, partitions) in one request; Fetch and OffsetCommit, which are "
+        "processed in portions, may have more.", low=1000, high=INT_MAX,
     )  # fmt: skip
     stall_warn_ms: int = setting(
         "headrace.loop.stall.warn.ms", 200,

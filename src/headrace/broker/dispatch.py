@@ -171,7 +171,8 @@ class Dispatcher:
 
     def name_of(self, frame: bytearray) -> str:
         """Return the name of the API of a request that was responded to."""
-        return self._apis[int.from_bytes(frame[:2])].name
+        api: Api = self._apis[int.from_bytes(frame[:2])]
+        return api.name
 
     def check_size(self, key: int, version: int, size: int) -> None:
         """Check a request before memory is allocated for it. Raises: Malformed."""

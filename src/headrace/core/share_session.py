@@ -12,7 +12,7 @@ from headrace.core.errors import Refused, Why
 from headrace.core.types import MemberId, TopicPartition
 
 OPEN, FINAL = 0, -1
-PARTITIONS_MAX = 10_000
+PARTITIONS_MAX = 2_000
 _EPOCH_MAX = 2**31 - 1
 
 _TOO_MANY = Refused(Why.INVALID_REQUEST, f"a session holds {PARTITIONS_MAX} partitions")

@@ -164,7 +164,8 @@ class Frames:
 
     def _receive_in_place(self, size: int, start: int, end: int) -> None:
         if self._check is not None:
-            self._check(*_KEY_AND_VERSION.unpack_from(self._staging, start), size)
+            key, version = _KEY_AND_VERSION.unpack_from(self._staging, start)
+            self._check(key, version, size)
         # Never full: there is more to come than what is there.
         frame = bytearray(min(size, max(_FIRST_ALLOCATION_BYTES_MIN, 2 * (end - start))))
         frame[: end - start] = memoryview(self._staging)[start:end]
