@@ -24,6 +24,7 @@ _EPOCHS_SINCE = 9
 _UNKNOWN_GROUP_SINCE = 9
 _NO_RETENTION = -1
 
+_NAME_CHARS_MAX = 64  # of a group whose large commits are cut into portions
 _PORTION = 500  # offsets in one command of a large request: some milliseconds
 
 Told = dict[TopicKey, list[tuple[int, int]]]  # partitions with their codes
@@ -62,15 +63,19 @@ async def _large(request: Request, services: Services) -> Raw:
     waiting: list[tuple[Good, asyncio.Future[Any]]] = []
     async with budgets.one_large():
         message = await budgets.in_thread(partial(offset_commits.read, request.body, version))
+        good: Good = []
+        offsets: list[Offset] = []
         for key, places in message.topics:
             for first in range(0, len(places), _PORTION):
-                good: Good = []
-                offsets: list[Offset] = []
                 part = places[first : first + _PORTION]
                 _sort(key, part, version, services, told, good, offsets)
-                if good:
+                # All in one command where the name is so long that so many may be refused.
+                if len(offsets) >= _PORTION and len(message.group) <= _NAME_CHARS_MAX:
                     waiting.append((good, _submitted(message, offsets, request, services)))
-                await asyncio.sleep(0)
+                    good, offsets = [], []
+                    await asyncio.sleep(0)
+        if good:
+            waiting.append((good, _submitted(message, offsets, request, services)))
     for good, reply in waiting:
         codes = _codes(await reply, len(good), request)
         for (key, partition), code in zip(good, codes, strict=True):
