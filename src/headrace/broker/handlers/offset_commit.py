@@ -16,6 +16,7 @@ from headrace.broker.services import Services
 from headrace.core.catalog import Topic
 from headrace.core.errors import Refused, Why
 from headrace.core.group_words import Commit, Offset
+from headrace.core.offset_life import NAMES_BYTES_MAX
 from headrace.core.types import MemberId
 from headrace.wire import offset_commits
 from headrace.wire.offset_commits import CommitRequest, Place, TopicKey
@@ -24,7 +25,6 @@ _EPOCHS_SINCE = 9
 _UNKNOWN_GROUP_SINCE = 9
 _NO_RETENTION = -1
 
-_NAME_CHARS_MAX = 64  # of a group whose large commits are cut into portions
 _PORTION = 500  # offsets in one command of a large request: some milliseconds
 
 Told = dict[TopicKey, list[tuple[int, int]]]  # partitions with their codes
@@ -65,12 +65,14 @@ async def _large(request: Request, services: Services) -> Raw:
         message = await budgets.in_thread(partial(offset_commits.read, request.body, version))
         good: Good = []
         offsets: list[Offset] = []
+        count = sum(len(places) for _, places in message.topics)
+        # Else the shard refuses the commit, and must see all of it for that.
+        is_cut = len(message.group.encode()) * count <= NAMES_BYTES_MAX
         for key, places in message.topics:
             for first in range(0, len(places), _PORTION):
                 part = places[first : first + _PORTION]
                 _sort(key, part, version, services, told, good, offsets)
-                # All in one command where the name is so long that so many may be refused.
-                if len(offsets) >= _PORTION and len(message.group) <= _NAME_CHARS_MAX:
+                if is_cut and len(offsets) >= _PORTION:
                     waiting.append((good, _submitted(message, offsets, request, services)))
                     good, offsets = [], []
                     await asyncio.sleep(0)
