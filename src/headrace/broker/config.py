@@ -134,9 +134,10 @@ class Config(InertShareConfig):
         "Memory of members, commits and share groups; above it only small additions are accepted.",
         low=1_048_576, high=LONG_MAX,
     )  # fmt: skip
-    regex_chars_max: int = setting(
-        "headrace.group.consumer.regex.max.length", 1024,
-        "Characters of a regular expression that a consumer subscribes with.", low=1, high=8192,
+    regex_size_max: int = setting(
+        "headrace.group.consumer.regex.max.size", 2000,
+        "Instructions of a compiled regular expression that a consumer subscribes with; "
+        "an ordinary one has less than 100.", low=10, high=10_000,
     )  # fmt: skip
     consumer_size_max: int = setting(
         "group.consumer.max.size", INT_MAX, "Members of a consumer group of the new protocol.",

@@ -20,7 +20,9 @@ _NO_ID = UUID(int=0)
 
 async def handle(request: Request, services: Services) -> Answer:
     command = _command(request, services)
-    answer = await services.groups.ask(command.group, command)
+    answer = await services.groups.prepare(command)
+    if answer is None:
+        answer = await services.groups.ask(command.group, command)
     if isinstance(answer, Refused):
         return {
             "error_code": error_code(answer),
