@@ -124,8 +124,9 @@ class Config(InertShareConfig):
         low=1, high=INT_MAX,
     )  # fmt: skip
     group_size_max: int = setting(
-        "group.max.size", INT_MAX, "Members of a consumer group.", low=1, high=INT_MAX
-    )
+        "group.max.size", 5000, "Members of a consumer group (not limited in Kafka).",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
     groups_max: int = setting(
         "headrace.max.groups", 20_000, "Consumer groups and share groups.", low=1, high=INT_MAX
     )
@@ -140,7 +141,8 @@ class Config(InertShareConfig):
         "an ordinary one has less than 100.", low=10, high=10_000,
     )  # fmt: skip
     consumer_size_max: int = setting(
-        "group.consumer.max.size", INT_MAX, "Members of a consumer group of the new protocol.",
+        "group.consumer.max.size", 5000,
+        "Members of a consumer group of the new protocol (not limited in Kafka).",
         low=1, high=INT_MAX,
     )  # fmt: skip
     consumer_session_timeout_ms: int = setting(

@@ -18,6 +18,7 @@ from headrace.broker.background import Background
 from headrace.broker.budgets import Budgets
 from headrace.broker.config import Config
 from headrace.broker.dead_letters import DeadLetters
+from headrace.broker.group_memory import GroupMemory
 from headrace.broker.groups import Groups
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.metrics import Metrics
@@ -74,6 +75,7 @@ class Services:
         self.share_pruning = SharePruning(config, clock, self.shares)
         self.share_watch = ShareWatch(clock, self.shares, self.topics.partitions)
         self.groups = Groups(config, clock, self.topics, self.shares, self.waits)
+        self.group_memory = GroupMemory(config, self.groups, self.shares)
         self.offset_expiry = OffsetExpiry(config, clock, self.groups, self.topics)
         self.offset_seeding = OffsetSeeding(self.groups, self.topics)
         self.dead_letters = DeadLetters(self.topics, self.shares, clock)
@@ -149,6 +151,7 @@ class Services:
         self.share_pruning.start()
         self.share_watch.start()
         await self.groups.open()
+        await self.group_memory.start()
         await self.offset_expiry.start()
         await self.offset_seeding.start()
         self.dead_letters.start()

@@ -52,6 +52,13 @@ def handle(request: Request, services: Services) -> Answering:
         services.groups.meters.offset_commits += request.overtakes * codes.count(Code.NONE)
         later.set(partial(_answer, told, request.version))
 
+    size = len(request.body)
+    refused = services.group_memory.admit_commit(
+        message.group, size, offsets, by_member=message.generation >= 0
+    )
+    if refused is not None:
+        tell(refused)
+        return later
     services.groups.submit(message.group, _command(message, offsets, request), tell)
     return later
 
@@ -63,6 +70,9 @@ async def _large(request: Request, services: Services) -> Raw:
     waiting: list[tuple[Good, asyncio.Future[Any]]] = []
     async with budgets.one_large():
         message = await budgets.in_thread(partial(offset_commits.read, request.body, version))
+        refused = services.group_memory.admit_commit(
+            message.group, len(request.body), (), by_member=message.generation >= 0
+        )
         good: Good = []
         offsets: list[Offset] = []
         count = sum(len(places) for _, places in message.topics)
@@ -72,12 +82,15 @@ async def _large(request: Request, services: Services) -> Raw:
             for first in range(0, len(places), _PORTION):
                 part = places[first : first + _PORTION]
                 _sort(key, part, version, services, told, good, offsets)
-                if is_cut and len(offsets) >= _PORTION:
+                if is_cut and len(offsets) >= _PORTION and refused is None:
                     waiting.append((good, _submitted(message, offsets, request, services)))
                     good, offsets = [], []
                     await asyncio.sleep(0)
-        if good:
+        if good and refused is None:
             waiting.append((good, _submitted(message, offsets, request, services)))
+    if refused is not None:
+        for (key, partition), code in zip(good, _codes(refused, len(good), request), strict=True):
+            told.setdefault(key, []).append((partition, code))
     for good, reply in waiting:
         codes = _codes(await reply, len(good), request)
         for (key, partition), code in zip(good, codes, strict=True):
