@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from headrace.broker.config import Config
+from headrace.broker.decoding_threads import DecodingThreads
 from headrace.broker.request import Raw, Request
 from headrace.wire import codec
 
@@ -37,10 +38,12 @@ class Budgets:
 
     Args:
         config: Returns the settings in force.
+        threads: Where large messages are decoded and encoded.
     """
 
-    def __init__(self, config: Callable[[], Config]) -> None:
+    def __init__(self, config: Callable[[], Config], threads: DecodingThreads) -> None:
         self._config = config
+        self._threads = threads
         self.request_bytes = 0
         self.response_bytes = 0
         self._one_large = asyncio.Lock()
@@ -90,7 +93,7 @@ class Budgets:
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run `work`, which must not touch state of the broker, beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(None, work)
+        return await self._threads.run(work)
 
 
 def is_large(answer: Mapping[str, Any]) -> bool:

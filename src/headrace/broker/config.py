@@ -39,6 +39,28 @@ class Config(InertShareConfig):
     request_max_bytes: int = setting(
         "socket.request.max.bytes", 104_857_600, "Largest request accepted.", low=1, high=INT_MAX
     )
+    batch_decompressed_bytes_max: int = setting(
+        "headrace.batch.decompressed.max.bytes", 67_108_864,
+        "Most bytes of records in a produced batch, decompressed.", low=1024, high=INT_MAX,
+    )  # fmt: skip
+    batch_records_max: int = setting(
+        "headrace.batch.records.max", 1_000_000, "Most records in a produced batch.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    batch_headers_max: int = setting(
+        "headrace.batch.headers.max", 1_000_000,
+        "Most headers of all records of a produced batch together.", low=0, high=INT_MAX,
+    )  # fmt: skip
+    produce_inline_bytes_max: int = setting(
+        "headrace.produce.inline.max.bytes", 2_097_152,
+        "Records of a Produce request, decompressed, that are validated on the event loop; the "
+        "rest is validated in a thread.", low=1, high=INT_MAX,
+    )  # fmt: skip
+    decoding_threads: int = setting(
+        "headrace.decoding.threads", 1,
+        "Threads that decode large batches; each may take headrace.batch.decompressed.max.bytes.",
+        low=1, high=64,
+    )  # fmt: skip
     connections_max: int = setting(
         "max.connections", 10_000, "Connections open at a time.", low=1, high=INT_MAX
     )

@@ -3,12 +3,15 @@
 Headers are those of Kafka 4.4 (KIP-1191), and who had the record last; values are UTF-8 text. The
 record's own key, value, headers and timestamp stay, unless the group wants no payload.
 
-Records are decoded in a thread: a producer's batch may hold a hundred thousand of them.
+Records are decoded in a thread, and a bounded number at a time: a producer's batch may hold a
+million of them.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from headrace.broker.partitions import Partition
 from headrace.core.leases import told_holder
@@ -17,10 +20,12 @@ from headrace.core.share_words import ShareKey
 from headrace.core.types import Span
 from headrace.log.api import OffsetOutOfRange, Slice
 from headrace.wire import batches
+from headrace.wire.excerpts import excerpt
 from headrace.wire.primitives import Malformed
 
 PREFIX = "__dlq.errors."
 _READ_BYTES = 256 * 1024
+_RECORDS_AT_ONCE = 10_000  # that are decoded and not copied yet
 _HEAD_BYTES_MAX = 100  # of a batch, its one record, and the lengths in it
 _HEADER_BYTES_MAX = 10  # beside the name and value of a header
 
@@ -64,7 +69,9 @@ async def wanted(source: Partition, runs: Sequence[Run]) -> AsyncIterator[list[t
         if piece is None:
             yield list(_removed(runs, index, offset, end))
             return
-        yield await loop.run_in_executor(None, _wanted, piece, runs, index, offset)
+        found = _wanted(piece, runs, index, offset)
+        while some := await loop.run_in_executor(None, _some, found):
+            yield some
         offset = piece.headers[-1].last_offset + 1
         while index < len(runs) and runs[index].span.last < offset:
             index += 1
@@ -110,23 +117,33 @@ def ends(one: Found) -> tuple[int, int]:
 
 
 def _origins(piece: Slice) -> set[Origin]:
-    found = (_origin(one) for one in _decoded(piece) if not isinstance(one, Lost))
-    return {origin for origin in found if origin is not None}
+    found: set[Origin] = set()
+    start = 0
+    for header in piece.headers:
+        data = piece.data[start : start + header.size]
+        start += header.size
+        with contextlib.suppress(Malformed):
+            found.update(filter(None, map(_origin, batches.records(data))))
+    return found
 
 
-def _wanted(piece: Slice, runs: Sequence[Run], index: int, offset: int) -> list[tuple[Run, Found]]:
+def _some(found: Iterator[tuple[Run, Found]]) -> list[tuple[Run, Found]]:
+    return list(islice(found, _RECORDS_AT_ONCE))
+
+
+def _wanted(
+    piece: Slice, runs: Sequence[Run], index: int, offset: int
+) -> Iterator[tuple[Run, Found]]:
     """What a piece that was read from `offset` on says of the runs from `index` on."""
-    told: list[tuple[Run, Found]] = []
-    for one in _decoded(piece):
+    for one in _decoded(piece, offset, runs[-1].span.last):
         first, last = ends(one)
-        told += _removed(runs, index, offset, first)
+        yield from _removed(runs, index, offset, first)
         while index < len(runs) and runs[index].span.last < first:
             index += 1
         if index < len(runs) and last >= runs[index].span.first:
-            told.append((runs[index], one))
+            yield runs[index], one
         offset = max(offset, last + 1)
-    told += _removed(runs, index, offset, piece.headers[-1].last_offset + 1)
-    return told
+    yield from _removed(runs, index, offset, piece.headers[-1].last_offset + 1)
 
 
 def _removed(runs: Sequence[Run], index: int, start: int, end: int) -> Iterator[tuple[Run, Found]]:
@@ -139,20 +156,25 @@ def _removed(runs: Sequence[Run], index: int, start: int, end: int) -> Iterator[
         index += 1
 
 
-def _decoded(piece: Slice) -> Iterator[Found]:
-    """The records of a piece.
+def _decoded(piece: Slice, first: int, last: int) -> Iterator[Found]:
+    """Decode the records of a piece from offset `first` to `last`.
 
-    The broker checks the checksum of a batch and not what a producer put inside.
+    A batch is decoded twice, so that a damaged one gives no record, however many it holds.
     """
     start = 0
     for header in piece.headers:
         data = piece.data[start : start + header.size]
         start += header.size
+        if header.base_offset > last:
+            return
         try:
-            yield from list(batches.records(data))
+            for _ in batches.records(data):
+                pass
         except Malformed as error:
             span = Span(header.base_offset, header.last_offset)
             yield Lost(span, f"cannot be decoded ({error})")
+        else:
+            yield from excerpt(data, 0, header, first=first, last=last)
 
 
 def _piece(partition: Partition, offset: int, end: int) -> Slice | None:

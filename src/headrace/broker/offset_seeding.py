@@ -8,9 +8,11 @@ process died over. The logs are looked at before the command, so that decisions 
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
+from headrace.broker.decoding_threads import DecodingThreads
 from headrace.broker.groups import Groups
 from headrace.broker.topics import Topics
 from headrace.core.catalog import Resource, Topic
@@ -33,9 +35,10 @@ PlaceT = TypeVar("PlaceT")
 class OffsetSeeding:
     """Runs from `start` on, on the event loop; made by `Services`."""
 
-    def __init__(self, groups: Groups, topics: Topics) -> None:
+    def __init__(self, groups: Groups, topics: Topics, threads: DecodingThreads) -> None:
         self._groups = groups
         self._topics = topics
+        self._threads = threads
 
     async def start(self) -> None:
         """Begin to watch topics; the groups are open, and no client is served yet."""
@@ -130,20 +133,20 @@ class OffsetSeeding:
         for topic, index in wanted:
             if self._is_missing(group, topic, index):
                 await asyncio.sleep(0)  # as in ListOffsets: others have their turn
-                found[topic.id, index] = self._first(topic, index)
+                found[topic.id, index] = await self._first(topic, index)
         return found
 
     def _is_missing(self, group: str, topic: Topic, index: int) -> bool:
         known = self._groups.offsets(group).find(topic.name, index, topic.id)
         return known is None or known.offset < 0
 
-    def _first(self, topic: Topic, index: int) -> WallMs | None:
+    async def _first(self, topic: Topic, index: int) -> WallMs | None:
         """The timestamp of the first record that readers may see. Raises: OSError."""
         partition = self._topics.partitions.get(topic.id, index)
         if partition is None:
             return None
         try:
-            found = partition.log.offset_for_time(WallMs(0))
+            found = await self._threads.search(partial(partition.log.search_time, WallMs(0)))
         except CorruptBatch:
             log.warning(
                 "%s: a batch that a producer damaged hides when the partition began; groups that"

@@ -18,9 +18,11 @@ from headrace.broker.background import Background
 from headrace.broker.budgets import Budgets
 from headrace.broker.config import Config
 from headrace.broker.dead_letters import DeadLetters
+from headrace.broker.decoding_threads import DecodingThreads
 from headrace.broker.group_memory import GroupMemory
 from headrace.broker.groups import Groups
 from headrace.broker.housekeeping import Housekeeping
+from headrace.broker.log_validator import LogValidator
 from headrace.broker.metrics import Metrics
 from headrace.broker.offset_expiry import OffsetExpiry
 from headrace.broker.offset_seeding import OffsetSeeding
@@ -66,7 +68,9 @@ class Services:
         self.apis: tuple[Api, ...] = ()
         self.metrics = metrics or Metrics()
         self.waits = Waits(config.waits_max, config.waiting_partitions_max)
-        self.budgets = Budgets(lambda: self.config)
+        self.validator = LogValidator(config)
+        self.decoding_threads = DecodingThreads(config.decoding_threads)
+        self.budgets = Budgets(lambda: self.config, self.decoding_threads)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max)
         # Not from 1: a client of the time before a restart must not meet a session of another.
         self._fetch_session_id = clock.wall() % _SESSION_IDS
@@ -77,7 +81,7 @@ class Services:
         self.groups = Groups(config, clock, self.topics, self.shares, self.waits)
         self.group_memory = GroupMemory(config, self.groups, self.shares)
         self.offset_expiry = OffsetExpiry(config, clock, self.groups, self.topics)
-        self.offset_seeding = OffsetSeeding(self.groups, self.topics)
+        self.offset_seeding = OffsetSeeding(self.groups, self.topics, self.decoding_threads)
         self.dead_letters = DeadLetters(self.topics, self.shares, clock)
         self.housekeeping = Housekeeping(config, disk, clock, self.topics)
         stalls = self.metrics.stalls

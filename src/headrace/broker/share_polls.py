@@ -23,7 +23,7 @@ from headrace.core.share_session import SessionKey
 from headrace.core.share_words import Acquire, Acquired, LogStartMoved, ShareKey
 from headrace.core.types import Span, TopicPartition
 from headrace.log.api import OffsetOutOfRange, Slice
-from headrace.wire.batches import CorruptBatch
+from headrace.wire.batches import CorruptBatch, require_possible
 from headrace.wire.primitives import Buffer
 from headrace.wire.share_requests import AcknowledgedPart, Acquisition, FetchedPart, FetchRequest
 
@@ -205,7 +205,10 @@ class SharePoll:
                 # Where compaction or retention removed what was looked for, more is behind it.
                 if found.acquired or found.code or share.next_fetch_offset() <= wanted.first:
                     return
-        except (OSError, CorruptBatch) as fault:  # also of a log that cannot be opened
+        except CorruptBatch as damage:
+            found.code = Code.CORRUPT_MESSAGE
+            found.message = f"{damage}; move the group's offset behind it"
+        except OSError as fault:  # also of a log that cannot be opened
             found.code, found.message = Code.STORAGE_ERROR, str(fault)
 
     def _acquire(
@@ -226,6 +229,7 @@ class SharePoll:
             return
         if not piece.headers:
             return
+        piece = _deliverable(piece)
         spans = [
             Span(one.base_offset, one.last_offset) for one in piece.headers if one.record_count
         ]
@@ -263,6 +267,28 @@ class SharePoll:
             events: Sequence[Any] = answer
             return events
         return ()
+
+
+def _deliverable(piece: Slice) -> Slice:
+    """Return the batches before the first that claims more records than it can hold.
+
+    Clients allocate memory by the claim. Such a batch was stored by a release that did not validate
+    records.
+
+    Raises:
+        CorruptBatch: it is the first.
+    """
+    size = 0
+    for number, one in enumerate(piece.headers):
+        if not 0 <= one.record_count <= one.size:
+            try:
+                require_possible(one)
+            except CorruptBatch:
+                if not number:
+                    raise
+                return Slice(piece.data[:size], piece.headers[:number])
+        size += one.size
+    return piece
 
 
 def _trimmed(piece: Slice, first: int, last: int) -> Buffer:

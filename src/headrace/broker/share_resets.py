@@ -8,7 +8,9 @@ delivered. Kafka holds the partition back until there is one (reference, section
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 
+from headrace.broker.decoding_threads import DecodingThreads
 from headrace.broker.partitions import Partition
 from headrace.broker.services import Services
 from headrace.core.types import WallMs, earlier
@@ -48,16 +50,16 @@ async def starts_by_duration(
             partition = services.partition(name, index)
             if partition is None:  # it was added, or deleted, a moment ago
                 break
-            starts.append(_start(partition, since))
+            starts.append(await _start(partition, since, services.decoding_threads))
         found[name] = tuple(starts)
     return found
 
 
-def _start(partition: Partition, since: WallMs) -> int:
+async def _start(partition: Partition, since: WallMs, threads: DecodingThreads) -> int:
     """The first record of that time or later. Raises: OSError."""
     end = partition.high_watermark
     try:
-        found = partition.log.offset_for_time(since)
+        found = await threads.search(partial(partition.log.search_time, since))
     except CorruptBatch:
         log.warning(
             "%s: a batch that a producer damaged keeps its records from being found by time; "

@@ -17,6 +17,7 @@ from headrace.client.errors import BrokerError, DataLost, TopicLost
 from headrace.client.fetch import committed, fetch
 from headrace.wire.batches import headers as batch_headers
 from headrace.wire.columns import Wanted, decode
+from headrace.wire.primitives import Buffer
 
 Bounds = tuple[int, int]
 Lost = Callable[[DataLost], object]
@@ -125,9 +126,22 @@ def _read_stretch(
             continue
         patient_until = None
         for piece in committed(fetched, found):
-            batch = decode(piece, first=position, last=last, **wanted._asdict())
-            yield batch if len(stretch) == 1 else batch.filter(_inside(batch, stretch))
+            for batch in _decoded(piece, position, last, wanted):
+                yield batch if len(stretch) == 1 else batch.filter(_inside(batch, stretch))
         position = _next_wanted(found[-1].last_offset + 1, stretch)
+
+
+def _decoded(piece: Buffer, first: int, last: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """Decode batches together; one by one where they hold too much for that."""
+    try:
+        yield decode(piece, first=first, last=last, **wanted._asdict())
+        return
+    except OverflowError:
+        view, position = memoryview(piece), 0
+    for header in batch_headers(piece):
+        one = view[position : position + header.size]
+        position += header.size
+        yield decode(one, first=first, last=last, **wanted._asdict())
 
 
 def _next_there(

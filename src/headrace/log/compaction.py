@@ -38,6 +38,7 @@ _READ_BYTES = 256 << 10
 _WRITE_BYTES = 256 << 10
 _RECORDS_PER_STEP = 256
 _KEY_OVERHEAD_BYTES = 160  # of a dict entry with its bytes and int objects, besides the key
+_BATCH_KEYS_BYTES_MAX = 256 << 20
 _OFFSETS_PER_SEGMENT_MAX = (1 << 31) - 1
 _HORIZON_MAX = 1 << 62  # a timestamp's distance to it must fit 64 bits
 
@@ -235,14 +236,23 @@ class Compaction:
             offset += header.size
 
     def _keys(self, header: BatchHeader, data: bytes) -> Generator[None, None, dict[bytes, int]]:
-        """The keys of a batch, with the last offset of each; none where nobody could decode it."""
+        """Read the keys of a batch, with the last offset of each.
+
+        A batch that cannot be decoded adds none, and so does one whose keys take more memory than
+        those of one batch may: older values of them stay.
+        """
         found: dict[bytes, int] = {}
+        room = _BATCH_KEYS_BYTES_MAX
         if header.is_control:
             return found
         try:
             body = bytes(batches.payload(data, 0, header))
             for number, one in enumerate(scan(body, header)):
                 if one.key is not None and one.offset >= self._dirty.start:
+                    if one.key not in found:
+                        room -= len(one.key) + _KEY_OVERHEAD_BYTES
+                    if room < 0:
+                        raise CorruptBatch(f"keys of more than {_BATCH_KEYS_BYTES_MAX} bytes")
                     found[one.key] = one.offset
                 if number % _RECORDS_PER_STEP == 0:
                     yield

@@ -269,10 +269,18 @@ class SegmentedLog:
 
     def offset_for_time(self, timestamp: WallMs) -> tuple[int, WallMs] | None:
         """As `Log.offset_for_time`. Raises: CorruptBatch, also for what a producer put inside."""
-        return times.offset_for_time(self._segments, self._start, timestamp)
+        return times.carry_out(self.search_time(timestamp))
 
     def offset_of_max_time(self) -> tuple[int, WallMs] | None:
         """The first offset that has the highest timestamp, with it; None in an empty log."""
+        return times.carry_out(self.search_max_time())
+
+    def search_time(self, timestamp: WallMs) -> times.Search:
+        """Begin `offset_for_time` for a caller that lets others have their turn."""
+        return times.offset_for_time(self._segments, self._start, timestamp)
+
+    def search_max_time(self) -> times.Search:
+        """Begin `offset_of_max_time`, as `search_time`."""
         return times.offset_of_max_time(self._segments, self._start)
 
     # ---- what is kept

@@ -1,53 +1,100 @@
 """Searches by time over the segments of a log. Source: UnifiedLog.fetchOffsetByTimestamp (4.3).
 
+A search reads headers of batches until one may hold the record, and yields what remains to be done
+with that batch, which a producer may have made expensive: its caller does it here (`carry_out`) or
+in a thread. It yields None now and then, so that a long walk over headers can be interrupted.
 Records below the start offset are deleted and never an answer. Raises, from both: OSError;
 CorruptBatch, also for what a producer put inside a batch.
 """
 
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+
 from headrace.core.types import WallMs
 from headrace.log.segment import Segment
 from headrace.log.segment_list import SegmentList
-from headrace.wire import batches
+from headrace.wire.batches import BatchHeader
+from headrace.wire.record_times import InBatch, find_time
+
+_HEADERS_PER_STEP = 512
+_NEVER = (1 << 63) - 1
+
+Found = tuple[int, WallMs] | None
+Step = Callable[[], InBatch] | None
+Search = Generator[Step, InBatch | None, Found]
 
 
-def offset_for_time(
-    segments: SegmentList, start_offset: int, timestamp: int
-) -> tuple[int, WallMs] | None:
-    """The first offset whose record timestamp is >= `timestamp`, with that timestamp."""
+def carry_out(search: Search) -> Found:
+    """Run a search to its end in this thread."""
+    result: InBatch | None = None
+    while True:
+        try:
+            step = search.send(result)
+        except StopIteration as end:
+            found: Found = end.value
+            return found
+        result = None if step is None else step()
+
+
+def offset_for_time(segments: SegmentList, start_offset: int, timestamp: int) -> Search:
+    """Find the first offset whose record timestamp is >= `timestamp`, with that timestamp."""
     for segment in segments.from_offset(start_offset):
         if segment.size and segment.max_timestamp >= timestamp:
-            found = _search(segment, start_offset, timestamp)
+            found = yield from _search(segment, start_offset, timestamp)
             if found is not None:
                 return found
     return None
 
 
-def offset_of_max_time(segments: SegmentList, start_offset: int) -> tuple[int, WallMs] | None:
-    """The first offset that has the highest timestamp, with it; None without any."""
-    highest = max(_max_time(one, start_offset) for one in segments.from_offset(start_offset))
-    return offset_for_time(segments, start_offset, highest) if highest >= 0 else None
+def offset_of_max_time(segments: SegmentList, start_offset: int) -> Search:
+    """Find the first offset that has the highest timestamp, with it; None without any."""
+    highest = -1
+    for segment in segments.from_offset(start_offset):
+        highest = max(highest, (yield from _max_time(segment, start_offset)))
+    if highest < 0:
+        return None
+    return (yield from offset_for_time(segments, start_offset, highest))
 
 
-def _search(segment: Segment, start_offset: int, timestamp: int) -> tuple[int, WallMs] | None:
-    for position, header in segment.walk(segment.index.position_before(timestamp)):
+def _search(
+    segment: Segment, start_offset: int, timestamp: int
+) -> Generator[Step, InBatch | None, Found]:
+    position = segment.index.position_before(timestamp)
+    for step, (at, header) in enumerate(segment.walk(position), 1):
+        if step % _HEADERS_PER_STEP == 0:
+            yield None
         if header.max_timestamp < timestamp or header.last_offset < start_offset:
             continue
-        for record in batches.records(segment.file.pread(header.size, position)):
-            if record.timestamp >= timestamp and record.offset >= start_offset:
-                return record.offset, WallMs(record.timestamp)
+        if header.is_control:
+            continue
+        result = yield _in_batch(segment, at, header, timestamp, start_offset)
+        assert result is not None
+        if result.first is not None:
+            offset, found = result.first
+            return offset, WallMs(found)
     return None
 
 
-def _max_time(segment: Segment, start_offset: int) -> int:
+def _in_batch(
+    segment: Segment, position: int, header: BatchHeader, timestamp: int, start_offset: int
+) -> Callable[[], InBatch]:
+    data = segment.file.pread(header.size, position)
+    return partial(find_time, data, header, timestamp, start_offset)
+
+
+def _max_time(segment: Segment, start_offset: int) -> Generator[Step, InBatch | None, int]:
     if start_offset <= segment.base_offset:
         return segment.max_timestamp
     highest = -1
-    for position, header in segment.walk(segment.position_after(start_offset)):
+    walk: Iterator[tuple[int, BatchHeader]] = segment.walk(segment.position_after(start_offset))
+    for step, (at, header) in enumerate(walk, 1):
+        if step % _HEADERS_PER_STEP == 0:
+            yield None
         if header.base_offset >= start_offset:
             highest = max(highest, header.max_timestamp)
-            continue
-        data = segment.file.pread(header.size, position)
-        for record in batches.records(data):
-            if record.offset >= start_offset:
-                highest = max(highest, record.timestamp)
+        elif not header.is_control:
+            result = yield _in_batch(segment, at, header, _NEVER, start_offset)
+            assert result is not None
+            if result.highest is not None:
+                highest = max(highest, result.highest)
     return highest

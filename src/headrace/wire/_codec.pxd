@@ -8,7 +8,8 @@ ctypedef long long int64
 ctypedef unsigned long long uint64
 
 cdef int _BAD_VARINT, _BAD_LENGTH, _BAD_HEADER_COUNT, _BAD_RECORD_LENGTH
-cdef int _BAD_DELTA, _BAD_TIMESTAMP, _NAMELESS
+cdef int _BAD_DELTA, _BAD_TIMESTAMP, _NAMELESS, _TOO_MANY_HEADERS, _KEYLESS, _UNTIMELY
+cdef int _RELEASE_BYTES
 cdef int _HEADER_BYTES, _VARINT_BYTES_MAX, _VARLONG_BYTES_MAX
 cdef int64 _INT64_MAX, _INT64_MIN, _MS_MAX, _UINT32
 cdef uint64 _UINT64
@@ -40,6 +41,15 @@ cdef class Rows:
     cdef int *headers_end
 
 
+cdef class Scan:
+    cdef object views
+    cdef readonly int64 noted, headers, parsed, max_timestamp
+    cdef readonly int refusal
+    cdef bint is_keyed
+    cdef int64 base_timestamp, earliest, latest, headers_max, room
+    cdef int64 *wrong
+
+
 @cython.locals(found=int64, position=int64, size=int64)
 cpdef int64 frames(const octet_t[::1] data)
 
@@ -55,6 +65,13 @@ cpdef decode(const octet_t[::1] data, const int64[:, ::1] table, int64 batches, 
 @cython.locals(row=int64)
 cpdef decode_headers(const octet_t[::1] data, Rows rows, Binary names, Binary contents)
 
+cpdef check(const octet_t[::1] data, int64 start, int64 stop, int64 count, Scan scan)
+
+@cython.locals(refusal=int)
+cpdef int find_time(const octet_t[::1] data, int64 start, int64 stop, int64 count,
+                    int64 last_delta, int64 base_timestamp, int64 wanted, int64 least,
+                    int64[::1] found)
+
 cdef octet_t *_octets(octet_t[::1] view) noexcept
 cdef int *_int32s(int[::1] view) noexcept
 cdef int64 *_int64s(int64[::1] view) noexcept
@@ -66,6 +83,7 @@ cdef void _copy(octet_t *target, int64 at, const octet_t *source, int64 start,
 cdef int64 _signed32(const octet_t *data, int64 at) noexcept nogil
 cdef int64 _signed64(const octet_t *data, int64 at) noexcept nogil
 cdef int64 _unzigzag(uint64 raw) noexcept nogil
+@cython.locals(octet=uint64)
 cdef (int64, int64) _varint(const octet_t *source, int64 position, int64 end,
                             int bytes_max) noexcept nogil
 @cython.locals(raw=uint64, octet=uint64, shift=int)
@@ -89,3 +107,18 @@ cdef void _keep(Rows rows, int64 delta, int64 elapsed, int64 position, int64 end
 @cython.locals(position=int64, name_size=int64, name_start=int64, size=int64, start=int64)
 cdef bint _headers(const octet_t *source, int64 row, Rows rows, Binary names,
                    Binary contents) noexcept nogil
+@cython.locals(latest=int64, index=int64, size=int64, end=int64, elapsed=int64, delta=int64,
+               refusal=int, key_size=int64, value_size=int64, timestamp=int64)
+cdef bint _check(const octet_t *source, int64 position, int64 stop, int64 count,
+                 Scan scan) noexcept nogil
+cdef bint _end_check(Scan scan, int64 parsed, int64 latest, int refusal) noexcept nogil
+cdef int _check_place(Scan scan, int64 index, int64 delta, int64 elapsed) noexcept nogil
+@cython.locals(count=int64, name_size=int64, size=int64)
+cdef int64 _check_headers(const octet_t *source, int64 position, int64 end,
+                          Scan scan) noexcept nogil
+@cython.locals(fault=int)
+cdef void _note(Scan scan, int64 index, int64 key_size, int64 timestamp) noexcept nogil
+@cython.locals(previous=int64, size=int64, end=int64, elapsed=int64, delta=int64, timestamp=int64)
+cdef int _find_time(const octet_t *source, int64 position, int64 stop, int64 count,
+                    int64 last_delta, int64 base_timestamp, int64 wanted, int64 least,
+                    int64 *found) noexcept nogil

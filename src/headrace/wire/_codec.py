@@ -16,7 +16,7 @@ from typing import Any
 import cython
 
 COMPILED = bool(cython.compiled)
-LAYOUT = 2  # of what callers pass; a build of another is out of date
+LAYOUT = 3  # of what callers pass; a build of another is out of date
 
 # Why a record is refused; `columns_compiled` has the words.
 _BAD_VARINT = 1
@@ -26,6 +26,10 @@ _BAD_RECORD_LENGTH = 4
 _BAD_DELTA = 5
 _BAD_TIMESTAMP = 6
 _NAMELESS = 7
+_TOO_MANY_HEADERS = 8
+_KEYLESS = 1
+_UNTIMELY = 2
+_RELEASE_BYTES = 1 << 16  # below, giving up the GIL costs more than it frees
 _HEADER_BYTES = 61
 _VARINT_BYTES_MAX = 5
 _VARLONG_BYTES_MAX = 10
@@ -75,6 +79,28 @@ class Rows:
             self.header_end: memoryview = _int64s(headers[1])
             self.headers_end: memoryview = _int32s(headers[2])
             self.headers_end[0] = 0
+
+
+class Scan:
+    """Rules for the records of one produced batch, and what a pass over them finds.
+
+    `wrong` receives pairs of a record's index and its fault, as many as it has room for; `noted`
+    counts all of them.
+    """
+
+    def __init__(
+        self, base_timestamp: int, earliest: int, latest: int, is_keyed: bool, headers_max: int,
+        wrong: memoryview,
+    ) -> None:  # fmt: skip
+        self.base_timestamp = base_timestamp
+        self.earliest, self.latest = earliest, latest
+        self.is_keyed = is_keyed
+        self.headers_max = headers_max
+        self.views = wrong
+        self.wrong: memoryview = _int64s(wrong)
+        self.room = len(wrong) // 2
+        self.noted = self.headers = self.parsed = self.refusal = 0
+        self.max_timestamp = _INT64_MIN
 
 
 def frames(data: memoryview) -> int:
@@ -156,6 +182,37 @@ def decode_headers(data: memoryview, rows: Rows, names: Binary, contents: Binary
                 break
 
 
+def check(data: memoryview, start: int, stop: int, count: int, scan: Scan) -> None:
+    """Check that `data[start:stop]` is exactly `count` records, well-formed as producers send them.
+
+    `scan.refusal` is not 0 at the first malformed record; `scan.parsed` counts those before it.
+    """
+    source = _source(data)
+    if stop - start < _RELEASE_BYTES:
+        _check(source, start, stop, count, scan)
+    else:
+        with cython.nogil:
+            _check(source, start, stop, count, scan)
+
+
+def find_time(
+    data: memoryview, start: int, stop: int, count: int, last_delta: int, base_timestamp: int,
+    wanted: int, least: int, found: memoryview,
+) -> int:  # fmt: skip
+    """Find the first record with an offset delta >= `least` and a timestamp >= `wanted`.
+
+    `found` receives its offset delta (-1 without one), its timestamp, and of the records from
+    `least` on that were looked at the highest timestamp and the number. Returns 0, or the reason
+    of a refusal.
+    """
+    source, result = _source(data), _int64s(found)
+    with cython.nogil:
+        refusal = _find_time(
+            source, start, stop, count, last_delta, base_timestamp, wanted, least, result
+        )
+    return refusal  # noqa: RET504  # a return inside would need the GIL
+
+
 def _octets(view: memoryview) -> Any:
     """The memory of a view, of one type in each of these; plain Python gets the view itself."""
     return cython.address(view[0]) if cython.compiled else view
@@ -198,8 +255,13 @@ def _varint(source: memoryview, position: int, end: int, bytes_max: int) -> tupl
 
     A position that is such a reason comes back as it is, so that a caller looks at the last only.
     """
-    if 0 <= position < end and source[position] < 0x80:
-        return _unzigzag(source[position]), position + 1
+    if 0 <= position < end:
+        octet = source[position]
+        if octet < 0x80:
+            return _unzigzag(octet), position + 1
+        if position + 1 < end and source[position + 1] < 0x80:
+            octet = (octet & 0x7F) | source[position + 1] << 7
+            return _unzigzag(octet), position + 2
     return _long_varint(source, position, min(end, position + bytes_max))
 
 
@@ -348,3 +410,112 @@ def _headers(source: memoryview, row: int, rows: Rows, names: Binary, contents: 
     if position != end:
         _refuse(rows, _BAD_RECORD_LENGTH)
     return position == end
+
+
+def _check(source: memoryview, position: int, stop: int, count: int, scan: Scan) -> bool:
+    latest = _INT64_MIN
+    for index in range(count):
+        size, position = _varint(source, position, stop, _VARINT_BYTES_MAX)
+        if position < 0 or size < 0 or size > stop - position:
+            return _end_check(scan, index, latest, _BAD_LENGTH)
+        end = position + size
+        # The first byte of a record holds attributes, of which Kafka uses none.
+        elapsed, position = _varint(source, position + 1, end, _VARLONG_BYTES_MAX)
+        delta, position = _varint(source, position, end, _VARINT_BYTES_MAX)
+        refusal = _check_place(scan, index, delta, elapsed)
+        if position < 0 or refusal:
+            return _end_check(scan, index, latest, -position if position < 0 else refusal)
+        key_size, position = _piece(source, position, end)
+        value_size, position = _piece(source, position + max(key_size, 0), end)
+        position = _check_headers(source, position + max(value_size, 0), end, scan)
+        if position < 0:
+            return _end_check(scan, index, latest, -position)
+        timestamp = scan.base_timestamp + elapsed
+        latest = max(latest, timestamp)
+        if key_size < 0 or timestamp < scan.earliest or timestamp > scan.latest:
+            _note(scan, index, key_size, timestamp)
+    return _end_check(scan, count, latest, 0 if position == stop else _BAD_LENGTH)
+
+
+def _end_check(scan: Scan, parsed: int, latest: int, refusal: int) -> bool:
+    scan.parsed = parsed
+    scan.max_timestamp = latest
+    scan.refusal = refusal
+    return refusal == 0
+
+
+def _check_place(scan: Scan, index: int, delta: int, elapsed: int) -> int:
+    if delta != index:
+        return _BAD_DELTA
+    return 0 if _is_sum(scan.base_timestamp, elapsed) else _BAD_TIMESTAMP
+
+
+def _check_headers(source: memoryview, position: int, end: int, scan: Scan) -> int:
+    """Check the headers, with which a record ends; returns the position, or a reason below 0."""
+    count, position = _varint(source, position, end, _VARINT_BYTES_MAX)
+    if position < 0:
+        return position
+    if count == 0 and position == end:
+        return position
+    if count < 0 or count > (end - position) >> 1:
+        return -_BAD_HEADER_COUNT
+    if count > scan.headers_max - scan.headers:
+        return -_TOO_MANY_HEADERS
+    scan.headers += count
+    for _ in range(count):
+        name_size, position = _piece(source, position, end)
+        size, position = _piece(source, position + max(name_size, 0), end)
+        if position < 0:
+            return position
+        if name_size < 0:
+            return -_NAMELESS
+        position += max(size, 0)
+    return position if position == end else -_BAD_RECORD_LENGTH
+
+
+def _note(scan: Scan, index: int, key_size: int, timestamp: int) -> None:
+    """Note a record that breaks a rule of its topic; not every record without a key does."""
+    fault = 0
+    if scan.is_keyed and key_size < 0:
+        fault = _KEYLESS
+    elif timestamp != -1 and (timestamp < scan.earliest or timestamp > scan.latest):
+        fault = _UNTIMELY
+    if fault:
+        if scan.noted < scan.room:
+            scan.wrong[2 * scan.noted] = index
+            scan.wrong[2 * scan.noted + 1] = fault
+        scan.noted += 1
+
+
+def _find_time(
+    source: memoryview, position: int, stop: int, count: int, last_delta: int, base_timestamp: int,
+    wanted: int, least: int, found: memoryview,
+) -> int:  # fmt: skip
+    previous = -1
+    found[0] = -1
+    found[1] = found[2] = _INT64_MIN
+    found[3] = 0
+    for _ in range(count):
+        size, position = _varint(source, position, stop, _VARINT_BYTES_MAX)
+        if position < 0 or size < 0 or size > stop - position:
+            return _BAD_LENGTH
+        end = position + size
+        elapsed, position = _varint(source, position + 1, end, _VARLONG_BYTES_MAX)
+        delta, position = _varint(source, position, end, _VARINT_BYTES_MAX)
+        if position < 0:
+            return -position
+        if delta <= previous or delta > last_delta:
+            return _BAD_DELTA
+        if not _is_sum(base_timestamp, elapsed):
+            return _BAD_TIMESTAMP
+        if delta >= least:
+            found[3] += 1
+            timestamp = base_timestamp + elapsed
+            found[2] = max(found[2], timestamp)
+            if timestamp >= wanted:
+                found[0] = delta
+                found[1] = timestamp
+                return 0
+        previous = delta
+        position = end
+    return 0 if position == stop else _BAD_LENGTH

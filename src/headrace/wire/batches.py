@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from headrace.wire.checksums import crc32c
-from headrace.wire.compression import Codec, compress, decompress
+from headrace.wire.compression import OUTPUT_BYTES_MAX, Codec, compress, decompress
 from headrace.wire.primitives import Buffer, Malformed
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -36,6 +36,8 @@ DELETE_HORIZON = 0x40
 _UINT64 = (1 << 64) - 1
 _INT64 = range(-(1 << 63), 1 << 63)
 VARINT_BYTES_MAX = 5
+RECORD_BYTES_MIN = 7
+RECORD_HEADERS_MAX = 1_000_000  # that are made objects of
 VARLONG_BYTES_MAX = 10
 
 
@@ -147,15 +149,29 @@ def payload(data: Buffer, position: int, header: BatchHeader) -> memoryview:
     Raises: `CorruptBatch`, also on offsets that are none, which the checksum does not cover.
     """
     verify(data, position, header)
-    if header.base_offset < 0 or header.last_offset not in _INT64:
-        raise CorruptBatch(f"base offset {header.base_offset} is no offset")
-    if header.record_count < 0:
-        raise CorruptBatch(f"batch of offset {header.base_offset}: {header.record_count} records")
+    require_possible(header)
     stored = memoryview(data)[position + HEADER_BYTES : position + header.size]
     try:
         return decompress(header.codec, stored)
     except Malformed as error:
         raise CorruptBatch(f"batch of offset {header.base_offset}: {error}") from error
+
+
+def require_possible(header: BatchHeader) -> None:
+    """Check offsets and count, as far as a header alone shows that they are impossible.
+
+    Raises:
+        CorruptBatch: they are.
+    """
+    if header.base_offset < 0 or header.last_offset not in _INT64:
+        raise CorruptBatch(f"base offset {header.base_offset} is no offset")
+    is_plain = header.codec == Codec.NONE
+    room = header.size - HEADER_BYTES if is_plain else OUTPUT_BYTES_MAX
+    if not 0 <= header.record_count <= room // RECORD_BYTES_MIN:
+        raise CorruptBatch(
+            f"the batch of offset {header.base_offset} claims {header.record_count} records"
+            f" in {header.size} bytes"
+        )
 
 
 def build(
@@ -372,6 +388,8 @@ def decode_record(data: bytes, position: int, end: int, header: BatchHeader) -> 
     count, position = read_varint(data, position, VARINT_BYTES_MAX)
     if not 0 <= count <= (end - position) // 2:
         raise CorruptBatch(f"{count} headers in {end - position} bytes")
+    if count > RECORD_HEADERS_MAX:
+        raise CorruptBatch(f"{count} headers in one record; {RECORD_HEADERS_MAX} are decoded")
     found: Sequence[tuple[str, bytes | None]] = ()
     if count:
         found = []

@@ -53,7 +53,7 @@ def decode(
     timestamp in ms that does not fit 64 bits in us is null.
 
     Raises: `CorruptBatch` when a batch with wanted offsets is damaged; OverflowError when they are
-    2 GiB or more decompressed, which Arrow's offsets cannot address.
+    more than 512 MiB decompressed (2 GiB not compressed): decode fewer batches at once.
     """
     return _decoder.decode(data, first=first, last=last, headers=headers, keys=keys, values=values)
 

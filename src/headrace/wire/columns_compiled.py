@@ -19,28 +19,19 @@ from headrace.wire.columns_numpy import (
     HEADER_LIST,
     SCHEMA,
     header_names,
+    refuse_large,
     refuse_unaddressable,
 )
 from headrace.wire.columns_outgoing import Outgoing, Span
 from headrace.wire.compression import OUTPUT_BYTES_MAX, Codec, decompress_into
+from headrace.wire.kernel import LAYOUT, REFUSALS
 from headrace.wire.primitives import Buffer
 
 Table = npt.NDArray[np.int64]
 
 # A build from before the source was updated may be lying there: numpy is slower, but right.
-_LAYOUT = 2
 COMPILED = bool(
-    _codec.COMPILED and _codec_encode.COMPILED and getattr(_codec, "LAYOUT", None) == _LAYOUT
-)
-_REFUSALS = (  # by the kernel's number
-    "",
-    "varint",
-    "length",
-    "number of headers",
-    "record length",
-    "offset delta",
-    "timestamp",
-    "header without a name",
+    _codec.COMPILED and _codec_encode.COMPILED and getattr(_codec, "LAYOUT", None) == LAYOUT
 )
 _TABLE_COLUMNS = 11
 _CRC_FROM = 21
@@ -121,6 +112,7 @@ def _payloads(view: memoryview, table: Table) -> memoryview:
         part = view[position + HEADER_BYTES : position + size]
         if codec == Codec.NONE or not arena.decompress(codec, part):
             arena.append(_payload(view, position))
+        refuse_large(arena.size)
     table[:, 1] = arena.ends
     table[0, 0] = 0
     table[1:, 0] = table[:-1, 1]
@@ -211,7 +203,7 @@ class _Numbers:
 
     def check(self) -> None:
         if self.rows.refusal:
-            what = _REFUSALS[self.rows.refusal]
+            what = REFUSALS[self.rows.refusal]
             raise CorruptBatch(f"impossible {what} in record {self.rows.parsed} of the fetch")
 
     def arrays(self) -> list[pa.Array]:

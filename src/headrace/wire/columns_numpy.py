@@ -41,7 +41,9 @@ SCHEMA = pa.schema(
 _VARINT_BYTES_MAX = 5
 _VARLONG_BYTES_MAX = 10
 ARROW_BYTES_MAX = (1 << 31) - 1
+DECOMPRESSED_BYTES_MAX = 512 << 20  # of all batches that are decoded at once
 _US_PER_MS = 1000
+_HEADER_ROUNDS_MAX = 256
 _MS_MAX = ((1 << 63) - 1) // _US_PER_MS
 
 
@@ -106,7 +108,12 @@ def _payloads(
     data: Buffer, wanted: Sequence[tuple[int, BatchHeader]]
 ) -> tuple[Buffer, list[tuple[int, int]]]:
     """One buffer that holds the records of all wanted batches, and where in it each batch's are."""
-    parts = [batches.payload(data, position, header) for position, header in wanted]
+    parts = []
+    decompressed = 0
+    for position, header in wanted:
+        parts.append(batches.payload(data, position, header))
+        decompressed += len(parts[-1]) if header.codec != Codec.NONE else 0
+        refuse_large(decompressed)
     if all(header.codec == Codec.NONE for _, header in wanted):
         source = data
         starts = [position + HEADER_BYTES for position, _ in wanted]
@@ -259,7 +266,9 @@ def _headers(source: Buffer, rows: _Rows) -> pa.Array:
         return pa.nulls(len(rows.offset), HEADER_LIST)
     position, end, left = rows.header_start[row], rows.end[row], rows.header_count[row]
     found: list[tuple[Ints, ...]] = []
-    while len(row):
+    for _ in range(_HEADER_ROUNDS_MAX):
+        if not len(row):
+            break
         name_start, name_size, position = _pieces(raw, position, end)
         _refuse(name_size < 0, "header without a name")
         value_start, value_size, position = _pieces(raw, position, end)
@@ -268,6 +277,8 @@ def _headers(source: Buffer, rows: _Rows) -> pa.Array:
         _refuse((left == 0) & (position != end), "record length")
         more = left > 0
         row, position, end, left = row[more], position[more], end[more], left[more]
+    if len(row):
+        found.append(_many_headers(source, row, position, end, left))
     owner, *spans = (np.concatenate(column) for column in zip(*found, strict=True))
     # Rounds come one after the other, so a stable sort by row leaves each row's headers in order.
     order = np.argsort(owner, kind="stable")
@@ -281,9 +292,48 @@ def _headers(source: Buffer, rows: _Rows) -> pa.Array:
     )
 
 
+def _many_headers(
+    source: Buffer, row: Ints, position: Ints, end: Ints, left: Ints
+) -> tuple[Ints, ...]:
+    """The headers that are left of records with very many, one by one: a round costs more."""
+    data = bytes(memoryview(source)[int(position.min()) : int(end.max())])
+    base = int(position.min())
+    columns: tuple[list[int], ...] = ([], [], [], [], [])
+    try:
+        for one, begin, stop, count in zip(row, position - base, end - base, left, strict=True):
+            at = int(begin)
+            for _ in range(int(count)):
+                fields = []
+                for _ in range(2):
+                    size, at = batches.read_varint(data, at, _VARINT_BYTES_MAX)
+                    if size < -1 or size > stop - at:
+                        raise CorruptBatch("impossible length of a header")
+                    fields += (at + base, size)
+                    at += max(size, 0)
+                if fields[1] < 0:
+                    raise CorruptBatch("impossible header without a name")
+                for column, value in zip(columns, (int(one), *fields), strict=True):
+                    column.append(value)
+            if at != stop:
+                raise CorruptBatch("impossible record length")
+    except IndexError as error:
+        raise CorruptBatch("headers end early") from error
+    return tuple(np.array(column, np.int64) for column in columns)
+
+
 def refuse_unaddressable(size: int) -> None:
     if size > ARROW_BYTES_MAX:
         raise OverflowError(f"{size} bytes of records at once, at most {ARROW_BYTES_MAX}")
+
+
+def refuse_large(size: int) -> None:
+    """Check, batch by batch, how much compressed batches hold together.
+
+    Raises:
+        OverflowError: it is more than `DECOMPRESSED_BYTES_MAX`.
+    """
+    if size > DECOMPRESSED_BYTES_MAX:
+        raise OverflowError(f"batches of more than {DECOMPRESSED_BYTES_MAX} bytes, decompressed")
 
 
 def header_names(names: pa.Array) -> pa.Array:

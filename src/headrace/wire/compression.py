@@ -8,8 +8,10 @@ A few bytes can claim to be gigabytes, so decompression writes into a buffer tha
 limit, and never beyond it.
 """
 
+import mmap
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
@@ -76,10 +78,26 @@ def decompress(codec: int, data: Buffer, *, limit: int = OUTPUT_BYTES_MAX) -> me
             raise Malformed(f"codec {codec} is not one of 0 to {Codec.ZSTD}")
 
 
-def decompress_into(codec: int, data: Buffer, output: memoryview) -> int | None:
-    """Decompress to the start of `output`; returns the number of bytes there.
+@contextmanager
+def scratch(size: int) -> Iterator[memoryview]:
+    """Provide `size` bytes for the time of a block; pages are taken as they are written to."""
+    with mmap.mmap(-1, size) as pages, memoryview(pages) as output:
+        yield output
 
-    None when they do not fit or `data` is damaged: `decompress` tells which.
+
+class OutputFull(Malformed):
+    """Compressed data holds more than the buffer that it was to be decompressed to."""
+
+
+def decompress_to(codec: int, data: Buffer, output: memoryview) -> int:
+    """Decompress to the start of `output` and never beyond it; no memory grows with a claim.
+
+    Returns:
+        The number of bytes written.
+
+    Raises:
+        OutputFull: `output` is too small.
+        Malformed: the codec is unknown or compresses nothing, or `data` is damaged.
     """
     try:
         match codec:
@@ -92,8 +110,21 @@ def decompress_into(codec: int, data: Buffer, output: memoryview) -> int | None:
             case Codec.ZSTD:
                 return int(cramjam.zstd.decompress_into(data, output))
             case _:
-                return None
-    except (cramjam.DecompressionError, Malformed):
+                raise Malformed(f"codec {codec} is not one of 1 to {Codec.ZSTD}")
+    except cramjam.DecompressionError as error:
+        if _FULL in str(error):
+            raise OutputFull(f"compressed records grow beyond {len(output)} bytes") from error
+        raise Malformed(f"compressed records: {error}") from error
+
+
+def decompress_into(codec: int, data: Buffer, output: memoryview) -> int | None:
+    """Decompress to the start of `output`; returns the number of bytes there.
+
+    None when they do not fit or `data` is damaged: `decompress` tells which.
+    """
+    try:
+        return decompress_to(codec, data, output)
+    except Malformed:
         return None
 
 
@@ -128,16 +159,25 @@ def _snappy_decompress(data: memoryview, limit: int) -> memoryview:
     return memoryview(output)
 
 
-def _snappy_into(data: memoryview, output: memoryview) -> int | None:
+def _snappy_into(data: memoryview, output: memoryview) -> int:
     xerial = data[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC
     position = 0
     for block in _xerial_blocks(data) if xerial else (data,):
-        end = position + cramjam.snappy.decompress_raw_len(block)
-        if end > len(output):
-            return None
-        cramjam.snappy.decompress_raw_into(block, output[position:end])
-        position = end
+        size = _snappy_size(block)
+        if size > len(output) - position:
+            raise OutputFull(f"compressed records grow beyond {len(output)} bytes")
+        if size:
+            cramjam.snappy.decompress_raw_into(block, output[position : position + size])
+        position += size
     return position
+
+
+def _snappy_size(block: memoryview) -> int:
+    """Return how many bytes a block holds. Raises: Malformed, on an impossible claim too."""
+    size = int(cramjam.snappy.decompress_raw_len(block))
+    if size > len(block) * _SNAPPY_RATIO_MAX:
+        raise Malformed(f"compressed records: {len(block)} bytes of snappy claim to be {size}")
+    return size
 
 
 def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
@@ -155,11 +195,9 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
 
 def _snappy_block(block: memoryview, limit: int) -> bytearray:
     try:
-        size = cramjam.snappy.decompress_raw_len(block)
+        size = _snappy_size(block)
         if size > limit:
             raise Malformed(f"compressed records grow by {size} bytes beyond their limit")
-        if size > len(block) * _SNAPPY_RATIO_MAX:
-            raise Malformed(f"compressed records: {len(block)} bytes of snappy claim to be {size}")
         output = bytearray(size)
         cramjam.snappy.decompress_raw_into(block, output)
     except cramjam.DecompressionError as error:

@@ -1,38 +1,93 @@
-"""What producers send: one whole batch a partition, validated by its header, given a time.
+"""What producers send: one whole batch a partition, validated by its header and its records.
 
-Sources: LogValidator and DefaultRecordBatch (Kafka 4.3).
+A pass over the records makes no object of any: the compiled kernel does it, or plain Python where
+there is none, with the same outcome. Cost: some 15 ns a record compiled.
+Sources: LogValidator, DefaultRecordBatch and DefaultRecord (Kafka 4.3).
 """
 
 import struct
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from headrace.wire import kernel
 from headrace.wire.batches import (
+    CODEC_MASK,
+    CONTROL,
     CRC,
     CRC_AT,
     CRC_FROM,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     MAGIC,
+    RECORD_BYTES_MIN,
+    TRANSACTIONAL,
+    VARINT_BYTES_MAX,
+    VARLONG_BYTES_MAX,
     BatchHeader,
+    CorruptBatch,
     read_header,
+    read_varint,
     verify,
 )
 from headrace.wire.checksums import crc32c
 from headrace.wire.compression import Codec
+from headrace.wire.primitives import Buffer
+
+WRONG_RECORDS_MAX = 100
+KEYLESS, UNTIMELY = 1, 2  # as the kernel numbers them
 
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
+_KNOWN_ATTRIBUTES = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
+_NO_TIMESTAMP = -1
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+_NO_ROOM = array("q", bytes(8))  # a view of nothing has no address
+
+_kernel = kernel.load()
 
 
 class InvalidRecord(Exception):
     """An intact batch, or several, that nobody may produce; Kafka's INVALID_RECORD (87)."""
 
 
-def check(data: memoryview) -> BatchHeader:
-    """Validate what a producer sent for one partition: exactly one batch. No record is parsed.
+class TooManyHeaders(InvalidRecord):
+    """A batch whose records carry more headers than are accepted."""
 
-    Raises: `CorruptBatch` when bytes are damaged; `InvalidRecord` when they are as sent, but break
-    a rule of Produce.
+
+class UnknownCodec(InvalidRecord):
+    """A batch compressed by a codec without a meaning; UNSUPPORTED_COMPRESSION_TYPE (76)."""
+
+
+class Rules(NamedTuple):
+    """What a topic demands of records.
+
+    Args:
+        earliest: lowest timestamp in ms that a record may have, if it has one.
+        latest: highest such timestamp in ms.
+        is_keyed: every record needs a key.
+        headers_max: most headers of all records of a batch together.
+    """
+
+    earliest: int
+    latest: int
+    is_keyed: bool
+    headers_max: int
+
+
+# The highest timestamp, and the index and the fault (KEYLESS, UNTIMELY) of the records that break a
+# rule, the first 100 of them.
+Inspection = tuple[int, Sequence[tuple[int, int]]]
+
+
+def check(data: memoryview) -> BatchHeader:
+    """Validate the header and the checksum of exactly one batch; no record is parsed.
+
+    Raises:
+        CorruptBatch: bytes are damaged.
+        InvalidRecord: they are as sent, but break a rule of Produce.
+
     Source: LogValidator.validateBatch, ProduceRequest.validateRecords (4.3).
     """
     if len(data) < HEADER_BYTES:
@@ -51,12 +106,110 @@ def check(data: memoryview) -> BatchHeader:
             f"{header.record_count} records, last offset delta {header.last_offset_delta}"
         )
     if header.codec > Codec.ZSTD:
-        raise InvalidRecord(f"codec {header.codec} is not one of 0 to {Codec.ZSTD}")
+        raise UnknownCodec(f"codec {header.codec} is not one of 0 to {Codec.ZSTD}")
     if header.is_control:
         raise InvalidRecord("clients may not write control records")
+    if header.attributes & ~_KNOWN_ATTRIBUTES:
+        raise InvalidRecord(f"attributes {header.attributes:#06x}: unknown bits must be 0")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise InvalidRecord(f"producer {header.producer_id} without epoch or sequence")
     return header
+
+
+def inspect(body: Buffer, start: int, stop: int, header: BatchHeader, rules: Rules) -> Inspection:
+    """Validate the decompressed records `body[start:stop]` of a batch that `check` accepted.
+
+    Every record lies inside the batch with all of its fields, offset deltas are 0, 1, 2, ..., and
+    nothing follows the last record.
+
+    Raises:
+        InvalidRecord: a record is malformed, or there are not as many as the header claims.
+    """
+    count = header.record_count
+    if count > (stop - start) // RECORD_BYTES_MIN:
+        raise InvalidRecord(f"{count} records claimed in {stop - start} bytes")
+    if _kernel is None:
+        return _inspect(bytes(memoryview(body)[start:stop]), header, rules)
+    scan = _kernel.Scan(header.base_timestamp, *rules, _NO_ROOM)
+    _kernel.check(body, start, stop, count, scan)
+    if scan.refusal:
+        raise _refusal(scan.refusal, scan.parsed, count, rules)
+    if not scan.noted:
+        return scan.max_timestamp, ()
+    wrong = array("q", bytes(16 * WRONG_RECORDS_MAX))
+    scan = _kernel.Scan(header.base_timestamp, *rules, wrong)
+    _kernel.check(body, start, stop, count, scan)
+    end = 2 * min(scan.noted, WRONG_RECORDS_MAX)
+    return scan.max_timestamp, tuple(zip(wrong[:end:2], wrong[1:end:2], strict=True))
+
+
+def _refusal(number: int, parsed: int, count: int, rules: Rules) -> InvalidRecord:
+    if kernel.REFUSALS[number] == "total of headers":
+        return TooManyHeaders(f"more than {rules.headers_max} headers in one batch")
+    if parsed == count:
+        return InvalidRecord(f"bytes behind the last of {count} records")
+    return InvalidRecord(f"record {parsed} of {count}: impossible {kernel.REFUSALS[number]}")
+
+
+def _inspect(body: bytes, header: BatchHeader, rules: Rules) -> Inspection:
+    """As `inspect`, in plain Python."""
+    count, position, parsed, headers_left = header.record_count, 0, 0, rules.headers_max
+    latest, wrong = _INT64_MIN, list[tuple[int, int]]()
+    try:
+        for parsed in range(count):
+            size, position = read_varint(body, position, VARINT_BYTES_MAX)
+            end = position + size
+            if size < 0 or end > len(body):
+                raise InvalidRecord(f"record {parsed} of {count}: impossible length")
+            timestamp, is_keyless, headers = _inspect_record(body, position, end, parsed, header)
+            headers_left -= headers
+            if headers_left < 0:
+                raise TooManyHeaders(f"more than {rules.headers_max} headers in one batch")
+            latest = max(latest, timestamp)
+            if rules.is_keyed and is_keyless:
+                wrong.append((parsed, KEYLESS))
+            elif timestamp != _NO_TIMESTAMP and not rules.earliest <= timestamp <= rules.latest:
+                wrong.append((parsed, UNTIMELY))
+            position = end
+    except (IndexError, CorruptBatch) as error:
+        raise InvalidRecord(f"record {parsed} of {count}: {error}") from error
+    if position != len(body):
+        raise InvalidRecord(f"bytes behind the last of {count} records")
+    return latest, wrong[:WRONG_RECORDS_MAX]
+
+
+def _inspect_record(
+    body: bytes, position: int, end: int, index: int, header: BatchHeader
+) -> tuple[int, bool, int]:
+    """Return the timestamp, whether the key is missing, and the number of headers of a record."""
+    elapsed, position = read_varint(body, position + 1, VARLONG_BYTES_MAX)
+    delta, position = read_varint(body, position, VARINT_BYTES_MAX)
+    key_size, position = _skip_field(body, position, end)
+    _, position = _skip_field(body, position, end)
+    count, position = read_varint(body, position, VARINT_BYTES_MAX)
+    timestamp = header.base_timestamp + elapsed
+    if not 0 <= count <= (end - position) // 2:
+        raise CorruptBatch(f"{count} headers in {end - position} bytes")
+    if delta != index:
+        raise CorruptBatch(f"offset delta {delta}")
+    if not _INT64_MIN <= timestamp <= _INT64_MAX:
+        raise CorruptBatch(f"timestamp {timestamp} is no 64-bit number")
+    for _ in range(count):
+        size, position = _skip_field(body, position, end)
+        if size < 0:
+            raise CorruptBatch("header without a name")
+        _, position = _skip_field(body, position, end)
+    if position != end:
+        raise CorruptBatch("impossible record length")
+    return timestamp, key_size < 0, count
+
+
+def _skip_field(body: bytes, position: int, end: int) -> tuple[int, int]:
+    """Return the size of a field, -1 for null, and the position behind it."""
+    size, position = read_varint(body, position, VARINT_BYTES_MAX)
+    if size < -1 or position + max(size, 0) > end:
+        raise CorruptBatch(f"impossible length {size}")
+    return size, position + max(size, 0)
 
 
 def stamp_time(data: memoryview, header: BatchHeader, timestamp: int) -> BatchHeader:
@@ -66,8 +219,20 @@ def stamp_time(data: memoryview, header: BatchHeader, timestamp: int) -> BatchHe
     Source: DefaultRecordBatch.setMaxTimestamp.
     """
     attributes = header.attributes | LOG_APPEND_TIME
-    _ATTRIBUTES.pack_into(data, CRC_FROM, attributes)
+    return _with_max_timestamp(data, header._replace(attributes=attributes), timestamp)
+
+
+def correct_max_timestamp(data: memoryview, header: BatchHeader, timestamp: int) -> BatchHeader:
+    """Write the highest timestamp of the records into the batch at the start of `data`.
+
+    Kafka does so for every batch, because searches by time trust the header.
+    """
+    return _with_max_timestamp(data, header, timestamp)
+
+
+def _with_max_timestamp(data: memoryview, header: BatchHeader, timestamp: int) -> BatchHeader:
+    _ATTRIBUTES.pack_into(data, CRC_FROM, header.attributes)
     _MAX_TIMESTAMP.pack_into(data, _MAX_TIMESTAMP_AT, timestamp)
     crc = crc32c(data[CRC_FROM : header.size])
     CRC.pack_into(data, CRC_AT, crc)
-    return header._replace(attributes=attributes, max_timestamp=timestamp, crc=crc)
+    return header._replace(max_timestamp=timestamp, crc=crc)

@@ -1,15 +1,17 @@
 """ListOffsets (2): the offset of a time, or of one of the special times below zero.
 
-A time is looked up in the indexes of a log, and then in the few batches that they lead to, read
-and decoded one after the other; between two partitions, others have their turn.
+A time is looked up in the indexes of a log, and then in the few batches that they lead to, which
+are decoded in a thread one after the other; between two partitions, others have their turn.
 """
 
 import asyncio
 import logging
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from headrace.broker.budgets import PORTION
+from headrace.broker.decoding_threads import DecodingThreads
 from headrace.broker.errors import Code
 from headrace.broker.handlers.offset_for_leader_epoch import wrong_epoch
 from headrace.broker.partitions import LEADER_EPOCH, Partition
@@ -44,12 +46,14 @@ async def handle(request: Request, services: Services) -> Answer:
             if times[topic.name, asked.partition_index] > 1:
                 found.append(_shown(asked, Code.INVALID_REQUEST))
             else:
-                found.append(_partition(partition, asked, request.version))
+                found.append(await _partition(partition, asked, request.version, services))
         topics.append({"name": topic.name, "partitions": found})
     return {"topics": topics}
 
 
-def _partition(partition: Partition | None, asked: Any, version: int) -> dict[str, Any]:
+async def _partition(
+    partition: Partition | None, asked: Any, version: int, services: Services
+) -> dict[str, Any]:
     if partition is None:
         return _shown(asked, Code.UNKNOWN_TOPIC_OR_PARTITION)
     code = wrong_epoch(getattr(asked, "current_leader_epoch", -1))
@@ -58,7 +62,8 @@ def _partition(partition: Partition | None, asked: Any, version: int) -> dict[st
     if code is not Code.NONE:
         return _shown(asked, code)
     try:
-        return _shown(asked, Code.NONE, *_find(partition, asked.timestamp))
+        found = await _find(partition, asked.timestamp, services.decoding_threads)
+        return _shown(asked, Code.NONE, *found)
     except CorruptBatch:  # its checksum is right; a producer made it so
         return _shown(asked, Code.CORRUPT_MESSAGE)
     except OSError as error:
@@ -76,18 +81,19 @@ def _shown(asked: Any, code: Code, offset: int = -1, timestamp: int = -1) -> dic
     }
 
 
-def _find(partition: Partition, timestamp: int) -> tuple[int, int]:
+async def _find(partition: Partition, timestamp: int, threads: DecodingThreads) -> tuple[int, int]:
     """Offset and timestamp, -1 for none."""
     if timestamp == _LATEST:
         return partition.high_watermark, -1
     if timestamp in {_EARLIEST, _EARLIEST_LOCAL}:
         return partition.start_offset, -1
     if timestamp == _MAX_TIMESTAMP:
-        found = partition.log.offset_of_max_time()
+        found = await threads.search(partition.log.search_max_time)
     elif timestamp < 0:
         found = None
     else:
-        found = partition.log.offset_for_time(WallMs(timestamp))
+        begin = partial(partition.log.search_time, WallMs(timestamp))
+        found = await threads.search(begin)
     if found is None or found[0] >= partition.high_watermark:
         return -1, -1
     return found

@@ -1,19 +1,31 @@
-"""Produce (0): one record batch a partition, checked by header and checksum, appended as sent.
+"""Produce (0): one record batch a partition, validated whole by `LogValidator`, appended as sent.
 
-Request and response are read and written by hand, so that records are neither copied nor parsed:
-the batch is given its offset where it was received and goes to the file from there. Nothing is
-waited for unless appends have to reach the disk.
+Request and response are read and written by hand, so that records are not copied: the batch is
+given its offset where it was received and goes to the file from there. A request waits for nothing
+unless appends have to reach the disk, or its batches are too large to validate on the event loop;
+then those are validated in a thread and appended in the order of the request.
 Source: ProduceRequest.json, ProduceResponse.json; KIP-98 for idempotent producers, KIP-467.
 """
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
 from uuid import UUID
 
-from headrace.broker.accepting import RecordError, RecordsRefused, accept
+from headrace.broker.background import in_background
 from headrace.broker.errors import Code, Faulty
+from headrace.broker.log_validator import (
+    LogValidator,
+    RecordError,
+    RecordsRefused,
+    Terms,
+    Validated,
+)
 from headrace.broker.partitions import Partition
 from headrace.broker.request import Answer, Answering, HangUp, Raw, Request
 from headrace.broker.services import Services
@@ -24,6 +36,13 @@ from headrace.log.producers import Duplicate, Fenced, OutOfOrder
 from headrace.wire.batches import BatchHeader
 from headrace.wire.primitives import Malformed, Reader, Writer
 
+KEY = 0
+# Of records that a thread looks at before others have their turn; a refusal counts as so many.
+_PORTION_BYTES = 4 << 20
+_REFUSED_BYTES = 1 << 20
+_PORTION_PARTS = 256
+_PART_BYTES = 4096  # what a partition costs beside its records: validating so many takes as long
+_PARTS_MAX = 10_000  # partitions in a request
 # librdkafka takes a broker for too old unless versions from 0 are advertised; they are not served.
 _START_OFFSET_SINCE = 5
 _MESSAGES_SINCE = 8
@@ -42,7 +61,8 @@ class _Part:
     topic: str | UUID
     index: int
     records: memoryview | None
-    partition: Partition | None = None
+    is_done: bool = False
+    terms: Terms | None = None
     code: Code = Code.NONE
     message: str | None = None
     errors: Sequence[RecordError] = ()
@@ -53,25 +73,134 @@ class _Part:
 
 def handle(request: Request, services: Services) -> Answering:
     acks, topics = _decoded(request)
-    now = services.clock.wall()
-    unsynced: list[tuple[_Part, Partition, int]] = []
-    for part in (part for parts in topics for part in parts):
+    work = _Produce(services, acks, topics, request.version, services.clock.wall())
+    bytes_left = services.validator.inline_bytes_max
+    for parts in topics:
+        for part in parts:
+            inspected = work.append_inline(part, bytes_left)
+            if inspected is None:
+                return _finish_in_threads(work)
+            bytes_left -= inspected
+    return work.answer()
+
+
+async def _finish_in_threads(work: "_Produce") -> Answer:
+    """Append the partitions that are not done yet, in their order, and answer.
+
+    What a producer sent before it hung up is appended all the same.
+    """
+    await asyncio.shield(in_background(work.append_in_threads()))
+    answer = work.answer()
+    return await answer if isinstance(answer, Coroutine) else answer
+
+
+class _Produce:
+    """One request: its partitions validated, appended, answered."""
+
+    __slots__ = ("_acks", "_now", "_services", "_topics", "_unsynced", "_version")
+
+    def __init__(
+        self, services: Services, acks: int, topics: list[list[_Part]], version: int, now: WallMs
+    ) -> None:
+        self._services = services
+        self._acks = acks
+        self._topics = topics
+        self._version = version
+        self._now = now
+        self._unsynced: list[tuple[_Part, Partition, int]] = []
+
+    def append_inline(self, part: _Part, bytes_max: int) -> int | None:
+        """Validate and append one partition's batch at once.
+
+        Returns:
+            The cost in bytes of records that were looked at; None, and nothing is done, when there
+            are more than `bytes_max`.
+        """
+        inspected = _PART_BYTES
         try:
-            if acks not in _ACKS:
-                raise Faulty(Code.INVALID_REQUIRED_ACKS, f"acks {acks}; -1, 0 and 1 are possible")
-            partition = _partition(part, services)
-            _append(partition, part, now, request.version)
-            if _may_have_to_wait(partition):
-                unsynced.append((part, partition, partition.cuts))
+            partition = self._partition(part)
+            validated = self._services.validator.validate_inline(
+                part.records, Terms(partition.settings, self._now, self._version), bytes_max
+            )
+            if validated is None:
+                return None
+            header, bytes_seen = validated
+            inspected += bytes_seen
+            self._append(partition, part, header)
         except Faulty as fault:
-            _fail(part, fault)
-            services.metrics.failed(request.api_key, fault.code)
-    if acks == 0:
-        _require_success(topics)
-        return None
-    if unsynced:
-        return _when_durable(topics, unsynced, request.version)
-    return Raw([_encoded(topics, request.version)])
+            self._fail(part, fault)
+        part.is_done = True
+        return inspected
+
+    async def append_in_threads(self) -> None:
+        """Validate and append batches, a portion at a time: others have their turn."""
+        parts = (part for parts in self._topics for part in parts if not part.is_done)
+        left = deque(part for part in parts if self._is_resolved(part))
+        while left:
+            some = islice(left, _PORTION_PARTS)
+            jobs = [(part, terms) for part in some if (terms := part.terms) is not None]
+            work = partial(_validate_some, self._services.validator, jobs)
+            for outcome in await self._services.decoding_threads.run(work):
+                part = left.popleft()
+                try:
+                    if isinstance(outcome, Faulty):
+                        raise outcome
+                    # The topic may be another by now, or none.
+                    self._append(self._partition(part), part, outcome[0])
+                except Faulty as fault:
+                    self._fail(part, fault)
+
+    def answer(self) -> Answer | Coroutine[Any, Any, Answer]:
+        """Make the answer, once everything is appended. Raises: HangUp."""
+        if self._acks == 0:
+            _require_success(self._topics)
+            return None
+        if self._unsynced:
+            return _when_durable(self._topics, self._unsynced, self._version)
+        return Raw([_encoded(self._topics, self._version)])
+
+    def _is_resolved(self, part: _Part) -> bool:
+        try:
+            part.terms = Terms(self._partition(part).settings, self._now, self._version)
+        except Faulty as fault:
+            self._fail(part, fault)
+            return False
+        return True
+
+    def _partition(self, part: _Part) -> Partition:
+        if self._acks not in _ACKS:
+            raise Faulty(Code.INVALID_REQUIRED_ACKS, f"acks {self._acks}; -1, 0 and 1 are possible")
+        return _partition(part, self._services)
+
+    def _append(self, partition: Partition, part: _Part, header: BatchHeader) -> None:
+        _append(partition, part, header)
+        if _may_have_to_wait(partition):
+            self._unsynced.append((part, partition, partition.cuts))
+
+    def _fail(self, part: _Part, fault: Faulty) -> None:
+        _fail(part, fault)
+        self._services.metrics.failed(KEY, fault.code)
+
+
+def _validate_some(
+    validator: LogValidator, jobs: Sequence[tuple[_Part, Terms]]
+) -> list[Validated | Faulty]:
+    """Validate the first of `jobs`, until much was looked at; runs in a thread."""
+    outcomes: list[Validated | Faulty] = []
+    inspected = 0
+    with validator.buffer() as output:
+        for part, terms in jobs:
+            try:
+                validated = validator.validate_whole(part.records, terms, output)
+            except Faulty as fault:
+                outcomes.append(fault)
+                inspected += _REFUSED_BYTES
+            else:
+                outcomes.append(validated)
+                inspected += validated[1]
+            if inspected >= _PORTION_BYTES:
+                break
+    return outcomes
 
 
 def _may_have_to_wait(partition: Partition) -> bool:
@@ -111,9 +240,8 @@ def _partition(part: _Part, services: Services) -> Partition:
     return partition
 
 
-def _append(partition: Partition, part: _Part, now: WallMs, version: int) -> None:
-    """Validate and append, unless the log has the batch already. Raises: Faulty."""
-    header = accept(part.records, partition.settings, now, version)
+def _append(partition: Partition, part: _Part, header: BatchHeader) -> None:
+    """Append a valid batch, unless the log has it already. Raises: Faulty."""
     assert part.records is not None
     try:
         if _is_duplicate(partition, part, header):
@@ -175,8 +303,10 @@ def _decoded(request: Request) -> tuple[int, list[list[_Part]]]:
     source.string(flexible=flexible)
     acks, _ = source.unpack(_ACKS_TIMEOUT)
     topics = []
+    parts_left = _PARTS_MAX
     for _ in range(_count(source, flexible)):
-        topics.append(_decoded_topic(source, request.version))
+        topics.append(_decoded_topic(source, request.version, parts_left))
+        parts_left -= max(1, len(topics[-1]))
         if flexible:
             source.tags()
     if flexible:
@@ -184,11 +314,14 @@ def _decoded(request: Request) -> tuple[int, list[list[_Part]]]:
     return acks, topics
 
 
-def _decoded_topic(source: Reader, version: int) -> list[_Part]:
+def _decoded_topic(source: Reader, version: int, parts_max: int) -> list[_Part]:
     flexible = version >= _FLEXIBLE_SINCE
     topic = source.uuid() if version >= _IDS_SINCE else source.string(flexible=flexible) or ""
     parts = []
-    for _ in range(_count(source, flexible)):
+    count = _count(source, flexible)
+    if count > parts_max or parts_max <= 0:
+        raise Malformed(f"more than {_PARTS_MAX} partitions in one request")
+    for _ in range(count):
         index = source.int32()
         size = source.uvarint() - 1 if flexible else source.int32()
         parts.append(_Part(topic, index, None if size < 0 else source.take(size)))

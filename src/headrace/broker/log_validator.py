@@ -1,0 +1,212 @@
+"""Validation of produced batches: everything that a batch must be before a topic takes it.
+
+Every batch is validated whole, by its header, its checksum and each of its records, so that nobody
+who reads it later meets a claim that its bytes do not keep: as many records as it counts, offsets
+without a gap, fields inside their record, compressed records that decompress. The highest timestamp
+in the header is corrected to that of the records.
+
+What a request may cost is bounded before it is paid. Compressed records are decompressed into a
+buffer of a fixed size and never beyond it. On the event loop, one request may have
+`headrace.produce.inline.max.bytes` of records looked at; what is more goes to a thread, where
+`headrace.batch.decompressed.max.bytes` bounds each batch and `DecodingThreads` how many there are
+at a time.
+
+Hot path: one pass of the compiled kernel a batch; bench/data_plane.py and bench/produce.py.
+Source: LogValidator, UnifiedLog.analyzeAndValidateRecords, ProduceRequest.validateRecords (4.3).
+"""
+
+import mmap
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from headrace.broker.config import Config
+from headrace.broker.errors import Code, Faulty
+from headrace.broker.topic_settings import TopicSettings
+from headrace.core.types import WallMs
+from headrace.wire import batches, compression, produced
+from headrace.wire.batches import HEADER_BYTES, BatchHeader
+from headrace.wire.compression import Codec, OutputFull
+from headrace.wire.primitives import Malformed
+
+_ZSTD_SINCE = 7
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+_KEY_MISSING = "a compacted topic needs a key in every record"
+_NO_TIME = "the timestamp is out of the range that the topic allows"
+
+
+class RecordError(NamedTuple):
+    """A record at fault, by its position in the batch."""
+
+    batch_index: int
+    message: str
+
+
+class RecordsRefused(Faulty):
+    """A batch refused for some of its records."""
+
+    def __init__(self, code: Code, message: str, errors: Sequence[RecordError]) -> None:
+        super().__init__(code, message)
+        self.errors = errors
+
+
+class Terms(NamedTuple):
+    """What a batch is validated against.
+
+    Args:
+        settings: those of its topic.
+        now: the time at which it arrived.
+        version: that of the Produce request.
+    """
+
+    settings: TopicSettings
+    now: WallMs
+    version: int
+
+
+# The header of a batch that may be appended, and how many bytes of records were looked at. Neither
+# this nor `produced.Inspection` is a class: making an object of one takes a tenth of a validation.
+Validated = tuple[BatchHeader, int]
+
+
+class LogValidator:
+    """Validates the batches of Produce requests; one for each broker."""
+
+    def __init__(self, config: Config) -> None:
+        self.inline_bytes_max = config.produce_inline_bytes_max
+        self._decompressed_bytes_max = config.batch_decompressed_bytes_max
+        self._records_max = config.batch_records_max
+        self._headers_max = config.batch_headers_max
+        # Pages of the system, so that an idle broker holds none of it.
+        self._scratch = memoryview(mmap.mmap(-1, self.inline_bytes_max))
+
+    def validate_inline(
+        self, records: memoryview | None, terms: Terms, bytes_max: int
+    ) -> Validated | None:
+        """Validate a batch on the event loop.
+
+        Args:
+            bytes_max: most bytes of records to look at, decompressed.
+
+        Returns:
+            None when there are more; then the batch is as it was.
+
+        Raises:
+            Faulty: the batch is refused.
+        """
+        if bytes_max <= 0 or (
+            records is not None and bytes_max < len(records) <= terms.settings.message_max_bytes
+        ):
+            return None
+        try:
+            return self.validate(records, terms, self._scratch[:bytes_max])
+        except OutputFull:
+            return None
+
+    def buffer(self) -> AbstractContextManager[memoryview]:
+        """Provide a buffer for the records of the largest batch."""
+        return compression.scratch(self._decompressed_bytes_max)
+
+    def validate_whole(
+        self, records: memoryview | None, terms: Terms, output: memoryview
+    ) -> Validated:
+        """Validate a batch of any size, with a `buffer`. Raises: Faulty."""
+        try:
+            return self.validate(records, terms, output)
+        except OutputFull as error:
+            raise Faulty(
+                Code.MESSAGE_TOO_LARGE,
+                f"the batch holds more than {len(output)} bytes of records"
+                " (headrace.batch.decompressed.max.bytes): send smaller batches",
+            ) from error
+
+    def validate(self, records: memoryview | None, terms: Terms, output: memoryview) -> Validated:
+        """Validate one batch, and write into it what the log decides: its time.
+
+        Args:
+            output: room for its records where they are compressed.
+
+        Raises:
+            OutputFull: `output` is too small; then the batch is as it was.
+            Faulty: the batch is refused.
+        """
+        if records is None:
+            raise Faulty(Code.INVALID_RECORD, "no records")
+        try:
+            header = self._header(records, terms)
+            body, start, stop = records, HEADER_BYTES, header.size
+            if header.codec != Codec.NONE:
+                stored, start = records[HEADER_BYTES:], 0
+                body, stop = output, compression.decompress_to(header.codec, stored, output)
+            rules = self._rules(terms)
+            max_timestamp, wrong = produced.inspect(body, start, stop, header, rules)
+        except OutputFull:
+            raise
+        except batches.CorruptBatch as error:
+            raise Faulty(Code.CORRUPT_MESSAGE, str(error)) from error
+        except produced.TooManyHeaders as error:
+            raise Faulty(
+                Code.MESSAGE_TOO_LARGE,
+                f"{error} (headrace.batch.headers.max): send smaller batches",
+            ) from error
+        except produced.UnknownCodec as error:
+            raise Faulty(Code.UNSUPPORTED_COMPRESSION_TYPE, str(error)) from error
+        except (Malformed, produced.InvalidRecord) as error:
+            raise Faulty(Code.INVALID_RECORD, str(error)) from error
+        if wrong:
+            raise _refusal(wrong, rules)
+        if terms.settings.timestamp_type == "LogAppendTime":
+            header = produced.stamp_time(records, header, terms.now)
+        elif header.max_timestamp != max_timestamp:
+            header = produced.correct_max_timestamp(records, header, max_timestamp)
+        return header, stop - start
+
+    def _header(self, records: memoryview, terms: Terms) -> BatchHeader:
+        """Validate all but the records. Raises: Faulty; CorruptBatch; InvalidRecord."""
+        limit = terms.settings.message_max_bytes
+        if len(records) > limit:
+            raise Faulty(
+                Code.MESSAGE_TOO_LARGE,
+                f"{len(records)} bytes; {limit} are allowed (max.message.bytes)",
+            )
+        header = produced.check(records)
+        if header.attributes & batches.TRANSACTIONAL:
+            raise Faulty(Code.INVALID_RECORD, "transactions are not served: unset transactional.id")
+        if terms.version < _ZSTD_SINCE and header.codec == Codec.ZSTD:
+            raise Faulty(
+                Code.UNSUPPORTED_COMPRESSION_TYPE,
+                f"zstd needs Produce version {_ZSTD_SINCE} or later",
+            )
+        if header.timestamp_type:
+            raise Faulty(Code.INVALID_TIMESTAMP, "a producer may not set the type LogAppendTime")
+        if header.record_count > self._records_max:
+            raise Faulty(
+                Code.MESSAGE_TOO_LARGE,
+                f"{header.record_count} records in one batch; {self._records_max} are allowed"
+                " (headrace.batch.records.max): send smaller batches",
+            )
+        return header
+
+    def _rules(self, terms: Terms) -> produced.Rules:
+        settings = terms.settings
+        is_keyed = "compact" in settings.cleanup_policy
+        if settings.timestamp_type == "LogAppendTime":
+            return produced.Rules(_INT64_MIN, _INT64_MAX, is_keyed, self._headers_max)
+        earliest = terms.now - settings.timestamp_before_max_ms
+        latest = terms.now + settings.timestamp_after_max_ms
+        return produced.Rules(
+            earliest if earliest > _INT64_MIN else _INT64_MIN,
+            latest if latest < _INT64_MAX else _INT64_MAX,
+            is_keyed,
+            self._headers_max,
+        )
+
+
+def _refusal(wrong: Sequence[tuple[int, int]], rules: produced.Rules) -> RecordsRefused:
+    """Make the error for records that break a rule of their topic. Source: processRecordErrors."""
+    texts = {produced.KEYLESS: _KEY_MISSING, produced.UNTIMELY: _NO_TIME}
+    errors = [RecordError(index, texts[fault]) for index, fault in wrong]
+    if any(fault == produced.KEYLESS for _, fault in wrong):
+        return RecordsRefused(Code.INVALID_RECORD, _KEY_MISSING, errors)
+    allowed = f"{_NO_TIME}: {rules.earliest} to {rules.latest}"
+    return RecordsRefused(Code.INVALID_TIMESTAMP, allowed, errors)
