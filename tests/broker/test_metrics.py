@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 import headrace
 from headrace.broker import metrics_http
 from headrace.broker.config import Config
-from headrace.broker.metrics import REQUEST_SECONDS, Histogram, Metrics
+from headrace.broker.histogram import Histogram
+from headrace.broker.metrics import REQUEST_SECONDS, Metrics
 from headrace.broker.metrics_shapes import PIECE_SAMPLES, Family, Sample
 from headrace.broker.services import Services
 from headrace.core.catalog import CreateTopic

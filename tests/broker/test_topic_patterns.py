@@ -80,7 +80,7 @@ def test_what_is_remembered_is_what_would_be_found(
 def test_only_topics_that_came_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[str] = []
 
-    def look(regex: str, names: list[str]) -> frozenset[str]:
+    def look(regex: str, names: list[str], size_max: int) -> frozenset[str]:
         looked_at.extend(names)
         return frozenset(names)
 

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Collection, Coroutine
 from typing import Any
 
+from headrace.broker.loop_stalls import LoopStalls
+
 log = logging.getLogger("headrace.broker")
 
 _PAUSE_MS_MIN, _PAUSE_MS_MAX = 10, 86_400_000
@@ -15,10 +17,16 @@ class Background:
 
     Args:
         lost: what the broker no longer does when a bug ends one of them; for the log.
+        name: Name of the task in `headrace_loop_stall_seconds`.
+
+    Attributes:
+        stalls: Records long steps of the tasks begun from then on; None records nothing.
     """
 
-    def __init__(self, lost: str) -> None:
+    def __init__(self, lost: str, name: str = "") -> None:
         self._lost = lost
+        self._name = name
+        self.stalls: LoopStalls | None = None
         self._is_stopping = False
         self._pauses: dict[asyncio.Future[None], asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -35,6 +43,8 @@ class Background:
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Do `work` from now on."""
+        if self.stalls is not None:
+            work = self.stalls.timed(self._name, work)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)

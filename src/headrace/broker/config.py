@@ -64,6 +64,36 @@ class Config(InertShareConfig):
     connections_max: int = setting(
         "max.connections", 10_000, "Connections open at a time.", low=1, high=INT_MAX
     )
+    connections_reserved: int = setting(
+        "headrace.max.connections.reserved", 16,
+        "Connections from loopback that are accepted above max.connections.", low=0, high=1000,
+    )  # fmt: skip
+    unread_ms: int = setting(
+        "headrace.unread.response.timeout.ms", 30_000,
+        "Time after which a connection that does not read its responses is closed; -1: none.",
+        low=-1, high=LONG_MAX,
+    )  # fmt: skip
+    queued_request_bytes: int = setting(
+        "queued.max.request.bytes", 134_217_728,
+        "Memory of requests received and not answered, over all connections, at least "
+        "socket.request.max.bytes; -1: no limit.",
+        low=-1, high=LONG_MAX,
+    )  # fmt: skip
+    queued_response_bytes: int = setting(
+        "headrace.queued.max.response.bytes", 134_217_728,
+        "Memory of responses that clients have not read yet, over all connections; -1: no limit.",
+        low=-1, high=LONG_MAX,
+    )  # fmt: skip
+    elements_max: int = setting(
+        "headrace.max.request.elements", 10_000,
+        "Array elements (names, partitions) in one request; Fetch and OffsetCommit, which are "
+        "processed in portions, may have more.", low=1000, high=INT_MAX,
+    )  # fmt: skip
+    stall_warn_ms: int = setting(
+        "headrace.loop.stall.warn.ms", 200,
+        "Duration of a step on the event loop from which a warning is logged; -1: never.",
+        low=-1, high=INT_MAX,
+    )  # fmt: skip
     connections_idle_ms: int = setting(
         "connections.max.idle.ms", 600_000, "Silence that ends a connection; -1: none.",
         low=-1, high=LONG_MAX,
@@ -75,6 +105,11 @@ class Config(InertShareConfig):
     waits_max: int = setting(
         "headrace.max.waits", 10_000, "Long polls waiting at a time.", low=1, high=INT_MAX
     )
+    waiting_partitions_max: int = setting(
+        "headrace.max.waiting.partitions", 200_000,
+        "Partitions that all waiting fetches watch; above it a fetch is answered at once.",
+        low=1000, high=INT_MAX,
+    )  # fmt: skip
     fetch_max_bytes: int = setting(
         "fetch.max.bytes", 57_671_680, "Most bytes in one fetch response.", low=1024, high=INT_MAX
     )
@@ -98,6 +133,10 @@ class Config(InertShareConfig):
         "Port of /metrics, /-/healthy and /-/ready; 0 picks a free one; unset: none.",
         low=0, high=65_535, kind=int,
     )  # fmt: skip
+    metrics_host: str = setting(
+        "headrace.metrics.host", "127.0.0.1",
+        "Address that the metrics port is bound to; 0.0.0.0 for all.",
+    )  # fmt: skip
     metrics_granularity: str = setting(
         "headrace.metrics.granularity", "partition",
         "Series of topics are told by partition, by topic, or (none) not at all.",
@@ -117,10 +156,25 @@ class Config(InertShareConfig):
         low=1, high=INT_MAX,
     )  # fmt: skip
     group_size_max: int = setting(
-        "group.max.size", INT_MAX, "Members of a consumer group.", low=1, high=INT_MAX
+        "group.max.size", 5000, "Members of a consumer group (not limited in Kafka).",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
+    groups_max: int = setting(
+        "headrace.max.groups", 20_000, "Consumer groups and share groups.", low=1, high=INT_MAX
     )
+    groups_bytes_max: int = setting(
+        "headrace.groups.max.bytes", 67_108_864,
+        "Memory of members, commits and share groups; above it only small additions are accepted.",
+        low=1_048_576, high=LONG_MAX,
+    )  # fmt: skip
+    regex_size_max: int = setting(
+        "headrace.group.consumer.regex.max.size", 2000,
+        "Instructions of a compiled regular expression that a consumer subscribes with; "
+        "an ordinary one has less than 100.", low=10, high=10_000,
+    )  # fmt: skip
     consumer_size_max: int = setting(
-        "group.consumer.max.size", INT_MAX, "Members of a consumer group of the new protocol.",
+        "group.consumer.max.size", 5000,
+        "Members of a consumer group of the new protocol (not limited in Kafka).",
         low=1, high=INT_MAX,
     )  # fmt: skip
     consumer_session_timeout_ms: int = setting(
@@ -226,6 +280,10 @@ class Config(InertShareConfig):
     share_sessions_max: int = setting(
         "group.share.max.share.sessions", 2000, "Share sessions open at a time.",
         low=1, high=INT_MAX,
+    )  # fmt: skip
+    share_sessions_connection_max: int = setting(
+        "headrace.share.max.sessions.per.connection", 100,
+        "Share sessions that one connection may open.", low=1, high=INT_MAX,
     )  # fmt: skip
     share_group_size_max: int = setting(
         "group.share.max.size", 200, "Members of a share group.", low=1, high=1000

@@ -7,6 +7,7 @@ ApiVersions from the future is answered in version 0 with error 35, on which cli
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, cast
@@ -19,8 +20,10 @@ from headrace.broker.apis import (
     SERVED_FOR_SHARE_GROUPS,
     Api,
 )
+from headrace.broker.budgets import DECODE_BYTES_MAX, is_large
 from headrace.broker.errors import Code
 from headrace.broker.handlers import api_versions
+from headrace.broker.loop_stalls import STALL_SECONDS
 from headrace.broker.request import Answer, Answering, HangUp, Later, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
@@ -29,6 +32,8 @@ from headrace.wire.frames import RequestHead
 from headrace.wire.primitives import Buffer, Malformed
 
 JOIN_BYTES_MAX = 16 * 1024  # larger buffers are sent as they are
+# Produce, Fetch, OffsetCommit, ShareFetch, ShareAcknowledge: decoded by hand, in their handlers.
+_WITHOUT_SCHEMA = frozenset({0, 1, 8, 78, 79})
 _SIZE_BYTES = _NUMBER_BYTES = 4  # at the start of a response
 
 
@@ -62,6 +67,7 @@ class _Route(NamedTuple):
     handler: Handler
     flexible: bool
     answers_flexible: bool
+    has_schema: bool  # of the codec; other messages are decoded by their handlers
 
 
 class Pending(NamedTuple):
@@ -131,17 +137,52 @@ class Dispatcher:
             request = Request(
                 head.api_key, head.version, head.correlation_id, head.client_id,
                 peer.host, peer.connection_id, body, len(before),
+                None, self._services.config.elements_max,
             )  # fmt: skip
-            answer = route.handler.handle(request, self._services)
+            if route.has_schema and len(frame) > DECODE_BYTES_MAX:
+                answer: Any = self._decoded_first(route, request)
+            else:
+                answer = route.handler.handle(request, self._services)
         except (Malformed, StorageFault, OSError) as error:
             raise _hang_up(route.api, head.version, error) from error
         numbers = [overtaking.correlation_id(one) for one in before]
         if isinstance(answer, Later):
             self._metrics.in_flight += 1
+            self._look_at_time(route, perf_counter() - began)
             return Pending(route, head, answer, began, len(frame), numbers)
         if isinstance(answer, Coroutine):
             return self._awaited(route, head, answer, began, len(frame))
-        return self._encoded(route, head, answer, began, len(frame), numbers)
+        response = self._encoded(route, head, answer, began, len(frame), numbers)
+        self._look_at_time(route, perf_counter() - began)
+        return response
+
+    async def _decoded_first(self, route: _Route, request: Request) -> Answer:
+        """Answer a large request, which is decoded in a thread. Raises: as `respond`."""
+        budgets = self._services.budgets
+        async with budgets.one_large():
+            request.decoded = await budgets.in_thread(request.message)
+        answer = route.handler.handle(request, self._services)
+        assert not isinstance(answer, Later), "only messages without a schema are answered later"
+        return await answer if isinstance(answer, Coroutine) else answer
+
+    def _look_at_time(self, route: _Route, seconds: float) -> None:
+        if seconds >= STALL_SECONDS:
+            self._metrics.stalls.add(route.api.name, seconds)
+
+    def name_of(self, frame: bytearray) -> str:
+        """Return the name of the API of a request that was responded to."""
+        api: Api = self._apis[int.from_bytes(frame[:2])]
+        return api.name
+
+    def check_size(self, key: int, version: int, size: int) -> None:
+        """Check a request before memory is allocated for it. Raises: Malformed."""
+        api = self._apis.get(key)
+        if api is None:
+            raise Malformed(f"API key {key} is not served")
+        if version not in api.versions and key != api_versions.KEY:
+            raise Malformed(f"{api.name} version {version} is not served")
+        if size > api.body_bytes_max:
+            raise Malformed(f"{api.name} of {size} bytes; {api.body_bytes_max} are allowed")
 
     def answers_later(self, frame: bytearray) -> bool:
         """Whether a request may be taken up while such answers before it have not left."""
@@ -163,11 +204,23 @@ class Dispatcher:
     ) -> Buffers:  # fmt: skip
         self._metrics.in_flight += 1
         try:
-            return self._encoded(route, head, await answer, began, size)
+            found = await answer
+            if isinstance(found, dict) and is_large(found):
+                found = await self._encoded_in_thread(route, head, found)
+            return self._encoded(route, head, found, began, size)
         except (Malformed, StorageFault, OSError) as error:
             raise _hang_up(route.api, head.version, error) from error
         finally:
             self._metrics.in_flight -= 1
+
+    async def _encoded_in_thread(
+        self, route: _Route, head: RequestHead, answer: dict[str, Any]
+    ) -> Raw:
+        key, budgets = route.api.key, self._services.budgets
+        self._metrics.failed(key, answer.get("error_code", Code.NONE))
+        async with budgets.one_large():
+            encode = partial(codec.encode_response, key, head.version, answer)
+            return Raw([await budgets.in_thread(encode)])
 
     def _encoded(
         self, route: _Route, head: RequestHead, answer: Answer, began: float, size: int,
@@ -202,7 +255,9 @@ class Dispatcher:
         handler = cast(Handler, import_module(f"headrace.broker.handlers.{api.handler}"))
         flexible = api.is_flexible(head.version)
         # KIP-511: a client that knows no flexible headers must be able to read ApiVersions.
-        route = _Route(api, handler, flexible, flexible and api.key != api_versions.KEY)
+        answers_flexible = flexible and api.key != api_versions.KEY
+        has_schema = api.key not in _WITHOUT_SCHEMA and codec.knows(api.key, head.version)
+        route = _Route(api, handler, flexible, answers_flexible, has_schema)
         self._routes[head.api_key, head.version] = route
         return route
 

@@ -15,6 +15,9 @@ from headrace.core.catalog import Catalog, Resource
 EVERY_BROKER = ""
 # ConfigResponse's sources, as numbered by Kafka.
 OF_TOPIC, OF_BROKER, OF_EVERY_BROKER, OF_START, OF_DEFAULT, OF_GROUP = 1, 2, 3, 4, 5, 8
+# Anybody who reaches the broker may change these settings; a lower value would lock others out,
+# administrators too, and outlive a restart.
+FLOORS = {"connections_max": 100}
 # Settings that say the same in other units; the first that is set counts.
 _CHAINS = (
     ("roll_ms", "roll_hours"),
@@ -36,11 +39,34 @@ def effective(config: Config, catalog: Catalog) -> Config:
 
     Raises: ConfigError when a value that was set before does not fit those of this start.
     """
-    return overlaid(
-        config,
+    # A value below its floor, set with an earlier release, must not lock administrators out.
+    changes = [
+        {name: text for name, text in change.items() if not _is_too_low(name, text)}
+        for change in _changes(config, catalog)
+    ]
+    return overlaid(config, *changes)
+
+
+def ignored(config: Config, catalog: Catalog) -> list[str]:
+    """Return the settings, as `name=value`, that `effective` ignores because they are too low."""
+    return [
+        f"{name}={text}"
+        for change in _changes(config, catalog)
+        for name, text in change.items()
+        if _is_too_low(name, text)
+    ]
+
+
+def _changes(config: Config, catalog: Catalog) -> list[Mapping[str, str]]:
+    return [
         catalog.configs_of(Resource.BROKER, EVERY_BROKER),
         catalog.configs_of(Resource.BROKER, str(config.node_id)),
-    )
+    ]
+
+
+def _is_too_low(name: str, text: str) -> bool:
+    field, setting = Config.find(name)
+    return field in FLOORS and setting.parse(text) < FLOORS[field]
 
 
 def overlaid(config: Config, *changes: Mapping[str, str]) -> Config:
@@ -55,6 +81,12 @@ def overlaid(config: Config, *changes: Mapping[str, str]) -> Config:
                     f"restart it with: serve --set {setting.name}={text}"
                 )
             values[field] = setting.parse(text)
+            if field in FLOORS and values[field] < FLOORS[field]:
+                raise ConfigError(
+                    f"{setting.name}: {text} is below {FLOORS[field]}, the lowest that can be "
+                    "set while the broker runs; for a lower one restart the broker with:"
+                    f" serve --set {setting.name}={text}"
+                )
     return dataclasses.replace(config, **values)
 
 

@@ -23,8 +23,14 @@ from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog, PartitionsAdded, TopicCreated, TopicDeleted
 from headrace.core.catalog import Event as CatalogEvent
 from headrace.core.consumer_assignors import ASSIGNORS
-from headrace.core.consumer_group import Group
-from headrace.core.consumer_words import ConsumerLimits, GroupCommand, Pace, TopicView
+from headrace.core.consumer_group import ConsumerGroup, Group
+from headrace.core.consumer_words import (
+    ConsumerBeat,
+    ConsumerLimits,
+    GroupCommand,
+    Pace,
+    TopicView,
+)
 from headrace.core.errors import Refused, Why
 from headrace.core.group_events import Answered, Event
 from headrace.core.group_shard import GroupShard
@@ -81,7 +87,7 @@ class Groups:
         self._answers: dict[int, dict[Ticket, Any]] = {}
         self._topic_changes = itertools.count(1)
         self._catalogue: tuple[Catalog, int] = topics.catalog, 0
-        self._patterns, self._matched = Patterns(), topics.catalog
+        self._patterns, self._matched = Patterns(config.regex_size_max), topics.catalog
 
     async def open(self) -> None:
         """Create the internal topic when it is new, replay every shard, begin to keep time.
@@ -208,6 +214,21 @@ class Groups:
             self._patterns.forget()
             self._matched = self._topics.catalog
         return self._patterns.matching(regex, self._topics.catalog.topics)
+
+    async def prepare(self, command: ConsumerBeat) -> Refused | None:
+        """Match the patterns of a heartbeat's group, so that its decision finds them matched."""
+        group = self.find(command.group)
+        regexes = {command.regex} if command.regex else set()
+        if isinstance(group, ConsumerGroup) and group.seen_version != self.catalogue_version:
+            regexes.update(group.regexes)
+        for regex in regexes:
+            if self._matched is not self._topics.catalog:  # read anew after a fault
+                self._patterns.forget()
+                self._matched = self._topics.catalog
+            refused = await self._patterns.prepare(regex, self._topics.catalog.topics)
+            if refused is not None and regex == command.regex:
+                return refused
+        return None
 
     def pace(self, group: str) -> Pace:
         settings = self._shares.settings(group)

@@ -37,7 +37,7 @@ class Housekeeping:
         self._cleaner = Cleaner(disk, clock, config.cleaner_dedupe_bytes, self.counters)
         self._others: list[Kept] = []
         self._complained: set[Partition] = set()
-        self.work = Background("logs are no longer looked after")
+        self.work = Background("logs are no longer looked after", "retention")
 
     def start(self) -> None:
         """Begin to keep time. Raises: OSError."""

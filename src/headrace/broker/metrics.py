@@ -9,6 +9,8 @@ import threading
 from bisect import bisect_left
 from collections.abc import Sequence, Sized
 
+from headrace.broker.histogram import Histogram
+from headrace.broker.loop_stalls import LoopStalls
 from headrace.wire.batches import BatchHeader
 
 REQUEST_SECONDS = (
@@ -19,21 +21,6 @@ SYNC_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05
 LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _NO_ERROR = 0
 _ERRORS_MAX = 1000  # pairs of API and code that are told apart
-
-
-class Histogram:
-    """Observations in fixed buckets; `counts` has one more than `bounds`, for what is above."""
-
-    __slots__ = ("bounds", "counts", "sum")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
 
 
 class Traffic:
@@ -71,9 +58,13 @@ class Metrics:
     def __init__(self) -> None:
         self.apis: dict[int, ApiCounts] = {}
         self.errors: dict[tuple[int, int], int] = {}  # (API key, error code) to answers
-        self.closed: dict[str, int] = dict.fromkeys(("peer", "protocol", "fault", "bug", "idle"), 0)
+        self.closed: dict[str, int] = dict.fromkeys(
+            ("peer", "protocol", "fault", "bug", "idle", "memory", "unread"), 0
+        )
         self.connections_accepted = self.connections_refused = 0
+        self.connections_refused_files = self.requests_muted = 0
         self.in_flight = 0
+        self.stalls = LoopStalls()
         self.loop_lag = Histogram(LAG_SECONDS)
         self.syncs = Histogram(SYNC_SECONDS)
         self._syncing = threading.Lock()

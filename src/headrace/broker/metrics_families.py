@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from headrace import __version__
 from headrace.broker import metrics_shapes
 from headrace.broker.errors import Code
-from headrace.broker.metrics import Histogram
+from headrace.broker.histogram import Histogram
 from headrace.broker.metrics_groups import of_groups
 from headrace.broker.metrics_shapes import Families, Family, Sample, Samples, single
 from headrace.broker.metrics_shares import of_share_groups

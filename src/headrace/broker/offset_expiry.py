@@ -79,7 +79,7 @@ class OffsetExpiry:
         self._clock = clock
         self._groups = groups
         self._topics = topics
-        self.work = Background("committed offsets no longer expire")
+        self.work = Background("committed offsets no longer expire", "offset expiry")
         self._unforgotten: list[_Gone] = []
 
     async def start(self) -> None:

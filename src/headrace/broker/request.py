@@ -29,6 +29,8 @@ class Request:
     """One request; `body` is memory of its own that the handler may keep and write to.
 
     `overtakes`: how many requests before it are decided with it (`overtaking.py`).
+    `decoded`: the message, where it was decoded before the handler was called.
+    `elements_max`: array elements that the message may have.
     """
 
     api_key: int
@@ -39,10 +41,14 @@ class Request:
     connection_id: int
     body: memoryview
     overtakes: int = 0
+    decoded: Any = None
+    elements_max: int = 1 << 62
 
     def message(self) -> Any:
         """The body, decoded. Raises: Malformed."""
-        return codec.decode_request(self.api_key, self.version, self.body)
+        if self.decoded is not None:
+            return self.decoded
+        return codec.decode_request(self.api_key, self.version, self.body, self.elements_max)
 
     def asked_by(self, member: str = "") -> str:
         """Who asks, for people: the member, or else the client, and its address.

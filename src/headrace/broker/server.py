@@ -11,12 +11,14 @@ after `connections.max.idle.ms`. What changes something is still done when the p
 
 import asyncio
 import logging
+import resource
 from collections import deque
 from collections.abc import Coroutine
 from itertools import count
 from typing import Any, cast
 
 from headrace.broker.background import Background, in_background
+from headrace.broker.budgets import LIGHT_BYTES
 from headrace.broker.dispatch import JOIN_BYTES_MAX, Buffers, Dispatcher, Peer, Pending
 from headrace.broker.request import HangUp
 from headrace.broker.services import Services
@@ -36,6 +38,13 @@ UNREAD_SECONDS_MAX = 1.0
 ANSWERING_SECONDS_MAX = 0.005
 _IDLE_LOOKS = 10  # in the time after which a connection is idle
 _IDLE_LOOK_MS_MIN = 100
+_MEMORY_LOOK_SECONDS = 0.1
+# A connection that keeps memory for longer, without a request completed or a byte read, is closed
+# while a budget is used up.
+_MEMORY_GRACE_SECONDS = 1.0
+# File descriptors that connections leave to logs and journals. More connections than that may be
+# accepted in one turn of the loop: the backlog is 100.
+_FILES_RESERVED = 128
 
 
 class Server:
@@ -49,7 +58,14 @@ class Server:
         self.staging = bytearray(STAGING_BYTES)
         self._listening: asyncio.Server | None = None
         self._none_left: asyncio.Future[None] | None = None  # once the broker stops
-        self.work = Background("idle connections are no longer closed")
+        # Connections by the bytes that they are counted with, in the budgets of both directions.
+        self.receiving: dict[Connection, int] = {}
+        self.unread: dict[Connection, int] = {}
+        self.muted: dict[Connection, None] = {}  # not read until there is memory
+        self._memory_look: asyncio.TimerHandle | None = None
+        self.files_max = _files_for_connections()
+        self.work = Background("idle connections are no longer closed", "idle connections")
+        self.work.stalls = services.metrics.stalls
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port, which the system chooses for 0. Raises: OSError."""
@@ -65,6 +81,8 @@ class Server:
         if self._listening is not None:
             await stop_accepting(self._listening)
         await self.work.stop()
+        if self._memory_look is not None:
+            self._memory_look.cancel()
         self.services.waits.close()
         tasks = [connection.finish() for connection in list(self.connections)]
         running = [task for task in tasks if task is not None]
@@ -85,6 +103,9 @@ class Server:
     def lost(self, connection: "Connection") -> None:
         """A connection is closed."""
         del self.connections[connection]
+        self.count_request_bytes(connection, 0)
+        self.count_response_bytes(connection, 0)
+        self.muted.pop(connection, None)
         if not self.connections and self._none_left is not None and not self._none_left.done():
             self._none_left.set_result(None)
 
@@ -93,6 +114,74 @@ class Server:
         # When the broker hangs up, locks end with it, and no delivery is used up.
         if not self.is_stopping:
             self.services.disconnected(peer.connection_id)
+
+    def count_request_bytes(self, connection: "Connection", count: int) -> None:
+        """Count the requests of a connection with `count` bytes, 0 when it has few."""
+        budgets = self.services.budgets
+        budgets.request_bytes += count - self.receiving.pop(connection, 0)
+        if count:
+            self.receiving[connection] = count
+        if self.muted and budgets.request_bytes < budgets.request_bytes_max:
+            self._unmute()
+
+    def count_response_bytes(self, connection: "Connection", count: int) -> None:
+        """Count the responses that a connection has not read with `count` bytes."""
+        self.services.budgets.response_bytes += count - self.unread.pop(connection, 0)
+        if count:
+            self.unread[connection] = count
+            self._look_at_memory_soon()
+
+    def has_room(self, count: int) -> bool:
+        """Return whether requests may take `count` bytes more."""
+        budgets = self.services.budgets
+        return budgets.request_bytes + count <= budgets.request_bytes_max
+
+    def mute(self, connection: "Connection") -> None:
+        """Do not read from a connection until there is memory for its request."""
+        self.muted[connection] = None
+        self.services.metrics.requests_muted += 1
+        self._look_at_memory_soon()
+
+    def _unmute(self) -> None:
+        for connection in list(self.muted):
+            if not self.has_room(connection.growth_bytes):
+                return
+            del self.muted[connection]
+            connection.unmute()
+
+    def _look_at_memory_soon(self) -> None:
+        if self._memory_look is None and not self.is_stopping:
+            loop = asyncio.get_running_loop()
+            self._memory_look = loop.call_later(_MEMORY_LOOK_SECONDS, self._look_at_memory)
+
+    def _look_at_memory(self) -> None:
+        """Close connections that keep memory and make no progress, until the budgets hold."""
+        self._memory_look = None
+        now = asyncio.get_running_loop().time()
+        budgets = self.services.budgets
+        if self.muted:
+            self._close_slowest_sender(now)
+            self._unmute()
+        for connection in list(self.unread):
+            connection.look_at_unread(now)
+        if budgets.response_bytes > budgets.response_bytes_max // 2:
+            for connection in sorted(self.unread, key=lambda one: self.unread[one], reverse=True):
+                if budgets.response_bytes <= budgets.response_bytes_max // 2:
+                    break
+                connection.close_if_unread(now - _MEMORY_GRACE_SECONDS, "memory")
+        unread_ms = self.services.config.unread_ms
+        if unread_ms >= 0:
+            for connection in list(self.unread):
+                connection.close_if_unread(now - unread_ms / 1000, "time")
+        if self.muted or self.unread:
+            self._look_at_memory_soon()
+
+    def _close_slowest_sender(self, now: float) -> None:
+        # Complete requests may wait long for a reason, as joins do.
+        senders = [one for one in self.receiving if one.growth_bytes] or list(self.receiving)
+        slowest = min(senders, key=lambda one: one.progressed, default=None)
+        if slowest is not None and slowest.progressed < now - _MEMORY_GRACE_SECONDS:
+            slowest.close_for_memory(self.receiving[slowest])
 
     async def _look_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         idle_ms = self.services.config.connections_idle_ms
@@ -116,12 +205,26 @@ async def stop_accepting(listening: asyncio.Server) -> None:
     listening.close()
 
 
+def _files_for_connections() -> int:
+    """Number of the first file descriptor that no connection may have."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        (1 << 31) if limit == resource.RLIM_INFINITY else max(limit - _FILES_RESERVED, limit // 2)
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "::1" or host.removeprefix("::ffff:").startswith("127.")
+
+
 class Connection(asyncio.BufferedProtocol):
     """One connection: reads ahead a little, answers in order."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._frames = Frames(server.services.config.request_max_bytes, server.staging)
+        self._frames = Frames(
+            server.services.config.request_max_bytes, server.staging, server.dispatcher.check_size
+        )
         self._queue: deque[bytearray] = deque()
         self._queued_bytes = 0
         self._task: asyncio.Task[None] | None = None  # of a request that has to wait
@@ -137,6 +240,11 @@ class Connection(asyncio.BufferedProtocol):
         self._active = self._loop.time()
         self._unsent = 0
         self._ended_by = "peer"
+        self._task_bytes = 0  # of the request that has to wait
+        self._is_counted = False  # in the budget of requests
+        self._is_muted = False
+        self.progressed = self._active  # when a request was last complete or answered
+        self._unread_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclass of asyncio's.
@@ -146,21 +254,41 @@ class Connection(asyncio.BufferedProtocol):
         if self._server.is_stopping:
             self._transport.abort()
             return
-        limit = self._server.services.config.connections_max
-        if len(self._server.connections) >= limit:
-            self._server.services.metrics.connections_refused += 1
-            log.warning(
-                "refusing %s: %d connections are open (max.connections)", self._peer, limit,
-                extra=self._peer.fields,
-            )  # fmt: skip
+        if self._is_refused():
             self._transport.abort()
             return
         self._server.connections[self] = None
         self._server.services.metrics.connections_accepted += 1
 
+    def _is_refused(self) -> bool:
+        """Return whether there is no room for this connection, and log why."""
+        server, metrics = self._server, self._server.services.metrics
+        config = server.services.config
+        # The system numbers files from 0 without gaps, so the newest one shows how many there are.
+        opened = self._transport.get_extra_info("socket")
+        if opened is not None and opened.fileno() >= server.files_max:
+            metrics.connections_refused_files += 1
+            log.warning(
+                "refusing %s: %d files are open, the rest is for logs; raise the limit (ulimit -n)"
+                " and restart the broker", self._peer, opened.fileno() + 1, extra=self._peer.fields,
+            )  # fmt: skip
+            return True
+        limit = config.connections_max
+        if _is_loopback(self._peer.host):
+            limit += config.connections_reserved
+        if len(server.connections) < limit:
+            return False
+        metrics.connections_refused += 1
+        log.warning(
+            "refusing %s: %d connections are open (max.connections)", self._peer,
+            len(server.connections), extra=self._peer.fields,
+        )  # fmt: skip
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio calls it so
         if self not in self._server.connections:
             return
+        self._frames.discard()
         self._server.lost(self)
         self._server.services.metrics.closed[self._ended_by] += 1
         if self._ending or self._ended_by != "peer":
@@ -186,13 +314,84 @@ class Connection(asyncio.BufferedProtocol):
         if arrived:
             self._queue.extend(arrived)
             self._queued_bytes += sum(map(len, arrived))
+            self.progressed = self._active
             self._answer()
+        if self._is_counted or self._held_bytes > LIGHT_BYTES:
+            self._count()
+        growth = self._frames.growth_bytes
+        if growth and not self._server.has_room(growth) and not self._is_muted:
+            self._is_muted = True
+            self._server.mute(self)
+            self._throttle()
+
+    @property
+    def growth_bytes(self) -> int:
+        """Memory that the incomplete request needs next, in bytes."""
+        return self._frames.growth_bytes
+
+    @property
+    def _held_bytes(self) -> int:
+        """Memory of requests that are incomplete, wait, or are being answered."""
+        waiting = self._queued_bytes + self._task_bytes + self._later_bytes
+        return self._frames.allocated_bytes + waiting
+
+    def _count(self) -> None:
+        held = self._held_bytes
+        if not self._is_counted:
+            self.progressed = self._loop.time()
+        self._is_counted = held > LIGHT_BYTES and self in self._server.connections
+        self._server.count_request_bytes(self, held if self._is_counted else 0)
+
+    def unmute(self) -> None:
+        """Read again: there is memory for the incomplete request."""
+        self._is_muted = False
+        self._throttle()
+
+    def close_for_memory(self, held_bytes: int) -> None:
+        """Close: requests of all connections take too much memory, and this one is slow."""
+        self._ended_by = "memory"
+        log.warning(
+            "closing %s: its requests keep %d bytes without progress, and the memory for requests"
+            " is used up (queued.max.request.bytes)", self._peer, held_bytes,
+            extra=self._peer.fields,
+        )  # fmt: skip
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._frames.discard()
+        self._count()
+        self._transport.abort()
+
+    def look_at_unread(self, now: float) -> None:
+        """Note how much the peer has read since the last look."""
+        size = self._transport.get_write_buffer_size()
+        if size != self._server.unread.get(self):
+            self._unread_since = now
+            self._server.count_response_bytes(self, size)
+
+    def close_if_unread(self, since: float, why: str) -> None:
+        """Close when the peer has read nothing since the loop's time `since`."""
+        if self._unread_since > since or self not in self._server.unread:
+            return
+        self._ended_by = "unread"
+        setting = {"memory": "headrace.queued.max.response.bytes",
+                   "time": "headrace.unread.response.timeout.ms"}[why]  # fmt: skip
+        log.warning(
+            "closing %s: it does not read its responses, %d bytes are left (%s)", self._peer,
+            self._server.unread[self], setting, extra=self._peer.fields,
+        )  # fmt: skip
+        self._server.count_response_bytes(self, 0)
+        self._transport.abort()
 
     def pause_writing(self) -> None:
         self._writable = False
+        self._unread_since = self._loop.time()
+        if self in self._server.connections:
+            size = self._transport.get_write_buffer_size()
+            self._server.count_response_bytes(self, size)
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._server.count_response_bytes(self, 0)
         self._answer()
 
     def finish(self) -> "asyncio.Task[None] | None":
@@ -239,9 +438,16 @@ class Connection(asyncio.BufferedProtocol):
             elif isinstance(response, list):
                 self._in_turn(response)
             else:
-                self._task = self._loop.create_task(self._finished(response))
+                self._task_bytes = len(frame)
+                self._task = self._loop.create_task(
+                    self._server.services.metrics.stalls.timed(
+                        self._server.dispatcher.name_of(frame), self._finished(response)
+                    )
+                )
             if self._queue and (self._loop.time() >= until or buggify("server.turn")):
                 self._turn = self._loop.call_soon(self._go_on)
+        if self._is_counted:
+            self._count()
         self._throttle()
 
     def _may_answer(self, frame: bytearray) -> bool:
@@ -323,8 +529,10 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self._end(error)
         finally:
-            self._task = None
-            self._active = self._loop.time()  # the peer has not had the time to ask again
+            self._task, self._task_bytes = None, 0
+            self._active = self.progressed = self._loop.time()  # the peer could not ask meanwhile
+            if self._is_counted:
+                self._count()
             if self not in self._server.connections:
                 self._peer_gone()
             elif self._ending:
@@ -380,7 +588,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def _throttle(self) -> None:
-        full = len(self._queue) >= FRAMES_QUEUED_MAX or self._queued_bytes >= BYTES_QUEUED_MAX
+        full = (
+            len(self._queue) >= FRAMES_QUEUED_MAX
+            or self._queued_bytes >= BYTES_QUEUED_MAX
+            or self._is_muted
+        )
         if full == self._reading and not self._transport.is_closing():
             self._reading = not full
             if full:

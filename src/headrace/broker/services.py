@@ -15,10 +15,12 @@ from uuid import UUID
 from headrace.broker import share_bounds
 from headrace.broker.apis import Api
 from headrace.broker.background import Background
+from headrace.broker.budgets import Budgets
 from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.config import Config
 from headrace.broker.dead_letters import DeadLetters
 from headrace.broker.decoding_threads import DecodingThreads
+from headrace.broker.group_memory import GroupMemory
 from headrace.broker.groups import Groups
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.log_validator import LogValidator
@@ -69,9 +71,10 @@ class Services:
         self.cluster_id = ""
         self.apis: tuple[Api, ...] = ()
         self.metrics = metrics or Metrics()
-        self.waits = Waits(config.waits_max)
+        self.waits = Waits(config.waits_max, config.waiting_partitions_max)
         self.validator = LogValidator(config)
         self.decoding_threads = DecodingThreads(config.decoding_threads)
+        self.budgets = Budgets(lambda: self.config, self.decoding_threads)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max)
         # Not from 1: a client of the time before a restart must not meet a session of another.
         self._fetch_session_id = clock.wall() % _SESSION_IDS
@@ -80,11 +83,16 @@ class Services:
         self.share_pruning = SharePruning(config, clock, self.shares)
         self.share_watch = ShareWatch(clock, self.shares, self.topics.partitions)
         self.groups = Groups(config, clock, self.topics, self.shares, self.waits)
+        self.group_memory = GroupMemory(config, self.groups, self.shares)
         self.offset_expiry = OffsetExpiry(config, clock, self.groups, self.topics)
         self.offset_seeding = OffsetSeeding(self.groups, self.topics, self.decoding_threads)
         self.dead_letters = DeadLetters(self.topics, self.shares, clock)
         self.housekeeping = Housekeeping(config, disk, clock, self.topics)
         self.write_probe = WriteProbe(disk, self.topics.partitions)
+        stalls = self.metrics.stalls
+        stalls.warn_seconds = config.stall_warn_ms / 1000 if config.stall_warn_ms >= 0 else None
+        for one in self.background:
+            one.stalls = stalls
 
     @property
     def config(self) -> Config:
@@ -160,6 +168,7 @@ class Services:
         self.share_watch.start()
         await self.groups.open()
         self.clock.start(_newest_journal_time(self.partitions))
+        await self.group_memory.start()
         await self.offset_expiry.start()
         await self.offset_seeding.start()
         self.dead_letters.start()

@@ -108,7 +108,7 @@ class SharePoll:
         `bytes_min`, and could be more, nothing is acquired: others may have it while this poll
         waits.
         """
-        bytes_left = min(self._asking.bytes_max, self._services.config.fetch_max_bytes)
+        bytes_left = min(self._asking.bytes_max, self._services.budgets.fetch_bytes_max)
         if bytes_min > 1 and not self._has(min(bytes_min, bytes_left)):
             return False
         records_left = self._records_max

@@ -34,7 +34,9 @@ class SharePruning:
         self._config = config
         self._clock = clock
         self._shares = shares
-        self.work = Background("the journal of share groups is no longer pruned")
+        self.work = Background(
+            "the journal of share groups is no longer pruned", "share journal pruning"
+        )
         # By shard, when its journal ended where: what is older tells which snapshots are cold.
         self._marks: list[deque[tuple[MonoMs, int]]] = []
 

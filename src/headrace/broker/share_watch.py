@@ -31,7 +31,7 @@ class ShareWatch:
         self._partitions = partitions
         self._full: dict[ShareTraffic, None] = {}  # an ordered set
         self._sessions_told: MonoMs | None = None
-        self.work = Background("share groups are no longer watched")
+        self.work = Background("share groups are no longer watched", "share watch")
 
     def start(self) -> None:
         """Begin to look."""

@@ -75,7 +75,9 @@ class Shares:
     def __init__(self, config: Config, clock: Clock, topics: Topics, waits: Waits) -> None:
         self.shards: list[Shard] = []
         self.journals: Sequence[Partition] = ()  # of each shard
-        self.sessions = ShareSessions(config.share_sessions_max)
+        self.sessions = ShareSessions(
+            config.share_sessions_max, config.share_sessions_connection_max
+        )
         self.meters = ShareMeters()
         self._config = config
         self._clock = clock

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from headrace.broker.config import Config
-from headrace.broker.dynamic_config import effective
+from headrace.broker.dynamic_config import effective, ignored
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.runtime import ShardRuntime, StorageFault
 from headrace.broker.waits import Waits
@@ -316,6 +316,11 @@ class Topics:
         Raises: OSError; JournalDamaged; CorruptLog; ConfigError.
         """
         self._catalog.load()
+        for one in ignored(self.started_with, self.catalog):
+            log.warning(
+                "broker: ignoring the dynamic setting %s, it is below its minimum; remove it with"
+                " kafka-configs --alter --delete-config", one,
+            )  # fmt: skip
         self._take_over()
         self.partitions.open_all(self.catalog)
         if self._journal.end_offset:

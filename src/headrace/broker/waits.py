@@ -15,10 +15,17 @@ _WAIT_MS_MAX = (
 
 
 class Waits:
-    """Waiters by key, at most `limit` at a time; beyond that a poll returns at once."""
+    """Waiters by key; beyond its limits a poll returns at once.
 
-    def __init__(self, limit: int) -> None:
+    Args:
+        limit: Polls that wait at a time.
+        keys_max: Keys that all of them watch.
+    """
+
+    def __init__(self, limit: int, keys_max: int = 1 << 62) -> None:
         self._limit = limit
+        self._keys_max = keys_max
+        self._keys = 0
         self._waiting = 0
         self._closed = False
         # Dictionaries as ordered sets: who has waited longest is woken first.
@@ -47,11 +54,13 @@ class Waits:
         """
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         mine = dict.fromkeys(keys)  # a fetch may name a partition twice
+        self._keys += len(mine)
         for key in mine:
             self._by_key.setdefault(key, {})[waiter] = None
         try:
             yield Watch(self, waiter)
         finally:
+            self._keys -= len(mine)
             for key in mine:
                 waiters = self._by_key[key]
                 waiters.pop(waiter, None)
@@ -60,7 +69,7 @@ class Waits:
 
     async def wait(self, keys: Iterable[Hashable], timeout_ms: float) -> bool:
         """Wait for one of `keys`; whether one was notified before `timeout_ms` had passed."""
-        if self._may_not(timeout_ms):
+        if self._may_not(timeout_ms) or self._keys >= self._keys_max:
             return False
         with self.watch(keys) as watch:
             return await watch.wait(timeout_ms)

@@ -161,6 +161,11 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def partitions(self) -> int:
+        """Partitions of all sessions."""
+        return sum(len(one.partitions) for one in self._sessions.values())
+
     def get(self, session_id: int) -> Session | None:
         """The session, if it is still there."""
         return self._sessions.get(session_id)

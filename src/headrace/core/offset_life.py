@@ -37,7 +37,7 @@ from headrace.core.subscription import Matching
 from headrace.core.types import MemberId, Now, WallMs
 
 _SIMPLE = -1  # the generation of a commit from outside the group
-_NAMES_BYTES_MAX = 4 * 1024 * 1024  # of the group's name, in what one commit writes
+NAMES_BYTES_MAX = 4 * 1024 * 1024  # of the group's name, in what one commit writes
 TOO_LONG = f"A name of more than {NAME_BYTES_MAX} bytes."
 _WALL_MAX = 2**63 - 1
 _MS_PER_MINUTE = 60_000
@@ -123,7 +123,7 @@ def _check_commit(command: Commit, owner: Owner | None, outside: Outside) -> Ref
     name_bytes = len(name.encode())
     if name_bytes > NAME_BYTES_MAX:
         return Refused(Why.INVALID_GROUP, TOO_LONG)
-    if name_bytes * len(command.offsets) > _NAMES_BYTES_MAX:
+    if name_bytes * len(command.offsets) > NAMES_BYTES_MAX:
         return Refused(
             Why.INVALID_REQUEST,
             f"{len(command.offsets)} offsets are too many at once for a group whose name has "

@@ -12,7 +12,7 @@ from headrace.core.errors import Refused, Why
 from headrace.core.types import MemberId, TopicPartition
 
 OPEN, FINAL = 0, -1
-PARTITIONS_MAX = 10_000
+PARTITIONS_MAX = 2_000
 _EPOCH_MAX = 2**31 - 1
 
 _TOO_MANY = Refused(Why.INVALID_REQUEST, f"a session holds {PARTITIONS_MAX} partitions")
@@ -62,11 +62,18 @@ class Session:
 
 
 class ShareSessions:
-    """All share sessions of a broker."""
+    """All share sessions of a broker.
 
-    def __init__(self, sessions_max: int) -> None:
+    Args:
+        sessions_max: Sessions open at a time.
+        connection_max: Those that one connection may have opened.
+    """
+
+    def __init__(self, sessions_max: int, connection_max: int = 1 << 31) -> None:
         self._sessions_max = sessions_max
+        self._connection_max = connection_max
         self._sessions: dict[SessionKey, Session] = {}
+        self._of: dict[int, dict[SessionKey, None]] = {}  # by connection
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -90,6 +97,13 @@ class ShareSessions:
                     f"{self._sessions_max} share sessions are open already"
                     " (group.share.max.share.sessions)",
                 )
+            opened = self._of.get(command.connection, {})
+            if command.key not in opened and len(opened) >= self._connection_max:
+                return Refused(
+                    Why.SESSION_LIMIT,
+                    f"this connection opened {len(opened)} share sessions already"
+                    " (headrace.share.max.sessions.per.connection)",
+                )
             return [SessionMoved(command.key, command.connection, 1, partitions)]
         if known is None:
             return Refused(Why.SESSION_NOT_FOUND, "no share session of this member is open")
@@ -107,21 +121,32 @@ class ShareSessions:
 
     def disconnected(self, connection: int) -> list[SessionEvent]:
         """End every session that the closed connection had opened."""
-        return [
-            SessionEnded(key)
-            for key, session in self._sessions.items()
-            if session.connection == connection
-        ]
+        return [SessionEnded(key) for key in self._of.get(connection, ())]
 
     def apply(self, event: SessionEvent) -> None:
         """The only place where sessions change."""
         match event:
             case SessionMoved(key, connection, next_epoch, partitions):
+                known = self._sessions.get(key)
+                if known is None or known.connection != connection:
+                    self._left(key)
+                    self._of.setdefault(connection, {})[key] = None
                 self._sessions[key] = Session(connection, next_epoch, tuple(partitions))
             case SessionEnded(key):
+                self._left(key)
                 self._sessions.pop(key, None)
             case _:
                 assert_never(event)
+
+    def _left(self, key: SessionKey) -> None:
+        """The session belongs to its connection no longer."""
+        known = self._sessions.get(key)
+        if known is None:
+            return
+        opened = self._of[known.connection]
+        del opened[key]
+        if not opened:
+            del self._of[known.connection]
 
 
 def _changed(

@@ -37,12 +37,13 @@ _ACKNOWLEDGEMENT = "AcknowledgementBatch"  # part of ShareFetch and of ShareAckn
 _REASON = 10_000  # far from any tag that Kafka may add, as in the journal
 
 
-def decode_request(key: int, version: int, body: Buffer) -> Any:
+def decode_request(key: int, version: int, body: Buffer, elements_max: int = 1 << 62) -> Any:
     """The request in `body` as kio's dataclass of that API and version.
 
-    Raises: Malformed on bytes that are not this message; KeyError when kio has no such message.
+    Raises: Malformed on bytes that are not this message, or that have more than `elements_max`
+    array elements; KeyError when kio has no such message.
     """
-    return _request(key, version).read(Reader(body))
+    return _request(key, version).read(Reader(body, 0, elements_max))
 
 
 def encode_response(key: int, version: int, values: Mapping[str, Any]) -> bytearray:
@@ -111,7 +112,7 @@ class _Entity:
             values.update({field.name: field.default for field in self.tagged.values()})
             for tag, data in source.tags().items():
                 if tag in self.tagged:
-                    values[self.tagged[tag].name] = self.tagged[tag].read(Reader(data))
+                    values[self.tagged[tag].name] = self.tagged[tag].read(source.part(data))
         return self.schema(**values)
 
     def write(self, out: Writer, values: Mapping[str, Any]) -> None:
@@ -224,6 +225,7 @@ def _array(
         # An item takes at least one byte, so a larger count is a lie and must allocate nothing.
         if not 0 <= count <= source.remaining:
             raise Malformed(f"an array of {count} in {source.remaining} bytes")
+        source.spend(count)
         return tuple(read_item(source) for _ in range(count))
 
     def write(out: Writer, value: Any) -> None:

@@ -8,6 +8,7 @@ Source: Kafka protocol guide, "Protocol Structure"; RequestHeader.json, Response
 """
 
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.wire.primitives import Buffer, Malformed, Reader, Writer
@@ -18,7 +19,8 @@ _RESPONSE = struct.Struct(">ii")
 _RESPONSE_FLEXIBLE = struct.Struct(">iib")
 _HEADER_BYTES_MIN = 8
 STAGING_BYTES = 64 * 1024
-_FIRST_ALLOCATION_BYTES_MAX = 128 * 1024
+_FIRST_ALLOCATION_BYTES_MIN = 4 * 1024
+_KEY_AND_VERSION = struct.Struct(">hh")
 
 
 class RequestHead(NamedTuple):
@@ -74,17 +76,45 @@ class Frames:
     the rest of a large frame is received in place. Memory for it grows with what arrived, so a
     claimed size alone costs nothing. Nothing of a connection stays in `staging` between the two
     calls: all connections of one event loop may share it.
+
+    Args:
+        bytes_max: Size of the largest frame accepted.
+        staging: Memory shared with other connections, at least `STAGING_BYTES` long.
+        check: Called with API key, version and size of each frame that did not arrive at once,
+            before memory is allocated for it; raises Malformed to refuse the frame.
     """
 
-    __slots__ = ("_bytes_max", "_filled", "_frame", "_rest", "_size", "_staging")
+    __slots__ = ("_bytes_max", "_check", "_filled", "_frame", "_rest", "_size", "_staging")
 
-    def __init__(self, bytes_max: int, staging: bytearray) -> None:
+    def __init__(
+        self,
+        bytes_max: int,
+        staging: bytearray,
+        check: Callable[[int, int, int], None] | None = None,
+    ) -> None:
         self._bytes_max = bytes_max
         self._staging = staging
+        self._check = check
         self._rest = b""  # of a size that is not whole
         self._frame: bytearray | None = None
         self._size = 0
         self._filled = 0
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Memory of the frame that is incomplete, in bytes; 0 without one."""
+        return 0 if self._frame is None else len(self._frame)
+
+    @property
+    def growth_bytes(self) -> int:
+        """Bytes that the next `buffer()` allocates; 0 while there is room."""
+        if self._frame is None or self._filled < len(self._frame):
+            return 0
+        return min(self._filled, self._size - self._filled)
+
+    def discard(self) -> None:
+        """Drop the incomplete frame; the connection has ended."""
+        self._frame = None
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; valid until the next call of `received`. Never empty."""
@@ -93,14 +123,16 @@ class Frames:
             count = len(self._rest)
             self._staging[:count] = self._rest
             return memoryview(self._staging)[count:]
-        if self._filled == len(frame):
-            frame.extend(bytes(min(self._filled, self._size - self._filled)))
+        growth = self.growth_bytes
+        if growth:
+            frame.extend(bytes(growth))
         return memoryview(frame)[self._filled :]
 
     def received(self, count: int) -> list[bytearray]:
         """The frames completed by `count` more bytes, without their sizes.
 
-        Raises: Malformed when a frame is larger than allowed or too small for a header.
+        Raises: Malformed when a frame is larger than allowed or too small for a header, or `check`
+        refuses it.
         """
         if self._frame is None:
             return self._unstaged(len(self._rest) + count)
@@ -119,19 +151,23 @@ class Frames:
                 raise Malformed(
                     f"a frame of {size} bytes; {_HEADER_BYTES_MIN} to {self._bytes_max} are allowed"
                 )
-            start += _SIZE.size
-            if end - start < size:
-                self._receive_in_place(size, start, end)
-                start = end
+            if end - start < _SIZE.size + size:
+                if end - start >= _SIZE.size + _KEY_AND_VERSION.size:
+                    self._receive_in_place(size, start + _SIZE.size, end)
+                    start = end
                 break
+            start += _SIZE.size
             found.append(staging[start : start + size])
             start += size
         self._rest = bytes(staging[start:end])
         return found
 
     def _receive_in_place(self, size: int, start: int, end: int) -> None:
+        if self._check is not None:
+            key, version = _KEY_AND_VERSION.unpack_from(self._staging, start)
+            self._check(key, version, size)
         # Never full: there is more to come than what is there.
-        frame = bytearray(min(size, max(_FIRST_ALLOCATION_BYTES_MAX, end - start + 1)))
+        frame = bytearray(min(size, max(_FIRST_ALLOCATION_BYTES_MIN, 2 * (end - start))))
         frame[: end - start] = memoryview(self._staging)[start:end]
         self._frame, self._size, self._filled = frame, size, end - start
 

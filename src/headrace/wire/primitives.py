@@ -20,6 +20,8 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _UVARINT_BYTES_MAX = 5
 _VARLONG_BYTES_MAX = 10
+_TAGS_MAX = 1000  # in one section; Kafka's messages have a handful
+_NO_LIMIT = 1 << 62
 
 
 class Malformed(Exception):
@@ -40,13 +42,27 @@ class Reader:
     """Reads primitives one after the other.
 
     Raises: `Malformed` when the bytes end early or a length is impossible, from every method.
+
+    Args:
+        elements: Array elements that may be read; more are `Malformed`.
     """
 
-    __slots__ = ("_data", "position")
+    __slots__ = ("_data", "_elements", "position")
 
-    def __init__(self, data: Buffer, position: int = 0) -> None:
+    def __init__(self, data: Buffer, position: int = 0, elements: int = _NO_LIMIT) -> None:
         self._data = memoryview(data)
+        self._elements = elements
         self.position = position
+
+    def spend(self, count: int) -> None:
+        """Take `count` elements from those that may be read. Raises: Malformed."""
+        self._elements -= count
+        if self._elements < 0:
+            raise Malformed("more array elements than headrace.max.request.elements allows")
+
+    def part(self, data: Buffer) -> "Reader":
+        """Return a reader of a part, which draws from the elements that are left here."""
+        return Reader(data, 0, self._elements)
 
     def take(self, count: int) -> memoryview:
         """The next `count` bytes, without a copy."""
@@ -121,6 +137,8 @@ class Reader:
         count = self.uvarint() - 1 if flexible else self.int32()
         if not -1 <= count <= len(self._data) - self.position:
             raise Malformed(f"an array of {count} in {self.remaining} bytes")
+        if count > 0:
+            self.spend(count)
         return count
 
     def string(self, *, flexible: bool) -> str | None:
@@ -161,6 +179,7 @@ class Reader:
         count = self.uvarint() - 1
         if count > self.remaining:
             raise Malformed(f"an array of {count} in {self.remaining} bytes")
+        self.spend(max(count, 0))
         return [item(self) for _ in range(count)]
 
     def tags(self) -> dict[int, memoryview]:
@@ -171,6 +190,8 @@ class Reader:
             self.position = position + 1
             return found
         count = self.uvarint()
+        if count > _TAGS_MAX:
+            raise Malformed(f"{count} tagged fields; {_TAGS_MAX} are allowed")
         for _ in range(count):
             tag = self.uvarint()
             found[tag] = self.take(self.uvarint())

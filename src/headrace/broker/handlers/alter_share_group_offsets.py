@@ -24,6 +24,8 @@ async def handle(request: Request, services: Services) -> Answer:
     )
     answers: Sequence[Refused | None] | Refused | None = misnamed(message.group_id, services)
     if answers is None:
+        answers = services.group_memory.admit_share(message.group_id, len(request.body))
+    if answers is None:
         answers = await _altered(message.group_id, starts, request.asked_by(), services)
     if isinstance(answers, Refused):
         told = {"error_code": error_code(answers), "error_message": answers.message}

@@ -14,6 +14,7 @@ from headrace.broker.services import Services
 from headrace.core.catalog import Resource
 
 _BROKER_LOGGER = 8
+ENTRIES_MAX = 50_000  # in one response: some 1,200 topics
 _OPTIONAL: tuple[tuple[str, str, Any], ...] = (
     ("include_synonyms", "synonyms", []),
     ("include_documentation", "documentation", None),
@@ -25,31 +26,46 @@ async def handle(request: Request, services: Services) -> Answer:
     left_out = {
         field: empty for asked, field, empty in _OPTIONAL if not getattr(message, asked, False)
     }
-    entries = Entries(services.topics.started_with, services.catalog)
-    results = []
+    # Once each, with all keys that were asked for.
+    keys: dict[tuple[int, str], set[str] | None] = {}
     for asked in message.resources:
-        results.append(_described(asked, services, entries, left_out))
-        await asyncio.sleep(0)  # tools ask for every topic in one request
-    return {"results": results}
+        named = (asked.resource_type, asked.resource_name)
+        before, new = keys.get(named, set()), set(asked.configuration_keys or ())
+        keys[named] = before | new if before is not None and new else None
+    entries = Entries(services.topics.started_with, services.catalog)
+    results: list[dict[str, Any]] = []
+    room = ENTRIES_MAX
+    async with services.budgets.one_large():
+        for (kind, name), wanted in keys.items():
+            results.append(_described(kind, name, wanted, services, entries, left_out, room))
+            room -= len(results[-1]["configs"])
+            await asyncio.sleep(0)  # tools ask for every topic in one request
+        return await services.budgets.encoded(request, {"results": results})
 
 
 def _described(
-    asked: Any, services: Services, entries: Entries, left_out: dict[str, Any]
-) -> dict[str, Any]:
-    result = {
+    kind: int, name: str, keys: set[str] | None, services: Services, entries: Entries,
+    left_out: dict[str, Any], room: int,
+) -> dict[str, Any]:  # fmt: skip
+    """The settings of a resource, those of `keys` or all, or why they are not told."""
+    result: dict[str, Any] = {
         "error_code": Code.NONE,
         "error_message": None,
-        "resource_type": asked.resource_type,
-        "resource_name": asked.resource_name,
+        "resource_type": kind,
+        "resource_name": name,
         "configs": [],
     }
     try:
-        shown = _shown(asked.resource_type, asked.resource_name, services, entries)
+        if room <= 0:
+            raise Faulty(
+                Code.INVALID_REQUEST,
+                f"a response has at most {ENTRIES_MAX} settings; request fewer resources at a time",
+            )
+        shown = _shown(kind, name, services, entries)
     except Faulty as fault:
         return result | {"error_code": fault.code, "error_message": str(fault)}
-    keys = set(asked.configuration_keys or ())
     return result | {
-        "configs": [one | left_out for one in shown if not keys or one["name"] in keys]
+        "configs": [one | left_out for one in shown if keys is None or one["name"] in keys]
     }
 
 

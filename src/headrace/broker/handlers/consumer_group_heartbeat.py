@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from headrace.broker.errors import Code, error_code
+from headrace.broker.group_memory import SMALL_BYTES
 from headrace.broker.partitions import uuid_text
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
@@ -20,7 +21,13 @@ _NO_ID = UUID(int=0)
 
 async def handle(request: Request, services: Services) -> Answer:
     command = _command(request, services)
-    answer = await services.groups.ask(command.group, command)
+    answer: Any = await services.groups.prepare(command)
+    if answer is None and (command.epoch == JOINING or len(request.body) > SMALL_BYTES):
+        answer = services.group_memory.admit_member(
+            command.group, command.member, len(request.body)
+        )
+    if answer is None:
+        answer = await services.groups.ask(command.group, command)
     if isinstance(answer, Refused):
         return {
             "error_code": error_code(answer),

@@ -9,8 +9,10 @@ DelayedFetch, KafkaApis.handleFetchRequest (4.3).
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from uuid import UUID
 
+from headrace.broker.budgets import DECODE_BYTES_MAX, LIGHT_BYTES, PORTION
 from headrace.broker.errors import Code, error_code
 from headrace.broker.handlers.fetch_messages import FetchRequest, Found, decoded, encoded
 from headrace.broker.partitions import LEADER_EPOCH, Partition
@@ -39,16 +41,57 @@ from headrace.wire.primitives import Buffer
 
 log = logging.getLogger("headrace.broker")
 _KEY = 1
+LOOK_PORTION = 50  # partitions that are read without a pause: a file is read for each
 
 
 def handle(request: Request, services: Services) -> Answering:
+    if len(request.body) > DECODE_BYTES_MAX:
+        return _large(request, services)
     asking = decoded(request.body, request.version)
+    poll = _begun(asking, services)
+    if isinstance(poll, Raw):
+        return poll
+    if len(poll.found) > PORTION:
+        return _in_portions(poll, services)
+    poll.look()
+    if poll.is_ready():
+        return Raw(_answer(poll, services))
+    return _when_ready(poll, services)
+
+
+async def _large(request: Request, services: Services) -> Answer:
+    """Answer a request that names many partitions; it is decoded in a thread."""
+    budgets = services.budgets
+    async with budgets.one_large():
+        asking = await budgets.in_thread(partial(decoded, request.body, request.version))
+    poll = _begun(asking, services)
+    return poll if isinstance(poll, Raw) else await _in_portions(poll, services)
+
+
+async def _in_portions(poll: "_Poll", services: Services) -> Answer:
+    """Look at many partitions, with pauses, then answer."""
+    await _look(poll, services)
+    if poll.is_ready():
+        return Raw(_answer(poll, services))
+    return await _when_ready(poll, services)
+
+
+async def _look(poll: "_Poll", services: Services) -> None:
+    async with services.budgets.one_large():
+        async for index in services.budgets.portions(range(len(poll.found)), LOOK_PORTION):
+            poll.look_at(index)
+
+
+def _begun(asking: FetchRequest, services: Services) -> "_Poll | Raw":
+    """Move the session of a request; return what to look at, or the refusal."""
     session: Session | None = None
     if asking.epoch in {OPEN, FINAL}:
         if asking.session_id != NO_SESSION:
             _decide(services, Close(asking.session_id))
         asked: Sequence[Asked] = asking.asked
     else:
+        if _sessions_are_full(services, len(asking.asked)):
+            _decide(services, Close(asking.session_id))
         refused = _decide(
             services,
             Continue(
@@ -60,11 +103,9 @@ def handle(request: Request, services: Services) -> Answering:
             return Raw(encoded(asking, [], NO_SESSION, error_code(refused)))
         session = services.fetch_sessions.get(asking.session_id)
         asked = asking.asked if session is None else list(session.partitions.values())
-    poll = _Poll(asking, asked, session, services)
-    poll.look()
-    if poll.is_ready():
-        return Raw(_answer(poll, services))
-    return _when_ready(poll, services)
+    if session is None and len(asked) > 1:  # once each, as in a session: the last mention counts
+        asked = list({one.key: one for one in asked}.values())
+    return _Poll(asking, asked, session, services)
 
 
 async def _when_ready(poll: "_Poll", services: Services) -> Answer:
@@ -72,10 +113,15 @@ async def _when_ready(poll: "_Poll", services: Services) -> Answer:
     keys = [partition.key for partition in poll.partitions if partition is not None]
     poll.look_again()  # something may have come before this task began to run
     while not poll.is_ready():
+        poll.let_go()
         left_ms = elapsed_ms(services.clock.mono(), deadline)
         time_is_up = not await services.waits.wait(keys, left_ms)
         if time_is_up or poll.may_be_ready():
-            poll.look_again()
+            if poll.has_let_go:
+                poll.begin_again()
+                await _look(poll, services)
+            else:
+                poll.look_again()
         if time_is_up:
             break
     return Raw(_answer(poll, services))
@@ -104,13 +150,21 @@ def _opened(poll: "_Poll", services: Services) -> list[Buffer]:
     asking = poll.asking
     new_id = services.next_fetch_session_id()
     asked = [one.asked for one in poll.found]
-    _decide(services, Open(new_id, asking.by_ids, asked, services.clock.mono()))
+    if not _sessions_are_full(services, len(asked)):
+        _decide(services, Open(new_id, asking.by_ids, asked, services.clock.mono()))
     if services.fetch_sessions.get(new_id) is None:
         new_id = NO_SESSION
     else:
         told = [(one.asked.key, _told(one)) for one in poll.found]
         services.fetch_sessions.apply(SessionTold(new_id, told))
     return encoded(asking, poll.found, new_id)
+
+
+def _sessions_are_full(services: Services, added: int) -> bool:
+    """Whether sessions hold too many partitions for `added` more; few are always accepted."""
+    if added <= PORTION:
+        return False
+    return services.fetch_sessions.partitions + added > services.config.waiting_partitions_max
 
 
 def _told(found: Found) -> Told:
@@ -131,7 +185,8 @@ class _Poll:
     """One request, what was found for it so far, and where."""
 
     __slots__ = (
-        "_bytes", "_failed", "_produced", "_services", "asking", "found", "partitions", "session",
+        "_bytes", "_failed", "_let_go", "_produced", "_services", "asking", "found", "partitions",
+        "session",
     )  # fmt: skip
 
     def __init__(
@@ -147,11 +202,30 @@ class _Poll:
         self._services = services
         self._bytes = 0
         self._failed = False
+        self._let_go = False  # of records that were found
 
     def look(self) -> None:
         """Read every partition, in order, while the limits last."""
         for index in range(len(self.found)):
-            self._look_at(index)
+            self.look_at(index)
+
+    def let_go(self) -> None:
+        """Drop the records found while the request waits for more of them: they may be many."""
+        if self._bytes > LIGHT_BYTES:
+            self._let_go = True
+            for one in self.found:
+                one.records = b""
+
+    @property
+    def has_let_go(self) -> bool:
+        """Whether records were dropped, and all partitions must be read again."""
+        return self._let_go
+
+    def begin_again(self) -> None:
+        """Forget what was found."""
+        self._let_go = self._failed = False
+        self._bytes = 0
+        self.found = [Found(one.asked) for one in self.found]
 
     def look_again(self) -> None:
         """Read those partitions that have moved since, or are gone."""
@@ -165,7 +239,7 @@ class _Poll:
             ):
                 self._bytes -= len(one.records)
                 self.found[index] = Found(one.asked)
-                self._look_at(index)
+                self.look_at(index)
 
     def may_be_ready(self) -> bool:
         """Whether to look again: not while what was appended is too little to be enough.
@@ -195,7 +269,8 @@ class _Poll:
             return True
         return not any(self.partitions)
 
-    def _look_at(self, index: int) -> None:
+    def look_at(self, index: int) -> None:
+        """Read one partition, by its number in the request."""
         found = self.found[index]
         topic = _topic(found.asked.topic, self._services)
         partition = None
@@ -206,8 +281,10 @@ class _Poll:
         if partition is None:
             found.code = self._unknown(found, topic)
             return
-        left = min(self.asking.bytes_max, self._services.config.fetch_max_bytes) - self._bytes
-        _read(partition, found, left, whole=self._bytes == 0)
+        room = self._services.budgets.fetch_bytes_max
+        left = min(self.asking.bytes_max, room) - self._bytes
+        # At least one batch, unless unread responses have used up their budget.
+        _read(partition, found, left, whole=self._bytes == 0 and room > 0)
         # With an error nothing more is asked of the log, which may not even open.
         is_all_seen = not found.code and found.high_watermark == partition.log.end_offset
         self._produced[index] = partition.traffic.produced_bytes if is_all_seen else -1

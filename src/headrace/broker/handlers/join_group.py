@@ -16,7 +16,11 @@ _SKIP_SINCE = 9
 
 async def handle(request: Request, services: Services) -> Answer:
     command = _command(request, services)
-    answer = await services.groups.ask_and_wait(command)
+    answer: Any = services.group_memory.admit_member(
+        command.group, command.member, len(request.body)
+    )
+    if answer is None:
+        answer = await services.groups.ask_and_wait(command)
     if isinstance(answer, IdRequired):
         return _refusal(Code.MEMBER_ID_REQUIRED, answer.member, request.version)
     if isinstance(answer, Refused):

@@ -80,6 +80,10 @@ async def _open(call: wire.OpenRequest, services: Services) -> wire.OpenResponse
             Code.GROUP_ID_NOT_FOUND,
             f"Group {call.group} is a consumer group, or its group.type says so; take another.",
         )
+    size = sum(len(one) for one in (*_lease(call), *call.topics))
+    refused = services.group_memory.admit_share(call.group, size)
+    if refused is not None:
+        return wire.OpenResponse(error_code(refused), refused.message)
     command = OpenLease(_lease(call), call.topics, call.start == "earliest")
     opened, code, message = await _ask(services, call.group, command)
     if opened is None:

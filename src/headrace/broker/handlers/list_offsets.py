@@ -10,6 +10,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+from headrace.broker.budgets import PORTION
 from headrace.broker.decoding_threads import DecodingThreads
 from headrace.broker.errors import Code
 from headrace.broker.handlers.offset_for_leader_epoch import wrong_epoch
@@ -34,10 +35,12 @@ async def handle(request: Request, services: Services) -> Answer:
         for asked in topic.partitions
     )
     topics = []
+    number = 0
     for topic in message.topics:
         found = []
         for asked in topic.partitions:
-            if asked.timestamp not in _IN_MEMORY:
+            number += 1
+            if asked.timestamp not in _IN_MEMORY or number % PORTION == 0:
                 await asyncio.sleep(0)
             partition = services.partition(topic.name, asked.partition_index)
             if times[topic.name, asked.partition_index] > 1:

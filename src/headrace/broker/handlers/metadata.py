@@ -4,6 +4,7 @@ A topic that is created on the way is in the same answer; Kafka answers UNKNOWN_
 the client come again. Topics that the broker makes for itself are not created on the way.
 """
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from headrace.broker.authorized_operations import (
     NOT_ASKED,
     TOPIC_OPERATIONS,
 )
+from headrace.broker.budgets import PORTION
 from headrace.broker.errors import Code, error_code
 from headrace.broker.partitions import LEADER_EPOCH
 from headrace.broker.request import Answer, Request
@@ -26,12 +28,35 @@ async def handle(request: Request, services: Services) -> Answer:
     node_id = services.config.node_id
     wants_all = message.topics is None or (request.version == 0 and not message.topics)
     if wants_all:
-        topics = [_found(topic, node_id) for topic in services.catalog.topics.values()]
+        asked: list[Any] = list(services.catalog.topics.values())
     else:
+        # Once each: a short request could ask for a large topic very often.
+        named = {(getattr(one, "topic_id", None), one.name): one for one in message.topics}
         may_create = services.config.auto_create_topics and (
             request.version < 4 or message.allow_auto_topic_creation
         )
-        topics = [await _topic(asked, services, may_create) for asked in message.topics]
+        asked = [await _topic(one, services, may_create) for one in named.values()]
+    size = sum(one.partitions for one in asked if isinstance(one, Topic))
+    if len(asked) + size <= PORTION:
+        topics = [_shown(one, node_id) for one in asked]
+        return _answer(message, topics, services)
+    # Built in portions, and encoded before the next large answer begins, so that only one is kept
+    # in its costly form.
+    async with services.budgets.one_large():
+        topics = []
+        for one in asked:
+            shown = _shown(one, node_id, 0)
+            topics.append(shown)
+            if isinstance(one, Topic):
+                indexes = services.budgets.portions(range(one.partitions))
+                shown["partitions"] = [partition_shown(n, node_id) async for n in indexes]
+            if len(topics) % PORTION == 0:
+                await asyncio.sleep(0)
+        return await services.budgets.encoded(request, _answer(message, topics, services))
+
+
+def _answer(message: Any, topics: list[dict[str, Any]], services: Services) -> dict[str, Any]:
+    node_id = services.config.node_id
     if getattr(message, "include_topic_authorized_operations", False):
         for topic in topics:
             topic["topic_authorized_operations"] = TOPIC_OPERATIONS
@@ -46,13 +71,14 @@ async def handle(request: Request, services: Services) -> Answer:
     }
 
 
-async def _topic(asked: Any, services: Services, may_create: bool) -> dict[str, Any]:
+async def _topic(asked: Any, services: Services, may_create: bool) -> Topic | dict[str, Any]:
+    """The topic that is asked for, created if it may be, or the answer that it is missing."""
     topic_id = getattr(asked, "topic_id", None)
     if topic_id is not None:
         topic = services.catalog.topics_by_id.get(topic_id)
         if topic is None:
             return _missing(None, topic_id, Code.UNKNOWN_TOPIC_ID)
-        return _found(topic, services.config.node_id)
+        return topic
     if asked.name is None:
         return _missing(None, None, Code.UNKNOWN_TOPIC_ID)
     topic = services.catalog.topics.get(asked.name)
@@ -70,16 +96,22 @@ async def _topic(asked: Any, services: Services, may_create: bool) -> dict[str, 
         is_name = is_topic_name(asked.name)
         code = Code.UNKNOWN_TOPIC_OR_PARTITION if is_name else Code.INVALID_TOPIC
         return _missing(asked.name, None, code)
-    return _found(topic, services.config.node_id)
+    return topic
 
 
-def _found(topic: Topic, node_id: int) -> dict[str, Any]:
+def _shown(
+    topic: Topic | dict[str, Any], node_id: int, partitions: int | None = None
+) -> dict[str, Any]:
+    """A topic as Metadata shows it, with all partitions or the first `partitions`."""
+    if not isinstance(topic, Topic):
+        return topic
+    count = topic.partitions if partitions is None else partitions
     return {
         "error_code": Code.NONE,
         "name": topic.name,
         "topic_id": topic.id,
         "is_internal": topic.internal,
-        "partitions": [partition_shown(index, node_id) for index in range(topic.partitions)],
+        "partitions": [partition_shown(index, node_id) for index in range(count)],
     }
 
 

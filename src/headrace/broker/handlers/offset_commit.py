@@ -4,15 +4,19 @@ What is wrong with one partition is told of that one; what is wrong with the gro
 commits, is told of every partition that was right.
 """
 
+import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from headrace.broker.budgets import DECODE_BYTES_MAX
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answering, Later, Raw, Request
 from headrace.broker.services import Services
 from headrace.core.catalog import Topic
 from headrace.core.errors import Refused, Why
 from headrace.core.group_words import Commit, Offset
+from headrace.core.offset_life import NAMES_BYTES_MAX
 from headrace.core.types import MemberId
 from headrace.wire import offset_commits
 from headrace.wire.offset_commits import CommitRequest, Place, TopicKey
@@ -21,23 +25,21 @@ _EPOCHS_SINCE = 9
 _UNKNOWN_GROUP_SINCE = 9
 _NO_RETENTION = -1
 
+_PORTION = 500  # offsets in one command of a large request: some milliseconds
+
 Told = dict[TopicKey, list[tuple[int, int]]]  # partitions with their codes
+Good = list[tuple[TopicKey, int]]
 
 
 def handle(request: Request, services: Services) -> Answering:
+    if len(request.body) > DECODE_BYTES_MAX:
+        return _large(request, services)
     message = offset_commits.read(request.body, request.version)
     told: Told = {}  # of what cannot be committed; it comes first in the answer
-    good: list[tuple[TopicKey, int]] = []
+    good: Good = []
     offsets: list[Offset] = []
     for key, places in message.topics:
-        topic = _topic(key, request.version, services)
-        for place in places:
-            if isinstance(topic, Topic) and 0 <= place.partition < topic.partitions:
-                good.append((key, place.partition))
-                offsets.append(_offset(topic, place))
-            else:
-                code = topic if isinstance(topic, Code) else Code.UNKNOWN_TOPIC_OR_PARTITION
-                told.setdefault(key, []).append((place.partition, code))
+        _sort(key, places, request.version, services, told, good, offsets)
     if not good:
         return _answer(told, request.version)
     later = Later()
@@ -50,8 +52,79 @@ def handle(request: Request, services: Services) -> Answering:
         services.groups.meters.offset_commits += request.overtakes * codes.count(Code.NONE)
         later.set(partial(_answer, told, request.version))
 
+    size = len(request.body)
+    refused = services.group_memory.admit_commit(
+        message.group, size, offsets, by_member=message.generation >= 0
+    )
+    if refused is not None:
+        tell(refused)
+        return later
     services.groups.submit(message.group, _command(message, offsets, request), tell)
     return later
+
+
+async def _large(request: Request, services: Services) -> Raw:
+    """Commit many offsets: decoded in a thread, decided and journaled in portions."""
+    budgets, version = services.budgets, request.version
+    told: Told = {}
+    waiting: list[tuple[Good, asyncio.Future[Any]]] = []
+    async with budgets.one_large():
+        message = await budgets.in_thread(partial(offset_commits.read, request.body, version))
+        refused = services.group_memory.admit_commit(
+            message.group, len(request.body), (), by_member=message.generation >= 0
+        )
+        good: Good = []
+        offsets: list[Offset] = []
+        count = sum(len(places) for _, places in message.topics)
+        # Else the shard refuses the commit, and must see all of it for that.
+        is_cut = len(message.group.encode()) * count <= NAMES_BYTES_MAX
+        for key, places in message.topics:
+            for first in range(0, len(places), _PORTION):
+                part = places[first : first + _PORTION]
+                _sort(key, part, version, services, told, good, offsets)
+                if is_cut and len(offsets) >= _PORTION and refused is None:
+                    waiting.append((good, _submitted(message, offsets, request, services)))
+                    good, offsets = [], []
+                    await asyncio.sleep(0)
+        if good and refused is None:
+            waiting.append((good, _submitted(message, offsets, request, services)))
+    if refused is not None:
+        for (key, partition), code in zip(good, _codes(refused, len(good), request), strict=True):
+            told.setdefault(key, []).append((partition, code))
+    for good, reply in waiting:
+        codes = _codes(await reply, len(good), request)
+        for (key, partition), code in zip(good, codes, strict=True):
+            told.setdefault(key, []).append((partition, code))
+    return _answer(told, version)
+
+
+def _submitted(
+    message: CommitRequest, offsets: list[Offset], request: Request, services: Services
+) -> "asyncio.Future[Any]":
+    """Submit a portion; returns its reply, which comes once it is durable."""
+    reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def tell(outcome: Any) -> None:
+        if not reply.done():
+            reply.set_result(outcome)
+
+    services.groups.submit(message.group, _command(message, offsets, request), tell)
+    return reply
+
+
+def _sort(
+    key: TopicKey, places: Sequence[Place], version: int, services: Services,
+    told: Told, good: Good, offsets: list[Offset],
+) -> None:  # fmt: skip
+    """Sort the offsets of a topic into those that can be committed and the errors of others."""
+    topic = _topic(key, version, services)
+    for place in places:
+        if isinstance(topic, Topic) and 0 <= place.partition < topic.partitions:
+            good.append((key, place.partition))
+            offsets.append(_offset(topic, place))
+        else:
+            code = topic if isinstance(topic, Code) else Code.UNKNOWN_TOPIC_OR_PARTITION
+            told.setdefault(key, []).append((place.partition, code))
 
 
 def _topic(key: TopicKey, version: int, services: Services) -> Topic | Code:

@@ -49,15 +49,14 @@ def _elected(message: Any, services: Services) -> list[dict[str, Any]]:
 
 def _election(topic: str, index: int, services: Services) -> tuple[Code, str]:
     if services.partition(topic, index) is None:
-        return Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}"
+        return Code.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
     return Code.ELECTION_NOT_NEEDED, "the only replica leads"
 
 
 def _reassigned(topic: str, asked: Any, services: Services) -> tuple[Code, str | None]:
     here = (services.config.node_id,)
     if services.partition(topic, asked.partition_index) is None:
-        what = f"there is no partition {topic}-{asked.partition_index}"
-        return Code.UNKNOWN_TOPIC_OR_PARTITION, what
+        return Code.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
     if asked.replicas is None:
         return Code.NO_REASSIGNMENT_IN_PROGRESS, "nothing is being moved"
     if tuple(asked.replicas) != here:

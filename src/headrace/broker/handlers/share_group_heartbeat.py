@@ -4,13 +4,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.broker.errors import Code, error_code
+from headrace.broker.group_memory import SMALL_BYTES
 from headrace.broker.request import Answer, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.broker.share_group_names import of_consumers
 from headrace.broker.share_resets import new_starts
 from headrace.core.errors import Refused, Why
-from headrace.core.share_group import LEAVE, Heartbeat, Seen
+from headrace.core.share_group import JOIN, LEAVE, Heartbeat, Seen
 from headrace.core.share_words import NAME_BYTES_MAX
 from headrace.core.types import MemberId, TopicPartition, by_topic
 
@@ -22,6 +23,10 @@ async def handle(request: Request, services: Services) -> Answer:
     refused = _malformed(message, services)
     if refused is not None:
         return _refusal(error_code(refused), refused.message)
+    if message.member_epoch == JOIN or len(request.body) > SMALL_BYTES:
+        refused = services.group_memory.admit_share(message.group_id, len(request.body))
+        if refused is not None:
+            return _refusal(error_code(refused), refused.message)
     topics = message.subscribed_topic_names
     try:
         command = Heartbeat(

@@ -1,6 +1,7 @@
 """SyncGroup (14): the leader hands in the assignment, every member gets its own."""
 
 from headrace.broker.errors import Code, error_code
+from headrace.broker.group_memory import SMALL_BYTES
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.errors import Refused
@@ -26,6 +27,11 @@ async def handle(request: Request, services: Services) -> Answer:
         protocol_type,
         protocol,
     )
+    size = len(request.body)
+    if size > SMALL_BYTES:  # small ones are part of what the join was admitted with
+        refused = services.group_memory.admit_member(command.group, command.member, size)
+        if refused is not None:
+            return {"error_code": error_code(refused), "assignment": b""}
     answer = await services.groups.ask_and_wait(command)
     if isinstance(answer, Refused):
         return {"error_code": error_code(answer), "assignment": b""}

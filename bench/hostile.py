@@ -1,0 +1,515 @@
+"""A polite client beside hostile ones: what one stranger's packets cost everybody else.
+
+    python bench/hostile.py [--quick] [--only ATTACK]
+
+Each attack gets a broker of its own, launched as users launch it, with default settings. A polite
+client in a process of its own produces, fetches and commits one record every 10 ms. After half a
+second the attack begins, from another process and without credentials; it is bounded in amount or
+time. Measured are the polite client's requests from then on until the attack is over and half a
+second longer (p50, p99 and longest, each of the three requests counted), and how far the broker's
+resident memory rose above what it was before (from the kernel's own peak counter).
+
+Attacks are named as in the list of findings that they come from: header bombs, answers without a
+bound, unread responses, partial frames, claimed sizes, batches that claim records, lockout by
+settings, share sessions, regular expressions, joins, commit metadata, share groups, waiting
+fetches, slow sockets on the metrics port, small segments, foreign epochs, and too many files.
+
+With --quick each attack is a fraction of itself, under a minute together. The last line is one JSON
+object: `<attack>_p99_ms` and `<attack>_peak_mb`, and the worst of both. Goals: p99 <= 25 ms, peak
+<= 256 MB.
+"""
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import resource
+import socket
+import statistics
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+from brokers import Headrace
+from group_client import Connection, frame
+from headrace.wire import batches
+from headrace.wire.batches import Record
+
+_POLITE_PAUSE_SECONDS = 0.010
+_BEFORE_SECONDS = _AFTER_SECONDS = 0.5
+_TIMEOUT_SECONDS = 60
+_MB = 1e6
+PRODUCE, FETCH, OFFSETS, METADATA, COMMIT, JOIN, CREATE = 0, 1, 2, 3, 8, 11, 19
+CONFIGS, ALTER, PRODUCERS, HEARTBEAT, SHARE_HEARTBEAT, SHARE_FETCH = 32, 44, 61, 68, 76, 78
+WIDE, PARTITIONS = "wide", 1000
+
+Figures = dict[str, float]
+
+
+class Attack:
+    """What an attack may use: the broker's ports, how much to do, and sockets that are closed."""
+
+    def __init__(self, broker: Headrace, scale: float, metrics_port: int) -> None:
+        self.port, self.scale, self.metrics_port = broker.port, scale, metrics_port
+        self.broker = broker
+        self.until = time.monotonic() + max(1.0, 6 * scale)
+        self._sockets: list[socket.socket] = []
+
+    def count(self, whole: int) -> int:
+        """So many of `whole` as the scale says, at least one."""
+        return max(1, round(whole * self.scale))
+
+    def open(self, port: int | None = None) -> socket.socket:
+        opened = socket.create_connection(("127.0.0.1", port or self.port), _TIMEOUT_SECONDS)
+        self._sockets.append(opened)
+        return opened
+
+    def open_some(self, count: int) -> list[socket.socket]:
+        """As many of `count` connections as the broker accepts."""
+        opened = []
+        for _ in range(count):
+            with contextlib.suppress(OSError):
+                opened.append(self.open())
+        return opened
+
+    def send(self, where: socket.socket, data: bytes | bytearray) -> bool:
+        """Send, as far as the broker takes it within a second; whether it took all."""
+        where.settimeout(1)
+        try:
+            where.sendall(data)
+        except OSError:
+            return False
+        return True
+
+    def ask(self, *requests: bytes | bytearray) -> list[bytes]:
+        """Send requests over one connection, and read the answers until the broker hangs up."""
+        answers: list[bytes] = []
+        with contextlib.suppress(OSError, SystemExit):
+            client = Connection(self.broker)
+            self._sockets.append(client.socket)
+            for request in requests:
+                answers.append(client.exchange(request))  # noqa: PERF401  # some, if it hangs up
+        return answers
+
+    def rest(self) -> None:
+        """Hold the connections for a while."""
+        time.sleep(max(0.0, self.until - time.monotonic()))
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
+
+
+# ---- the attacks
+
+
+def header_bomb(attack: Attack) -> None:
+    """B1: one record with millions of empty headers, compressed to some kB."""
+    import cramjam
+
+    count = 2_000_000
+    body = b"\0\0\0" + b"\x01\x01"  # attributes, time and offset deltas, no key, no value
+    body += _varint(count) + b"\0\x01" * count
+    record = _varint(len(body)) + body
+    packed = bytes(cramjam.zstd.compress(record))
+    data = _batch(packed, records=1, codec_id=4, max_time_ms=(int(time.time()) + 600) * 1000)
+    attack.ask(*[_produce("polite-2", data)] * attack.count(6))
+    asked = frame(OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[
+        {"name": "polite-2", "partitions": [
+            {"partition_index": 0, "current_leader_epoch": -1, "timestamp": 1}]}])  # fmt: skip
+    attack.ask(*[asked] * attack.count(6))
+
+
+def metadata(attack: Attack) -> None:
+    """B2: one topic of 1,000 partitions named 4,000 and 150,000 times, and all, by many."""
+    for count in (4000, 150_000):
+        topics = [{"name": "polite" if count > 4000 else WIDE}] * count
+        attack.ask(frame(METADATA, 1, topics=topics))
+    everything = frame(METADATA, 12, topics=None, allow_auto_topic_creation=False,
+                       include_topic_authorized_operations=False)  # fmt: skip
+    for one in attack.open_some(attack.count(300)):
+        attack.send(one, everything * 20)
+    attack.rest()
+
+
+def producers(attack: Attack) -> None:
+    """B2: DescribeProducers of 800 kB."""
+    indexes = [n % PARTITIONS for n in range(200_000)]
+    asked = frame(PRODUCERS, 0, topics=[{"name": WIDE, "partition_indexes": indexes}])
+    attack.ask(*[asked] * attack.count(4))
+    asked = frame(PRODUCERS, 0, topics=[{"name": WIDE, "partition_indexes": indexes[:9000]}])
+    attack.ask(*[asked] * attack.count(20))
+
+
+def configs(attack: Attack) -> None:
+    """B2: DescribeConfigs of the same topic, and of the broker, as often as fits."""
+    for count in (80_000, 4000):
+        one = {"resource_type": 2, "resource_name": WIDE, "configuration_keys": None}
+        other = {"resource_type": 3, "resource_name": "g", "configuration_keys": None}
+        many = [one] * count + [other | {"resource_name": str(n)} for n in range(min(count, 900))]
+        asked = frame(CONFIGS, 4, resources=many, include_synonyms=True, include_documentation=True)
+        attack.ask(*[asked] * attack.count(3))
+
+
+def unread(attack: Attack) -> None:
+    """B3: 80 fetches of 46 bytes whose answers nobody reads."""
+    for one in attack.open_some(attack.count(80)):
+        attack.send(one, _fetch("big", most=1 << 30))
+    attack.rest()
+
+
+def frames(attack: Attack) -> None:
+    """B3: 40 connections that each send 60 MiB of a frame, of an unserved and of a served API."""
+    for key in (999, PRODUCE):
+        part = struct.pack(">ihhih", 100 << 20, key, 9, 1, -1) + bytes((1 << 20) - 14)
+        opened = attack.open_some(attack.count(40))
+        for _ in range(attack.count(60)):
+            opened = [one for one in opened if attack.send(one, part)]
+            part = bytes(1 << 20)
+    attack.rest()
+
+
+def claims(attack: Attack) -> None:
+    """B3: ten bytes that claim a frame of 100 MiB, over many connections."""
+    for one in attack.open_some(attack.count(4000)):
+        attack.send(one, struct.pack(">ihhh", 100 << 20, PRODUCE, 9, 0))
+    attack.rest()
+
+
+def record_claims(attack: Attack) -> None:
+    """B4: 72 bytes that claim 2^31-1 records, and garbage marked zstd."""
+    record = b"\x0c\0\0\0\x01\0\0"
+    for _ in range(attack.count(200)):
+        attack.ask(
+            _produce("polite-2", _batch(record, records=2**31 - 1, last_delta=2**31 - 2)),
+            _produce("polite-2", _batch(b"garbage" * 100, records=1, codec_id=4)),
+        )
+
+
+def lockout(attack: Attack) -> None:
+    """B5: max.connections=1, then connections."""
+    change = {"name": "max.connections", "config_operation": 0, "value": "1"}
+    resource_ = {"resource_type": 4, "resource_name": "1", "configs": [change]}
+    attack.ask(frame(ALTER, 1, resources=[resource_], validate_only=False))
+    attack.open_some(attack.count(200))
+    attack.rest()
+
+
+def share_sessions(attack: Attack) -> None:
+    """B6: one connection opens 2,000 share sessions."""
+    requests = []
+    for number in range(attack.count(2000)):
+        member = str(number).zfill(36)
+        requests.append(frame(SHARE_FETCH, 1, group_id="g", member_id=member, share_session_epoch=0,
+            max_wait=0, min_bytes=0, max_bytes=1 << 20, max_records=10, batch_size=10, topics=[],
+            forgotten_topics_data=[]))  # fmt: skip
+    answers = attack.ask(*requests)
+    opened = sum(not struct.unpack_from(">h", one, 9)[0] for one in answers)
+    print(f"share_sessions: {opened} sessions opened by one connection")
+
+
+def regex(attack: Attack) -> None:
+    """B7: patterns of 8 kB, and short ones that compile to much."""
+    patterns = ["(.*a.*)*" * 1000, "(.{1,30}){1,30}z", "(.*a.*)*" * 90, "(.{1,20}){1,25}"]
+    for number in range(attack.count(12)):
+        beat = {
+            "group_id": f"g{number}", "member_id": str(number).zfill(22), "member_epoch": 0,
+            "instance_id": None, "rack_id": None, "rebalance_timeout": 60_000,
+            "subscribed_topic_names": [], "server_assignor": None, "topic_partitions": [],
+            "subscribed_topic_regex": patterns[number % 4] + "x" * number,
+        }  # fmt: skip
+        attack.ask(frame(HEARTBEAT, 1, **beat))
+
+
+def joins(attack: Attack) -> None:
+    """B8: members with 1 MB of metadata, and many small ones."""
+
+    def joining(group: str, size: int) -> bytearray:
+        return frame(JOIN, 3, group_id=group, session_timeout=1_800_000, rebalance_timeout=10,
+            member_id="", protocol_type="consumer",
+            protocols=[{"name": "range", "metadata": bytes(size)}])  # fmt: skip
+
+    for number in range(attack.count(500)):
+        attack.ask(joining(f"large-{number}", 1_000_000))
+    attack.ask(*[joining(f"small-{number}", 1000) for number in range(attack.count(5000))])
+
+
+def commits(attack: Attack) -> None:
+    """B8: 4 kB of metadata for each of a thousand partitions of many groups."""
+    for number in range(attack.count(500)):
+        partitions = [
+            {"partition_index": n, "committed_offset": 1, "committed_leader_epoch": -1,
+             "committed_metadata": "m" * 4000} for n in range(240)
+        ]  # fmt: skip
+        attack.ask(frame(COMMIT, 8, group_id=f"c{number}", member_id="",
+            generation_id_or_member_epoch=-1, group_instance_id=None,
+            topics=[{"name": WIDE, "partitions": partitions}]))  # fmt: skip
+
+
+def share_groups(attack: Attack) -> None:
+    """B8: share groups with long lists of topics."""
+    names = [f"{n:04}".ljust(249, "t") for n in range(3900)]
+    for number in range(attack.count(500)):
+        attack.ask(frame(SHARE_HEARTBEAT, 1, group_id=f"s{number}", member_id="m".ljust(22, "m"),
+            member_epoch=0, rack_id=None, subscribed_topic_names=[WIDE, *names]))  # fmt: skip
+
+
+def waiting(attack: Attack) -> None:
+    """B8: 400 fetches that wait for 2,000 partitions each."""
+    topics = [
+        {"topic": name, "partitions": [
+            {"partition": n, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
+             "partition_max_bytes": 1} for n in range(PARTITIONS)]}
+        for name in (WIDE, WIDE + "r")
+    ]  # fmt: skip
+    asked = frame(FETCH, 11, replica_id=-1, max_wait=60_000, min_bytes=1 << 30, max_bytes=1 << 30,
+        isolation_level=0, session_id=0, session_epoch=-1, topics=topics, forgotten_topics_data=[],
+        rack_id="")  # fmt: skip
+    for one in attack.open_some(attack.count(400)):
+        attack.send(one, asked)
+    attack.rest()
+
+
+def slow_sockets(attack: Attack) -> None:
+    """B9: sockets on the metrics port that send nothing, while a probe looks at the health."""
+    for _ in range(64):
+        with contextlib.suppress(OSError):
+            attack.open(attack.metrics_port)
+    failed, probes = 0, attack.count(40)
+    for _ in range(probes):
+        try:
+            with socket.create_connection(("127.0.0.1", attack.metrics_port), timeout=2) as probe:
+                probe.sendall(b"GET /-/healthy HTTP/1.1\r\n\r\n")
+                failed += b" 200 " not in probe.recv(100)
+        except OSError:
+            failed += 1
+    print(f"slow_sockets: {failed} of {probes} health probes failed")
+
+
+def segments(attack: Attack) -> None:
+    """B9: a topic with segment.bytes=1024, so that each batch begins a segment."""
+    config = [{"name": "segment.bytes", "value": "1024"}]
+    topic = {"name": "tiny", "num_partitions": 1, "replication_factor": 1, "assignments": []}
+    create = frame(CREATE, 5, topics=[topic | {"configs": config}], timeout=0, validate_only=False)
+    data = batches.build([Record(0, 1000, None, bytes(900))])
+    attack.ask(create, *[_produce("tiny", data)] * attack.count(1000))
+
+
+def epochs(attack: Attack) -> None:
+    """B9: batches with the ids of other producers, and epochs of their own."""
+    for number in range(attack.count(500)):
+        ids = {"producer_id": number, "producer_epoch": 30_000, "base_sequence": 0}
+        data = batches.build([Record(0, 1000, None, b"v")], **ids)
+        attack.ask(_produce("polite-2", data))
+
+
+def files(attack: Attack) -> None:
+    """C4: 400 connections to a broker that may open 256 files."""
+    opened = attack.open_some(400)
+    attack.rest()
+    for one in opened:
+        one.close()
+    attack.ask(frame(METADATA, 1, topics=[]))
+
+
+ATTACKS: dict[str, Callable[[Attack], None]] = {
+    one.__name__: one
+    for one in (
+        header_bomb, metadata, producers, configs, unread, frames, claims, record_claims, lockout,
+        share_sessions, regex, joins, commits, share_groups, waiting, slow_sockets, segments,
+        epochs, files,
+    )
+}  # fmt: skip
+_QUICK_SCALES = {"waiting": 0.25, "unread": 1.0, "slow_sockets": 0.25}
+
+
+# ---- requests
+
+
+def _varint(value: int) -> bytes:
+    raw, out = (value << 1) ^ (value >> 63), bytearray()
+    while raw > 0x7F:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    return bytes([*out, raw])
+
+
+def _batch(
+    payload: bytes, *, records: int, codec_id: int = 0, last_delta: int = 0, max_time_ms: int = 1000
+) -> bytes:
+    """A batch whose checksum is right, whatever its fields claim."""
+    from headrace.wire.checksums import crc32c
+
+    tail = struct.pack(
+        ">hiqqqhii", codec_id, last_delta, 1000, max_time_ms, -1, -1, -1, records
+    ) + payload  # fmt: skip
+    return struct.pack(">qiibI", 0, len(tail) + 9, 0, 2, crc32c(tail)) + tail
+
+
+def _produce(topic: str, data: bytes) -> bytearray:
+    partitions = [{"index": 0, "records": data}]
+    return frame(PRODUCE, 8, transactional_id=None, acks=1, timeout=1000,
+                 topic_data=[{"name": topic, "partition_data": partitions}])  # fmt: skip
+
+
+def _fetch(topic: str, offset: int = 0, most: int = 1 << 20, wait_ms: int = 0) -> bytearray:
+    partition = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": offset,
+                 "log_start_offset": -1, "partition_max_bytes": most}  # fmt: skip
+    return frame(FETCH, 11, replica_id=-1, max_wait=wait_ms, min_bytes=1, max_bytes=most,
+        isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
+        topics=[{"topic": topic, "partitions": [partition]}])  # fmt: skip
+
+
+def _commit(offset: int) -> bytearray:
+    one = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1,
+           "committed_metadata": ""}  # fmt: skip
+    return frame(COMMIT, 8, group_id="polite", member_id="", generation_id_or_member_epoch=-1,
+        group_instance_id=None, topics=[{"name": "polite", "partitions": [one]}])  # fmt: skip
+
+
+# ---- the polite client
+
+
+def _polite(broker: Headrace, pipe: Pipe) -> None:
+    """Produce, fetch and commit at a steady rate; sends the seconds of each request at the end."""
+    client = Connection(broker)
+    record = batches.build([Record(0, 1000, None, bytes(100))])
+    seconds: list[float] = []
+    offset = 0
+    try:
+        while True:
+            for request in (_produce("polite", record), _fetch("polite", offset), _commit(offset)):
+                began = time.perf_counter()
+                client.exchange(request)
+                seconds.append(time.perf_counter() - began)
+            offset += 1
+            if pipe.poll(_POLITE_PAUSE_SECONDS):
+                if pipe.recv() == "stop":
+                    pipe.send(seconds)
+                    return
+                seconds.clear()
+    except (OSError, SystemExit) as error:
+        pipe.send(f"the polite client failed: {error}")
+
+
+def _spawned(work: Callable[..., None], *arguments: Any) -> multiprocessing.Process:
+    process = multiprocessing.get_context("fork").Process(target=work, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+def _attacking(name: str, attack: Attack) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    attack.until = time.monotonic() + max(1.0, 6 * attack.scale)
+    try:
+        ATTACKS[name](attack)
+    finally:
+        attack.close()
+
+
+# ---- measuring
+
+
+def _memory(pid: int, field: str) -> float:
+    """A figure of /proc/PID/status in MB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024 / _MB
+    sys.exit(f"no {field} of process {pid}")
+
+
+@contextlib.contextmanager
+def _broker(name: str, metrics_port: int) -> Iterator[Headrace]:
+    with tempfile.TemporaryDirectory() as folder:
+        broker = Headrace(Path(folder))
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if name == "files":
+            resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+            broker.command = _with_few_files(broker.command)  # type: ignore[method-assign]
+        try:
+            broker.launch({"headrace.metrics.port": str(metrics_port)})
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        try:
+            yield broker
+        finally:
+            broker.stop()
+
+
+def _with_few_files(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    return lambda settings: ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", *command(settings)]
+
+
+def _prepare(broker: Headrace, name: str) -> None:
+    client = Connection(broker)
+    wide = {} if name == "files" else {WIDE: PARTITIONS}
+    wide |= {WIDE + "r": PARTITIONS} if name == "waiting" else {}
+    wide |= {f"t{n}-" + "a" * 200: 1 for n in range(1000)} if name == "regex" else {}
+    fields = {"replication_factor": 1, "assignments": [], "configs": []}
+    for topic, count in {"polite": 1, "polite-2": 1, "big": 1, **wide}.items():
+        asked = [{"name": topic, "num_partitions": count} | fields]
+        answer = client.ask(CREATE, 5, topics=asked, timeout=60_000, validate_only=False)
+        assert answer.topics[0].error_code == 0, answer
+    if name == "unread":
+        data = batches.build([Record(0, 1000, None, bytes(900_000))])
+        for _ in range(70):
+            client.exchange(_produce("big", data))
+    client.close()
+
+
+def measured(name: str, scale: float) -> Figures:
+    """Carry out one attack on a broker of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        metrics_port = probe.getsockname()[1]
+    with _broker(name, metrics_port) as broker:
+        _prepare(broker, name)
+        pipe, other = multiprocessing.Pipe()
+        polite = _spawned(_polite, broker, other)
+        time.sleep(_BEFORE_SECONDS)
+        Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak begins here
+        idle = _memory(broker.pid, "VmRSS")
+        pipe.send("begin")
+        began = time.perf_counter()
+        attacker = _spawned(_attacking, name, Attack(broker, scale, metrics_port))
+        attacker.join()
+        took = time.perf_counter() - began
+        time.sleep(_AFTER_SECONDS)
+        pipe.send("stop")
+        seconds = pipe.recv()
+        polite.join()
+        if isinstance(seconds, str):
+            sys.exit(f"{name}: {seconds}")
+        peak = _memory(broker.pid, "VmHWM") - idle
+        if attacker.exitcode:
+            sys.exit(f"{name}: the attack failed")
+    ordered = sorted(1000 * one for one in seconds)
+    p99 = statistics.quantiles(ordered, n=100)[98] if len(ordered) > 100 else ordered[-1]
+    print(
+        f"{name}: polite p50 {statistics.median(ordered):.2f} ms, p99 {p99:.1f} ms,"
+        f" longest {ordered[-1]:.1f} ms of {len(ordered)}; peak {peak:.0f} MB over"
+        f" {idle:.0f} MB; {took:.1f} s",
+        flush=True,
+    )
+    return {f"{name}_p99_ms": p99, f"{name}_peak_mb": peak}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a tenth of each, under a minute")
+    parser.add_argument("--only", choices=ATTACKS, help="one attack")
+    arguments = parser.parse_args()
+    told: Figures = {}
+    for name in [arguments.only] if arguments.only else ATTACKS:
+        told |= measured(name, _QUICK_SCALES.get(name, 0.1) if arguments.quick else 1.0)
+    for unit in ("_p99_ms", "_peak_mb"):
+        told["worst" + unit] = max(value for key, value in told.items() if key.endswith(unit))
+    print(json.dumps({key: round(value, 2) for key, value in told.items()}))
+
+
+if __name__ == "__main__":
+    main()

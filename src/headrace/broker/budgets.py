@@ -1,0 +1,113 @@
+"""Budgets: how much memory and time the requests of all connections may take together.
+
+Any client may send any request, so each cost has a bound that holds before the cost is paid:
+
+- bytes of requests (`queued.max.request.bytes`): incomplete and unanswered frames. Connections with
+  less than `LIGHT_BYTES` are not counted; their number is bounded by `max.connections`.
+- bytes of responses (`headrace.queued.max.response.bytes`): what clients have not read yet. A fetch
+  gets at most half of what is left, so one slow reader cannot take all of it.
+- large messages: a request that is large is decoded in a thread, a response with many elements is
+  built in portions and encoded in a thread, and only one message at a time. Small requests have
+  their turn between two portions, however many large requests there are.
+
+`server.py` counts, handlers read. Rejected: a quota for each address, because behind a proxy or on
+loopback all clients share one.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from headrace.broker.config import Config
+from headrace.broker.decoding_threads import DecodingThreads
+from headrace.broker.request import Raw, Request
+from headrace.wire import codec
+
+T = TypeVar("T")
+
+LIGHT_BYTES = 16 * 1024  # of requests or responses; a connection with less is not counted
+DECODE_BYTES_MAX = 8 * 1024  # a larger request is decoded in a thread
+PORTION = 200  # elements of a response that are built without a pause: a millisecond or less
+_NO_LIMIT = 1 << 62
+
+
+class Budgets:
+    """Memory in use by requests and responses, and the turns of large messages.
+
+    Args:
+        config: Returns the settings in force.
+        threads: Where large messages are decoded and encoded.
+    """
+
+    def __init__(self, config: Callable[[], Config], threads: DecodingThreads) -> None:
+        self._config = config
+        self._threads = threads
+        self.request_bytes = 0
+        self.response_bytes = 0
+        self._one_large = asyncio.Lock()
+
+    @property
+    def request_bytes_max(self) -> int:
+        """Limit of `request_bytes`: at least one request of the largest size fits."""
+        config = self._config()
+        limit = config.queued_request_bytes
+        return _NO_LIMIT if limit < 0 else max(limit, config.request_max_bytes)
+
+    @property
+    def response_bytes_max(self) -> int:
+        """Limit of `response_bytes`."""
+        limit = self._config().queued_response_bytes
+        return _NO_LIMIT if limit < 0 else limit
+
+    @property
+    def fetch_bytes_max(self) -> int:
+        """Bytes of records that one response may carry now; 0 while clients do not read."""
+        used, limit = self.response_bytes, self.response_bytes_max
+        left = limit - used
+        most = self._config().fetch_max_bytes
+        return most if not used else max(0, min(most, left // 2))
+
+    @asynccontextmanager
+    async def one_large(self) -> AsyncIterator[None]:
+        """Wait for the other large messages; no other one is worked on inside the block."""
+        async with self._one_large:
+            yield
+
+    async def portions(self, items: Iterable[T], size: int = PORTION) -> AsyncIterator[T]:
+        """Iterate, and let other requests have their turn after each `size` items.
+
+        What is built of the items belongs inside `one_large`: then only one portion, of one
+        response, is built in a turn of the loop.
+        """
+        for number, item in enumerate(items, 1):
+            yield item
+            if number % size == 0:
+                await asyncio.sleep(0)
+
+    async def encoded(self, request: Request, answer: Mapping[str, Any]) -> Raw:
+        """Encode a large response in a thread; call it inside `one_large`."""
+        encode = partial(codec.encode_response, request.api_key, request.version, answer)
+        return Raw([await self.in_thread(encode)])
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run `work`, which must not touch state of the broker, beside the event loop."""
+        return await self._threads.run(work)
+
+
+def is_large(answer: Mapping[str, Any]) -> bool:
+    """Whether a response has more than `PORTION` elements in its lists, two levels deep."""
+    count = 0
+    for value in answer.values():
+        if not isinstance(value, list | tuple):
+            continue
+        count += len(value)
+        if count > PORTION:
+            return True
+        for item in value:
+            if isinstance(item, dict):
+                count += sum(len(v) for v in item.values() if isinstance(v, list | tuple))
+                if count > PORTION:
+                    return True
+    return False
