@@ -44,7 +44,7 @@ def test_queries_of_both_modes(status: Command, cluster: Cluster) -> None:
     alter_group_offsets(cluster, "reports", {("orders", 0): by_query}).check()
     _, head, billing, reports = status().text.split("\n", 3)
     assert head.split() == [
-        "GROUP", "MODE", "STATE", "SEEN", "BATCH", "HELD", "LAG", "SESSION", "TOPICS",
+        "GROUP", "MODE", "STATE", "SEEN", "BATCH", "HELD", "LAPSED", "LAG", "SESSION", "TOPICS",
     ]  # fmt: skip
     assert billing.split()[:3] == ["billing", "queue", "running"]
     assert billing.split()[-3:] == ["0", "c0ffee", "orders"]
@@ -56,12 +56,13 @@ def test_queries_of_both_modes(status: Command, cluster: Cluster) -> None:
     assert shown[0] | {"seen_ms": 0, "lag": 0} == {
         "group": "billing", "mode": "queue", "state": "running", "topics": ["orders"], "lag": 0,
         "seen_ms": 0, "session": "c0ffee", "epoch": 1, "batch": 0, "committed": 0, "held": 0,
+        "lapsed": 0,
     }  # fmt: skip
     only = status("--json", "--group", "reports").text.splitlines()
     assert [json.loads(line)["group"] for line in only] == ["reports"]
 
 
-def test_a_quiet_query_is_shown_on_request_or_while_it_holds_records(offline: Command) -> None:
+def test_a_quiet_query_is_shown_on_request_or_with_records_not_settled(offline: Command) -> None:
     settings = {"group.share.min.record.lock.duration.ms": "1000"}
     with headrace.Broker(settings=settings) as broker, Cluster(broker.bootstrap_servers) as cluster:
         servers = ("--bootstrap-server", broker.bootstrap_servers)
@@ -85,7 +86,8 @@ def test_a_quiet_query_is_shown_on_request_or_while_it_holds_records(offline: Co
         while json.loads(shown("--json"))["state"] != "quiet":
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert json.loads(shown("--json"))["held"] == 1
+        told = json.loads(shown("--json"))
+        assert (told["held"], told["lapsed"]) == (0, 1), "locks that ended hold nothing"
 
 
 def test_no_broker_is_one_line(offline: Command) -> None:

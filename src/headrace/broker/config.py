@@ -6,13 +6,21 @@ Source: Kafka 4.3 broker configuration; KIP-932.
 
 from dataclasses import dataclass
 
+from headrace.broker.addresses import listener_fault
 from headrace.broker.inert_share_settings import InertShareConfig
-from headrace.broker.settings import INT_MAX, LONG_MAX, ConfigError, setting
+from headrace.broker.settings import INT_MAX, LONG_MAX, ConfigError, Setting, setting
 from headrace.broker.topic_settings import LogConfig
 
 __all__ = ["DYNAMIC", "INHERITED", "RANGED", "Config", "ConfigError"]
 
 LOCKS_MAX = 100_000_000
+_OPTIONS = {
+    "log.dirs": "--data-dir",
+    "log.dir": "--data-dir",
+    "listeners": "--host and --port",
+    "host.name": "--host",
+    "port": "--port",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,12 @@ class Config(InertShareConfig):
     advertised_host: str = setting(
         "advertised.host", "", "Host name clients are told to connect to; empty: the bound one."
     )
+    advertised_listeners: str = setting(
+        "advertised.listeners", "",
+        "Where clients are to connect, as PLAINTEXT://HOST:PORT; empty: advertised.host and the "
+        "port of the listener.",
+        fault=listener_fault,
+    )  # fmt: skip
     num_partitions: int = setting(
         "num.partitions", 1, "Partitions of a topic created without a number.", low=1, high=10_000
     )
@@ -360,6 +374,14 @@ class Config(InertShareConfig):
         "errors.deadletterqueue.topic.name.prefix", "dlq.",
         "What the name of a dead letter topic must begin with to be created automatically.",
     )  # fmt: skip
+
+    @classmethod
+    def find(cls, name: str) -> tuple[str, Setting]:
+        """As `Table.find`; settings of Kafka's that are options here are named with the option."""
+        option = _OPTIONS.get(name)
+        if option is not None:
+            raise ConfigError(f"{name} is not a setting here; use {option} of headrace serve")
+        return super(Config, cls).find(name)
 
     def __post_init__(self) -> None:
         for name in RANGED:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from headrace.broker.addresses import address_text
 from headrace.broker.config import Config
 from headrace.broker.node import Node, new_event_loop, start_node
 
@@ -51,7 +52,7 @@ class Broker:
     def bootstrap_servers(self) -> str:
         """Host and port for clients, as their setting `bootstrap.servers` wants them."""
         assert self._thread is not None, "the broker is not running"
-        return f"{self._host}:{self._port}"
+        return address_text(self._host, self._port)
 
     @property
     def metrics_port(self) -> int | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
+from headrace.broker.addresses import WILDCARDS, address_text, is_loopback, parsed_listener
 from headrace.broker.background import Background
 from headrace.broker.config import Config, ConfigError
 from headrace.broker.dispatch import Dispatcher
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from headrace.broker.metrics_http import MetricsServer
 
 log = logging.getLogger("headrace.broker")
-_WILDCARDS = {"", "0.0.0.0", "::"}  # noqa: S104  # recognised here, not bound
 
 
 @dataclass(slots=True)
@@ -116,15 +116,20 @@ async def _listening(
     """Raises: StartError."""
     config = services.config
     # Before the first connection can ask: host and port are what Metadata answers.
-    services.host = config.advertised_host or (socket.gethostname() if host in _WILDCARDS else host)
+    services.host = config.advertised_host or (socket.gethostname() if host in WILDCARDS else host)
     services.port = port
+    if config.advertised_listeners:
+        services.host, services.port = parsed_listener(config.advertised_listeners)
     server = Server(services, dispatcher)
     try:
-        services.port = await server.start(host, port)
+        bound_port = await server.start(host, port)
     except OSError as error:
         await services.close()
         raise StartError(_cannot_listen(host, port, error)) from error
-    node = Node(services, server, lock, host, services.port)
+    if not config.advertised_listeners:
+        services.port = bound_port
+    _warn_of_strangers(host, bound_port, services)
+    node = Node(services, server, lock, host, bound_port)
     if config.metrics_port is not None:
         try:
             await _serve_metrics(node, config.metrics_port)
@@ -146,8 +151,20 @@ async def _serve_metrics(node: Node, port: int) -> None:
     try:
         node.metrics_port = await metrics.start(node.host, port)
     except OSError as error:
-        raise StartError(_cannot_listen(node.host, port, error)) from error
+        raise StartError(_cannot_listen(node.host, port, error, "--metrics-port")) from error
     node.metrics = metrics
+
+
+def _warn_of_strangers(host: str, port: int, services: Services) -> None:
+    """Log what it means to listen on an address that other machines reach."""
+    if is_loopback(host):
+        return
+    log.warning(
+        "listening on %s without authentication and encryption: everybody who reaches this port can"
+        " read, write and delete everything; restrict it with a firewall, or listen on 127.0.0.1."
+        " Clients are told to connect to %s (advertised.listeners)",
+        address_text(host, port), address_text(services.host, services.port),
+    )  # fmt: skip
 
 
 def _raise_open_files_limit() -> None:
@@ -157,12 +174,13 @@ def _raise_open_files_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> str:
+def _cannot_listen(host: str, port: int, error: OSError, option: str = "--port") -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use; choose another --port or stop what uses it"
+        return f"port {port} on {host} is in use; choose another {option} or stop what uses it"
     if error.errno == errno.EACCES:
-        return f"port {port} needs more rights; choose a --port above 1023"
-    return f"cannot listen on {host}:{port}: {error.strerror or error}; check --host and --port"
+        return f"port {port} needs more rights; choose a {option} above 1023"
+    address = address_text(host, port)
+    return f"cannot listen on {address}: {error.strerror or error}; check --host and {option}"
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -29,6 +29,7 @@ from headrace.client.admin import log_end
 from headrace.client.connection import Cluster, Patience
 from headrace.client.consumer import Consumer
 from headrace.client.errors import ClientError
+from headrace.client.log_ends import ends_of
 from headrace.client.topics import describe_topics
 
 _POLL_S = 0.2
@@ -252,6 +253,8 @@ class Reading:
         if not at_start:
             return OFFSET_BEGINNING
         if self._wanted.offset is not None:
+            if self._wanted.offset >= 0:
+                _require_in_log(cluster, (topic, partition), self._wanted.offset)
             return self._wanted.offset
         if not self._wanted.is_alone and self._subscribes:
             return OFFSET_STORED
@@ -273,6 +276,19 @@ class Reading:
 
     def _stop(self, number: int) -> None:
         self.stopped = number
+
+
+def _require_in_log(cluster: Cluster, place: Place, offset: int) -> None:
+    """Raises: Trouble where the log of a partition has no such offset, and will not get it next."""
+    ends = ends_of(cluster, [place])[place]
+    if ends.earliest is None or ends.latest is None or ends.earliest <= offset <= ends.latest:
+        return
+    topic, partition = place
+    raise Trouble(
+        f"--offset {offset} is not in the log of {topic}-{partition}, which begins at "
+        f"{ends.earliest} and gets {ends.latest} next; give an offset from {ends.earliest} to "
+        f"{ends.latest}, earliest or latest"
+    )
 
 
 def _new_consumer(settings: dict[str, Any]) -> Consumer:

@@ -11,6 +11,7 @@ from typing import Any
 from headrace.cli.consumer_groups import COMMAND, Asked
 from headrace.cli.consumer_groups_list import named_groups
 from headrace.cli.ending import end_with, tell
+from headrace.cli.group_kinds import of_other_kinds
 from headrace.cli.progress import counted
 from headrace.cli.table import MISSING, Cell, Table
 from headrace.cli.topic_partitions import assigned, of_topics
@@ -68,10 +69,18 @@ def describe(cluster: Cluster, asked: Asked) -> None:
 def _described(cluster: Cluster, names: Iterable[str]) -> tuple[list[GroupDescription], list[str]]:
     """The groups that are there, by name, and why the others are not."""
     found, troubles = [], []
-    for name, one in sorted(describe_groups(cluster, names).items()):
-        if isinstance(one, BrokerError):
-            absent = one.code == ErrorCode.group_id_not_found
-            troubles.append(f"Group {name} not found; see --list" if absent else str(one))
+    described = describe_groups(cluster, names)
+    absent = [
+        name
+        for name, one in described.items()
+        if isinstance(one, BrokerError) and one.code == ErrorCode.group_id_not_found
+    ]
+    others = of_other_kinds(cluster, absent, COMMAND) if absent else {}
+    for name, one in sorted(described.items()):
+        if name in absent:
+            troubles.append(others.get(name, f"Group {name} not found; see --list"))
+        elif isinstance(one, BrokerError):
+            troubles.append(str(one))
         elif one.protocol_type not in CONSUMER_PROTOCOLS:
             troubles.append(not_of_consumers(one))
         else:

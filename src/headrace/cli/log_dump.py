@@ -88,6 +88,8 @@ class Dump:
         try:
             if path.suffix in printers:
                 printers[path.suffix]()
+            elif not path.exists():
+                self._damage("no such file; give files of a partition's folder")
             else:
                 self._damage(f"is none of {', '.join(printers)} files")
         except BrokenPipeError:

@@ -108,6 +108,7 @@ def serve(options: Options) -> int:
 
 
 async def _serve(config: "Config", options: Options, began: float) -> None:
+    from headrace.broker.addresses import address_text
     from headrace.broker.node import start_node
     from headrace.broker.tuning import tune_process
 
@@ -122,14 +123,14 @@ async def _serve(config: "Config", options: Options, began: float) -> None:
     topics = "1 topic" if count == 1 else f"{count} topics"
     metrics = "" if node.metrics_port is None else f", metrics on port {node.metrics_port}"
     print(
-        f"headrace {__version__} listening on {options.host}:{node.port}, data in"
+        f"headrace {__version__} listening on {address_text(options.host, node.port)}, data in"
         f" {options.data_dir}, {topics}, durability {config.durability}{metrics}",
         flush=True,
     )
     log.info(
-        "started in %d ms: %s on %s:%d, process %d, %s in %s",
-        (time.perf_counter() - began) * 1000, __version__, options.host, node.port, os.getpid(),
-        topics, options.data_dir.absolute(), extra={"port": node.port},
+        "started in %d ms: %s on %s, process %d, %s in %s",
+        (time.perf_counter() - began) * 1000, __version__, address_text(options.host, node.port),
+        os.getpid(), topics, options.data_dir.absolute(), extra={"port": node.port},
     )  # fmt: skip
     stopped_by = signal.Signals(await stop).name
     log.info("stopping on %s with %d connections", stopped_by, node.connections)
@@ -148,11 +149,13 @@ def _set_up_logs(options: Options) -> None:
     from headrace.cli.logs import set_up
 
     level = options.log_level.lower()
-    chosen = (options.log_format or os.environ.get("HEADRACE_LOG_FORMAT") or "text").lower()
+    from_environment = os.environ.get("HEADRACE_LOG_FORMAT")
+    chosen = (options.log_format or from_environment or "text").lower()
     if level not in LEVELS:
         raise _Wrong(f"--log-level: {options.log_level!r} is none of {', '.join(LEVELS)}")
     if chosen not in FORMATS:
-        raise _Wrong(f"--log-format: {chosen!r} is none of {', '.join(FORMATS)}")
+        origin = "--log-format" if options.log_format else "the variable HEADRACE_LOG_FORMAT"
+        raise _Wrong(f"{origin}: {chosen!r} is none of {', '.join(FORMATS)}")
     set_up(level, chosen)
 
 

@@ -13,7 +13,7 @@ from headrace.client.spark_queries import SparkQuery, list_spark_queries
 def show(cluster: Cluster, groups: Sequence[str], *, with_quiet: bool, as_json: bool) -> None:
     """Print the queries of the groups, of all without any. Raises: as `Cluster`."""
     found = list_spark_queries(cluster, groups)
-    shown = [one for one in found if with_quiet or one.state != "quiet" or one.held]
+    shown = [one for one in found if with_quiet or one.state != "quiet" or one.lapsed]
     if as_json:
         for one in shown:
             print(json.dumps(asdict(one)))
@@ -28,12 +28,12 @@ def show(cluster: Cluster, groups: Sequence[str], *, with_quiet: bool, as_json: 
 def _table(shown: Sequence[SparkQuery]) -> None:
     table = Table(
         ("GROUP", 15), ("MODE", 6), ("STATE", 8), ("SEEN", 12), ("BATCH", 8), ("HELD", 8),
-        ("LAG", 10), ("SESSION", 32), ("TOPICS", 0),
+        ("LAPSED", 8), ("LAG", 10), ("SESSION", 32), ("TOPICS", 0),
     )  # fmt: skip
     for one in shown:
         seen = None if one.seen_ms is None else f"{in_words(one.seen_ms)} ago"
         table.add(
             one.group, one.mode, one.state, seen, one.batch, one.held,
-            one.lag, one.session, ",".join(one.topics),
+            one.lapsed, one.lag, one.session, ",".join(one.topics),
         )  # fmt: skip
     table.show()

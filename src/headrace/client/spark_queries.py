@@ -36,7 +36,8 @@ class SparkQuery:
     It is "running" when it was heard of lately: for as long as locks last (a queue), or when it
     committed within two minutes (a log, which commits nothing when there is nothing new). `seen_ms`
     is how long ago that was. `lag` is of its whole group, in the topics of the query. Of a queue
-    `batch` is the last number acquired, `held` the records of those not settled.
+    `batch` is the last number acquired. Of the records of batches that are not settled `held` are
+    locked; `lapsed` are those whose locks have ended: other members may take them.
     """
 
     group: str
@@ -50,6 +51,7 @@ class SparkQuery:
     batch: int | None = None
     committed: int | None = None
     held: int | None = None
+    lapsed: int | None = None
 
 
 def list_spark_queries(cluster: Cluster, groups: Sequence[str] = ()) -> list[SparkQuery]:
@@ -93,7 +95,8 @@ def _queue(one: LeaseSession, lags: dict[str, int]) -> SparkQuery:
         one.epoch,
         max(one.outstanding, default=one.committed),
         one.committed,
-        one.held,
+        one.held if one.active else 0,
+        0 if one.active else one.held,
     )
 
 

@@ -18,6 +18,8 @@ _HEAD = struct.Struct(">hhih")
 _RESPONSE = struct.Struct(">ii")
 _RESPONSE_FLEXIBLE = struct.Struct(">iib")
 _HEADER_BYTES_MIN = 8
+_TLS_HANDSHAKE, _TLS_MAJOR = 0x16, 3
+_HTTP_METHODS = frozenset({b"GET ", b"POST", b"HEAD", b"PUT "})
 STAGING_BYTES = 64 * 1024
 _FIRST_ALLOCATION_BYTES_MIN = 4 * 1024
 _KEY_AND_VERSION = struct.Struct(">hh")
@@ -66,6 +68,16 @@ def response_head(correlation_id: int, body_bytes: int, *, flexible: bool) -> by
     if flexible:
         return _RESPONSE_FLEXIBLE.pack(body_bytes + 5, correlation_id, 0)
     return _RESPONSE.pack(body_bytes + 4, correlation_id)
+
+
+def _wrong_size(size: int, bytes_max: int) -> str:
+    """Return why a frame of that size is refused; other protocols are named."""
+    begin = _SIZE.pack(size)
+    if begin[0] == _TLS_HANDSHAKE and begin[1] == _TLS_MAJOR:
+        return "a TLS handshake on a plaintext port; set security.protocol=PLAINTEXT in the client"
+    if begin in _HTTP_METHODS:
+        return "an HTTP request on the port of the Kafka protocol; metrics have a port of their own"
+    return f"a frame of {size} bytes; {_HEADER_BYTES_MIN} to {bytes_max} are allowed"
 
 
 class Frames:
@@ -148,9 +160,7 @@ class Frames:
         while end - start >= _SIZE.size:
             (size,) = _SIZE.unpack_from(staging, start)
             if not _HEADER_BYTES_MIN <= size <= self._bytes_max:
-                raise Malformed(
-                    f"a frame of {size} bytes; {_HEADER_BYTES_MIN} to {self._bytes_max} are allowed"
-                )
+                raise Malformed(_wrong_size(size, self._bytes_max))
             if end - start < _SIZE.size + size:
                 if end - start >= _SIZE.size + _KEY_AND_VERSION.size:
                     self._receive_in_place(size, start + _SIZE.size, end)
