@@ -117,7 +117,7 @@ async def _listening(
     config = services.config
     # Before the first connection can ask: host and port are what Metadata answers.
     services.host = config.advertised_host or (socket.gethostname() if host in _WILDCARDS else host)
-    services.port = port
+    services.port, services.bound_host = port, host
     server = Server(services, dispatcher)
     try:
         services.port = await server.start(host, port)

@@ -23,6 +23,7 @@ from headrace.broker.metrics import Metrics
 from headrace.broker.offset_expiry import OffsetExpiry
 from headrace.broker.offset_seeding import OffsetSeeding
 from headrace.broker.partitions import Partition, Partitions, uuid_text
+from headrace.broker.refusal_log import RefusalLog
 from headrace.broker.runtime import ShardRuntime
 from headrace.broker.share_pruning import SharePruning
 from headrace.broker.share_watch import ShareWatch
@@ -59,11 +60,13 @@ class Services:
         self.clock = clock
         self.folder = Path()
         self.host = ""
+        self.bound_host = ""
         self.port = 0
         self.cluster_id = ""
         self.apis: tuple[Api, ...] = ()
         self.metrics = metrics or Metrics()
         self.waits = Waits(config.waits_max)
+        self.refusals = RefusalLog(clock)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max)
         # Not from 1: a client of the time before a restart must not meet a session of another.
         self._fetch_session_id = clock.wall() % _SESSION_IDS

@@ -22,6 +22,7 @@ async def handle(request: Request, services: Services) -> Answer:
     command = _command(request, services)
     answer = await services.groups.ask(command.group, command)
     if isinstance(answer, Refused):
+        services.refusals.heartbeat(command.group, request.asked_by(command.member), answer)
         return {
             "error_code": error_code(answer),
             "error_message": answer.message,
