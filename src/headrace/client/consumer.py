@@ -249,15 +249,15 @@ class Consumer(MarkingConsumer):
     def _next(
         self, count_max: int, ask: Callable[[float], list[Message]], timeout: float
     ) -> list[Message]:
-        until = math.inf if timeout < 0 else time.monotonic() + timeout
+        until = math.inf if timeout < 0 else self._monotonic() + timeout
         while not self._ahead:
-            wait_s = max(until - time.monotonic(), 0)
+            wait_s = max(until - self._monotonic(), 0)
             if self._outside or self._held:
-                wait_s = min(wait_s, max(self._look_at - time.monotonic(), 0))
+                wait_s = min(wait_s, max(self._look_at - self._monotonic(), 0))
             elif self._unkept:
                 wait_s = min(wait_s, _BACKOFF_S_MAX)
             self._ahead += self._told(ask(-1 if wait_s == math.inf else wait_s))
-            if time.monotonic() >= until:
+            if self._monotonic() >= until:
                 break
         told, self._ahead = self._ahead[:count_max], self._ahead[count_max:]
         return told
@@ -368,7 +368,7 @@ class Consumer(MarkingConsumer):
     def _failed(self, error: KafkaException, what: str, partitions: list[TopicPartition]) -> None:
         """Wait before the next lookup. The first failure of a series is logged."""
         delay_s = min(_BACKOFF_S * 2**self._failures, _BACKOFF_S_MAX)
-        self._look_at = time.monotonic() + delay_s
+        self._look_at = self._monotonic() + delay_s
         level = logging.DEBUG if self._failures else logging.WARNING
         self._failures = min(self._failures + 1, _FAILURES_MAX)
         LOG.log(
@@ -422,7 +422,7 @@ class Consumer(MarkingConsumer):
 
     def _decided(self) -> list[Message]:
         """Decide on positions; the errors that the application is told of."""
-        if time.monotonic() < self._look_at:
+        if self._monotonic() < self._look_at:
             return []
         assigned = {(one.topic, one.partition) for one in self.assignment()}
         for places in (self._held, self._outside):

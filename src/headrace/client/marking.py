@@ -72,13 +72,16 @@ class MarkingConsumer(StockConsumer):
 
     def _keep_again(self, assigned: list[TopicPartition]) -> None:
         """Repeat the commit of start positions that failed, if nothing newer may be committed."""
-        if self._keep_at is None or time.monotonic() < self._keep_at:
+        if self._keep_at is None or self._monotonic() < self._keep_at:
             return
         places = {(one.topic, one.partition) for one in assigned}
         for place in self._unkept.keys() - places:
             del self._unkept[place]
         if self._unkept:
             self._commit_unkept(at_once=False)
+
+    def _monotonic(self) -> float:
+        return time.monotonic()
 
     def _commit_unkept(self, *, at_once: bool) -> None:
         stock: Callable[..., Any] = super().commit
@@ -88,7 +91,7 @@ class MarkingConsumer(StockConsumer):
             if at_once:
                 self._kept(checked(found or []))
         except KafkaException as error:
-            self._keep_at = time.monotonic() + _KEEP_AGAIN_S
+            self._keep_at = self._monotonic() + _KEEP_AGAIN_S
             self._warn(error)
 
     def _kept(self, partitions: list[TopicPartition]) -> None:
@@ -104,7 +107,7 @@ class MarkingConsumer(StockConsumer):
             else:
                 self._warn(error)
             if self._unkept and self._keep_at is None:
-                self._keep_at = time.monotonic() + _KEEP_AGAIN_S
+                self._keep_at = self._monotonic() + _KEEP_AGAIN_S
             if own is not None:
                 own(error, partitions)
 
