@@ -154,8 +154,8 @@ class Rig:
 
     def add_fault(self, one: dict[str, Any]) -> Any:
         if "error" in one:
-            return self.broker.faults.add(**one, **self._whose(one))
-        return self.broker.faults.drop(**one, **self._whose(one))
+            return self.broker.faults.add(**(one | self._whose(one)))
+        return self.broker.faults.drop(**(one | self._whose(one)))
 
     def _whose(self, one: dict[str, Any]) -> dict[str, str]:
         return {"group": self.group} if one["api"] == "OffsetFetch" else {"topic": self.topic}

@@ -294,7 +294,7 @@ class Consumer(MarkingConsumer):
         self._refused |= missing
         error = KafkaError(
             KafkaError._AUTO_OFFSET_RESET,
-            "no offset is committed and auto.offset.reset is none: seek, or set another strategy",
+            "no previously committed offset available; seek, or set another auto.offset.reset",
         )
         return [Message(topic=one, partition=part, error=error) for one, part in sorted(missing)]
 
@@ -363,7 +363,8 @@ class Consumer(MarkingConsumer):
         return self._asking().committed(partitions, self._patience_s())
 
     def _patience_s(self) -> float:
-        return min(_LOOKUP_S * 2**self._failures, _LOOKUP_S_MAX)
+        patience_s: float = min(_LOOKUP_S * 2**self._failures, _LOOKUP_S_MAX)
+        return patience_s
 
     def _failed(self, error: KafkaException, what: str, partitions: list[TopicPartition]) -> None:
         """Wait before the next lookup. The first failure of a series is logged."""
