@@ -8,7 +8,9 @@ befalls partition 0 may skip or repeat a record there.
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -279,3 +281,97 @@ def test_a_partition_added_while_the_group_consumes(
             0: list(range(COMMITTED, RECORDS + 1)),
             1: list(range(0 if is_read_from_start else 3, 4)),
         }
+
+
+def test_an_error_that_does_not_pass_is_returned_once_and_retried(clean: BrokerUnderTest) -> None:
+    rig = Rig(clean)
+    refused = clean.faults.add(
+        api="OffsetFetch", group=rig.group, error="GROUP_AUTHORIZATION_FAILED"
+    )
+    with rig.consumer({"auto.offset.reset": "earliest_on_start"}) as consumer:
+        consumer.subscribe([rig.topic])
+        seen = Seen(consumer)
+        seen.until(lambda: len(seen.errors) >= 2 and refused.hits > 3)
+        failed = KafkaError.GROUP_AUTHORIZATION_FAILED
+        assert sorted(seen.errors) == [(0, failed), (1, failed)]
+        assert seen.offsets == {}
+        refused.remove()
+        seen.until(lambda: seen.ends == {0, 1})
+        assert seen.offsets == {0: list(range(RECORDS)), 1: list(range(RECORDS))}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_seek_and_pause_of_a_partition_whose_start_is_not_known(
+    clean: BrokerUnderTest, protocol: str
+) -> None:
+    rig = Rig(clean)
+    refused = clean.faults.add(api="OffsetFetch", group=rig.group, error="NOT_COORDINATOR")
+    with rig.consumer({"auto.offset.reset": "earliest_on_start"}, PROTOCOLS[protocol]) as consumer:
+        consumer.subscribe([rig.topic])
+        seen = Seen(consumer)
+        seen.until(consumer.assignment)
+        consumer.seek(TopicPartition(rig.topic, 0, 8))
+        consumer.pause([TopicPartition(rig.topic, 1)])
+        hits = refused.hits
+        seen.until(lambda: refused.hits > hits + 2)
+        assert (seen.errors, seen.offsets.get(1)) == ([], None)
+        refused.remove()
+        seen.until(lambda: 0 in seen.ends)
+        assert seen.offsets == {0: [8, 9]}, "partition 1 stays paused"
+        consumer.resume([TopicPartition(rig.topic, 1)])
+        seen.until(lambda: 1 in seen.ends)
+        assert seen.offsets == {0: [8, 9], 1: list(range(RECORDS))}
+
+
+def test_a_refused_position_is_read_after_a_seek(clean: BrokerUnderTest) -> None:
+    rig = Rig(clean)
+    with rig.consumer({"auto.offset.reset": "none"}, NEAREST) as consumer:
+        consumer.subscribe([rig.topic])
+        seen = Seen(consumer)
+        seen.until(lambda: len(seen.errors) == 2)
+        consumer.seek(TopicPartition(rig.topic, 1, 9))
+        seen.until(lambda: 1 in seen.ends)
+        assert seen.offsets == {1: [9]}
+
+
+def test_the_commit_of_a_new_groups_start_is_repeated(clean: BrokerUnderTest) -> None:
+    """Otherwise a member that joins after a crash would take itself for the first of the group."""
+    rig = Rig(clean)
+    failing = clean.faults.add(
+        api="OffsetCommit", group=rig.group, error="INVALID_COMMIT_OFFSET_SIZE", times=2
+    )
+    settings = {"auto.offset.reset": "safe_latest", "enable.auto.commit": "false"}
+    with rig.consumer(settings) as consumer:
+        consumer.subscribe([rig.topic])
+        seen = Seen(consumer)
+        asked = [TopicPartition(rig.topic, number) for number in (0, 1)]
+        seen.until(
+            lambda: (
+                failing.hits == 2
+                and [one.offset for one in consumer.committed(asked, SECONDS_MAX)] == [RECORDS] * 2
+            )
+        )
+        assert seen.errors == []
+
+
+def test_a_broker_that_restarts_during_the_lookup(tmp_path: Path) -> None:
+    with headrace.Broker(tmp_path) as first:
+        servers = first.bootstrap_servers
+        settings = {"bootstrap.servers": servers, "group.id": "g"}
+        producer = Producer({"bootstrap.servers": servers})
+        for number in range(RECORDS):
+            producer.produce("readings", str(number))
+        assert producer.flush(SECONDS_MAX) == 0
+        stock = Consumer(settings)
+        stock.commit(offsets=[TopicPartition("readings", 0, COMMITTED)], asynchronous=False)
+        stock.close()
+    consumer = headrace.Consumer({**settings, "auto.offset.reset": "earliest_on_start"})
+    with ExitStack() as closing:
+        closing.callback(consumer.close)
+        consumer.assign([TopicPartition("readings", 0)])  # nobody answers: the partition is held
+        assert consumer.poll(0.1) is None
+        with headrace.Broker(tmp_path, port=int(servers.rpartition(":")[2])):
+            seen = Seen(consumer)
+            seen.until(lambda: len(seen.offsets.get(0, [])) >= RECORDS - COMMITTED)
+            assert seen.offsets == {0: list(range(COMMITTED, RECORDS))}
+            closing.close()  # while its last commit can be answered
