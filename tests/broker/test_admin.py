@@ -29,9 +29,10 @@ def test_apiversions(wire: Any, version: int) -> None:
     assert shown[3] == (0, 13)
     if version >= 3:
         levels = {one.name: one.max_version_level for one in answer.finalized_features}
-        assert levels == {"group.version": 1, "share.version": 1}
+        assert levels == {"group.version": 1, "share.version": 1, "metadata.version": 30}
         supported = {one.name: one.min_version for one in answer.supported_features}
-        assert supported == dict.fromkeys(levels, 1 if version == 3 else 0), "KIP-584"
+        lowest = 1 if version == 3 else 0
+        assert supported == dict.fromkeys(levels, lowest) | {"metadata.version": 7}, "KIP-584"
 
 
 def test_apiversions_wants_to_know_who_asks(wire: Any) -> None:
@@ -218,7 +219,7 @@ def test_find_coordinator(broker: headrace.Broker, wire: Any, version: int) -> N
 
     assert find("group", 0) == (0, broker.bootstrap_servers)
     if version >= 1:
-        assert find("txn", 1) == (0, broker.bootstrap_servers)
+        assert find("txn", 1) == (53, ":-1"), "transactions are not supported"
         assert find("x", 9) == (42, ":-1")
         share = "with:colons:AAAAAAAAAAAAAAAAAAAAAQ:0"
         assert find(share, 2)[0] == (0 if version >= 6 else 42)
@@ -237,7 +238,7 @@ def test_producer_ids_never_repeat(wire: Any, version: int) -> None:
     given = [init(None) for _ in range(1001)]
     assert given == [(0, number) for number in range(1001)]
     assert init("") == (42, -1)
-    assert init("transaction") == (35, -1)
+    assert init("transaction") == (53, -1)
 
 
 @pytest.mark.parametrize("version", API["DescribeCluster"].versions)

@@ -140,7 +140,8 @@ def test_resources_beside_topics_and_groups(wire: Any) -> None:
         (TOPIC, "orders", [("segment.ms", SET, None)], 42),
         (TOPIC, "orders", [("segment.ms", 7, "1")], 42),
         (TOPIC, "orders", [("segment.ms", APPEND, "1")], 40),
-        (TOPIC, "orders", [("no.such.setting", DELETE, None)], 40),
+        (TOPIC, "orders", [("no.such.setting", SET, "1")], 40),
+        (BROKER, "", [("", SET, "1")], 42),
         (TOPIC, "orders", [("min.insync.replicas", SET, "2")], 40),
         (TOPIC, "orders", [("remote.storage.enable", SET, "true")], 40),
         (TOPIC, "orders", [("preallocate", SET, "true")], 40),
@@ -176,6 +177,48 @@ def test_what_kafkas_users_pass_routinely_is_accepted_where_it_is_true(wire: Any
     made = wire.create("orders", configs=[{"name": n, "value": v} for n, v in given.items()])
     assert made.error_code == 0, made.error_message
     assert {one.name: one.value for one in made.configs if one.name in given} == given
+
+
+def test_every_name_can_be_deleted_whether_it_is_set_or_not(wire: Any) -> None:
+    """As in Kafka: scripts delete what an earlier run may have set."""
+    wire.create("orders")
+    for kind, name in ((TOPIC, "orders"), (BROKER, "1"), (BROKER, ""), (GROUP, "readers")):
+        assert alter(wire, kind, name, ("no.such.setting", DELETE, None)) == 0
+    assert alter(wire, TOPIC, "orders", ("segment.ms", DELETE, None)) == 0
+    assert alter(wire, GROUP, "readers", ("consumer.session.timeout.ms", DELETE, None)) == 0
+
+
+def test_a_broker_keeps_settings_that_it_does_not_know(wire: Any) -> None:
+    """As in Kafka, where they are for plugins: shown without their value, which may be a secret."""
+    assert alter(wire, BROKER, "", ("my.plugin.url", SET, "x")) == 0
+    assert alter(wire, BROKER, "1", ("my.plugin.key", SET, "y")) == 0
+    for name, key, source in (
+        ("", "my.plugin.url", OF_EVERY_BROKER),
+        ("1", "my.plugin.url", OF_EVERY_BROKER),
+        ("1", "my.plugin.key", OF_BROKER),
+    ):
+        found = described(wire, BROKER, name)[key]
+        assert (found.value, found.is_sensitive, found.config_source) == (None, True, source)
+    wire.create("orders")
+    assert described(wire, TOPIC, "orders")["max.message.bytes"].value == "1048588"
+    assert alter(wire, BROKER, "1", ("my.plugin.key", DELETE, None)) == 0
+    assert "my.plugin.key" not in described(wire, BROKER, "1")
+
+
+def test_a_group_has_an_assignment_interval_of_its_own(wire: Any) -> None:
+    key = "consumer.assignment.interval.ms"
+    assert shown(wire, GROUP, "readers", key)[:2] == ("0", OF_DEFAULT)
+    assert alter(wire, GROUP, "readers", (key, SET, "700")) == 0
+    assert shown(wire, GROUP, "readers", key)[:2] == ("700", OF_GROUP)
+    assert alter(wire, GROUP, "readers", (key, SET, "15001")) == 40
+
+
+def test_a_broker_shows_where_it_listens_and_writes(wire: Any) -> None:
+    shown_ = described(wire, BROKER, "1", "listeners", "advertised.listeners", "log.dirs")
+    assert shown_["listeners"].value.startswith("PLAINTEXT://127.0.0.1:")
+    assert shown_["advertised.listeners"].value == shown_["listeners"].value
+    assert Path(shown_["log.dirs"].value).is_dir()
+    assert all(one.read_only for one in shown_.values())
 
 
 def test_lists_are_changed_item_by_item(wire: Any) -> None:

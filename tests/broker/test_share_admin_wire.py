@@ -305,6 +305,18 @@ def test_topics_are_forgotten_and_begin_anew(admin: Admin) -> None:
     assert (refused.error_code, refused.error_message) == (69, "Group unknown not found.")
 
 
+def test_a_group_stays_known_after_its_last_offsets_are_deleted(admin: Admin, client: Any) -> None:
+    client.wire = admin.wire
+    admin.altered((TOPIC, 0, 0))
+    assert admin.delete_offsets(TOPIC).error_code == 0
+    assert [name for name, *_ in client.listed()] == [GROUP]
+    (found,) = admin.describe()
+    assert (found.error_code, found.group_state) == (0, "Empty")
+    assert admin.places() == {}
+    assert admin.delete(GROUP) == {GROUP: 0}
+    assert client.listed() == []
+
+
 def test_groups_are_deleted_with_all_their_state(
     admin: Admin, client: Any, broker: headrace.Broker
 ) -> None:

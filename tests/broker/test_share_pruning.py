@@ -18,6 +18,7 @@ from headrace.core.shard_words import (
     AlterShareOffsets,
     CommitLease,
     DeleteShareGroup,
+    DeleteShareOffsets,
     On,
     OpenLease,
 )
@@ -266,3 +267,26 @@ def test_updates_whose_snapshot_never_comes_stop_the_start() -> None:
     play(scene, disk)
     with pytest.raises(JournalDamaged, match=r"updates of busy:.*:0 without a snapshot of it"):
         play(scene, disk)
+
+
+def test_a_retained_group_is_written_again_before_its_record_goes() -> None:
+    disk = MemoryDisk()
+
+    async def scene(broker: Broker) -> None:
+        await broker.topic()
+        await broker.ask("bare", AlterShareOffsets("bare", (("orders", 0, 0),)))
+        await broker.ask("bare", DeleteShareOffsets("bare", ("orders",)))
+        busy = await broker.join("busy")
+        for _ in range(4):
+            await broker.work(busy, 20)
+            await broker.prune(2)
+        assert broker.journal.start_offset > 2
+
+    async def later(broker: Broker) -> None:
+        assert broker.services.shares.exists("bare")
+        assert not broker.services.shares.exists("never")
+
+    updates = {"share_coordinator_snapshot_update_records_per_snapshot": "5"}
+    play(scene, disk, **updates)
+    disk.crash()
+    play(later, disk, **updates)

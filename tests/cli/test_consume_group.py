@@ -2,8 +2,10 @@
 
 import json
 import re
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import confluent_kafka
@@ -68,6 +70,33 @@ def test_safe_latest_begins_at_the_end_and_loses_no_new_partition(
     assert producer.flush(10) == 0
     ended = cli(*begin, "--timeout-ms", IDLE_MS, "--max-messages", "1")
     assert (ended.code, ended.text) == (0, "new\n")
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_partition_that_is_added_meanwhile_is_read_without_a_traceback(
+    cli: Command, broker: headrace.Broker, protocol: str
+) -> None:
+    def grow() -> None:
+        with headrace.SyncAdmin(broker.bootstrap_servers) as admin:
+            deadline = time.monotonic() + TIMEOUT_S
+            while not any(one.group == "g" for one in admin.list_groups()):
+                assert time.monotonic() < deadline, "nobody joined"
+                time.sleep(0.05)
+            admin.create_partitions("t", 2)
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+        producer.produce("t", b"new", partition=1)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    with ThreadPoolExecutor(1) as pool:
+        growing = pool.submit(grow)
+        ended = cli(
+            "consume", "--topic", "t", "--group", "g", "--auto-offset-reset", "earliest_on_start",
+            "--timeout-ms", IDLE_MS, "--max-messages", "4",
+            "--command-property", f"group.protocol={protocol}",
+            "--command-property", "topic.metadata.refresh.interval.ms=300",
+        )  # fmt: skip
+        growing.result()
+    assert (ended.code, sorted(ended.text.split())) == (0, ["a", "b", "c", "new"]), ended.err
 
 
 @pytest.mark.parametrize(

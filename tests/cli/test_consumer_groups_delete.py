@@ -16,10 +16,7 @@ Command = Callable[..., Any]
 Golden = Callable[[str], str]
 HEAD = "TOPIC                          PARTITION       STATUS"
 UNKNOWN = "Error: This server does not host this topic-partition."
-SUBSCRIBED = (
-    "Error: Deleting offsets of a topic is forbidden while the consumer group is actively "
-    "subscribed to it."
-)
+SUBSCRIBED = "Error: The consumer group is actively subscribed to the topic"  # KIP-496
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def no_ends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return sound(self, *args, **kwargs)
 
     monkeypatch.setattr(headrace.Consumer, "get_watermark_offsets", failing)
-    monkeypatch.setattr(module, "_LOOK_AGAIN_S", 0.5)
+    monkeypatch.setattr(module, "_BACKOFF_S_MAX", 0.5)
     return left
 
 
@@ -274,4 +274,4 @@ def test_a_record_that_comes_while_it_is_asked_makes_no_partition_old(
     before: tuple[int, ...], added: bool
 ) -> None:
     log: Any = Log(*before, coming=12)
-    assert were_added(log, [TopicPartition("t", 0)], WallMs(10)) == [added]
+    assert were_added(log, [TopicPartition("t", 0)], WallMs(10), 1.0) == [added]

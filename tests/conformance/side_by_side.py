@@ -32,7 +32,7 @@ _SETTINGS = {
     "log.retention.ms": "-1",  # the records are as old as the stories want them
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.assignment.interval.ms": "0",
-    "group.consumer.migration.policy": "disabled",  # Headrace has no other
+    "group.consumer.migration.policy": "disabled",  # in Headrace members wait otherwise
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "100",
     "group.share.min.heartbeat.interval.ms": "100",

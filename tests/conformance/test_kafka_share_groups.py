@@ -48,9 +48,6 @@ A group that comes to know a topic begins in all of its partitions then, for the
 FIRST_ANSWER = """
 The first answer to a member has its assignment, so its epoch is 1; with Kafka it is the second.
 """
-NOTHING_LEFT = """
-A share group is its members and where it begins; no record says that one without either exists.
-"""
 LEFT = [("sa", at, 10, 0) for at in range(3)] + [("sb", at, 10, 0) for at in range(2)]
 MADE = [("sa", at, 10, 0) for at in range(3)] + [("sb", at, 5, 5) for at in range(2)]
 INTENDED = {
@@ -74,17 +71,6 @@ INTENDED = {
     ),
     "--describe --group busy (without sa)": Intended(
         SINCE_THE_SUBSCRIPTION, offsets("busy", *LEFT[3:])
-    ),
-    "--describe --group busy (without any)": Intended(
-        NOTHING_LEFT,
-        (
-            "",
-            "Error: Executing share group command failed due to "
-            "org.apache.kafka.common.errors.GroupIdNotFoundException: Group busy not found.",
-        ),
-    ),
-    "--list --state (with one that knows nothing)": Intended(
-        NOTHING_LEFT, ("GROUP           STATE", "made            Empty")
     ),
 }
 

@@ -92,6 +92,7 @@ class GroupDriver:
         self._tickets = itertools.count(1)
         self._names = itertools.count(1)
         self.consumer_limits = ConsumerLimits(ASSIGNORS)
+        self.assignment_interval_ms = 0
         self.topics: dict[str, TopicView] = {}
         self.catalogue_version = 0
 
@@ -105,7 +106,7 @@ class GroupDriver:
             return Refused(Why.INVALID_REGEX, str(fault))
 
     def pace(self, group: str) -> Pace:  # all groups have the same
-        return Pace()
+        return Pace(assignment_interval_ms=self.assignment_interval_ms)
 
     def is_share_group(self, group: str) -> bool:
         return group in self.share_groups

@@ -223,7 +223,7 @@ def test_the_assignor_is_the_one_that_most_ask_for(group: Any) -> None:
 
 
 def test_an_assignment_waits_for_its_interval_if_one_is_set(group: Any) -> None:
-    group.consumer_limits = replace(group.consumer_limits, assignment_interval_ms=1000)
+    group.assignment_interval_ms = 1000
     assert group.enter("a").epoch == 2
     answer = group.enter("b")
     assert (answer.epoch, answer.assignment) == (2, frozenset())
@@ -236,7 +236,7 @@ def test_an_assignment_waits_for_its_interval_if_one_is_set(group: Any) -> None:
 
 
 def test_topics_that_are_unsubscribed_go_at_once_even_before_a_new_assignment(group: Any) -> None:
-    group.consumer_limits = replace(group.consumer_limits, assignment_interval_ms=1000)
+    group.assignment_interval_ms = 1000
     group.make_topic("u", 2)
     group.enter("a", "t", "u")
     answer = group.heartbeat("a", 2, topics=frozenset("u"))
@@ -245,7 +245,7 @@ def test_topics_that_are_unsubscribed_go_at_once_even_before_a_new_assignment(gr
 
 
 def test_a_clock_that_was_set_back_keeps_no_assignment_waiting(group: Any) -> None:
-    group.consumer_limits = replace(group.consumer_limits, assignment_interval_ms=1000)
+    group.assignment_interval_ms = 1000
     group.enter("a")
     group.set_back_ms = 3_600_000
     assert group.enter("b").epoch == 3

@@ -1,6 +1,7 @@
 """A name is a group of one protocol; it becomes one of the other when it has no members."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def test_a_simple_group_becomes_one_of_the_new_protocol_with_its_offsets(group: 
 def test_an_empty_classic_group_becomes_one_of_the_new_protocol(group: Any) -> None:
     generation = group.stable(1)
     group.commit("g", 7, "m1", generation, topic="t")
-    assert group.enter("a") is Why.UNKNOWN_GROUP
+    assert group.enter("a") is Why.OTHER_PROTOCOL, "it waits"
     assert group.group().members
     group.leave(("m1", None))
     answer = group.shard.decide(
@@ -68,7 +69,7 @@ def test_an_empty_classic_group_becomes_one_of_the_new_protocol(group: Any) -> N
 def test_an_empty_group_of_the_new_protocol_becomes_a_classic_one(group: Any) -> None:
     group.enter("a", regex="t.*")
     commit(group, "a", 2, 0)
-    assert group.join().why is Why.INCONSISTENT_PROTOCOL
+    assert group.join().why is Why.OTHER_PROTOCOL, "it waits"
     group.heartbeat("a", -1)
     assert group.join("m7").why is Why.UNKNOWN_MEMBER
     assert isinstance(group.shard.groups["g"], ConsumerGroup)
@@ -161,7 +162,23 @@ def test_members_do_not_speak_the_classic_protocol(group: Any) -> None:
         "g", MemberId("a"), None, MemberId("n"), "c", "/h", 10_000, 10_000, "consumer", (),
         Ticket(1),
     )  # fmt: skip
-    assert group.do(join).why is Why.INCONSISTENT_PROTOCOL
+    assert group.do(join).why is Why.OTHER_PROTOCOL
+
+
+@pytest.mark.parametrize("upgrades", [False, True])
+@pytest.mark.parametrize("downgrades", [False, True])
+def test_the_migration_policy_says_which_members_wait(
+    group: Any, upgrades: bool, downgrades: bool
+) -> None:
+    """`group.consumer.migration.policy`: who may not wait fails as in Kafka."""
+    limits = replace(group.consumer_limits, upgrades=upgrades, downgrades=downgrades)
+    group.consumer_limits = limits
+    group.stable(1)
+    assert group.enter("a") is (Why.OTHER_PROTOCOL if upgrades else Why.UNKNOWN_GROUP)
+    group.leave(("m1", None))
+    group.enter("a")
+    wanted = Why.OTHER_PROTOCOL if downgrades else Why.INCONSISTENT_PROTOCOL
+    assert group.join().why is wanted
 
 
 # ---- commits (groups-wire 8.4)

@@ -14,6 +14,7 @@ from headrace.core.shard_words import (
     Committed,
     DeleteShareGroup,
     DeleteShareOffsets,
+    ForgetTopic,
     On,
     OpenLease,
     RenewLease,
@@ -211,3 +212,21 @@ def test_names_that_nothing_stands_behind_are_not_kept(broker: Broker) -> None:
     broker.ask(Heartbeat("nothing", left, -1))
     assert broker.shard.groups.keys() == {"work"}
     assert broker.shard.next_deadline() is None
+
+
+def test_a_group_without_share_partitions_stays_until_it_is_deleted(broker: Broker) -> None:
+    """As in Kafka, whether its last offsets were deleted or their topic."""
+    broker.ask(AlterShareOffsets("work", (("jobs", 0, 50), ("other", 0, 50))))
+    broker.ask(DeleteShareOffsets("work", ("jobs",)))
+    assert broker.shard.retained == set(), "it still has share-partitions"
+    broker.ask(ForgetTopic(OTHER))
+    broker.restart()
+    assert broker.shard.queue("work").exists
+    (nothing,) = broker.ask(DeleteShareOffsets("work", ("jobs",)))
+    assert nothing.why is Why.UNKNOWN_TOPIC
+    broker.ask(AlterShareOffsets("work", (("jobs", 0, 50),)))
+    broker.ask(DeleteShareOffsets("work", ("jobs",)))
+    broker.ask(DeleteShareGroup("work"))
+    for _ in range(2):
+        assert not broker.shard.queue("work").exists
+        broker.restart()

@@ -121,7 +121,21 @@ def the_mark_is_looked_for_in_one_place(patch: pytest.MonkeyPatch) -> None:
     from headrace.client import consumer
 
     first = [TopicPartition("meters-0", 0)]
-    patch.setattr(consumer, "all_partitions", lambda _: first)
+    patch.setattr(consumer, "all_partitions", lambda *_: first)
+
+
+def lookups_leave_the_callback(patch: pytest.MonkeyPatch) -> None:
+    """A lookup that fails raises out of the assignment callback, before anything is assigned."""
+
+    def raising(_: Any, error: Exception, *__: Any) -> None:
+        raise error
+
+    patch.setattr(Consumer, "_failed", raising)
+
+
+def held_partitions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A lookup that failed is not repeated."""
+    patch.setattr(Consumer, "_decided_held", lambda _: [])
 
 
 BUGS_OF_THE_CLIENT: list[Plant] = [
@@ -130,6 +144,8 @@ BUGS_OF_THE_CLIENT: list[Plant] = [
     start_of_each_assignment,
     commits_without_the_mark,
     the_mark_is_looked_for_in_one_place,
+    lookups_leave_the_callback,
+    held_partitions_are_forgotten,
 ]
 
 

@@ -222,12 +222,21 @@ class Config(InertShareConfig):
     )  # fmt: skip
     consumer_assignment_interval_ms: int = setting(
         "group.consumer.assignment.interval.ms", 0,
-        "Least time between two assignments of a group (1000 in Kafka).", low=0, high=15_000,
+        "Least time between two assignments of a group (1000 in Kafka).", low=0, high=INT_MAX,
+    )  # fmt: skip
+    consumer_assignment_interval_ms_min: int = setting(
+        "group.consumer.min.assignment.interval.ms", 0, "Shortest such time a group may set.",
+        low=0, high=INT_MAX,
+    )  # fmt: skip
+    consumer_assignment_interval_ms_max: int = setting(
+        "group.consumer.max.assignment.interval.ms", 15_000, "Longest such time a group may set.",
+        low=0, high=INT_MAX,
     )  # fmt: skip
     consumer_migration_policy: str = setting(
-        "group.consumer.migration.policy", "disabled",
-        "Whether groups with members change between the protocols (bidirectional in Kafka).",
-        choices=("disabled",), why="only empty groups change their protocol",
+        "group.consumer.migration.policy", "bidirectional",
+        "Which members wait until a group has no members of the other protocol: those of the "
+        "consumer protocol (upgrade), of the classic one (downgrade), or both; else they fail.",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
     )  # fmt: skip
     offset_metadata_max: int = setting(
         "offset.metadata.max.bytes", 4096, "Characters that a committed offset may carry.",
@@ -423,6 +432,7 @@ class Config(InertShareConfig):
 RANGED = (
     "consumer_session_timeout_ms",
     "consumer_heartbeat_ms",
+    "consumer_assignment_interval_ms",
     "share_delivery_count_limit",
     "share_lock_ms",
     "share_record_locks",
@@ -451,6 +461,7 @@ DYNAMIC = (
             "clock_jump_max_ms",
             "clock_hold_ms",
             "connections_max",
+            "consumer_assignment_interval_ms",
             "share_assignment_interval_ms",
             "share_cached_buffer_bytes",
         }

@@ -9,9 +9,11 @@ from typing import Any
 from headrace.broker.config import DYNAMIC, INHERITED, Config
 from headrace.broker.dynamic_config import (
     EVERY_BROKER,
+    OF_BROKER,
     OF_DEFAULT,
     OF_EVERY_BROKER,
     OF_GROUP,
+    OF_START,
     OF_TOPIC,
     Source,
     effective,
@@ -22,6 +24,7 @@ from headrace.broker.settings import INT_MAX, Setting, spelled
 from headrace.broker.topic_settings import BEHIND, TopicSettings
 from headrace.core.catalog import Catalog, Resource
 
+_UNKNOWN_TYPE = 0
 _BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
 # Where the broker's default of a topic's setting has several names, the one that Kafka shows.
 _SHOWN_BEHIND = BEHIND | {
@@ -30,6 +33,14 @@ _SHOWN_BEHIND = BEHIND | {
     "retention_ms": "retention_ms",
     "flush_ms": "flush_ms",
 }
+
+
+# Name, type, and documentation.
+_OF_PROCESS = (
+    ("listeners", _LIST, "Address and port that are listened on."),
+    ("advertised.listeners", _LIST, "Address and port that clients are to connect to."),
+    ("log.dirs", _STRING, "The data folder."),
+)
 
 
 class Entries:
@@ -72,16 +83,37 @@ class Entries:
 
     def of_broker(self) -> list[dict[str, Any]]:
         """All settings of this broker."""
-        return [
+        shown = [
             _entry(setting, getattr(self._effective, field), self._sources(field))
             | {"read_only": field not in DYNAMIC}
             for field, setting in Config.settings().items()
+        ]
+        broker = str(self._config.node_id)
+        for_all = self._catalog.configs_of(Resource.BROKER, EVERY_BROKER)
+        for_one = self._catalog.configs_of(Resource.BROKER, broker)
+        unknown = dict.fromkeys(for_all, OF_EVERY_BROKER) | dict.fromkeys(for_one, OF_BROKER)
+        shown += [
+            _unknown_entry(name, source)
+            for name, source in unknown.items()
+            if not Config.knows(name)
+        ]
+        return shown
+
+    def of_process(self, values: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Settings that follow from how this process was started."""
+        return [
+            _entry(Setting(name, "", doc), values[name], [Source(name, values[name], OF_START)])
+            | {"read_only": True, "config_type": kind}
+            for name, kind, doc in _OF_PROCESS
+            if not Config.knows(name)
         ]
 
     def of_every_broker(self) -> list[dict[str, Any]]:
         """What was set for all brokers while they ran, and no more."""
         return [
             _entry(Config.find(name)[1], value, [Source(name, value, OF_EVERY_BROKER)])
+            if Config.knows(name)
+            else _unknown_entry(name, OF_EVERY_BROKER)
             for name, value in self._catalog.configs_of(Resource.BROKER, EVERY_BROKER).items()
         ]
 
@@ -103,6 +135,20 @@ def _entry(setting: Setting, value: Any, found: Iterable[Source]) -> dict[str, A
         "synonyms": synonyms,
         "config_type": _type(setting),
         "documentation": setting.doc,
+    }
+
+
+def _unknown_entry(name: str, source: int) -> dict[str, Any]:
+    """A setting that this broker does not know: Kafka takes its value for a secret."""
+    return {
+        "name": name,
+        "value": None,
+        "read_only": False,
+        "config_source": source,
+        "is_sensitive": True,
+        "synonyms": [{"name": name, "value": None, "source": source}],
+        "config_type": _UNKNOWN_TYPE,
+        "documentation": None,
     }
 
 

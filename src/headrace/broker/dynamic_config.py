@@ -70,10 +70,15 @@ def _is_too_low(name: str, text: str) -> bool:
 
 
 def overlaid(config: Config, *changes: Mapping[str, str]) -> Config:
-    """The settings with `changes` over them, the last one on top. Raises: ConfigError."""
+    """The settings with `changes` over them, the last one on top. Raises: ConfigError.
+
+    Unknown names are stored as Kafka stores them, for plugins, and have no effect.
+    """
     values = {}
     for change in changes:
         for name, text in change.items():
+            if not Config.knows(name):
+                continue
             field, setting = Config.find(name)
             if field not in DYNAMIC:
                 raise ConfigError(

@@ -54,6 +54,10 @@ class GroupSettings(Table):
         "consumer.heartbeat.interval.ms", 5000, "Pause between heartbeats of a member.",
         low=1, high=INT_MAX,
     )  # fmt: skip
+    consumer_assignment_interval_ms: int = setting(
+        "consumer.assignment.interval.ms", 0, "Least time between two assignments of the group.",
+        low=0, high=INT_MAX,
+    )  # fmt: skip
     offsets_retention_minutes: int = setting(
         "offsets.retention.minutes", 10_080,
         "How long committed offsets are kept once nobody uses them.", low=1, high=INT_MAX,

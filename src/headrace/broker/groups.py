@@ -74,7 +74,8 @@ class Groups:
         self.consumer_limits = ConsumerLimits(
             {name: ASSIGNORS[name] for name in config.consumer_assignors},
             config.consumer_size_max,
-            config.consumer_assignment_interval_ms,
+            upgrades=config.consumer_migration_policy in {"bidirectional", "upgrade"},
+            downgrades=config.consumer_migration_policy in {"bidirectional", "downgrade"},
         )
         self._config = config
         self._clock = clock
@@ -232,7 +233,11 @@ class Groups:
 
     def pace(self, group: str) -> Pace:
         settings = self._shares.settings(group)
-        return Pace(settings.consumer_session_timeout_ms, settings.consumer_heartbeat_ms)
+        return Pace(
+            settings.consumer_session_timeout_ms,
+            settings.consumer_heartbeat_ms,
+            settings.consumer_assignment_interval_ms,
+        )
 
     def is_share_group(self, group: str) -> bool:
         kind = self._shares.settings(group).group_type

@@ -117,7 +117,7 @@ async def _listening(
     config = services.config
     # Before the first connection can ask: host and port are what Metadata answers.
     services.host = config.advertised_host or (socket.gethostname() if host in WILDCARDS else host)
-    services.port = port
+    services.port, services.bound_host = port, host
     if config.advertised_listeners:
         services.host, services.port = parsed_listener(config.advertised_listeners)
     server = Server(services, dispatcher)

@@ -28,6 +28,7 @@ from headrace.broker.metrics import Metrics
 from headrace.broker.offset_expiry import OffsetExpiry
 from headrace.broker.offset_seeding import OffsetSeeding
 from headrace.broker.partitions import Partition, Partitions, uuid_text
+from headrace.broker.refusal_log import RefusalLog
 from headrace.broker.runtime import ShardRuntime
 from headrace.broker.share_pruning import SharePruning
 from headrace.broker.share_watch import ShareWatch
@@ -67,11 +68,13 @@ class Services:
         self.clock = clock = CheckedClock(clock, disk, lambda: self.config)
         self.folder = Path()
         self.host = ""
+        self.bound_host = ""
         self.port = 0
         self.cluster_id = ""
         self.apis: tuple[Api, ...] = ()
         self.metrics = metrics or Metrics()
         self.waits = Waits(config.waits_max, config.waiting_partitions_max)
+        self.refusals = RefusalLog(clock)
         self.validator = LogValidator(config)
         self.decoding_threads = DecodingThreads(config.decoding_threads)
         self.budgets = Budgets(lambda: self.config, self.decoding_threads)

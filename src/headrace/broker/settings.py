@@ -134,6 +134,11 @@ class Table:
         raise ConfigError(f"there is no setting {name!r}{hint}")
 
     @classmethod
+    def knows(cls, name: str) -> bool:
+        """Whether there is a setting of this name or alias."""
+        return any(name == one.name or name in one.aliases for one in cls.settings().values())
+
+    @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
         """Settings from names and texts, the rest at its default. Raises: ConfigError."""
         given: dict[str, Any] = {}

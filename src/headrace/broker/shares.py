@@ -142,6 +142,7 @@ class Shares:
         found: dict[str, str] = {}
         for shard in self.shards:
             machine = self.machine_of(shard)
+            found |= dict.fromkeys(machine.retained, EMPTY)
             found |= {key.group: EMPTY for key in machine.partitions}
             found |= {name: STABLE for name, group in machine.groups.items() if group.members}
             at_work = {key[0] for key, lease in machine.leases.items() if lease.is_member(now)}
@@ -149,10 +150,11 @@ class Shares:
         return found
 
     def exists(self, group: str) -> bool:
-        """Whether a share group of this name has members or share-partitions."""
+        """Whether there is a share group of this name."""
         machine = self.machine(group)
         known = machine.groups.get(group)
-        return bool(machine.partitions_of(group)) or (known is not None and bool(known.members))
+        has_members = known is not None and bool(known.members)
+        return has_members or bool(machine.partitions_of(group)) or group in machine.retained
 
     def state(self, queue: Queue) -> str:
         """The state of a group that exists: Empty when nobody works on it."""

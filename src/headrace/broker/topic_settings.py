@@ -139,8 +139,9 @@ class TopicSettings(InertTopicLog):
         "max.message.bytes", 1_048_588, "Largest record batch accepted.", low=0, high=INT_MAX
     )
     segment_bytes: int = setting(
-        "segment.bytes", 1_073_741_824, "Size at which a segment is full.", low=1024, high=INT_MAX
-    )
+        "segment.bytes", 1_073_741_824, "Size at which a segment is full.", low=1024, high=INT_MAX,
+        aliases=("internal.segment.bytes",),
+    )  # fmt: skip
     segment_ms: int = setting(
         "segment.ms", 7 * _DAY_MS, "Age at which a segment is full.", low=1, high=LONG_MAX
     )

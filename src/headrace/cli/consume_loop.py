@@ -92,6 +92,8 @@ class Reading:
             try:
                 self._loop(cluster)
                 sys.stdout.buffer.flush()
+            except KafkaException as error:
+                raise Trouble(f"reading {self._wanted.name}: {error.args[0].str()}") from error
             finally:
                 self._keep_beginnings()
                 self._consumer.close()
@@ -183,7 +185,14 @@ class Reading:
         assert offset is not None, "as above"
         self._next[topic, partition] = offset + 1
         if self._commits:
+            self._store(message)
+
+    def _store(self, message: Message) -> None:
+        try:
             self._consumer.store_offsets(message)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:  # the partition was revoked meanwhile
+                raise
 
     def _is_readable(self, message: Message) -> bool:
         error = message.error()

@@ -16,6 +16,7 @@ from headrace.core.archived import PageForgotten, PageListed
 from headrace.log.archived_records import ARCHIVED, restored
 from headrace.log.lease_records import LEASE, PART, part_restored
 from headrace.log.record_codec import SNAPSHOT, UPDATE
+from headrace.log.retained_groups import RETAINED
 from headrace.wire.primitives import Malformed, Reader
 
 Decoded = tuple[str | None, str | None]
@@ -44,6 +45,9 @@ def share_group_state(key: bytes | None, value: bytes | None, offset: int) -> De
         return compact({"type": str(kind), "data": lease}), None if value is None else "<lease>"
     if kind == ARCHIVED:
         return _archived(restored(source, value))
+    if kind == RETAINED:
+        shown = compact({"type": str(kind), "data": {"groupId": source.nullable_string()}})
+        return shown, "null" if value is None else "<retained>"
     if kind not in (SNAPSHOT, UPDATE):
         return f"Unknown record type {kind} at offset {offset}, skipping.", None
     about = {

@@ -3,13 +3,18 @@
 librdkafka is told to refuse (`auto.offset.reset=error`), and what it would have refused is decided
 here: missing positions when partitions are assigned, positions outside the log when it reports
 one. With values that librdkafka knows it decides by itself, and this class adds nothing.
+
+A lookup that fails never leaves an assignment callback: librdkafka would drop the record that the
+same poll returns. The partition is assigned and paused instead (it is *held*), and `poll` repeats
+the lookup with back-off until the start position is known. librdkafka never looks a position up by
+itself: it reports errors that pass, and then reads nothing more of the partition.
 Source: KIP-842; docs/reset.md.
 """
 
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from confluent_kafka import (
@@ -30,7 +35,10 @@ from headrace.client.positions import (
     all_partitions,
     checked,
     inquirer,
+    is_permanent,
+    known_partitions,
     offsets_at,
+    refresh_metadata,
     were_added,
 )
 from headrace.client.reset_settings import (
@@ -45,9 +53,11 @@ from headrace.core.types import WallMs
 
 LOG = logging.getLogger(__name__)
 
-_LOOK_S = 30.0
-_LOOK_OUTSIDE_S = 5.0  # it holds a poll up
-_LOOK_AGAIN_S = 1.0
+_BACKOFF_S, _BACKOFF_S_MAX = 0.1, 1.0  # Kafka's retry.backoff.ms, retry.backoff.max.ms
+_LOOKUP_S, _LOOKUP_S_MAX = 1.0, 8.0  # a lookup blocks poll for so long at most
+_FAILURES_MAX = 10  # beyond that neither grows
+_UNDECIDED = (OFFSET_INVALID, OFFSET_STORED)
+_ANYWHERE = 0  # of partitions that are paused at once: an offset that needs no lookup
 
 Place = tuple[str, int]
 Assigned = Callable[[Any, list[TopicPartition]], Any]
@@ -81,13 +91,19 @@ class Consumer(MarkingConsumer):
         )
         self._is_subscribed = False
         self._is_closing = False
+        self._is_polling = False
+        self._began: WallMs | None = None  # the first lookup, if the group is new
         self._was_assigned = False  # by the application, in its own callback
         self._starts: dict[Place, int] = {}
         self._paused: set[Place] = set()
         self._sought: dict[Place, tuple[int, int]] = {}  # position then, and where it was sought
         self._outside: dict[Place, Message] = {}  # positions that nothing was decided on yet
+        self._held: dict[Place, int] = {}  # assigned and paused, with the offsets as given
+        self._refused: set[Place] = set()  # the same, until the application seeks
         self._ahead: list[Message] = []  # what the application is told of next
+        self._failures = 0  # lookups that failed one after the other
         self._look_at = 0.0
+        self._reported: dict[Place, int] = {}  # permanent errors of held partitions
         if self._decides or asked is not None:
             given[STRATEGY] = str(native)
         self._is_called_back = False
@@ -132,19 +148,23 @@ class Consumer(MarkingConsumer):
     def assign(self, partitions: list[TopicPartition]) -> None:
         """As confluent-kafka's; partitions without an offset begin where the strategy says."""
         self._was_assigned = True
+        paused = self._stopped() | self._paused
+        self._forget({*self._outside, *self._sought, *paused})
         found = self._positioned(partitions)
         self._starts = {(one.topic, one.partition): one.offset for one in found}
-        self._forget(set(self._outside) | self._paused | set(self._sought))
         super().assign(found)
+        self._pause_and_resume(self._starts, paused)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         """As confluent-kafka's; partitions without an offset begin where the strategy says."""
         self._was_assigned = True
+        paused = self._stopped() | self._paused
+        self._forget({(one.topic, one.partition) for one in partitions})
         found = self._positioned(partitions)
         added = {(one.topic, one.partition): one.offset for one in found}
         self._starts |= added
-        self._forget(set(added))
         super().incremental_assign(found)
+        self._pause_and_resume(added, paused)
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         self._forget({(one.topic, one.partition) for one in partitions})
@@ -156,6 +176,26 @@ class Consumer(MarkingConsumer):
         for place in places:
             self._outside.pop(place, None)
             self._sought.pop(place, None)
+            self._held.pop(place, None)
+            self._reported.pop(place, None)
+        self._refused -= places
+
+    def _stopped(self) -> set[Place]:
+        """Partitions that are assigned without a position."""
+        return self._refused | self._held.keys()
+
+    def _pause_and_resume(self, assigned: Iterable[Place], paused: set[Place]) -> None:
+        """Pause what has no position in librdkafka, and resume what was paused before.
+
+        librdkafka keeps a pause beyond the assignment. The application's own are in `_paused`.
+        """
+        stopped = self._stopped()
+        halt = [TopicPartition(*one) for one in assigned if one in stopped | self._paused]
+        go = [TopicPartition(*one) for one in assigned if one in paused - stopped - self._paused]
+        if halt:
+            super().pause(halt)
+        if go:
+            super().resume(go)
 
     def close(self) -> None:
         """As confluent-kafka's; what is assigned meanwhile is not read any more."""
@@ -173,12 +213,21 @@ class Consumer(MarkingConsumer):
 
     def resume(self, partitions: list[TopicPartition]) -> None:
         self._paused -= {(one.topic, one.partition) for one in partitions}
-        super().resume(partitions)
+        stopped = self._stopped()
+        free = [one for one in partitions if (one.topic, one.partition) not in stopped]
+        if free or not partitions:
+            super().resume(free)
 
     def seek(self, partition: TopicPartition) -> None:
+        place = partition.topic, partition.partition
+        if place in self._stopped():
+            self._refused.discard(place)
+            self._held[place], self._look_at = partition.offset, 0.0
+            return
         super().seek(partition)
         position = self.position([partition])[0].offset
-        self._sought[partition.topic, partition.partition] = position, partition.offset
+        self._outside.pop(place, None)
+        self._sought[place] = position, partition.offset
 
     # ---- records
 
@@ -200,13 +249,15 @@ class Consumer(MarkingConsumer):
     def _next(
         self, count_max: int, ask: Callable[[float], list[Message]], timeout: float
     ) -> list[Message]:
-        until = math.inf if timeout < 0 else time.monotonic() + timeout
+        until = math.inf if timeout < 0 else self._monotonic() + timeout
         while not self._ahead:
-            wait_s = max(until - time.monotonic(), 0)
-            if self._outside:
-                wait_s = min(wait_s, _LOOK_AGAIN_S)
-            self._ahead = self._told(ask(-1 if wait_s == math.inf else wait_s))
-            if time.monotonic() >= until:
+            wait_s = max(until - self._monotonic(), 0)
+            if self._outside or self._held:
+                wait_s = min(wait_s, max(self._look_at - self._monotonic(), 0))
+            elif self._unkept:
+                wait_s = min(wait_s, _BACKOFF_S_MAX)
+            self._ahead += self._told(ask(-1 if wait_s == math.inf else wait_s))
+            if self._monotonic() >= until:
                 break
         told, self._ahead = self._ahead[:count_max], self._ahead[count_max:]
         return told
@@ -214,40 +265,92 @@ class Consumer(MarkingConsumer):
     # ---- where to begin
 
     def _positioned(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """The partitions with offsets: given, committed, or by the strategy, if that has one."""
+        """The partitions with offsets: given, committed, or by the strategy.
+
+        Those whose offset cannot be found out now are held, those without one are refused.
+        """
         if not self._decides or self._is_closing:
             return partitions
-        asked = [one for one in partitions if one.offset in (OFFSET_INVALID, OFFSET_STORED)]
-        found = checked(self._commits(asked)) if asked else []
+        needs_start = self._marks and self._since is None
+        open_ones = [one for one in partitions if needs_start or one.offset in _UNDECIDED]
+        if not open_ones:
+            return partitions
+        try:
+            found = self._look_up(open_ones)
+        except KafkaException as error:
+            self._held |= {(one.topic, one.partition): one.offset for one in open_ones}
+            self._failed(error, "the start of", open_ones)
+            found = []
+        else:
+            self._failures = 0
+            self._ahead += self._refusals(found)
+        known = {(one.topic, one.partition): one for one in found}
+        known |= {place: TopicPartition(*place, _ANYWHERE) for place in self._stopped()}
+        return [known.get((one.topic, one.partition), one) for one in partitions]
+
+    def _refusals(self, found: list[TopicPartition]) -> list[Message]:
+        """An error of each partition that has no position, as librdkafka reports it."""
+        missing = {(one.topic, one.partition) for one in found if one.offset in _UNDECIDED}
+        self._refused |= missing
+        error = KafkaError(
+            KafkaError._AUTO_OFFSET_RESET,
+            "no previously committed offset available; seek, or set another auto.offset.reset",
+        )
+        return [Message(topic=one, partition=part, error=error) for one, part in sorted(missing)]
+
+    def _look_up(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """The partitions with start offsets. Raises: KafkaException if that fails twice.
+
+        librdkafka keeps what it knows of partitions for minutes, so the second lookup comes after
+        a refresh of its metadata.
+        """
+        try:
+            return self._starts_of(partitions)
+        except KafkaException as error:
+            if is_permanent(error) or error.args[0].code() == KafkaError._TIMED_OUT:
+                raise
+        refresh_metadata(self._asking(), partitions, self._patience_s())
+        return self._starts_of(partitions)
+
+    def _starts_of(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        undecided = [one for one in partitions if one.offset in _UNDECIDED]
+        found = checked(self._commits(undecided)) if undecided else []
         missing = [one for one in found if one.offset < 0]
-        if self._marks and partitions and (missing or self._since is None):
-            self._since = self._started()
-        chosen = to_keep = self._chosen(missing)
-        if self._marks and partitions and self._since is None:
-            self._since = self._now()
+        since = self._since
+        if self._marks and (missing or since is None):
+            since = self._started()
+        is_new = self._marks and since is None
+        began = self._began
+        if self._marks and began is None:
+            self._began = self._now()
+        if is_new:
+            since = began  # a partition added since the first attempt is newer than the group
+        chosen = to_keep = self._chosen(missing, since)
+        if self._marks:
+            self._since = self._began if since is None else since
+        if is_new:
             to_keep = [*chosen, *(one for one in found if one.offset >= 0)]
         if self._marks and to_keep:
-            self._keep(to_keep, at_once=not self._is_called_back)
+            self._keep(to_keep, at_once=not (self._is_called_back or self._is_polling))
         known = {(one.topic, one.partition): one for one in [*found, *chosen]}
         return [known.get((one.topic, one.partition), one) for one in partitions]
 
     def _started(self) -> WallMs | None:
         """When the group started; None: now. Members that joined at once may each have marked."""
-        marks = started(one.metadata for one in self._commits(all_partitions(self._asking())))
+        everything = all_partitions(self._asking(), self._patience_s())
+        marks = started(one.metadata for one in known_partitions(self._commits(everything)))
         return min((one for one in (marks, self._since) if one is not None), default=None)
 
-    def _chosen(self, missing: list[TopicPartition]) -> list[TopicPartition]:
-        """Where partitions begin of which nothing is committed; none when it is refused."""
-        if not missing:
+    def _chosen(self, missing: list[TopicPartition], since: WallMs | None) -> list[TopicPartition]:
+        """Where partitions begin of which nothing is committed; `none` has no place for them."""
+        if not missing or self._strategy is Strategy.NONE:
             return []
         added = [False] * len(missing)
-        if self._since is not None:
-            added = were_added(self._asking(), missing, self._since)
+        if since is not None:
+            added = were_added(self._asking(), missing, since, self._patience_s())
         resets = [decide(Missing(one), self._strategy) for one in added]
-        if Reset.REFUSE in resets:
-            return []
         stamps = [EARLIEST if one is Reset.TO_EARLIEST else LATEST for one in resets]
-        found = offsets_at(self._asking(), missing, stamps)
+        found = offsets_at(self._asking(), missing, stamps, self._patience_s())
         for one, reset in zip(found, resets, strict=True):
             LOG.info(
                 "group %s: nothing is committed for %s-%d; %s, from offset %d",
@@ -257,7 +360,22 @@ class Consumer(MarkingConsumer):
 
     def _commits(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """What is committed, with the metadata as it is stored."""
-        return self._asking().committed(partitions, _LOOK_S)
+        return self._asking().committed(partitions, self._patience_s())
+
+    def _patience_s(self) -> float:
+        patience_s: float = min(_LOOKUP_S * 2**self._failures, _LOOKUP_S_MAX)
+        return patience_s
+
+    def _failed(self, error: KafkaException, what: str, partitions: list[TopicPartition]) -> None:
+        """Wait before the next lookup. The first failure of a series is logged."""
+        delay_s = min(_BACKOFF_S * 2**self._failures, _BACKOFF_S_MAX)
+        self._look_at = self._monotonic() + delay_s
+        level = logging.DEBUG if self._failures else logging.WARNING
+        self._failures = min(self._failures + 1, _FAILURES_MAX)
+        LOG.log(
+            level, "group %s: looking up %s %s failed, retrying: %s", self._group, what,
+            ", ".join(f"{one.topic}-{one.partition}" for one in partitions), error,
+        )  # fmt: skip
 
     def _now(self) -> WallMs:
         return WallMs(time.time_ns() // 1_000_000)
@@ -267,71 +385,135 @@ class Consumer(MarkingConsumer):
             self._inquirer = inquirer(self._config)
         return self._inquirer
 
-    # ---- positions outside the log
+    # ---- positions that are missing or outside the log
 
     def _told(self, messages: list[Message]) -> list[Message]:
         """What the application is told of."""
         told = []
         for message in messages:
+            place = str(message.topic()), _number(message.partition())
             error = message.error()
             is_reset = error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET
-            if is_reset and (message.offset() or 0) >= 0 and message.topic() is not None:
-                self._outside[str(message.topic()), int(message.partition() or 0)] = message
-            else:
-                told.append(message)
-                self._sought.pop((str(message.topic()), int(message.partition() or 0)), None)
+            if is_reset and self._is_taken(place, message):
+                continue
+            told.append(message)
+            self._sought.pop(place, None)
         if self._stores and told:
             self._store(told)
-        return told + self._decided() if self._outside else told
+        if self._unkept:
+            self._keep_again(self.assignment())
+        return told + self._decided() if self._outside or self._held else told
+
+    def _is_taken(self, place: Place, message: Message) -> bool:
+        """Whether a position that librdkafka gave up is decided on here, and not reported.
+
+        librdkafka reports a position outside the log with its offset, and one that is missing
+        without: after `seek` to OFFSET_STORED.
+        """
+        if place[1] < 0:
+            return False
+        if place in self._stopped():
+            return True
+        if _number(message.offset()) >= 0:
+            self._outside[place] = message
+        else:
+            self._held[place] = OFFSET_STORED
+            self._pause_and_resume([place], set())
+        return True
 
     def _decided(self) -> list[Message]:
-        """Decide on positions outside the log; the errors that the application is told of."""
-        refused: list[Message] = []
-        if time.monotonic() < self._look_at:
-            return refused
+        """Decide on positions; the errors that the application is told of."""
+        if self._monotonic() < self._look_at:
+            return []
         assigned = {(one.topic, one.partition) for one in self.assignment()}
+        for places in (self._held, self._outside):
+            for place in places.keys() - assigned:
+                self._forget_undecided(place)
+        self._is_polling = True
+        try:
+            return self._decided_held() + self._decided_outside()
+        finally:
+            self._is_polling = False
+
+    def _forget_undecided(self, place: Place) -> None:
+        self._held.pop(place, None)
+        self._outside.pop(place, None)
+        self._reported.pop(place, None)
+
+    def _decided_held(self) -> list[Message]:
+        """Find the start positions of held partitions and read them from there."""
+        if not self._held:
+            return []
+        held = [TopicPartition(*place, offset) for place, offset in self._held.items()]
+        try:
+            found = self._look_up(held)
+        except KafkaException as error:
+            self._failed(error, "the start of", held)
+            return self._reports(error) if is_permanent(error) else []
+        self._failures = 0
+        self._held.clear()
+        self._reported.clear()
+        refusals = self._refusals(found)
+        positioned = [one for one in found if one.offset not in _UNDECIDED]
+        if positioned:
+            self._go_on(positioned)
+        return refusals
+
+    def _reports(self, error: KafkaException) -> list[Message]:
+        """An error of each held partition that does not have it yet; the lookup goes on."""
+        code = error.args[0].code()
+        new = [place for place in self._held if self._reported.get(place) != code]
+        self._reported |= dict.fromkeys(new, code)
+        return [Message(topic=one, partition=part, error=error.args[0]) for one, part in new]
+
+    def _decided_outside(self) -> list[Message]:
+        refused: list[Message] = []
         for place, message in list(self._outside.items()):
             try:
-                if place in assigned and self._is_refused(place, int(message.offset() or 0)):
+                if self._is_refused(place, _number(message.offset())):
                     refused.append(message)
             except KafkaException as error:
-                self._look_at = time.monotonic() + _LOOK_AGAIN_S
-                LOG.warning("group %s: looking for an end of %s-%d: %s", self._group, *place, error)
+                self._failed(error, "an end of", [TopicPartition(*place)])
                 break
+            self._failures = 0
             del self._outside[place]
         return refused
 
     def _is_refused(self, place: Place, position: int) -> bool:
         """Read on where the strategy says, if it has a place."""
-        start, end = self.get_watermark_offsets(TopicPartition(*place), _LOOK_OUTSIDE_S)
+        start, end = self.get_watermark_offsets(TopicPartition(*place), self._patience_s())
         reset = decide(Outside(position, start, end), self._strategy, self._out_of_range)
         if reset is Reset.REFUSE:
             return True
         to = {Reset.TO_EARLIEST: start, Reset.TO_LATEST: end, Reset.KEEP: position}[reset]
-        self._go_on(place, to)
+        self._go_on([TopicPartition(*place, to)])
         LOG.warning(
             "group %s: position %d of %s-%d is outside the log (%d to %d); %s, from %d",
             self._group, position, *place, start, end, reset.replace("_", " "), to,
         )  # fmt: skip
         return False
 
-    def _go_on(self, place: Place, offset: int) -> None:
-        """Read on elsewhere: librdkafka stopped reading the partition with its error."""
-        target = TopicPartition(*place, offset)
-        self._starts[place] = offset
+    def _go_on(self, targets: list[TopicPartition]) -> None:
+        """Read on elsewhere: librdkafka stopped reading the partitions, or they are held."""
+        moved = {(one.topic, one.partition): one.offset for one in targets}
+        self._starts |= moved
+        for place in moved:
+            self._sought.pop(place, None)
         if self._is_subscribed and self._is_incremental:
-            super().incremental_unassign([target])
-            super().incremental_assign([target])
+            super().incremental_unassign(targets)
+            super().incremental_assign(targets)
         else:
-            others = [one for one in self.assignment() if (one.topic, one.partition) != place]
-            super().assign([*map(self._as_read, others), target])
-        paused = self._paused & {(one.topic, one.partition) for one in self.assignment()}
-        if paused:
-            super().pause([TopicPartition(*one) for one in paused])
+            others = [one for one in self.assignment() if (one.topic, one.partition) not in moved]
+            super().assign([*map(self._as_read, others), *targets])
+        self._pause_and_resume(
+            [(one.topic, one.partition) for one in self.assignment()], set(moved)
+        )
 
     def _as_read(self, partition: TopicPartition) -> TopicPartition:
         """A partition at what is read next of it."""
         place = partition.topic, partition.partition
+        if place in self._stopped():
+            return TopicPartition(*place, _ANYWHERE)
         position = self.position([partition])[0].offset
         before, sought = self._sought.get(place, (None, OFFSET_STORED))
         if position == before:
@@ -339,3 +521,8 @@ class Consumer(MarkingConsumer):
         elif position < 0:
             position = self._starts.get(place, OFFSET_STORED)
         return TopicPartition(partition.topic, partition.partition, position)
+
+
+def _number(value: int | None) -> int:
+    """A partition or an offset; negative if there is none, which confluent-kafka shows as None."""
+    return -1 if value is None else value

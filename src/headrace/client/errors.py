@@ -52,10 +52,7 @@ _TEXTS = {
         "The broker rejected this static consumer since another consumer with the same "
         "group.instance.id has registered with a different member.id."
     ),
-    86: (
-        "Deleting offsets of a topic is forbidden while the consumer group is actively "
-        "subscribed to it."
-    ),
+    86: "The consumer group is actively subscribed to the topic",  # KIP-496
     113: (
         "The member epoch is stale. The member must retry after receiving its updated member "
         "epoch via the ConsumerGroupHeartbeat API."

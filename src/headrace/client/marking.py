@@ -1,6 +1,7 @@
 """A consumer whose commits carry when its group started (`group_start`)."""
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ from headrace.core.types import WallMs
 
 LOG = logging.getLogger(__name__)
 
+_KEEP_AGAIN_S = 1.0
+
 
 class MarkingConsumer(StockConsumer):
     """`confluent_kafka.Consumer`, with a mark in each commit once `_since` is known."""
@@ -20,6 +23,9 @@ class MarkingConsumer(StockConsumer):
     def __init__(self, config: dict[str, Any], *, is_marking: bool) -> None:
         self._since: WallMs | None = None
         self._group = config.get("group.id", "")
+        # Start positions whose commit is not confirmed, and the time of the next attempt.
+        self._unkept: dict[tuple[str, int], TopicPartition] = {}
+        self._keep_at: float | None = None
         if is_marking:
             config = {**config, "on_commit": self._warning(config.get("on_commit"))}
         super().__init__(config)
@@ -58,20 +64,50 @@ class MarkingConsumer(StockConsumer):
         """Commit where the group begins, so that no start of a member is taken for the group's.
 
         Not to wait is for who is called back by librdkafka: the commit is on its way before the
-        member can ask to join anew, which would hold it up.
+        member can ask to join anew, which would hold it up. A commit that fails is repeated.
         """
+        marked_ones = self._marked(offsets)
+        self._unkept |= {(one.topic, one.partition): one for one in marked_ones}
+        self._commit_unkept(at_once=at_once)
+
+    def _keep_again(self, assigned: list[TopicPartition]) -> None:
+        """Repeat the commit of start positions that failed, if nothing newer may be committed."""
+        if self._keep_at is None or self._monotonic() < self._keep_at:
+            return
+        places = {(one.topic, one.partition) for one in assigned}
+        for place in self._unkept.keys() - places:
+            del self._unkept[place]
+        if self._unkept:
+            self._commit_unkept(at_once=False)
+
+    def _monotonic(self) -> float:
+        return time.monotonic()
+
+    def _commit_unkept(self, *, at_once: bool) -> None:
         stock: Callable[..., Any] = super().commit
+        self._keep_at = None
         try:
-            checked(stock(offsets=self._marked(offsets), asynchronous=not at_once) or [])
+            found = stock(offsets=list(self._unkept.values()), asynchronous=not at_once)
+            if at_once:
+                self._kept(checked(found or []))
         except KafkaException as error:
+            self._keep_at = self._monotonic() + _KEEP_AGAIN_S
             self._warn(error)
+
+    def _kept(self, partitions: list[TopicPartition]) -> None:
+        for one in partitions:
+            self._unkept.pop((one.topic, one.partition), None)
 
     def _warning(self, own: Callable[..., object] | None) -> Callable[..., None]:
         """The application's callback for commits, behind a warning of those that failed."""
 
         def on_commit(error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-            if error is not None:
+            if error is None:
+                self._kept([one for one in partitions if one.error is None])
+            else:
                 self._warn(error)
+            if self._unkept and self._keep_at is None:
+                self._keep_at = self._monotonic() + _KEEP_AGAIN_S
             if own is not None:
                 own(error, partitions)
 
@@ -98,6 +134,7 @@ class MarkingConsumer(StockConsumer):
         since = self._since
         if since is None:
             return offsets
+        self._kept(offsets)  # a newer position may be committed from now on
         return [with_metadata(one, marked(one.metadata, since)) for one in offsets]
 
     def _store(self, messages: list[Message]) -> None:

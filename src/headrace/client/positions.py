@@ -3,15 +3,21 @@
 Raises: KafkaException, from every function that asks a broker.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from headrace.core.types import WallMs
 
 EARLIEST, LATEST = -2, -1  # timestamps of ListOffsets
-_LOOK_S = 30.0
+_PERMANENT = frozenset({
+    KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.INVALID_GROUP_ID, KafkaError.TOPIC_EXCEPTION, KafkaError.UNSUPPORTED_VERSION,
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT, KafkaError._AUTHENTICATION,
+    KafkaError._UNSUPPORTED_FEATURE, KafkaError._INVALID_ARG, KafkaError._FATAL,
+})  # fmt: skip
 _OF_MEMBERS = frozenset({
     "error_cb", "group.instance.id", "logger", "on_commit", "statistics.interval.ms", "stats_cb",
     "throttle_cb",
@@ -27,21 +33,41 @@ def inquirer(config: Mapping[str, Any]) -> Consumer:
     return Consumer({name: one for name, one in config.items() if name not in _OF_MEMBERS})
 
 
+def is_permanent(error: KafkaException) -> bool:
+    """Whether the request fails again until somebody changes rights, names or versions."""
+    told: KafkaError = error.args[0]
+    return told.code() in _PERMANENT or told.fatal()
+
+
+def refresh_metadata(
+    consumer: Consumer, partitions: Iterable[TopicPartition], timeout_s: float
+) -> None:
+    """Request the metadata of the partitions' topics: librdkafka uses what it has for minutes.
+
+    A lookup right after a partition was added fails with `_UNKNOWN_PARTITION` until then.
+    """
+    for topic in sorted({one.topic for one in partitions}):
+        consumer.list_topics(topic, timeout=timeout_s)
+
+
 def offsets_at(
-    consumer: Consumer, partitions: Sequence[TopicPartition], stamps: Sequence[int]
+    consumer: Consumer,
+    partitions: Sequence[TopicPartition],
+    stamps: Sequence[int],
+    timeout_s: float,
 ) -> list[TopicPartition]:
     """The first offset at or after each timestamp (ms); -1 where no record is so late."""
     asked = [
         TopicPartition(one.topic, one.partition, stamp)
         for one, stamp in zip(partitions, stamps, strict=True)
     ]
-    answer = checked(consumer.offsets_for_times(asked, _LOOK_S))
+    answer = checked(consumer.offsets_for_times(asked, timeout_s))
     found = {(one.topic, one.partition): one for one in answer}
     return [found[one.topic, one.partition] for one in partitions]
 
 
 def were_added(
-    consumer: Consumer, partitions: Sequence[TopicPartition], since: WallMs
+    consumer: Consumer, partitions: Sequence[TopicPartition], since: WallMs, timeout_s: float
 ) -> list[bool]:
     """As `core.reset.was_added`, without the first record's timestamp, which librdkafka hides.
 
@@ -49,7 +75,8 @@ def were_added(
     asked last: a record that comes meanwhile must not make an empty partition look old.
     """
     first, later = (
-        offsets_at(consumer, partitions, [WallMs(stamp)] * len(partitions)) for stamp in (0, since)
+        offsets_at(consumer, partitions, [WallMs(stamp)] * len(partitions), timeout_s)
+        for stamp in (0, since)
     )
     return [
         one.offset < 0 or one.offset == found.offset
@@ -57,11 +84,11 @@ def were_added(
     ]
 
 
-def all_partitions(consumer: Consumer) -> list[TopicPartition]:
+def all_partitions(consumer: Consumer, timeout_s: float) -> list[TopicPartition]:
     """Every partition that the broker tells of."""
     return [
         TopicPartition(name, partition)
-        for name, topic in consumer.list_topics(timeout=_LOOK_S).topics.items()
+        for name, topic in consumer.list_topics(timeout=timeout_s).topics.items()
         for partition in topic.partitions
     ]
 
@@ -84,6 +111,12 @@ def with_metadata(
     return TopicPartition(
         one.topic, one.partition, one.offset, metadata or "", -1 if epoch is None else epoch
     )
+
+
+def known_partitions(partitions: list[TopicPartition]) -> list[TopicPartition]:
+    """Those that still exist. Raises: KafkaException for the first partition with an error."""
+    gone = KafkaError.UNKNOWN_TOPIC_OR_PART
+    return checked([one for one in partitions if one.error is None or one.error.code() != gone])
 
 
 def checked(partitions: list[TopicPartition]) -> list[TopicPartition]:

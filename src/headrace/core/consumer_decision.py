@@ -203,11 +203,12 @@ class ConsumerDecision:
 
     def _retarget(self) -> None:
         """Assign anew if the group has a new epoch, and the last assignment is old enough."""
-        group, limits = self._group, self._outside.consumer_limits
+        group = self._group
         if group.epoch <= group.target_epoch:
             return
         age_ms = self._now.wall - group.target_at
-        if group.target_at != TIME_UNKNOWN and 0 <= age_ms < limits.assignment_interval_ms:
+        interval_ms = self._outside.pace(group.name).assignment_interval_ms
+        if group.target_at != TIME_UNKNOWN and 0 <= age_ms < interval_ms:
             return
         for member, partitions in assigned_by(group, self._outside).items():
             if group.targets.get(member) != partitions:

@@ -112,11 +112,16 @@ Assignor = Callable[
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLimits:
-    """Settings of all consumer groups; the first assignor is for groups that ask for none."""
+    """Settings of all consumer groups; the first assignor is for groups that ask for none.
+
+    While members of the other protocol are in the group, those of the consumer protocol wait if
+    `upgrades`, and those of the classic protocol if `downgrades`; otherwise they are refused.
+    """
 
     assignors: Mapping[str, Assignor]
     members_max: int = INT_MAX
-    assignment_interval_ms: int = 0
+    upgrades: bool = True
+    downgrades: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,7 @@ class Pace:
 
     session_ms: int = 45_000
     heartbeat_ms: int = 5_000
+    assignment_interval_ms: int = 0
 
 
 class ConsumerOutside(Outside, Protocol):

@@ -36,6 +36,7 @@ class Why(Enum):
     WRONG_GROUP_TYPE = auto()
     METADATA_TOO_LARGE = auto()
     COORDINATOR_GONE = auto()
+    OTHER_PROTOCOL = auto()
     SESSION_NOT_FOUND = auto()
     SESSION_EPOCH = auto()
     SESSION_LIMIT = auto()

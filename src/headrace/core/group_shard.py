@@ -59,7 +59,8 @@ from headrace.core.roster import Roster
 from headrace.core.share_words import NAME_BYTES_MAX
 from headrace.core.types import MemberId, MonoMs, Now
 
-_NO_MIXING = "and members of both do not mix here (group.consumer.migration.policy=disabled)"
+_NO_MIXING = "and group.consumer.migration.policy does not let this member wait for them to leave"
+_WAITS = "this member joins when they have left"
 # What a group can begin with in a compacted journal.
 _CONSUMER_BEGINNINGS = (
     ConsumerGroupStored,
@@ -274,11 +275,12 @@ class GroupShard:
         begun: list[Event] = []
         if isinstance(group, ConsumerGroup):
             if not group.is_empty:
-                return Refused(
-                    Why.INCONSISTENT_PROTOCOL,
-                    f"Group {group.name} has members of the new protocol (group.protocol=consumer),"
-                    f" {_NO_MIXING}.",
+                told = (
+                    f"Group {group.name} has {len(group.members)} members of the consumer protocol"
                 )
+                if self._outside.consumer_limits.downgrades:
+                    return Refused(Why.OTHER_PROTOCOL, f"{told}; {_WAITS}")
+                return Refused(Why.INCONSISTENT_PROTOCOL, f"{told}, {_NO_MIXING}.")
             begun, group = _as_classic(group, command.protocol_type)
         if (group is None or begun) and command.member != NOBODY:
             return _unknown(command.member, command.group)
@@ -298,11 +300,10 @@ class GroupShard:
             if command.epoch != JOINING:
                 return Refused(Why.UNKNOWN_GROUP, f"Consumer group {name} not found.")
             if group is not None and not group.is_empty:
-                return Refused(
-                    Why.UNKNOWN_GROUP,
-                    f"Cannot upgrade classic group {name} to consumer group: it has members of "
-                    f"the classic protocol, {_NO_MIXING}.",
-                )
+                told = f"Group {name} has {len(group.members)} members of the classic protocol"
+                if outside.consumer_limits.upgrades:
+                    return Refused(Why.OTHER_PROTOCOL, f"{told}; {_WAITS}")
+                return Refused(Why.UNKNOWN_GROUP, f"{told}, {_NO_MIXING}.")
             begun = [GroupDropped(name)] if group is not None else []
             group = ConsumerGroup(name) if group is None else ConsumerGroup(name, group.began)
         decision = ConsumerDecision(group, now, outside)

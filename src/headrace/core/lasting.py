@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Collection
 from typing import assert_never
+from uuid import UUID
 
 from headrace.core.runs import Runs, State, Status
 from headrace.core.shard_words import Event, ForgetTopic, Forgotten, LogEndLost
 from headrace.core.share_admin import Queue, discarded
+from headrace.core.share_group import GroupRetained
 from headrace.core.share_words import Hold, Range, Replayed, ShareKey, Started
 
 
@@ -32,11 +34,19 @@ def forgotten(
     """What is forgotten of a log that is no more, or whose end is not."""
     match command:
         case ForgetTopic(topic_id):
-            return [Forgotten(key) for key in partitions if key.topic_id == topic_id]
+            gone = [key for key in partitions if key.topic_id == topic_id]
+            groups = dict.fromkeys(key.group for key in gone)
+            bare = [name for name in groups if _is_bare(queue_of(name), topic_id)]
+            return [*map(Forgotten, gone), *map(GroupRetained, bare)]
         case LogEndLost(key, end):
             return _cut_off(key, queue_of(key.group), end)
         case _:
             assert_never(command)
+
+
+def _is_bare(queue: Queue, topic_id: UUID) -> bool:
+    """Whether nothing but a record of it tells of the group once the topic is gone."""
+    return not queue.is_retained and all(key.topic_id == topic_id for key in queue.partitions)
 
 
 def _cut_off(key: ShareKey, queue: Queue, end: int) -> list[Event]:

@@ -60,6 +60,7 @@ from headrace.core.share_group import (
     Assigned,
     GroupEvent,
     GroupForgotten,
+    GroupRetained,
     Heartbeat,
     MemberGone,
     MemberSeen,
@@ -95,6 +96,7 @@ class ShareShard:
         self.groups: dict[str, ShareGroup] = {}
         self.partitions: dict[ShareKey, SharePartition] = {}
         self.leases: dict[LeaseKey, Lease] = {}
+        self.retained: set[str] = set()  # groups that are known without share-partitions
         self.archive = Archive()
         self.archiving: set[ShareKey] = set()  # where dead letters wait to be written
         self.restarted: dict[str, MonoMs] = {}  # groups whose members are not known since
@@ -111,7 +113,8 @@ class ShareShard:
         """All that there is of a group."""
         leases = [lease for lease in self.leases.values() if lease.key[0] == group]
         members, since = self.groups.get(group), self.restarted.get(group)
-        return Queue(group, members, self.partitions_of(group), leases, since)
+        is_retained = group in self.retained
+        return Queue(group, members, self.partitions_of(group), leases, since, is_retained)
 
     def overtaken(self, topic_id: UUID, partition: int, start: int) -> list[SharePartition]:
         """The share-partitions of a partition whose SPSO is below its log's `start`."""
@@ -147,9 +150,10 @@ class ShareShard:
                 return Decided(forgotten(command, self.partitions, self.queue))
             case ClearArchived(key, through):
                 return Decided(self.archive.cleared(key, through))
-            case Keep(partitions, leases, pages):
+            case Keep(partitions, leases, pages, groups):
                 kept: list[Event] = [PartitionKept(o) for o in partitions if o in self.partitions]
                 kept += [LeaseKept(one) for one in leases if one in self.leases]
+                kept += [GroupRetained(one) for one in groups if one in self.retained]
                 return Decided([*kept, *(e for one in pages for e in self.archive.kept(*one))])
             case Recovered():
                 # Where a lock lapsed two leases may know of a record: the later delivery, applied
@@ -229,6 +233,8 @@ class ShareShard:
                 self.archive.apply(event)
             case PartitionKept() | LeaseKept():
                 pass  # nothing is new but the record
+            case GroupRetained(name, is_retained):
+                (self.retained.add if is_retained else self.retained.discard)(name)
             case Forgotten() | LeaseForgotten() | GroupForgotten():
                 self._forget(event)
             case _:

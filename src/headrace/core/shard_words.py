@@ -8,7 +8,14 @@ from uuid import UUID
 
 from headrace.core.archived import ArchiveEvent
 from headrace.core.leases import LeaseEvent, LeaseForgotten, LeaseKey, Staged
-from headrace.core.share_group import GroupEvent, GroupForgotten, Heartbeat, Timing, TopicView
+from headrace.core.share_group import (
+    GroupEvent,
+    GroupForgotten,
+    GroupRetained,
+    Heartbeat,
+    Timing,
+    TopicView,
+)
 from headrace.core.share_words import Command as PartitionCommand
 from headrace.core.share_words import Event as PartitionEvent
 from headrace.core.share_words import Policy, ShareKey
@@ -114,6 +121,7 @@ class Keep:
     partitions: tuple[ShareKey, ...]
     leases: tuple[LeaseKey, ...]
     pages: tuple[tuple[ShareKey, int], ...] = ()  # of lists of archived records
+    groups: tuple[str, ...] = ()  # that are retained
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +224,7 @@ class Restarted:
     groups: frozenset[str]
 
 
-Kept = PartitionKept | LeaseKept
+Kept = PartitionKept | LeaseKept | GroupRetained
 GroupsForgotten = Forgotten | LeaseForgotten | GroupForgotten
 Event = PartitionEvent | GroupEvent | LeaseEvent | ArchiveEvent | GroupsForgotten | Kept | Restarted
 

@@ -33,7 +33,7 @@ from headrace.core.shard_words import (
     Forgotten,
     Removal,
 )
-from headrace.core.share_group import GroupForgotten, ShareGroup, Timing, TopicView
+from headrace.core.share_group import GroupForgotten, GroupRetained, ShareGroup, Timing, TopicView
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_starts import started
 from headrace.core.share_words import ShareKey, Started
@@ -64,11 +64,12 @@ class Queue:
     partitions: Mapping[ShareKey, SharePartition]
     leases: Sequence[Lease]
     restarted: MonoMs | None = None
+    is_retained: bool = False
 
     @property
     def exists(self) -> bool:
-        """Whether it has members or share-partitions."""
-        return bool(self.partitions or (self.group and self.group.members))
+        """Whether it has members or share-partitions, or had some and was not deleted."""
+        return bool(self.partitions or (self.group and self.group.members) or self.is_retained)
 
     def working_leases(self, now: Now) -> list[Lease]:
         """The leases that count as members."""
@@ -101,6 +102,8 @@ def decide_admin(
         case DeleteShareGroup(group):
             events: list[Event] = [Forgotten(key, Removal.GROUP) for key in queue.partitions]
             events += [LeaseForgotten(lease.key) for lease in queue.leases]
+            if queue.is_retained:
+                events.append(GroupRetained(group, is_retained=False))
             return Decided([*events, GroupForgotten(group)])
         case _:
             assert_never(command)
@@ -177,7 +180,9 @@ def _without_topics(command: DeleteShareOffsets, queue: Queue, topics: Topics) -
         else:
             told = _NO_TOPIC if view is None else "There is no offset information to delete."
             reply.append(Refused(Why.UNKNOWN_TOPIC, told))
-    events = [Forgotten(key, Removal.OFFSETS) for key in gone]
+    events: list[Event] = [Forgotten(key, Removal.OFFSETS) for key in gone]
+    if len(gone) == len(queue.partitions) and not queue.is_retained:
+        events.append(GroupRetained(queue.name))
     return Decided([*events, *discarded(queue, frozenset(gone))], tuple(reply))
 
 

@@ -111,6 +111,17 @@ class GroupForgotten:
     group: str
 
 
+@dataclass(frozen=True, slots=True)
+class GroupRetained:
+    """A group without share-partitions stays known until it is deleted; then not `is_retained`.
+
+    Durable, as Kafka's record of a share group.
+    """
+
+    group: str
+    is_retained: bool = True
+
+
 GroupEvent = MemberSeen | MemberGone | Assigned
 
 

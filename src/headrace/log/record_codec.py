@@ -4,7 +4,8 @@ Layout of Kafka 4.3's ShareSnapshotKey/Value (type 0) and ShareUpdateKey/Value (
 Kafka's tools read it, with additions they pass over: a tagged field in a state batch that says why
 records were archived, one of a record that says who had them (log.share_holds), and records of
 types that Kafka does not have: 20900 keeps leases, 20907 lists what was archived without a dead
-letter. A key begins with its type, a value with its version, both int16.
+letter, 20910 retains groups without share-partitions. A key begins with its type, a value with its
+version, both int16.
 
 A command's settled records become one ShareUpdate a share-partition, with SPSO as it is after the
 command (Kafka writes it one write late); a ShareSnapshot follows `updates_per_snapshot` updates, or
@@ -40,7 +41,7 @@ from headrace.core.machine import Entry
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Event, Forgotten, Keep, LeaseKept, PartitionKept
-from headrace.core.share_group import MemberSeen
+from headrace.core.share_group import GroupRetained, MemberSeen
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import (
     Acquired,
@@ -65,6 +66,12 @@ from headrace.log.lease_records import (
     part_record,
     part_restored,
     restored,
+)
+from headrace.log.retained_groups import (
+    RETAINED,
+    group_of,
+    retained_record,
+    retained_restored,
 )
 from headrace.log.share_batches import portions, read
 from headrace.wire.primitives import Malformed, NewerVersionError, Reader, Writer
@@ -163,7 +170,12 @@ class ShareJournal:
                 ):
                     leases[event.lease] = None
                 case (
-                    PageListed() | PageForgotten() | Forgotten() | LeaseForgotten() | LeaseStaged()
+                    PageListed()
+                    | PageForgotten()
+                    | Forgotten()
+                    | LeaseForgotten()
+                    | LeaseStaged()
+                    | GroupRetained()
                 ):
                     out.append(self._entry(event))
                 case _:
@@ -197,6 +209,7 @@ class ShareJournal:
         """Of whom the newest whole state lies below an offset: the oldest so many."""
         partitions, leases = list[ShareKey](), list[LeaseKey]()
         pages: list[tuple[ShareKey, int]] = []
+        groups = list[str]()
         for key, offset in islice(self._newest.items(), count_max):
             if offset >= before:
                 break
@@ -206,9 +219,11 @@ class ShareJournal:
                 leases.append((_text(source), _text(source)))
             elif kind == ARCHIVED:
                 pages.append((_named(source), source.int64()))
+            elif kind == RETAINED:
+                groups.append(group_of(source))
             else:
                 partitions.append(_named(source))
-        return Keep(tuple(partitions), tuple(leases), tuple(pages))
+        return Keep(tuple(partitions), tuple(leases), tuple(pages), tuple(groups))
 
     def events(self, key: Bytes, value: Bytes) -> list[Event]:
         """What a record stands for. Raises: Malformed for bytes, types or versions not known."""
@@ -223,6 +238,8 @@ class ShareJournal:
             return self._staged(part_restored(source, value))
         if kind == ARCHIVED:
             return [archived_records.restored(source, value)]
+        if kind == RETAINED:
+            return [retained_restored(source, value)]
         if kind not in (SNAPSHOT, UPDATE):
             raise NewerVersionError(
                 f"record type {kind} is from the future; a newer Headrace wrote it"
@@ -259,8 +276,12 @@ class ShareJournal:
         settled: list[Event] = [Replayed(key, record.ranges)]
         return [*settled, Advanced(key, record.start)] if record.start != _UNCHANGED else settled
 
-    def _entry(self, event: ArchiveEvent | Forgotten | LeaseForgotten | LeaseStaged) -> Entry:
+    def _entry(
+        self, event: ArchiveEvent | Forgotten | LeaseForgotten | LeaseStaged | GroupRetained
+    ) -> Entry:
         """The one record of an event: a page, what a part staged, or a tombstone."""
+        if isinstance(event, GroupRetained):
+            return retained_record(event)
         if isinstance(event, LeaseStaged):
             return part_record(event)
         if isinstance(event, LeaseForgotten):

@@ -190,12 +190,19 @@ class Application:
 
     def _work(self) -> None:
         for _ in range(_RECORDS_A_TURN):
-            message = self._consumer.poll(0)
+            message = self._poll()
             if message is None:
                 break
             self._take(message)
         if self._is_calm or self._rng.random() < 0.3:
             self._consumer.commit(asynchronous=self._rng.random() < 0.5)
+
+    def _poll(self) -> Any:
+        try:
+            return self._consumer.poll(0)
+        except KafkaException as error:  # librdkafka drops the record that it would have returned
+            self._world.bug(f"{self.name}: poll raises {error.args[0].code()}")
+            return None
 
     def _take(self, message: Any) -> None:
         if message.error() is not None:

@@ -269,6 +269,7 @@ class Reading:
     def __init__(self, client: Client, reset: str) -> None:
         self.positions: dict[Place, int | None] = {}
         self.number = 0  # of assignments so far
+        self._paused: set[Place] = set()
         self._client, self._reset = client, reset
         self._connection: Connection | None = None
         self._has_work = asyncio.Event()
@@ -277,9 +278,25 @@ class Reading:
         """Read these from now on; None: from what is committed, or as `reset` says."""
         self.number += 1
         self.positions = dict(positions)
+        self._interrupt()
+
+    def pause(self, places: Iterable[Place]) -> None:
+        """Read these no further. A pause outlives the assignment, as in librdkafka.
+
+        What was just assigned is paused, so none of its records arrived before.
+        """
+        self._paused.update(places)
+        self._interrupt()
+
+    def resume(self, places: Iterable[Place]) -> None:
+        """Read these again."""
+        self._paused.difference_update(places)
+        self._interrupt()
+
+    def _interrupt(self) -> None:
         self._has_work.set()
         if self._connection is not None:
-            self._connection.close()  # it may wait for records of what was assigned before
+            self._connection.close()  # it may wait for records of what was read before
 
     async def run(self) -> None:
         """Read whatever is assigned, as long as it is."""
@@ -298,15 +315,16 @@ class Reading:
 
     async def _step(self, connection: Connection) -> None:
         number = self.number
-        if not self.positions:
+        wanted = {p: one for p, one in self.positions.items() if p not in self._paused}
+        if not wanted:
             self._has_work.clear()
             await self._has_work.wait()
-        elif missing := [place for place, one in self.positions.items() if one is None]:
+        elif missing := [place for place, one in wanted.items() if one is None]:
             found = await self._begun(connection, missing)
             if number == self.number:
                 self.positions |= found
         else:
-            places = {place: one for place, one in self.positions.items() if one is not None}
+            places = {place: one for place, one in wanted.items() if one is not None}
             got = await requests.fetch(connection, places, _WAIT_MS)
             if number == self.number:
                 for place, (code, data) in got.items():

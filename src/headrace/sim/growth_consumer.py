@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
@@ -27,6 +28,7 @@ CLIENT = "sim.client"  # the setting that has the Client
 _AGAIN_S = 0.3
 _GIVES_UP_S = 30.0
 _LATEST = -1
+_REFUSED_CHANCE = 0.15  # of one lookup
 
 Ask = Callable[[Connection], Coroutine[Any, Any, T]]
 
@@ -46,11 +48,17 @@ class _Topics:
 
 
 class Asking:
-    """Questions to the broker for which the application waits. Raises: KafkaException; Gone."""
+    """Questions to the broker for which the application waits. Raises: KafkaException; Gone.
+
+    As librdkafka, it keeps the metadata of a topic, and does not know partitions that were added
+    since; and it does not repeat every lookup that a broker refuses.
+    """
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.is_gone = False
+        self._counts: dict[str, int] = {}  # partitions of each topic, as last listed
+        self._rng = Random(f"{client.world.seed}/{client.name}/lookups")
 
     def committed(
         self,
@@ -59,6 +67,7 @@ class Asking:
     ) -> list[TopicPartition]:
         """As confluent-kafka's."""
         asked = list(partitions)
+        self._may_be_refused(KafkaError.NOT_COORDINATOR)
         places = [(one.topic, one.partition) for one in asked]
         group, told = self.client.group, self.client.world.found
         found = self.wait(lambda link: requests.fetch_offsets(link, group, places, told))
@@ -74,6 +83,8 @@ class Asking:
     ) -> list[TopicPartition]:
         """As confluent-kafka's; the offsets of `partitions` are timestamps."""
         stamps = {(one.topic, one.partition): one.offset for one in partitions}
+        self._require_known(stamps)
+        self._may_be_refused(KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.NOT_LEADER_FOR_PARTITION)
         looked = self.client.world.auditor.looked
 
         def told(place: Place, offset: int) -> None:
@@ -85,12 +96,30 @@ class Asking:
 
     def list_topics(
         self,
-        topic: str | None = None,  # noqa: ARG002  # all are asked for
+        topic: str | None = None,
         timeout: float = -1,  # noqa: ARG002  # all waits end alike here
     ) -> _Topics:
         """As confluent-kafka's, of what is asked here."""
         counts = self.wait(requests.partition_counts)
+        if topic is not None:
+            counts = {topic: counts[topic]} if topic in counts else {}
+        self._counts |= counts
         return _Topics({name: _Topic(dict.fromkeys(range(n))) for name, n in counts.items()})
+
+    def _require_known(self, places: Iterable[Place]) -> None:
+        """Raises: KafkaException for a partition that the last metadata of its topic lacks."""
+        for topic, partition in places:
+            if topic not in self._counts:
+                self.list_topics(topic)
+            if partition >= self._counts.get(topic, 0):
+                raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+
+    def _may_be_refused(self, *codes: int) -> None:
+        if self._rng.random() < _REFUSED_CHANCE:
+            code = self._rng.choice(codes)
+            world = self.client.world
+            world.history.step(self.client.name, f"a lookup is refused: {code}")
+            raise KafkaException(KafkaError(code))
 
     def wait(self, ask: "Ask[T]") -> T:
         """The answer to one question, asked again while the broker is away."""
@@ -128,6 +157,7 @@ class Stock(StockConsumer):
         self._on_assign: Callable[..., object] | None = None
         self._stores_itself = config.get("enable.auto.offset.store", True)
         self._stored: dict[Place, tuple[int, str]] = {}
+        self._positions: dict[Place, int] = {}  # after what the application was given
         self._outcomes: list[tuple[KafkaError | None, list[TopicPartition]]] = []
 
     # ---- what headrace.Consumer calls
@@ -139,12 +169,28 @@ class Stock(StockConsumer):
         self._client.subscribe(topics)
 
     def assign(self, partitions: list[TopicPartition]) -> None:
+        self._positions.clear()
         self._client.reading.assign(
             {
                 (one.topic, one.partition): one.offset if one.offset >= 0 else None
                 for one in partitions
             }
         )
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self._client.reading.pause((one.topic, one.partition) for one in partitions)
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self._client.reading.resume((one.topic, one.partition) for one in partitions)
+
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        found = self._positions
+        return [
+            TopicPartition(
+                one.topic, one.partition, found.get((one.topic, one.partition), OFFSET_INVALID)
+            )
+            for one in partitions
+        ]
 
     def assignment(self) -> list[TopicPartition]:
         return [TopicPartition(*place) for place in self._client.reading.positions]
@@ -161,6 +207,7 @@ class Stock(StockConsumer):
                     self._revoked(is_lost=is_lost)
                 case Arrived(number, place, offset, value):
                     if number == client.reading.number:
+                        self._positions[place] = offset + 1
                         if self._stores_itself:
                             self._stored[place] = offset + 1, ""
                         return Message(
@@ -266,3 +313,6 @@ class Simulated(Consumer, Stock):
 
     def _now(self) -> WallMs:
         return self._client.world.clock.wall()
+
+    def _monotonic(self) -> float:
+        return self._client.world.loop.now_us / 1e6

@@ -28,6 +28,7 @@ _TABLES: Mapping[int, type[Table]] = {
     Resource.BROKER: Config,
     Resource.GROUP: GroupSettings,
 }
+_NAME_BYTES_MAX = 1000
 Values = dict[str, str | None]
 
 
@@ -99,7 +100,7 @@ def _replaced(asked: Any, table: type[Table], services: Services) -> Values:
     old = services.catalog.configs_of(Resource(asked.resource_type), asked.resource_name)
     values: Values = dict.fromkeys(old)
     for change in asked.configs:
-        _, setting = table.find(change.name)
+        setting = _setting(asked, table, change.name)
         if values.get(setting.name) is not None:
             raise Faulty(Code.INVALID_REQUEST, f"{setting.name} is named twice")
         values[setting.name] = _parsed(setting, change.value)
@@ -111,7 +112,8 @@ def _altered(asked: Any, table: type[Table], services: Services) -> Values:
     old = services.catalog.configs_of(Resource(asked.resource_type), asked.resource_name)
     values: Values = {}
     for change in asked.configs:
-        _, setting = table.find(change.name)
+        is_gone = change.config_operation == _DELETE
+        setting = _setting(asked, table, change.name, accepts_unknown=is_gone)
         if setting.name in values:
             raise Faulty(Code.INVALID_REQUEST, f"{setting.name} is named twice")
         if change.config_operation == _DELETE:
@@ -123,6 +125,21 @@ def _altered(asked: Any, table: type[Table], services: Services) -> Values:
         else:
             raise Faulty(Code.INVALID_REQUEST, f"operation {change.config_operation} is not known")
     return values
+
+
+def _setting(
+    asked: Any, table: type[Table], name: str, *, accepts_unknown: bool = False
+) -> Setting:
+    """The declaration of a setting. Raises: ConfigError for an unknown name.
+
+    As in Kafka, every name can be deleted, and a broker stores names that it does not know.
+    """
+    is_stored = asked.resource_type == Resource.BROKER
+    if (is_stored or accepts_unknown) and not table.knows(name):
+        if not name or len(name.encode()) > _NAME_BYTES_MAX:
+            raise ConfigError(f"the name of a setting has 1 to {_NAME_BYTES_MAX} bytes")
+        return Setting(name, "", "")
+    return table.find(name)[1]
 
 
 def _list_changed(setting: Setting, change: Any, old: str | None) -> str:

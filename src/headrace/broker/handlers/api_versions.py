@@ -1,4 +1,9 @@
-"""ApiVersions (18): what is served, from the handlers registered; KIP-511 for the fallback."""
+"""ApiVersions (18): what is served, from the handlers registered; KIP-511 for the fallback.
+
+Versions 3 and newer list features as Kafka 4.3 does: metadata.version, group.version and
+share.version. transaction.version, streams.version, eligible.leader.replicas.version and
+kraft.version would be at level 0, and features at level 0 are not listed (KIP-584).
+"""
 
 from typing import Any
 
@@ -9,6 +14,7 @@ from headrace.broker.services import Services
 from headrace.wire import codec
 
 KEY = 18
+_METADATA_VERSIONS = (7, 30)  # 3.3-IV3, the oldest that Kafka 4 can have, and 4.3-IV0
 
 
 async def handle(request: Request, services: Services) -> Answer:
@@ -18,18 +24,25 @@ async def handle(request: Request, services: Services) -> Answer:
     )
     if not named:
         return {"error_code": Code.INVALID_REQUEST, "api_keys": []}
-    levels = {"group.version": 1, "share.version": int(services.config.share_group_enable)}
+    lowest = 0 if request.version > 3 else 1
+    share = int(services.config.share_group_enable)
+    features = (
+        ("group.version", lowest, 1, 1),
+        ("metadata.version", *_METADATA_VERSIONS, _METADATA_VERSIONS[1]),
+        ("share.version", lowest, 1, share),
+    )
     return {
         "error_code": Code.NONE,
         "api_keys": [_shown(api) for api in services.apis],
         "supported_features": [
-            {"name": name, "min_version": 0 if request.version > 3 else 1, "max_version": 1}
-            for name in levels
+            {"name": name, "min_version": low, "max_version": high}
+            for name, low, high, _ in features
         ],
         "finalized_features_epoch": 0,
         "finalized_features": [
             {"name": name, "min_version_level": level, "max_version_level": level}
-            for name, level in levels.items()
+            for name, _, _, level in features
+            if level
         ],
     }
 

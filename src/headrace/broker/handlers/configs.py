@@ -83,8 +83,22 @@ def _shown(kind: int, name: str, services: Services, entries: Entries) -> list[d
         return entries.of_every_broker()
     if kind in {Resource.BROKER, _BROKER_LOGGER}:
         require_this_broker(name, services)
-        return entries.of_broker() if kind == Resource.BROKER else []
+        if kind == _BROKER_LOGGER:
+            return []
+        return [*entries.of_broker(), *entries.of_process(_process_values(services))]
     raise Faulty(Code.INVALID_REQUEST, f"resources of type {kind} have no configuration here")
+
+
+def _process_values(services: Services) -> dict[str, str]:
+    def url(host: str) -> str:
+        name = f"[{host}]" if ":" in host else host
+        return f"PLAINTEXT://{name}:{services.port}"
+
+    return {
+        "listeners": url(services.bound_host or services.host),
+        "advertised.listeners": url(services.host),
+        "log.dirs": str(services.folder.absolute()),
+    }
 
 
 def require_this_broker(name: str, services: Services) -> None:

@@ -29,6 +29,7 @@ async def handle(request: Request, services: Services) -> Answer:
     if answer is None:
         answer = await services.groups.ask(command.group, command)
     if isinstance(answer, Refused):
+        services.refusals.heartbeat(command.group, request.asked_by(command.member), answer)
         return {
             "error_code": error_code(answer),
             "error_message": answer.message,

@@ -1,8 +1,14 @@
-"""FindCoordinator (10): this broker coordinates every group, transaction and share-partition."""
+"""FindCoordinator (10): this broker coordinates every group and share-partition.
+
+Transactions are not supported. A transactional id is refused with
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED: the one error that librdkafka, Java and franz-go take as
+fatal here; they repeat the request after any other.
+"""
 
 import re
 from typing import Any
 
+from headrace.broker import transactions
 from headrace.broker.errors import Code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
@@ -15,18 +21,23 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
     kind = getattr(message, "key_type", _GROUP)
+    keys = [message.key] if request.version < 4 else message.coordinator_keys
+    if kind == _TRANSACTION:
+        for key in keys:
+            transactions.log_refusal(key, request, services)
     if request.version < 4:
         return _found(message.key, kind, request.version, services)
-    keys = message.coordinator_keys
     return {"coordinators": [_found(key, kind, request.version, services) for key in keys]}
 
 
 def _found(key: str, kind: int, version: int, services: Services) -> dict[str, Any]:
-    wrong = _wrong(key, kind, version)
+    code, wrong = Code.INVALID_REQUEST, _wrong(key, kind, version)
+    if kind == _TRANSACTION:
+        code, wrong = transactions.REFUSAL, transactions.MESSAGE
     if wrong:
         return {
             "key": key, "node_id": -1, "host": "", "port": -1,
-            "error_code": Code.INVALID_REQUEST, "error_message": wrong,
+            "error_code": code, "error_message": wrong,
         }  # fmt: skip
     return {
         "key": key,
@@ -39,7 +50,7 @@ def _found(key: str, kind: int, version: int, services: Services) -> dict[str, A
 
 
 def _wrong(key: str, kind: int, version: int) -> str | None:
-    if kind in {_GROUP, _TRANSACTION}:
+    if kind == _GROUP:
         return None
     if kind != _SHARE or version < _SHARE_SINCE:
         return f"coordinator type {kind} is not known in version {version}"

@@ -1,4 +1,4 @@
-"""InitProducerId (22): ids for idempotent producers; transactions are not served.
+"""InitProducerId (22): ids for idempotent producers; transactional ids are refused.
 
 Source: InitProducerIdRequest.json; KafkaApis.handleInitProducerIdRequest,
 TransactionCoordinator.handleInitProducerId (4.3).
@@ -6,6 +6,7 @@ TransactionCoordinator.handleInitProducerId (4.3).
 
 from typing import Any
 
+from headrace.broker import transactions
 from headrace.broker.errors import Code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
@@ -14,7 +15,10 @@ _TRANSACTION_MS_MAX = 900_000  # the default of Kafka's transaction.max.timeout.
 
 
 async def handle(request: Request, services: Services) -> Answer:
-    refused = _refused(request.message())
+    message = request.message()
+    refused = _refused(message)
+    if refused is transactions.REFUSAL:
+        transactions.log_refusal(message.transactional_id, request, services)
     if refused is not None:
         return {"error_code": refused, "producer_id": -1, "producer_epoch": -1}
     return {
@@ -34,4 +38,4 @@ def _refused(message: Any) -> Code | None:
         return Code.INVALID_REQUEST
     if not 0 < message.transaction_timeout <= _TRANSACTION_MS_MAX:
         return Code.INVALID_TRANSACTION_TIMEOUT
-    return Code.UNSUPPORTED_VERSION
+    return transactions.REFUSAL

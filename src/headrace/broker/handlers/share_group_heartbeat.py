@@ -22,11 +22,11 @@ async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
     refused = _malformed(message, services)
     if refused is not None:
-        return _refusal(error_code(refused), refused.message)
+        return _refused(message, refused, request, services)
     if message.member_epoch == JOIN or len(request.body) > SMALL_BYTES:
         refused = services.group_memory.admit_share(message.group_id, len(request.body))
         if refused is not None:
-            return _refusal(error_code(refused), refused.message)
+            return _refused(message, refused, request, services)
     topics = message.subscribed_topic_names
     try:
         command = Heartbeat(
@@ -41,12 +41,12 @@ async def handle(request: Request, services: Services) -> Answer:
         )
         refused = of_consumers(command.group, services)  # it may have become theirs meanwhile
         if refused is not None:
-            return _refusal(error_code(refused), refused.message)
+            return _refused(message, refused, request, services)
         answer = await services.shares.ask(command.group, command)
     except (StorageFault, OSError) as fault:
         return _refusal(Code.COORDINATOR_NOT_AVAILABLE, str(fault))
     if isinstance(answer, Refused):
-        return _refusal(error_code(answer), answer.message)
+        return _refused(message, answer, request, services)
     assert isinstance(answer, Seen)
     return {
         "error_code": Code.NONE,
@@ -71,6 +71,14 @@ def _malformed(message: Any, services: Services) -> Refused | None:
     if message.member_epoch < LEAVE:
         return Refused(Why.INVALID_REQUEST, f"MemberEpoch is {message.member_epoch}.")
     return of_consumers(message.group_id, services)
+
+
+def _refused(
+    message: Any, refused: Refused, request: Request, services: Services
+) -> dict[str, Any]:
+    client = request.asked_by(message.member_id)
+    services.refusals.heartbeat(message.group_id, client, refused)
+    return _refusal(error_code(refused), refused.message)
 
 
 def _refusal(code: Code, message: str) -> dict[str, Any]:

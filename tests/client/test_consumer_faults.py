@@ -1,0 +1,377 @@
+"""`headrace.Consumer` beside both tables of KIP-842 when lookups fail and partitions are added.
+
+Each row runs with a real librdkafka, its default settings, over every rebalance protocol, against
+a broker that refuses or drops requests. Partition 1 has a commit at 7 in every row: nothing that
+befalls partition 0 may skip or repeat a record there.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+import headrace
+from headrace.testing import BrokerUnderTest
+
+SECONDS_MAX = 60.0
+EVERYTHING = bool(os.environ.get("HEADRACE_CONSUMER_FAULTS"))  # every row with every fault
+RECORDS, COMMITTED, LOG_START = 10, 7, 4
+BELOW, ABOVE = 1, 99
+START, END, REFUSED = LOG_START, RECORDS, None
+PROTOCOLS: dict[str, dict[str, str]] = {
+    "range": {"partition.assignment.strategy": "range"},
+    "cooperative": {"partition.assignment.strategy": "cooperative-sticky"},
+    "consumer": {"group.protocol": "consumer"},
+}
+FAULTS: dict[str, list[dict[str, Any]]] = {
+    "none": [],
+    "not coordinator": [{"api": "OffsetFetch", "error": "NOT_COORDINATOR", "times": 1}],
+    "loading": [{"api": "OffsetFetch", "error": "COORDINATOR_LOAD_IN_PROGRESS", "times": 3}],
+    "unknown partition": [
+        {"api": "ListOffsets", "error": "UNKNOWN_TOPIC_OR_PARTITION", "times": 3}
+    ],
+    "not leader": [{"api": "ListOffsets", "error": "NOT_LEADER_OR_FOLLOWER", "times": 1}],
+    "both for a while": [
+        {"api": "OffsetFetch", "error": "COORDINATOR_NOT_AVAILABLE", "times": 3},
+        {"api": "ListOffsets", "error": "LEADER_NOT_AVAILABLE", "times": 3},
+    ],
+    "hung up": [{"api": "OffsetFetch", "times": 2}, {"api": "ListOffsets", "times": 2}],
+}
+NEAREST = {"offset.reset.strategy.offset-out-of-range": "nearest"}
+# Position of partition 0 (None: nothing committed), strategy, whether nearest, where it begins.
+ROWS: list[tuple[int | None, str, bool, int | None]] = [
+    (None, "none", True, REFUSED),
+    (None, "earliest", True, START),
+    (None, "latest", True, END),
+    (None, "earliest_on_start", False, START),
+    (None, "latest_on_start", False, END),
+    (None, "safe_latest", False, END),
+    (COMMITTED, "none", True, COMMITTED),
+    (COMMITTED, "earliest_on_start", False, COMMITTED),
+    (COMMITTED, "latest_on_start", True, COMMITTED),
+    (COMMITTED, "safe_latest", False, COMMITTED),
+    (BELOW, "earliest_on_start", False, REFUSED),
+    (BELOW, "latest_on_start", False, REFUSED),
+    (BELOW, "safe_latest", False, END),
+    (BELOW, "none", True, START),
+    (BELOW, "safe_latest", True, START),
+    (ABOVE, "earliest_on_start", False, REFUSED),
+    (ABOVE, "latest_on_start", False, REFUSED),
+    (ABOVE, "safe_latest", False, END),
+    (ABOVE, "earliest", True, END),
+    (ABOVE, "safe_latest", True, END),
+]
+ENDS = {0: RECORDS, 1: 3}  # the last offsets of a topic that grew
+_NUMBERS = count()
+
+
+def cases() -> list[Any]:
+    """Each row with each protocol, and faults in turn; or with every fault."""
+    turn, found = count(), list[Any]()
+    for row in ROWS:
+        position, strategy, nearest, _ = row
+        for protocol in PROTOCOLS:
+            chosen = list(FAULTS) if EVERYTHING else [list(FAULTS)[next(turn) % len(FAULTS)]]
+            for fault in chosen:
+                name = f"{strategy} {nearest} {position} {protocol} {fault}".replace(" ", "-")
+                found.append(pytest.param(row, protocol, fault, id=name))
+    return found
+
+
+GROWTHS = [
+    ("earliest_on_start", False, True),
+    ("latest_on_start", False, False),
+    ("safe_latest", False, True),
+    ("earliest", True, True),
+    ("latest", True, False),
+]
+
+
+def growth_cases() -> list[Any]:
+    """Each strategy with each protocol, and faults in turn; or with every fault."""
+    turn, found = count(), list[Any]()
+    faults = ["none", "not leader", "loading", "not coordinator"]
+    for strategy, nearest, is_read in GROWTHS:
+        for protocol in PROTOCOLS:
+            chosen = faults if EVERYTHING else [faults[next(turn) % len(faults)]]
+            for fault in chosen:
+                name = f"{strategy}-{nearest}-{protocol}-{fault}".replace(" ", "-")
+                found.append(pytest.param(strategy, nearest, is_read, protocol, fault, id=name))
+    return found
+
+
+class Rig:
+    """A topic with two partitions of ten records each, and a group with a commit in one."""
+
+    def __init__(self, broker: BrokerUnderTest, *, partitions: int = 2) -> None:
+        self.broker, number = broker, next(_NUMBERS)
+        self.topic = broker.create_topic(f"readings-{number}", partitions=partitions)
+        self.group = f"meters-{number}"
+        self.servers = broker.bootstrap_servers
+        self.admin = AdminClient({"bootstrap.servers": self.servers})
+        for partition in range(partitions):
+            self.produce(partition, RECORDS)
+
+    def produce(self, partition: int, records: int = 1) -> None:
+        producer = Producer({"bootstrap.servers": self.servers})
+        for number in range(records):
+            producer.produce(self.topic, str(number), partition=partition)
+        assert producer.flush(SECONDS_MAX) == 0
+
+    def drop_below(self, offset: int) -> None:
+        for done in self.admin.delete_records([TopicPartition(self.topic, 0, offset)]).values():
+            done.result()
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        stock = Consumer({"bootstrap.servers": self.servers, "group.id": self.group})
+        try:
+            stock.commit(
+                offsets=[TopicPartition(self.topic, *one) for one in offsets.items()],
+                asynchronous=False,
+            )
+        finally:
+            stock.close()
+
+    def consumer(self, *settings: Mapping[str, str]) -> headrace.Consumer:
+        own = {"bootstrap.servers": self.servers, "group.id": self.group}
+        merged = {name: value for one in settings for name, value in one.items()}
+        return headrace.Consumer({**own, "enable.partition.eof": "true", **merged})
+
+    def grow(self, partitions: int) -> None:
+        wanted = [NewPartitions(self.topic, partitions)]
+        self.admin.create_partitions(wanted)[self.topic].result()
+
+    def add_fault(self, one: dict[str, Any]) -> Any:
+        if "error" in one:
+            return self.broker.faults.add(**(one | self._whose(one)))
+        return self.broker.faults.drop(**(one | self._whose(one)))
+
+    def _whose(self, one: dict[str, Any]) -> dict[str, str]:
+        return {"group": self.group} if one["api"] == "OffsetFetch" else {"topic": self.topic}
+
+
+class Seen:
+    """Everything that a consumer returned: offsets, ends and errors for each partition."""
+
+    def __init__(self, consumer: headrace.Consumer) -> None:
+        self.offsets: dict[int, list[int]] = {}
+        self.ends: set[int] = set()
+        self.errors: list[tuple[int | None, int]] = []
+        self._consumer = consumer
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + SECONDS_MAX
+        while not condition():
+            assert time.monotonic() < deadline, vars(self)
+            message = self._consumer.poll(0.1)
+            if message is not None:
+                self._note(message)
+
+    def _note(self, message: Message) -> None:
+        error, partition = message.error(), message.partition()
+        if error is None:
+            assert partition is not None
+            offset = message.offset()
+            assert offset is not None
+            self.offsets.setdefault(partition, []).append(offset)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            assert partition is not None
+            self.ends.add(partition)
+        else:
+            self.errors.append((partition, error.code()))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerUnderTest]:
+    settings = {
+        "group.initial.rebalance.delay.ms": 0,
+        "group.consumer.min.heartbeat.interval.ms": 200,
+        "group.consumer.heartbeat.interval.ms": 200,
+    }
+    with BrokerUnderTest(settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def clean(broker: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
+    yield broker
+    broker.faults.clear()
+
+
+@pytest.mark.parametrize(("row", "protocol", "fault"), cases())
+def test_every_row_of_both_tables_with_lookups_that_fail(
+    clean: BrokerUnderTest,
+    row: tuple[int | None, str, bool, int | None],
+    protocol: str,
+    fault: str,
+) -> None:
+    position, strategy, nearest, start = row
+    rig = Rig(clean)
+    if position is BELOW or position is None:
+        rig.drop_below(LOG_START)
+    rig.commit({1: COMMITTED} | ({} if position is None else {0: position}))
+    for one in FAULTS[fault]:
+        rig.add_fault(one)
+    reset = {"auto.offset.reset": strategy}
+    with rig.consumer(reset, NEAREST if nearest else {}, PROTOCOLS[protocol]) as consumer:
+        consumer.subscribe([rig.topic])
+        seen = Seen(consumer)
+        if start is REFUSED:
+            seen.until(lambda: seen.errors and 1 in seen.ends)
+            assert seen.errors == [(0, KafkaError._AUTO_OFFSET_RESET)]
+            assert seen.offsets == {1: list(range(COMMITTED, RECORDS))}
+            return
+        seen.until(lambda: seen.ends == {0, 1})
+        rig.produce(0)
+        rig.produce(1)
+        seen.until(lambda: all(seen.offsets.get(one, [-1])[-1] == RECORDS for one in (0, 1)))
+        assert seen.errors == []
+        assert seen.offsets == {
+            0: list(range(start, RECORDS + 1)), 1: list(range(COMMITTED, RECORDS + 1)),
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("strategy", "nearest", "is_read_from_start", "protocol", "fault"), growth_cases()
+)
+def test_a_partition_added_while_the_group_consumes(
+    clean: BrokerUnderTest,
+    strategy: str,
+    nearest: bool,
+    is_read_from_start: bool,
+    protocol: str,
+    fault: str,
+) -> None:
+    """Lookups do not know the new partition at first: librdkafka keeps metadata for minutes.
+
+    In the classic protocol the member itself has to notice the growth.
+    """
+    rig = Rig(clean, partitions=1)
+    rig.commit({0: COMMITTED})
+    reset = {"auto.offset.reset": strategy}
+    notice = {} if protocol == "consumer" else {"topic.metadata.refresh.interval.ms": "400"}
+    with rig.consumer(reset, NEAREST if nearest else {}, PROTOCOLS[protocol], notice) as consumer:
+        consumer.subscribe([rig.topic])
+        seen = Seen(consumer)
+        seen.until(lambda: 0 in seen.ends)
+        consumer.commit(asynchronous=False)
+        for one in FAULTS[fault]:
+            rig.add_fault(one)
+        rig.grow(2)
+        rig.produce(1, 3)
+        seen.until(lambda: 1 in seen.ends)
+        rig.produce(0)
+        rig.produce(1)
+        seen.until(lambda: all(seen.offsets.get(one, [-1])[-1] == end for one, end in ENDS.items()))
+        assert seen.errors == []
+        assert seen.offsets == {
+            0: list(range(COMMITTED, RECORDS + 1)),
+            1: list(range(0 if is_read_from_start else 3, 4)),
+        }
+
+
+def test_an_error_that_does_not_pass_is_returned_once_and_retried(clean: BrokerUnderTest) -> None:
+    rig = Rig(clean)
+    refused = clean.faults.add(
+        api="OffsetFetch", group=rig.group, error="GROUP_AUTHORIZATION_FAILED"
+    )
+    with rig.consumer({"auto.offset.reset": "earliest_on_start"}) as consumer:
+        consumer.subscribe([rig.topic])
+        seen = Seen(consumer)
+        seen.until(lambda: len(seen.errors) >= 2 and refused.hits > 3)
+        failed = KafkaError.GROUP_AUTHORIZATION_FAILED
+        assert sorted(seen.errors) == [(0, failed), (1, failed)]
+        assert seen.offsets == {}
+        refused.remove()
+        seen.until(lambda: seen.ends == {0, 1})
+        assert seen.offsets == {0: list(range(RECORDS)), 1: list(range(RECORDS))}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_seek_and_pause_of_a_partition_whose_start_is_not_known(
+    clean: BrokerUnderTest, protocol: str
+) -> None:
+    rig = Rig(clean)
+    refused = clean.faults.add(api="OffsetFetch", group=rig.group, error="NOT_COORDINATOR")
+    with rig.consumer({"auto.offset.reset": "earliest_on_start"}, PROTOCOLS[protocol]) as consumer:
+        consumer.subscribe([rig.topic])
+        seen = Seen(consumer)
+        seen.until(consumer.assignment)
+        consumer.seek(TopicPartition(rig.topic, 0, 8))
+        consumer.pause([TopicPartition(rig.topic, 1)])
+        hits = refused.hits
+        seen.until(lambda: refused.hits > hits + 2)
+        assert (seen.errors, seen.offsets.get(1)) == ([], None)
+        refused.remove()
+        seen.until(lambda: 0 in seen.ends)
+        assert seen.offsets == {0: [8, 9]}, "partition 1 stays paused"
+        consumer.resume([TopicPartition(rig.topic, 1)])
+        seen.until(lambda: 1 in seen.ends)
+        assert seen.offsets == {0: [8, 9], 1: list(range(RECORDS))}
+
+
+def test_a_refused_position_is_read_after_a_seek(clean: BrokerUnderTest) -> None:
+    rig = Rig(clean)
+    with rig.consumer({"auto.offset.reset": "none"}, NEAREST) as consumer:
+        consumer.subscribe([rig.topic])
+        seen = Seen(consumer)
+        seen.until(lambda: len(seen.errors) == 2)
+        consumer.seek(TopicPartition(rig.topic, 1, 9))
+        seen.until(lambda: 1 in seen.ends)
+        assert seen.offsets == {1: [9]}
+
+
+def test_the_commit_of_a_new_groups_start_is_repeated(clean: BrokerUnderTest) -> None:
+    """Otherwise a member that joins after a crash would take itself for the first of the group."""
+    rig = Rig(clean)
+    failing = clean.faults.add(
+        api="OffsetCommit", group=rig.group, error="INVALID_COMMIT_OFFSET_SIZE", times=2
+    )
+    settings = {"auto.offset.reset": "safe_latest", "enable.auto.commit": "false"}
+    with rig.consumer(settings) as consumer:
+        consumer.subscribe([rig.topic])
+        seen = Seen(consumer)
+        asked = [TopicPartition(rig.topic, number) for number in (0, 1)]
+        seen.until(
+            lambda: (
+                failing.hits == 2
+                and [one.offset for one in consumer.committed(asked, SECONDS_MAX)] == [RECORDS] * 2
+            )
+        )
+        assert seen.errors == []
+
+
+def test_a_broker_that_restarts_during_the_lookup(tmp_path: Path) -> None:
+    with headrace.Broker(tmp_path) as first:
+        servers = first.bootstrap_servers
+        settings = {"bootstrap.servers": servers, "group.id": "g"}
+        producer = Producer({"bootstrap.servers": servers})
+        for number in range(RECORDS):
+            producer.produce("readings", str(number))
+        assert producer.flush(SECONDS_MAX) == 0
+        stock = Consumer(settings)
+        stock.commit(offsets=[TopicPartition("readings", 0, COMMITTED)], asynchronous=False)
+        stock.close()
+    consumer = headrace.Consumer({**settings, "auto.offset.reset": "earliest_on_start"})
+    with ExitStack() as closing:
+        closing.callback(consumer.close)
+        consumer.assign([TopicPartition("readings", 0)])  # nobody answers: the partition is held
+        assert consumer.poll(0.1) is None
+        with headrace.Broker(tmp_path, port=int(servers.rpartition(":")[2])):
+            seen = Seen(consumer)
+            seen.until(lambda: len(seen.offsets.get(0, [])) >= RECORDS - COMMITTED)
+            assert seen.offsets == {0: list(range(COMMITTED, RECORDS))}
+            closing.close()  # while its last commit can be answered
