@@ -19,6 +19,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from headrace.spark.batch import Batch
 from headrace.spark.dispositions import (
     RETRY_TIMEOUT_MS,
     SetAside,
@@ -29,12 +30,13 @@ from headrace.spark.dispositions import (
     stripped,
 )
 from headrace.spark.executions import Executions
+from headrace.spark.queue.remaining import check_locks
 
 
 class Sink(Protocol):
-    """A function for `foreachBatch`."""
+    """A function of accepted rows and their batch."""
 
-    def __call__(self, rows: DataFrame, batch_id: int, /) -> object: ...
+    def __call__(self, rows: DataFrame, batch: Batch, /) -> object: ...
 
 
 def acknowledge(
@@ -51,8 +53,9 @@ def acknowledge(
     The rows need the columns topic, partition, offset and lease (option `includeDelivery`), and
     `disposition` (null or "accept", "release", "reject") and `reason`, and may have `delay_ms`: how
     long a released record is withheld. `each_record` and `isolate` make them. `write(rows,
-    batch_id)` gets the accepted rows, without these columns unless `keep_bookkeeping`. When it
-    raises, the batch fails, and no verdict takes effect.
+    batch)` gets the accepted rows, without these columns unless `keep_bookkeeping`, and a `Batch`:
+    the batch id, with the session of the checkpoint. When it raises, the batch fails, and no
+    verdict takes effect.
 
     `persist` keeps the judged rows while the sink works: for a sink with several actions, or one
     that leaves SQL (`rows.rdd`, `foreachPartition`), whose rows would otherwise be judged again.
@@ -66,10 +69,13 @@ def acknowledge(
 
     def on_batch(rows: DataFrame, batch_id: int) -> None:
         check_columns(rows, "acknowledge")
+        batch = Batch.of(rows, batch_id)
         judge = _by_persisting if persist else _by_observing
-        found = judge(rows, lambda good: write(stripped(good, keep_bookkeeping), batch_id))
+        found = judge(rows, lambda good: write(stripped(good, keep_bookkeeping), batch))
         with stager.cluster() as cluster:
             stager.stage(cluster, found.leases, found.set_aside)
+            for lease in found.leases:
+                check_locks(cluster, group, lease)
 
     return on_batch
 
