@@ -31,9 +31,7 @@ from headrace.wire.schemas import ErrorCode
 
 _VERSION = 0
 _REMEDIES: dict[int, str] = {
-    ErrorCode.fenced_member_epoch: (
-        "stop one of the two, or give each its own checkpoint"
-    ),
+    ErrorCode.fenced_member_epoch: ("stop one of the two, or give each its own checkpoint"),
     ErrorCode.unknown_member_id: (
         "the broker does not know the session in this checkpoint (another broker, or a new data "
         "folder?); use a new checkpoint and a new output folder, with option "

@@ -192,7 +192,7 @@ def test_records_removed_between_plan_and_task(cluster: Cluster, reader: Reader)
     end = strict.latestOffset(begin, ALL)
     (task,) = strict.partitions(begin, end)
     removed_below(cluster, 40)
-    with pytest.raises(DataLost, match="0 to 39 were removed .*set failOnDataLoss to false"):
+    with pytest.raises(DataLost, match=r"0 to 39 were removed .*set failOnDataLoss to false"):
         list(strict.read(task))
     lenient = reader(fail_on_data_loss=False)
     found = [row for batch in lenient.read(task) for row in batch.column("offset").to_pylist()]

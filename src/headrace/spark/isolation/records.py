@@ -58,7 +58,8 @@ def each_record(
     """
     care = Care.of(release_on, careful, timeout_s, memory_limit)
     target = Target.of(rows, schema)
-    judge = EachJudge(function, _records, target.rows, frozenset(target.user.names), release_on)
+    names = frozenset(field.name for field in target.user)
+    judge = EachJudge(function, _records, target.rows, names, release_on)
     return mapped(rows, judge, care, target)
 
 
