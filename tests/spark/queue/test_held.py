@@ -16,12 +16,14 @@ from headrace.client.errors import DataLost
 from headrace.client.leases import describe
 from headrace.client.share_archived import list_archived_share_records
 from headrace.client.share_groups import alter_share_group_offsets
+from headrace.client.spark_queries import list_spark_queries
 from headrace.client.topics import delete_records
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import ShareReader, Task
 from headrace.spark.queue.remaining import LocksLost, check_locks
 
 RECORDS = 100
+ACQUIRED = 1
 ALL = ReadMaxRows(RECORDS)
 Reader = Callable[..., ShareReader]
 
@@ -235,3 +237,19 @@ def test_a_query_goes_on_after_its_group_was_reset(
     assert back.latestOffset(following, ALL) == following
     (state,) = describe(cluster, "g")
     assert (state.start, state.in_flight) == (RECORDS, ())
+
+
+def test_the_status_of_a_query_counts_no_records_whose_locks_ended(
+    cluster: Cluster, reader: Reader
+) -> None:
+    away = reader()
+    away.latestOffset(away.initialOffset(), ALL)
+    (query,) = list_spark_queries(cluster, ["g"])
+    assert (query.held, query.batch) == (RECORDS, 1)
+    away.stop()
+    deadline = time.monotonic() + 60
+    while any(run.state == ACQUIRED for one in describe(cluster, "g") for run in one.in_flight):
+        assert time.monotonic() < deadline, "the locks did not end"
+        time.sleep(0.05)
+    (query,) = list_spark_queries(cluster, ["g"])
+    assert (query.held, query.batch, query.lag) == (0, 1, RECORDS)
