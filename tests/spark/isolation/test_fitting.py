@@ -3,7 +3,6 @@ for typed values of the source. No session is needed.
 """
 
 import json
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -225,6 +224,5 @@ def test_a_column_that_arrow_converts_without_loss_is_taken(
     made: pa.Array, kind: str, value: Any
 ) -> None:
     batch = pa.record_batch({"value": [b""] * len(made)})
-    answer: Callable[[Any], Any] = lambda _: pa.record_batch({"x": made})  # noqa: E731
-    found = _called(answer, batch, [field_of(kind)], pandas=False)
+    found = _called(lambda _: pa.record_batch({"x": made}), batch, [field_of(kind)], pandas=False)
     assert found.column("x")[0].as_py() == value
