@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from flights_source import FLIGHT, KEY, arguments, flight_of, queue, session, through
-from headrace.spark import acknowledge, each_record
+from headrace.spark import Batch, acknowledge, each_record
 
 GROUP = "cookbook-dedupe"
 
@@ -18,15 +18,14 @@ def run(spark: SparkSession, bootstrap: str, out: str) -> None:
     """Until nothing is left."""
     table = Path(out) / "flights"
 
-    def write(rows: DataFrame, batch_id: int) -> None:
+    def write(rows: DataFrame, batch: Batch) -> None:
         fresh = rows.dropDuplicates(KEY)
-        earlier = [
-            str(one) for one in table.glob("batch_id=*") if one.name != f"batch_id={batch_id}"
-        ]
+        mine = table / batch.path
+        earlier = [str(one) for one in table.glob("session=*/batch=*") if one != mine]
         if earlier:
             known = spark.read.schema(FLIGHT).parquet(*earlier).select(KEY)
             fresh = fresh.join(known, KEY, "left_anti")
-        fresh.write.mode("overwrite").parquet(str(table / f"batch_id={batch_id}"))
+        fresh.write.mode("overwrite").parquet(str(mine))
 
     flights = each_record(queue(spark, bootstrap, GROUP), flight_of, FLIGHT)
     through(flights, acknowledge(write, bootstrap_servers=bootstrap, group=GROUP), out)

@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from flights_source import FLIGHT, arguments, flight_of, queue, session, through
 from headrace.demo.flights import airlines_csv, planes_csv
-from headrace.spark import acknowledge, each_record
+from headrace.spark import Batch, acknowledge, each_record
 
 GROUP = "cookbook-join"
 
@@ -20,10 +20,10 @@ def run(spark: SparkSession, bootstrap: str, out: str) -> None:
     planes = spark.read.csv(str(planes_csv()), header=True, nullValue="NA")
     models = planes.select("tailnum", "manufacturer", "model")
 
-    def write(rows: DataFrame, batch_id: int) -> None:
+    def write(rows: DataFrame, batch: Batch) -> None:
         known = rows.join(f.broadcast(airlines), "carrier")
         whole = known.join(f.broadcast(models), "tailnum", "left")
-        whole.write.mode("overwrite").parquet(f"{out}/flights/batch_id={batch_id}")
+        whole.write.mode("overwrite").parquet(f"{out}/flights/{batch.path}")
 
     flights = each_record(queue(spark, bootstrap, GROUP), flight_of, FLIGHT)
     through(flights, acknowledge(write, bootstrap_servers=bootstrap, group=GROUP), out)

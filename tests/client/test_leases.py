@@ -79,7 +79,7 @@ def test_a_lost_answer_is_asked_for_again(cluster: Cluster, broker: Any) -> None
 
 def test_a_fenced_driver_is_told_what_to_do(cluster: Cluster, broker: Any) -> None:
     script(broker, LeaseApi.RENEW, RenewRequest, RenewResponse(110, "epoch 1 is old, 2 is new"))
-    with pytest.raises(BrokerError, match="another driver runs this checkpoint") as found:
+    with pytest.raises(BrokerError, match="epoch 1 is old, 2 is new; stop one of the two") as found:
         Lease(cluster, "g", "s", 1).renew()
     assert found.value.name == "FENCED_MEMBER_EPOCH"
 

@@ -10,6 +10,7 @@ from pyspark.sql import functions as f
 from headrace.demo.figures import Delay, figures
 from headrace.demo.flights import Kind, payloads
 from headrace.demo.pipeline import FLIGHT, into_folders, with_lookups
+from headrace.spark import Batch
 
 pytestmark = pytest.mark.spark
 
@@ -31,9 +32,9 @@ def test_flights_get_planes_and_airlines_and_become_figures(
     texts = [(json.dumps(dict(zip(columns, row, strict=True))),) for row in wanted]
     flown = with_lookups(spark, parsed(spark.createDataFrame(texts, "json string")))
     write = into_folders(tmp_path)
-    write(flown.where("hour = 5").withColumn("delivery_count", f.lit(1)), 0)
-    write(flown.where("hour = 99").withColumn("delivery_count", f.lit(1)), 1)
-    write(flown.where("hour = 6").withColumn("delivery_count", f.lit(2)), 1)
+    write(flown.where("hour = 5").withColumn("delivery_count", f.lit(1)), Batch(0, "s"))
+    write(flown.where("hour = 99").withColumn("delivery_count", f.lit(1)), Batch(1, "s"))
+    write(flown.where("hour = 6").withColumn("delivery_count", f.lit(2)), Batch(1, "s"))
     found = figures(spark, tmp_path)
     assert found.carriers == [
         Delay("United Air Lines Inc.", 3, 6.0, 4.0, 6.0, 6.0),

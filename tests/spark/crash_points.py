@@ -89,7 +89,9 @@ def records_in(folder: Path) -> list[tuple[int, int]]:
 def seen(output: Path) -> Seen:
     log = output / "writes"
     writes = [int(line) for line in log.read_text().split()] if log.exists() else []
-    return Seen(writes, {one: records_in(output / f"batch_id={one}") for one in set(writes)})
+    folders = {one: list(output.glob(f"session=*/batch={one}")) for one in set(writes)}
+    assert all(len(found) == 1 for found in folders.values())
+    return Seen(writes, {one: records_in(folder) for one, (folder,) in folders.items()})
 
 
 @contextmanager

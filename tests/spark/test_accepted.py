@@ -44,11 +44,29 @@ def test_columns_made_in_sql_and_a_sink_of_sparks_own(flow: Flow) -> None:
     flow.set_group(errors_deadletterqueue_topic_name="dlq.t")
     flow.produce(200)
     written = run(flow, taken(flow, judged(flow)), "accepted")
-    assert written.columns == ["text"]
+    assert written.columns == ["text", "topic", "partition", "offset"]
     assert written.count() == written.distinct().count() == 180
     flow.until(lambda: len(flow.dead_letters()) == 20 and flow.finished())
     reasons = {dict(one.headers)["__dlq.errors.message"] for one in flow.dead_letters()}
     assert reasons == {b"tenth"}
+
+
+def test_each_record_alone_gives_a_sink_no_row_for_what_it_sets_aside(flow: Flow) -> None:
+    """Forgotten `acknowledge` and `accepted` must not mean null rows in the sink."""
+    flow.set_group(errors_deadletterqueue_topic_name="dlq.t")
+    flow.produce(60)
+
+    def number(record: IncomingRecord) -> dict[str, int]:
+        assert record.value is not None
+        found = int(record.value.split()[1])
+        if found % 3 == 0:
+            raise Reject("a third")
+        return {"number": found}
+
+    rows = each_record(flow.rows(includeDelivery="true"), number, "number bigint")
+    written = run(flow, rows, "alone")
+    assert sorted(row.number for row in written.collect()) == [n for n in range(60) if n % 3]
+    flow.until(lambda: len(flow.dead_letters()) == 20 and flow.finished())
 
 
 def test_a_join_behind_it_drops_what_it_likes(flow: Flow) -> None:

@@ -58,7 +58,8 @@ def repeated(output: Path, before: Seen, after: Seen) -> None:
     settled_before, *unsettled = before.writes
     for batch in unsettled:
         assert set(before.batches[batch]) <= again
-        shutil.rmtree(output / f"batch_id={batch}")
+        (folder,) = output.glob(f"session=*/batch={batch}")
+        shutil.rmtree(folder)
     assert not again & set(before.batches[settled_before])
 
 

@@ -31,12 +31,11 @@ from headrace.wire.schemas import ErrorCode
 
 _VERSION = 0
 _REMEDIES: dict[int, str] = {
-    ErrorCode.fenced_member_epoch: (
-        "another driver runs this checkpoint; stop one of the two, or give each its own checkpoint"
-    ),
+    ErrorCode.fenced_member_epoch: ("stop one of the two, or give each its own checkpoint"),
     ErrorCode.unknown_member_id: (
         "the broker does not know the session in this checkpoint (another broker, or a new data "
-        "folder?); start with a new checkpoint to read on from the group's position"
+        "folder?); use a new checkpoint and a new output folder, with option "
+        "newCheckpoint=continue, to read on from the group's position"
     ),
 }
 Answer = TypeVar(

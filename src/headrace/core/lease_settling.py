@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from headrace.core.errors import Refused
-from headrace.core.leases import Held, Lease, LeaseAcquired, LeaseCommitted, LeaseStaged, verdicts
+from headrace.core.leases import (
+    Acquisition,
+    Held,
+    Lease,
+    LeaseAcquired,
+    LeaseCommitted,
+    LeaseStaged,
+    verdicts,
+)
 from headrace.core.machine import Decided
 from headrace.core.runs import State
 from headrace.core.settling import Settling
@@ -97,6 +105,19 @@ def renewed(lease: Lease, partitions: Partitions, now: Now, policy: Policy) -> D
     wanted = sum(len(held.span) for one in lease.acquisitions.values() for held in one.held)
     kept = sum(event.records for event in events)
     return Decided(events, Renewed(kept, wanted - kept))
+
+
+def locked(lease: Lease, acquisition: Acquisition, partitions: Partitions) -> int:
+    """Count the records of an acquisition whose locks the lease still has."""
+    holder, count = lease.holder, 0
+    for held in acquisition.held:
+        partition = partitions.get(held.key)
+        if partition is None:
+            continue
+        for first, last, status in partition.runs.between(held.span.first, held.span.last):
+            if (status.holder, status.deliveries) == (holder, held.deliveries):
+                count += last - first + 1 if status.state is State.ACQUIRED else 0
+    return count
 
 
 def staged(lease: Lease, command: StageLease) -> Decided[Event] | Refused:

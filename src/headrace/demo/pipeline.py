@@ -17,7 +17,15 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.demo.flights import airlines_csv, planes_csv
-from headrace.spark import IncomingRecord, Reject, Release, acknowledge, each_record, register
+from headrace.spark import (
+    Batch,
+    IncomingRecord,
+    Reject,
+    Release,
+    acknowledge,
+    each_record,
+    register,
+)
 
 OUTAGE_PERCENT = 5
 FLIGHT = """
@@ -99,10 +107,13 @@ def with_lookups(spark: SparkSession, flights: DataFrame) -> DataFrame:
 
 
 def into_folders(output: Path) -> Callable[[DataFrame, int], None]:
-    """A sink that writes each batch to a folder of its own, whole or not at all."""
+    """A sink that writes each batch to a folder of its own, whole or not at all.
+
+    The folder is named for the checkpoint, too, so that a query with another one replaces nothing.
+    """
 
     def write(rows: DataFrame, batch_id: int) -> None:
-        folder = output / f"batch_id={batch_id}"
+        folder = output / Batch.of(rows, batch_id).path
         rows.drop("lease", "disposition", "reason").write.mode("overwrite").parquet(str(folder))
 
     return write

@@ -8,6 +8,7 @@ flights = spark.readStream.format("headrace").option("share.group.id", "delays")
 
 from headrace.spark.accepted import accepted
 from headrace.spark.acknowledge import acknowledge
+from headrace.spark.batch import Batch
 from headrace.spark.dead_letters import Redriven, dead_letters, redrive
 from headrace.spark.isolation.batches import Misuse, isolate
 from headrace.spark.isolation.outcomes import Reject, Release, WorkerDied
@@ -20,6 +21,7 @@ from headrace.spark.queue.redriven import redrive_topic
 from headrace.spark.source import HeadraceDataSource, register
 
 __all__ = [
+    "Batch",
     "Counts",
     "HeadraceDataSource",
     "IncomingRecord",

@@ -21,6 +21,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
 from headrace.spark.dispositions import (
+    OF_DELIVERY,
     RETRY_TIMEOUT_MS,
     SetAside,
     Stager,
@@ -42,8 +43,9 @@ def accepted(
 
     The rows need the columns topic, partition, offset and lease (option `includeDelivery`),
     `disposition` (null or "accept", "release", "reject") and `reason`, and may have `delay_ms`;
-    `each_record` and `isolate` make them, as does `withColumn`. What comes out has the other
-    columns, unless `keep_bookkeeping`. A task asks for at most `retry_timeout_ms` for a broker that
+    `each_record` and `isolate` make them, as does `withColumn`. What comes out has all
+    columns but lease, delivery_count, disposition, reason and delay_ms, and with `keep_bookkeeping`
+    those too. A task asks for at most `retry_timeout_ms` for a broker that
     does not answer.
 
     Raises: ValueError for missing columns; in the query, ValueError for an unknown disposition, and
@@ -52,7 +54,7 @@ def accepted(
     check_columns(rows, "accepted")
     keep = _keeping(Stager(bootstrap_servers, group, retry_timeout_ms), uuid.uuid4().hex[:8])
     kept = rows.where(keep(f.col("lease"), set_aside(rows)))
-    return stripped(kept, keep_bookkeeping)
+    return stripped(kept, keep_bookkeeping, OF_DELIVERY)
 
 
 def _keeping(stager: Stager, name: str) -> Any:

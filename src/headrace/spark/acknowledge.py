@@ -5,7 +5,7 @@ the very execution that feeds the sink (`observe`), so the functions that judged
 once. When the sink is done, they are staged at the broker under the number of the batch, and take
 effect when Spark has committed the batch. Records that come out of the query with no disposition,
 and those that the query filtered away, are accepted, but for those that `each_record` or `isolate`
-set aside: their tasks staged them already.
+set aside: their tasks staged them already, and do not pass them on.
 
 An execution that looks at a part only (`isEmpty`, `head`, `limit`) is not one of all rows; if the
 sink ran no other, the rows are judged once more without it. What any execution set aside stays set
@@ -18,8 +18,11 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.utils import is_remote
 
+from headrace.spark.batch import Batch
 from headrace.spark.dispositions import (
+    BOOKKEEPING,
     RETRY_TIMEOUT_MS,
     SetAside,
     Stager,
@@ -29,12 +32,13 @@ from headrace.spark.dispositions import (
     stripped,
 )
 from headrace.spark.executions import Executions
+from headrace.spark.queue.remaining import check_locks
 
 
 class Sink(Protocol):
-    """A function for `foreachBatch`."""
+    """A function of accepted rows and their batch."""
 
-    def __call__(self, rows: DataFrame, batch_id: int, /) -> object: ...
+    def __call__(self, rows: DataFrame, batch: Batch, /) -> object: ...
 
 
 def acknowledge(
@@ -51,8 +55,9 @@ def acknowledge(
     The rows need the columns topic, partition, offset and lease (option `includeDelivery`), and
     `disposition` (null or "accept", "release", "reject") and `reason`, and may have `delay_ms`: how
     long a released record is withheld. `each_record` and `isolate` make them. `write(rows,
-    batch_id)` gets the accepted rows, without these columns unless `keep_bookkeeping`. When it
-    raises, the batch fails, and no verdict takes effect.
+    batch)` gets the accepted rows, without these columns unless `keep_bookkeeping`, and a `Batch`:
+    the batch id, with the session of the checkpoint. When it raises, the batch fails, and no
+    verdict takes effect.
 
     `persist` keeps the judged rows while the sink works: for a sink with several actions, or one
     that leaves SQL (`rows.rdd`, `foreachPartition`), whose rows would otherwise be judged again.
@@ -60,16 +65,28 @@ def acknowledge(
     The rows set aside are collected in the driver's memory, about 300 bytes each;
     `maxOffsetsPerTrigger` bounds them. The broker is asked for `retry_timeout_ms` to stage them.
 
-    Raises, in the query: ValueError for missing columns or an unknown disposition; as `Lease`.
+    Raises: RuntimeError on Spark Connect. In the query: ValueError for missing columns or an
+    unknown disposition; `LocksLost` when locks ended while the batch ran, unless the option
+    `failOnLostLocks` of the source is false; as `Lease`.
     """
+    if is_remote():
+        raise RuntimeError(
+            "acknowledge needs a classic Spark session, and this one is of Spark Connect: use "
+            "accepted, which works in both"
+        )
     stager = Stager(bootstrap_servers, group, retry_timeout_ms)
 
     def on_batch(rows: DataFrame, batch_id: int) -> None:
         check_columns(rows, "acknowledge")
+        batch = Batch.of(rows, batch_id)
         judge = _by_persisting if persist else _by_observing
-        found = judge(rows, lambda good: write(stripped(good, keep_bookkeeping), batch_id))
+        found = judge(
+            rows, lambda good: write(stripped(good, keep_bookkeeping, BOOKKEEPING), batch)
+        )
         with stager.cluster() as cluster:
             stager.stage(cluster, found.leases, found.set_aside)
+            for lease in found.leases:
+                check_locks(cluster, group, lease)
 
     return on_batch
 

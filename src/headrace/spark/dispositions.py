@@ -4,7 +4,7 @@ A row has `disposition` (null or "accept", "release", "reject"), `reason` and, w
 makes it, `delay_ms`, beside the columns that tell which record it is.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,9 +17,8 @@ from headrace.wire.leases import Disposition, Verdict
 
 REASON_LENGTH_MAX = 500
 DELAY = "delay_ms"
-BOOKKEEPING = (
-    "topic", "partition", "offset", "delivery_count", "lease", "disposition", "reason", DELAY,
-)  # fmt: skip
+OF_DELIVERY = ("delivery_count", "lease", "disposition", "reason", DELAY)
+BOOKKEEPING = ("topic", "partition", "offset", *OF_DELIVERY)
 RETRY_TIMEOUT_MS = 120_000
 _NEEDED = ("topic", "partition", "offset", "lease", "disposition", "reason")
 _VERDICTS = {
@@ -62,9 +61,9 @@ def is_accepted() -> Column:
     return f.col("disposition").isNull() | (f.col("disposition") == "accept")
 
 
-def stripped(rows: DataFrame, keep_bookkeeping: bool) -> DataFrame:
-    """The rows without the columns that tell of records, unless they are to be kept."""
-    return rows if keep_bookkeeping else rows.drop(*BOOKKEEPING)
+def stripped(rows: DataFrame, keep_bookkeeping: bool, names: Sequence[str]) -> DataFrame:
+    """The rows without the columns `names`, unless they are to be kept."""
+    return rows if keep_bookkeeping else rows.drop(*names)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from headrace.spark.ddl import schema_from
 from headrace.spark.values_json import unsupported
 
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
+_SECURITY = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
 _SCHEMA_EXAMPLE = "id bigint, total double"
 
 
@@ -67,6 +68,11 @@ def parsed(
 def _unknown(name: str, spellings: tuple[Spelling, ...], elsewhere: Mapping[str, str]) -> str:
     if (remedy := elsewhere.get(name.lower())) is not None:
         return f"option {name!r} is not for this use of format 'headrace': {remedy}"
+    if name.lower().startswith(_SECURITY):
+        return (
+            f"option {name!r} is not supported yet: format 'headrace' connects in plain text, "
+            "without TLS and without authentication; give it a listener of that kind"
+        )
     names = {one.name.lower(): one.name for one in spellings}
     near = difflib.get_close_matches(name.lower(), names, n=1)
     if near:
@@ -111,6 +117,11 @@ class ReadOptions(ConnectOptions):
     def passes_removed(self) -> bool:
         """Whether a task goes on when records were removed that it was to read."""
         return not self.fail_on_data_loss
+
+    @property
+    def loss_remedy(self) -> str:
+        """The option, with its value, that lets a query go on behind removed records."""
+        return "failOnDataLoss to false"
 
     @property
     def rejects(self) -> bool:

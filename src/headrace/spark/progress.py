@@ -6,12 +6,16 @@ beside what the query holds, and what became of records. Nothing is asked of a b
 Source: StreamingQueryProgress; DataSourceStreamReader.reportLatestOffset (PySpark 4.2).
 """
 
+import atexit
+import contextlib
 import json
 import logging
+import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from pyspark import SparkContext
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -138,7 +142,14 @@ class ProgressLog(StreamingQueryListener):
     """A line in the driver's log with each batch of a query that reads from headrace.
 
     spark.streams.addListener(ProgressLog())
+
+    It removes itself when the program ends, as Spark would report each later event with a trace.
     """
+
+    def __init__(self) -> None:
+        """Register the removal."""
+        super().__init__()
+        atexit.register(_remove, weakref.ref(self))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing: the first batch tells."""
@@ -154,6 +165,15 @@ class ProgressLog(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Nothing: Spark tells why."""
+
+
+def _remove(listener: "weakref.ref[ProgressLog]") -> None:
+    """Remove a listener from its session, if both are still there."""
+    known, context = listener(), SparkContext._active_spark_context
+    session = getattr(known, "spark", None)
+    if known is not None and context is not None and session is not None:
+        with contextlib.suppress(Exception):  # whatever is broken at the end is of no interest
+            session.streams.removeListener(known)
 
 
 def _of_source(source: Any) -> Standing | None:

@@ -54,7 +54,7 @@ def read_task(
                 [(one.first, one.last) for one in held],
                 columns.wanted,
                 read_committed=options.read_committed,
-                lost=partial(_skip, options) if _may_skip(options) else None,
+                lost=partial(_skip, options),
             ):
                 before = len(columns.rejected)
                 rows = columns.rows(batch, held)
@@ -103,12 +103,12 @@ def _freeze() -> None:
         gc.freeze()
 
 
-def _may_skip(options: ReadOptions) -> bool:
-    return options.passes_removed or not options.fail_on_data_loss
-
-
 def _skip(options: ReadOptions, lost: DataLost) -> None:
     of_topic = isinstance(lost, TopicLost)
     if options.fail_on_data_loss if of_topic else not options.passes_removed:
-        raise lost
+        remedy = "failOnDataLoss to false" if of_topic else options.loss_remedy
+        raise type(lost)(
+            f"{lost}. Nothing was skipped: the batch fails each time it runs; "
+            f"set {remedy} to go on without these records"
+        )
     LOG.warning("records were lost, and the batch goes on, as options say: %s", lost)

@@ -21,7 +21,7 @@ from headrace.spark.options import OptionError
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import ShareReader
 from headrace.spark.sink.options import SinkOptions
-from headrace.spark.sink.writer import BatchWriter, StreamWriter
+from headrace.spark.sink.writer import BatchWriter, StreamWriter, check_topic
 from headrace.spark.tables import reader as tables
 from headrace.spark.tables.options import TableOptions
 
@@ -44,6 +44,7 @@ class HeadraceDataSource(DataSource):
         return "headrace"
 
     def schema(self) -> StructType | str:
+        self._refuse_catalog()
         if TableOptions.wanted(self._given):
             return tables.schema_of(TableOptions.parse(self._given))
         if QueueOptions.wanted(self._given):
@@ -52,6 +53,7 @@ class HeadraceDataSource(DataSource):
         return schema_of(LogOptions.parse(self._given), delivery=False)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._refuse_catalog()
         if TableOptions.wanted(self._given):
             return tables.reader_of(TableOptions.parse(self._given), schema)
         if QueueOptions.wanted(self._given):
@@ -64,10 +66,26 @@ class HeadraceDataSource(DataSource):
         return LogBatch(log, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(SinkOptions.parse(self._given), schema, overwrite=overwrite)
+        options = SinkOptions.parse(self._given)
+        made = BatchWriter(options, schema, overwrite=overwrite)
+        check_topic(options)
+        return made
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return StreamWriter(SinkOptions.parse(self._given), schema, overwrite=overwrite)
+        options = SinkOptions.parse(self._given)
+        made = StreamWriter(options, schema, overwrite=overwrite)
+        check_topic(options)
+        return made
+
+    def _refuse_catalog(self) -> None:
+        """Refuse a table of Spark's catalog, which keeps the options of CREATE TABLE to itself."""
+        if not self._given or "provider" in map(str.lower, self._given):
+            raise OptionError(
+                "no options: give at least 'kafka.bootstrap.servers' and 'subscribe'. CREATE TABLE "
+                "... USING headrace is not supported, as Spark does not pass on the options of a "
+                "table: use CREATE TEMPORARY VIEW ... USING headrace OPTIONS (...), or "
+                "spark.read.format('headrace')"
+            )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if TableOptions.wanted(self._given):

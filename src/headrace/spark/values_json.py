@@ -10,6 +10,7 @@ Source: Spark's JacksonParser.
 import base64
 import binascii
 import json
+import math
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -38,6 +39,7 @@ _SHOWN_MAX = 80
 _TOO_DEEP = "the value is nested too deep"
 _INTEGER_MAX = 20  # characters; 64 bits need no more
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+FLOAT_MAX = float.fromhex("0x1.fffffefffffffp+127")  # the greatest that 32 bits round to a number
 _NOT_FINITE = {"NaN", "Infinity", "-Infinity"}
 _DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _TIME = re.compile(
@@ -123,7 +125,8 @@ def _parsed(raw: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise Misfit(f"the value is not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        raise Misfit(f"the value is not JSON: {error.msg} at character {error.pos}") from None
+        what = error.msg.removesuffix(" at")  # Python's own texts may go on with a place
+        raise Misfit(f"the value is not JSON: {what} at character {error.pos}") from None
     if not isinstance(found, dict):
         raise Misfit(f"the value is no object: {_shown(found)}")
     return found
@@ -209,7 +212,17 @@ def _integer_of(bits: int) -> Converter:
 def _double(value: Any) -> float:
     if not isinstance(value, str) or not (isinstance(value, _Number) or value in _NOT_FINITE):
         raise ValueError
-    return float(value)
+    found = float(value)
+    if math.isinf(found) and value not in _NOT_FINITE:
+        raise ValueError
+    return found
+
+
+def _float(value: Any) -> float:
+    found = _double(value)
+    if math.isfinite(found) and abs(found) > FLOAT_MAX:
+        raise ValueError
+    return found
 
 
 def _decimal_of(kind: DecimalType) -> Converter:
@@ -296,7 +309,8 @@ def _date(value: Any) -> int:
 
 _SIMPLE: dict[str, Converter] = {
     **{name: _integer_of(bits) for name, bits in _BITS.items()},
-    **dict.fromkeys((FloatType().simpleString(), DoubleType().simpleString()), _double),
+    FloatType().simpleString(): _float,
+    DoubleType().simpleString(): _double,
     BooleanType().simpleString(): _boolean,
     StringType().simpleString(): _string,
     BinaryType().simpleString(): _binary,

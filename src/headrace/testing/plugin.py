@@ -78,7 +78,7 @@ def headrace_broker(request: "pytest.FixtureRequest") -> "Iterator[BrokerUnderTe
 
 @pytest.fixture
 def headrace_topic(headrace_broker: "BrokerUnderTest") -> Callable[..., str]:
-    """Creates topics: `headrace_topic("orders", partitions=3, config={...})`; its name.
+    """Creates topics: `headrace_topic("orders", partitions=3, configs={...})`; its name.
 
     Without a name the topic gets one of its own.
     """

@@ -23,20 +23,26 @@ class CreatesTopics(ABC):
         name: str | None = None,
         partitions: int | None = 1,
         config: Mapping[str, object] | None = None,
+        *,
+        configs: Mapping[str, object] | None = None,
     ) -> str:
         """Create a topic that can be used at once; its name, one of its own when none is given.
 
-        It has as many partitions as the broker gives when that is None.
+        It has as many partitions as the broker gives when that is None. `configs` are its settings,
+        as in `Admin.create_topic`; `config` is another name for it.
 
-        Raises: `headrace.BrokerError`, whose message says what is wrong.
+        Raises: ValueError when both are given; `headrace.BrokerError`, whose message says what is
+        wrong.
         """
-        configs = {key: str(value) for key, value in (config or {}).items()}
+        if config is not None and configs is not None:
+            raise ValueError("configs and config are the same argument: give one of them")
+        settings = {key: str(value) for key, value in (configs or config or {}).items()}
         with SyncAdmin(self.bootstrap_servers, client_id=CLIENT_ID) as admin:
             if name is not None:
-                admin.create_topic(name, partitions, configs=configs)
+                admin.create_topic(name, partitions, configs=settings)
                 return name
             for one in self._names:
-                if admin.create_topic(one, partitions, configs=configs, exist_ok=True):
+                if admin.create_topic(one, partitions, configs=settings, exist_ok=True):
                     return one
         raise AssertionError("names never end")
 

@@ -66,6 +66,8 @@ def decode(values: pa.Array, schema: pa.Schema) -> tuple[list[pa.Array], Bools]:
         if field.type in _TIMES:
             is_date = pa.types.is_date(field.type)
             times.parse(data, cells[number].data, valid[number].data, is_date, unusual.data)
+        elif pa.types.is_floating(field.type):
+            _mark_infinite(field.type, cells[number], valid[number] == 1, unusual)
     skipped = unusual.astype(bool)
     if values.null_count:
         skipped |= values.is_null().to_numpy(zero_copy_only=False)
@@ -127,6 +129,13 @@ def _numbers(kind: pa.DataType, cells: Any, valid: Bools) -> pa.Array:
     if pa.types.is_timestamp(kind):
         return pa.array(cells, mask=mask).cast(kind)
     return pa.array(cells.astype(kind.to_pandas_dtype()), mask=mask)
+
+
+def _mark_infinite(kind: pa.DataType, cells: Any, valid: Bools, unusual: Any) -> None:
+    """Mark rows with a number beyond the greatest of its type as unusual, and infinity itself."""
+    with np.errstate(over="ignore"):
+        found = cells.view(np.float64).astype(kind.to_pandas_dtype())
+    unusual[np.isinf(found) & valid] = 1
 
 
 def _strings(plan: Any, number: int, cells: Any, valid: Bools) -> pa.Array:

@@ -25,7 +25,7 @@ class ListLeaseSessionsRequest(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Outstanding(Struct):
-    """An acquisition that is not committed, and how many records it holds."""
+    """An acquisition that is not committed, and how many records it holds: with locks."""
 
     seq: Int64
     records: Int64

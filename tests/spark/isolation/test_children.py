@@ -75,3 +75,24 @@ def test_a_child_that_somebody_else_waited_for_is_dead_and_nothing_else() -> Non
     with pytest.raises(Death, match="unknown"):
         child.result()
     child.end()
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit])
+def test_an_exception_that_ends_a_child_leaves_its_name(
+    kind: type[BaseException], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def opened(batch: pa.RecordBatch) -> Attempt:
+        attempt = numbers(batch)
+
+        def deadly(start: int, stop: int) -> Any:
+            if (found := attempt(start, stop)) == 7:
+                raise kind
+            return found
+
+        return deadly
+
+    found = done(opened, Care(timeout_s=30))
+    assert isinstance(found[7], WorkerDied)
+    assert str(found[7]) == f"the Python worker ended with {kind.__name__}"
+    assert (found[6], found[8]) == (6, 8)
+    assert "Traceback" not in capfd.readouterr().err

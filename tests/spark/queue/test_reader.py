@@ -139,8 +139,10 @@ def test_the_driver_that_was_fenced_stops_and_says_why(flow: Any, reader: ShareR
     flow.produce(100)
     end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(100))
     Lease(flow.cluster, "g", end["session"]).open(("t",), "latest")
-    with pytest.raises(BrokerError, match="another driver runs this checkpoint"):
+    with pytest.raises(BrokerError, match="another driver runs on the same") as fenced:
         reader.latestOffset(end, ReadMaxRows(100))
+    assert str(fenced.value).count("another driver") == 1
+    assert "stop one of the two" in str(fenced.value)
 
 
 def test_a_fence_that_the_renewals_met_ends_the_next_call(
@@ -150,7 +152,7 @@ def test_a_fence_that_the_renewals_met_ends_the_next_call(
     flow.produce(10)
     end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(100))
     Lease(flow.cluster, "g", end["session"]).open(("t",), "latest")
-    flow.until(lambda: "another driver runs this checkpoint" in caplog.text)
+    flow.until(lambda: "another driver runs on the same checkpoint" in caplog.text)
     with pytest.raises(BrokerError, match="renewing locks: FENCED_MEMBER_EPOCH"):
         reader.partitions(reader.initialOffset(), end)
 

@@ -13,6 +13,7 @@ from headrace.client.errors import BrokerError
 from headrace.spark.queue import redriven
 from headrace.spark.queue.driver import Driver
 from headrace.spark.queue.options import QueueOptions
+from headrace.spark.queue.plan import Batch
 from headrace.spark.queue.redriven import redrive_topic
 
 OWN = "redrive.g"
@@ -94,8 +95,8 @@ def test_a_driver_that_was_replaced_does_not_come_back_for_what_was_redriven(
         options = QueueOptions(
             bootstrap_servers=broker.bootstrap_servers, topics=("t",), group="g", acquire_wait_ms=1
         )
-        old = Driver(options, "session")
-        new = Driver(options, "session")
+        old = Driver(options, Batch("session", 0))
+        new = Driver(options, Batch("session", 0))
         create_topic(cluster, OWN, 1)
         with pytest.raises(BrokerError) as refused:
             old.acquire(1, 10)

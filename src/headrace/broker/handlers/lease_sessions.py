@@ -3,6 +3,7 @@
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Raw, Request
 from headrace.broker.services import Services
+from headrace.core.lease_settling import locked
 from headrace.core.leases import Lease
 from headrace.core.types import elapsed_ms
 from headrace.wire import lease_sessions as wire
@@ -41,8 +42,9 @@ def _session(lease: Lease, services: Services) -> wire.Session:
     if lease.seen_until is not None:  # each call holds for as long as locks last
         lock_ms = services.shares.policy(group).lock_ms
         seen_ms = max(0, lock_ms - elapsed_ms(now.mono, lease.seen_until))
+    partitions = services.shares.machine(group).partitions
     outstanding = tuple(
-        wire.Outstanding(seq, sum(held.span.count for held in one.held))
+        wire.Outstanding(seq, locked(lease, one, partitions))
         for seq, one in sorted(lease.acquisitions.items())
     )
     active = int(lease.is_member(now))

@@ -1,7 +1,7 @@
 """`isolate`: a function of whole batches, which are halved until what raised is alone."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,8 @@ from pyspark.sql.types import StructType
 
 from headrace.spark.isolation.care import Care
 from headrace.spark.isolation.children import Attempt, Halve, Span, dumped, loaded
+from headrace.spark.isolation.fitting import NO_FAULT_OF_A_RECORD, Field
 from headrace.spark.isolation.outcomes import (
-    NO_FAULT_OF_A_RECORD,
     Errors,
     SetAside,
     set_aside,
@@ -151,7 +151,7 @@ class _InStep:
 
 
 def _called(
-    function: Callable[[Any], Any], batch: pa.RecordBatch, schema: pa.Schema, pandas: bool
+    function: Callable[[Any], Any], batch: pa.RecordBatch, fields: Sequence[Field], pandas: bool
 ) -> pa.RecordBatch:
     made = function(batch.to_pandas() if pandas else batch)
     if pandas and not hasattr(made, "columns"):
@@ -165,10 +165,10 @@ def _called(
             f"the function made {made.num_rows} rows of {batch.num_rows}: return one for each, in "
             "order, and filter or explode afterwards"
         )
-    missing = [name for name in schema.names if name not in made.column_names]
+    missing = [field.name for field in fields if field.name not in made.column_names]
     if missing:
         raise Misuse(f"the function returned no column {', '.join(missing)}")
-    fitting = pa.table(
-        [made.column(field.name).cast(field.type) for field in schema], schema=schema
-    )
+    if isinstance(made, pa.RecordBatch):
+        made = pa.Table.from_batches([made])
+    fitting = pa.table({field.name: field.cast(made.column(field.name)) for field in fields})
     return fitting.combine_chunks().to_batches()[0]

@@ -16,7 +16,8 @@ from typing import Any
 _LENGTH = struct.Struct("!I")
 _TOTAL = struct.Struct("=Q")
 _HEAD = 16
-_MEMORY_FULL_AT = 8
+_MEMORY_FULL_AT, _RAISED_AT = 8, 9
+ENDING = (KeyboardInterrupt, GeneratorExit)  # exceptions that end a child and leave their name
 _RING = 1 << 20
 _LOOK_S = 1.0
 
@@ -42,6 +43,17 @@ class Shared:
     def say_memory_is_full(self) -> None:
         """Takes none."""
         self.memory[_MEMORY_FULL_AT] = 1
+
+    @property
+    def raised(self) -> str | None:
+        """The name of the exception that ended the child, if it was one of `ENDING`."""
+        number = self.memory[_RAISED_AT]
+        return ENDING[number - 1].__name__ if number else None
+
+    def say_raised(self, error: BaseException) -> None:
+        """Keep the name of an exception of `ENDING`."""
+        numbers = [number for number, kind in enumerate(ENDING, 1) if isinstance(error, kind)]
+        self.memory[_RAISED_AT] = numbers[0]
 
     def close(self) -> None:
         self.parents.close()

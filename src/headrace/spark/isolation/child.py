@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from headrace.spark.isolation.channel import Reader, Shared, Writer
+from headrace.spark.isolation.channel import ENDING, Reader, Shared, Writer
 
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE_MAX = "1000"
@@ -94,6 +94,8 @@ class Child:
             return f"took longer than {self._timeout_s:g} s and was killed"
         if self._shared.memory_was_full:
             return "ran out of memory"
+        if self._shared.raised:
+            return f"ended with {self._shared.raised}"
         if ended is None or ended.si_code == os.CLD_EXITED:
             return f"ended with exit code {ended.si_status if ended else 'unknown'}"
         name = signal.Signals(ended.si_status).name
@@ -116,6 +118,8 @@ def _live(serve: Serve, shared: Shared, memory_bytes: int | None) -> NoReturn:
         code = 0
     except MemoryError:
         shared.say_memory_is_full()
+    except ENDING as error:
+        shared.say_raised(error)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else _FAILED
     except BaseException:  # whatever it is, the parent's code must not go on in two processes

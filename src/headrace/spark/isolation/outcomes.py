@@ -5,12 +5,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from headrace.spark.dispositions import REASON_LENGTH_MAX
+from headrace.spark.isolation.fitting import NO_FAULT_OF_A_RECORD, Field, nulls_in, short
 
 _DELAY_S_MAX = 366 * 86_400  # the broker's limit
-# What a function raises is its record's fault, but for these: they concern the whole process.
-NO_FAULT_OF_A_RECORD = (MemoryError, SystemExit, KeyboardInterrupt, GeneratorExit)
-
 Errors = tuple[type[BaseException], ...]
 
 
@@ -50,11 +47,11 @@ Outcome = Mapping[str, Any] | SetAside
 def set_aside(error: BaseException, release_on: Errors = ()) -> SetAside:
     """What an exception means for the record that caused it."""
     if isinstance(error, Release | Reject):
-        reason = _short(_told(error)) or None
+        reason = short(_told(error)) or None
         if isinstance(error, Reject):
             return SetAside("reject", reason)
         return SetAside("release", reason, error.delay_ms or None)
-    told_of = _short(f"{type(error).__name__}: {_told(error)}")
+    told_of = short(f"{type(error).__name__}: {_told(error)}")
     return SetAside("release" if isinstance(error, release_on) else "reject", told_of)
 
 
@@ -65,8 +62,10 @@ def told(outcomes: Sequence[Outcome]) -> list[pa.Array]:
     return [pa.array(one, kind) for one, kind in zip(zip(*aside, strict=True), kinds, strict=True)]
 
 
-def columns(outcomes: Sequence[Any], schema: pa.Schema) -> tuple[list[pa.Array], Sequence[Outcome]]:
-    """The values of `schema`, null where there are none; what does not fit is set aside.
+def columns(
+    outcomes: Sequence[Any], fields: Sequence[Field]
+) -> tuple[list[pa.Array], Sequence[Outcome]]:
+    """The values of `fields`, null where there are none; what does not fit is set aside.
 
     Values are the user's objects: a conversion may raise whatever these raise.
     """
@@ -78,24 +77,37 @@ def columns(outcomes: Sequence[Any], schema: pa.Schema) -> tuple[list[pa.Array],
     ]
     while True:
         made: list[pa.Array] = []
-        for field in schema:
+        for field in fields:
             values = [None if isinstance(one, SetAside) else one.get(field.name) for one in judged]
-            try:
-                made.append(pa.array(values, field.type))
-            except NO_FAULT_OF_A_RECORD:
-                raise
-            except BaseException:
-                misfits = list(_misfits(values, field.type))
+            misfits = _refused(field, values, judged)
+            if not misfits:
+                try:
+                    made.append(pa.array(values, field.arrow))
+                    continue
+                except NO_FAULT_OF_A_RECORD:
+                    raise
+                except BaseException:
+                    found = _misfits(values, field.arrow)
+                    misfits = {index: field.refusal(values[index]) for index in found}
                 if not misfits:  # pyarrow takes each of them alone, as dicts and tuples
-                    alone = [pa.array([one], field.type) for one in values]
+                    alone = [pa.array([one], field.arrow) for one in values]
                     made.append(pa.concat_arrays(alone))
                     continue
-                for index in misfits:
-                    error = f"{field.name}: {_shown(values[index])} is no {field.type}"
-                    judged[index] = set_aside(ValueError(error))
-                break
+            for index, reason in misfits.items():
+                judged[index] = set_aside(ValueError(reason))
+            break
         else:
             return made, judged
+
+
+def _refused(field: Field, values: list[Any], judged: Sequence[Outcome]) -> dict[int, str]:
+    """The values that the field refuses; of records that are set aside nothing is expected."""
+    misfits = field.misfits(values)
+    if not field.nullable:
+        for index in nulls_in(values):
+            if not isinstance(judged[index], SetAside):
+                misfits[index] = field.null_refusal
+    return misfits
 
 
 def _misfits(values: list[Any], kind: pa.DataType) -> Iterator[int]:
@@ -115,22 +127,8 @@ def _misfits(values: list[Any], kind: pa.DataType) -> Iterator[int]:
                 waiting += [(start, middle), (middle, end)]
 
 
-def _shown(value: Any) -> str:
-    try:
-        return _short(repr(value))
-    except NO_FAULT_OF_A_RECORD:
-        raise
-    except BaseException:  # not even Python's own can always say what they are: huge numbers
-        return f"<{type(value).__name__}>"
-
-
 def _told(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # an exception that cannot say what it is concerns its record alone
         return ""
-
-
-def _short(text: str) -> str:
-    text = text.encode(errors="backslashreplace").decode()  # quoted input may be no text at all
-    return text if len(text) <= REASON_LENGTH_MAX else text[: REASON_LENGTH_MAX - 3] + "..."

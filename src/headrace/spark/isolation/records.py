@@ -39,9 +39,11 @@ def each_record(
 ) -> DataFrame:
     """`function` of every record of the source `headrace`, as the columns of `schema`.
 
-    What comes out are these, null for records set aside, and the columns that `acknowledge` needs:
-    topic, partition, offset, delivery_count, lease, disposition and reason. Headers stay behind:
-    through Python they cost twenty times what everything else costs.
+    What comes out are these and the columns that `acknowledge` needs: topic, partition, offset,
+    delivery_count, lease, disposition and reason. A record set aside is staged at its share group
+    by its task and makes no row; in rows made by hand, which no group holds, it has null in the
+    columns of `schema`. Headers stay behind: through Python they cost twenty times what everything
+    else costs.
 
     A record for which it raises, or whose values do not fit `schema`, is rejected with
     "ExceptionType: message" as the reason; `raise Release(reason)` and `raise Reject(reason)`
@@ -58,7 +60,8 @@ def each_record(
     """
     care = Care.of(release_on, careful, timeout_s, memory_limit)
     target = Target.of(rows, schema)
-    judge = EachJudge(function, _records, target.rows, frozenset(target.user.names), release_on)
+    names = frozenset(field.name for field in target.user)
+    judge = EachJudge(function, _records, target.rows, names, release_on)
     return mapped(rows, judge, care, target)
 
 

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructField, StructType
 from headrace.spark.dispositions import BOOKKEEPING
 from headrace.spark.isolation.care import Care
 from headrace.spark.isolation.children import Attempt, Children, Span
+from headrace.spark.isolation.fitting import Field, fields_of
 from headrace.spark.isolation.outcomes import columns, told
 from headrace.spark.isolation.staging import staging
 from headrace.spark.options import twin
@@ -48,7 +49,7 @@ class Judge(Protocol):
 class Target:
     """The columns that come out."""
 
-    user: pa.Schema
+    user: tuple[Field, ...]
     whole: pa.Schema
     spark: StructType
 
@@ -74,9 +75,7 @@ class Target:
             [StructField(one.name, one.dataType, True, one.metadata) for one in user.fields]
         )
         whole = StructType(nullable.fields + fields(_ALONG_DDL))
-        return cls(
-            to_arrow_schema(nullable, timezone="UTC"), to_arrow_schema(whole, timezone="UTC"), whole
-        )
+        return cls(fields_of(user), to_arrow_schema(whole, timezone="UTC"), whole)
 
     def rows(self, batch: pa.RecordBatch, outcomes: Sequence[Any]) -> pa.RecordBatch:
         """One row for each record of `batch`, from what became of it."""

@@ -1,7 +1,8 @@
 """What a function sets aside is told to the group by the task that judged it, at once.
 
-A join or a filter may drop the row before anything else sees it; its record is not accepted for
-that. Where the records are from, and whose they are, stands in their lease.
+The row goes no further: it would be null in every column of the user, and any sink would write it.
+Where the records are from, and whose they are, stands in their lease. Rows that were made by hand
+have no group to stage at; they are passed on with their disposition.
 """
 
 import uuid
@@ -34,8 +35,9 @@ def staging() -> Callable[[Batches], Iterator[pa.RecordBatch]]:
         place = "0/0" if task is None else f"{task.stageId()}/{task.partitionId()}"
         with _Groups() as groups:
             for number, batch in enumerate(batches):
-                groups.stage(batch, f"{name}/{place}/{number}")
-                yield batch
+                kept = groups.stage(batch, f"{name}/{place}/{number}")
+                if kept.num_rows:
+                    yield kept
 
     return staged
 
@@ -53,9 +55,14 @@ class _Groups:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def stage(self, batch: pa.RecordBatch, part: str) -> None:
-        """Also where nothing was set aside: the task may have run before, and said else."""
+    def stage(self, batch: pa.RecordBatch, part: str) -> pa.RecordBatch:
+        """Stage the rows of a batch that are set aside, and return the others.
+
+        A part is staged also where nothing was set aside: the task may have run before, with other
+        dispositions.
+        """
         leases = batch.column("lease")
+        staged = pa.repeat(pa.scalar(False), batch.num_rows)
         for lease in pc.unique(leases.drop_null()).to_pylist():
             group = self._group(lease)
             if group is None:
@@ -64,6 +71,9 @@ class _Groups:
             aside = batch.select(SetAside._fields).filter(pc.fill_null(ours, False)).to_pylist()
             stager, cluster = group
             stager.stage(cluster, [lease], [SetAside(**one) for one in aside], part)
+            if aside:
+                staged = pc.or_(staged, pc.fill_null(ours, False))
+        return batch.filter(pc.invert(staged))
 
     def _group(self, lease: str) -> tuple[Stager, Cluster] | None:
         """None for rows that were made by hand, which no group holds."""

@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, LongType, StringType, StructType
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
 from headrace.spark.isolation.arguments import as_udf_gets
 from headrace.spark.isolation.care import Care
+from headrace.spark.isolation.fitting import Field
 from headrace.spark.isolation.outcomes import Errors, columns, told
 from headrace.spark.isolation.records import EachJudge
 from headrace.spark.isolation.rows import judged_batches
@@ -40,13 +40,13 @@ def isolated_udf(
     value = DataType.fromDDL(return_type) if isinstance(return_type, str) else return_type
     struct = StructType().add("value", value).add("disposition", StringType())
     struct = struct.add("reason", StringType()).add("delay_ms", LongType())
-    schema = to_arrow_schema(StructType().add("value", value), timezone="UTC")
+    made_of = (Field.of(StructField("value", value)),)
 
     def called(values: tuple[Any, ...]) -> dict[str, Any]:
         return {"value": function(*values)}
 
     def finished(_batch: pa.RecordBatch, outcomes: Sequence[Any]) -> pa.Array:
-        made, judged = columns(outcomes, schema)
+        made, judged = columns(outcomes, made_of)
         return pa.StructArray.from_arrays([*made, *told(judged)], names=struct.names)
 
     judge = EachJudge(called, _arguments, finished, frozenset({"value"}), release_on)

@@ -98,6 +98,11 @@ class LogOptions(ReadOptions):
         return self.when_outside is OutOfRange.NEAREST
 
     @property
+    def loss_remedy(self) -> str:
+        told = self.out_of_range is not None
+        return f"{OUT_OF_RANGE} to nearest" if told else "failOnDataLoss to false"
+
+    @property
     def given_end(self) -> Bound | None:
         """The end that was given, in the same order."""
         return self.end_time or self.end_times or self.end

@@ -6,7 +6,9 @@ replays them, and without one the locks expire.
 """
 
 import logging
+import math
 import threading
+import time
 
 from headrace.client.admin import log_ends
 from headrace.client.errors import BrokerError, ClientError
@@ -14,10 +16,12 @@ from headrace.client.leases import Lease, describe
 from headrace.spark.log_lines import show
 from headrace.spark.options import connect
 from headrace.spark.progress import Standing
+from headrace.spark.queue.checkpoints import READ_ON, check_new
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch
 from headrace.spark.queue.redriven import Subscription
+from headrace.spark.queue.remaining import remaining
 from headrace.spark.queue.standing import Tally
 from headrace.wire.leases import Bound, CommitResponse, Range
 
@@ -30,24 +34,37 @@ _RENEWALS_A_LOCK = 3
 class Driver:
     """An opened session. Raises: as `Lease`, from every method; at once when it was fenced."""
 
-    def __init__(self, options: QueueOptions, session: str) -> None:
+    def __init__(self, options: QueueOptions, batch: Batch) -> None:
+        """Open the session of a checkpoint that stands at `batch`.
+
+        Raises: `CheckpointRefused` for a new checkpoint on a group that another one has read.
+        """
         show(options.log_level)
-        self.session = session
+        self.session = batch.session
         self._options = options
         self._cluster = connect(options)
-        self._lease = Lease(self._cluster, options.group, session)
+        self._lease = Lease(self._cluster, options.group, batch.session)
         self._tally = Tally(options)
+        self._planned: int | None = None
+        self._confirmed_at = -math.inf
         self._bounds: tuple[Bound, ...] = ()
         self._subscription = Subscription(self._cluster, options)
-        self._subscription.appeared()
-        self._open()
+        try:
+            if not batch.seq:
+                check_new(self._cluster, options, batch.session)
+            self._subscription.appeared()
+            self._open()
+        except BaseException:
+            self._cluster.close()
+            raise
 
     def _open(self) -> None:
         opened = self._subscription.open(self._lease)
         self._committed = opened.committed
         self._replayed = frozenset(opened.outstanding)
         self._held = max(opened.outstanding, default=opened.committed)
-        self._keeper = _Keeper(self._options, self._lease, opened.lock_ms)
+        self._lock_s = max(opened.lock_ms, 1) / 1000
+        self._keeper = _Keeper(self._options, self._lease, self._lock_s)
         if opened.outstanding:
             self._keeper.hold()
         LOG.info(
@@ -74,7 +91,17 @@ class Driver:
             replayed=seq in self._replayed,
             group=self._options.group,
             brokers=self._options.bootstrap_servers,
+            held=self._planned,
         ).text
+
+    @property
+    def sure_s(self) -> float:
+        """A third of a lock: the session confirmed its locks at most a third of one ago."""
+        return self._lock_s / _RENEWALS_A_LOCK
+
+    def is_spent(self, seq: int) -> bool:
+        """Whether an earlier driver acquired `seq` and all of it went with a reset since."""
+        return seq in self._replayed
 
     def follows(self, seq: int) -> None:
         """Raises: ClientError when a checkpoint that ends at `seq` is older than the session."""
@@ -82,7 +109,7 @@ class Driver:
             raise ClientError(
                 f"the checkpoint ends at number {seq} of session {self.session}, but share group "
                 f"{self._options.group!r} has settled number {self._committed}: it is an old copy; "
-                "start with a new checkpoint to read on from the group's position"
+                f"{READ_ON}"
             )
 
     def knows(self, seq: int) -> None:
@@ -91,8 +118,7 @@ class Driver:
             raise ClientError(
                 f"the checkpoint ends at number {seq} of session {self.session}, but share group "
                 f"{self._options.group!r} knows it only up to {self._held}: it is of another "
-                "broker or group, or the broker's data folder was replaced; start with a new "
-                "checkpoint"
+                f"broker or group, or the broker's data folder was replaced; {READ_ON}"
             )
 
     def commit(self, seq: int) -> None:
@@ -113,16 +139,29 @@ class Driver:
             self._keeper.stop()  # it renews under the epoch that ends here
             self._lease.renew()  # refused when a newer driver has the session: it keeps it
             self._open()
+        now = time.monotonic()
         ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms, self._bounds)
+        if seq not in self._replayed:
+            self._confirmed_at = now
         self._tally.acquired(ranges)
         if ranges:
             self._held = seq
             self._keeper.hold()
         return ranges
 
-    def reading(self, batch: Batch) -> None:
-        """Note that a batch is about to be read, also one replayed from the checkpoint."""
+    def reading(self, batch: Batch) -> Batch:
+        """Return what is to be read of a batch, which may be replayed from the checkpoint.
+
+        That is all of it where the session has held it without a break, and where Spark repeats a
+        batch that the group has settled. Otherwise the records whose locks ended meanwhile are left
+        out: other members process them, or they are delivered again in a later batch.
+        Raises: `DataLost` for records that retention removed before they were finished, unless
+        `failOnDataLoss` is false.
+        """
         self._keeper.check()
+        self._planned = None
+        if batch.seq > self._committed:
+            batch = self._held_of(batch)
         redelivered = sum(1 for held in batch.ranges if held.delivery_count > 1)
         LOG.info(
             "group %s session %s: batch number %d, %d records in %d ranges, %d of them redelivered",
@@ -134,6 +173,18 @@ class Driver:
             redelivered,
         )
         LOG.debug("number %d holds %s", batch.seq, batch.ranges)
+        return batch
+
+    def _held_of(self, batch: Batch) -> Batch:
+        age_s = time.monotonic() - self._confirmed_at
+        held, whole = batch.records, age_s < self.sure_s
+        if not whole:
+            self._confirmed_at = time.monotonic()
+            held = self._lease.renew().held
+            whole = held == batch.records
+        if self._options.fail_on_lost_locks:
+            self._planned = held
+        return batch if whole else remaining(self._cluster, self._options, batch)
 
     def has_reached(self, until: dict[tuple[str, int], int]) -> bool:
         """Whether nothing below `until` is left for this session, which acquires no more than that.
@@ -174,7 +225,9 @@ def report(settled: CommitResponse, group: str, session: str, seq: int) -> None:
         settled.released,
         settled.rejected,
         settled.refused,
-        " (their locks had ended; others may have read them too)" if settled.refused else "",
+        " (their locks had ended, so others may have read them too, or they left the log)"
+        if settled.refused
+        else "",
     )
 
 
@@ -193,10 +246,10 @@ def ends_now(options: QueueOptions) -> dict[tuple[str, int], int]:
 class _Keeper:
     """Renews the locks of a session at a third of their duration while something is held."""
 
-    def __init__(self, options: QueueOptions, lease: Lease, lock_ms: int) -> None:
+    def __init__(self, options: QueueOptions, lease: Lease, lock_s: float) -> None:
         self._options = options
         self._lease = lease
-        self._every_s = max(lock_ms, 1) / 1000 / _RENEWALS_A_LOCK
+        self._every_s = lock_s / _RENEWALS_A_LOCK
         self._holding = threading.Event()
         self._stopped = threading.Event()
         self._error: Exception | None = None

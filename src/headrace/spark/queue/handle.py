@@ -10,7 +10,7 @@ from headrace.client.errors import Unreachable
 from headrace.client.leases import Lease
 from headrace.wire.leases import Disposition
 
-_REPLAYED = "replayed"
+_REPLAYED, _HELD = "replayed", "held="
 _PATIENCE = Patience(total_s=10.0)  # a driver that is gone does not come back
 
 
@@ -21,7 +21,8 @@ class Handle:
     `address` (host:port) is where verdicts go when the broker itself does not keep them, "" when it
     does. `replayed`: the batch was another driver's, which may have died of a record in it.
     `group` and `brokers` (host:port,host:port) tell whoever has nothing but a row whose it is; ""
-    in rows that were made by hand, which nobody holds.
+    in rows that were made by hand, which nobody holds. `held` counts the records that the session
+    held when the batch was planned; None where a lost lock does not fail the batch.
     """
 
     session: str
@@ -31,11 +32,13 @@ class Handle:
     replayed: bool = False
     group: str = ""
     brokers: str = ""
+    held: int | None = None
 
     @property
     def text(self) -> str:
         whose = f"{quote(self.group, safe='')}@{self.brokers}" if self.brokers else ""
-        parts = [self.session, str(self.epoch), str(self.seq), whose, self.address]
+        held = "" if self.held is None else f"{_HELD}{self.held}"
+        parts = [self.session, str(self.epoch), str(self.seq), whose, self.address, held]
         return "/".join(filter(None, [*parts, _REPLAYED if self.replayed else ""]))
 
     @classmethod
@@ -45,11 +48,14 @@ class Handle:
         replayed = more[-1:] == [_REPLAYED]
         if replayed:
             more.pop()
+        held = None
+        if more and more[-1].startswith(_HELD):
+            held = int(more.pop().removeprefix(_HELD))
         group, _, brokers = more.pop(0).partition("@") if more and "@" in more[0] else ("", "", "")
         if len(more) > 1:
             raise ValueError(f"{text!r} is not what the source put in the column lease")
         address = "".join(more)
-        return cls(session, int(epoch), int(seq), address, replayed, unquote(group), brokers)
+        return cls(session, int(epoch), int(seq), address, replayed, unquote(group), brokers, held)
 
 
 def stage(

@@ -27,6 +27,10 @@ class Holder(Protocol):
 
     session: str
 
+    @property
+    def sure_s(self) -> float:
+        """For how many seconds after `reading` no lock of the batch can end."""
+
     def handle(self, seq: int) -> str:
         """The text of the `lease` column for a batch."""
 
@@ -42,8 +46,14 @@ class Holder(Protocol):
     def acquire(self, seq: int, most: int) -> tuple[Range, ...]:
         """Up to `most` records under the number `seq`; the same ones when asked again."""
 
-    def reading(self, batch: Batch) -> None:
-        """Note that a batch is about to be read, also one replayed from the checkpoint."""
+    def is_spent(self, seq: int) -> bool:
+        """Whether number `seq` has been acquired and cannot get records any more."""
+
+    def reading(self, batch: Batch) -> Batch:
+        """Return what is to be read of a batch, which may be replayed from the checkpoint.
+
+        Raises: `DataLost` for records that were removed, unless the options let the query go on.
+        """
 
     def has_reached(self, until: dict[tuple[str, int], int]) -> bool:
         """Whether nothing below `until` is left for this query to acquire.
@@ -67,7 +77,7 @@ def holder(options: QueueOptions, batch: Batch) -> Holder:
         what = "asking the broker what share groups it offers"
         has_leases, shares = cluster.retrying(what, lambda: _offered(cluster))
     if has_leases:
-        return Driver(options, batch.session)
+        return Driver(options, batch)
     if shares:
         return KafkaDriver(options, batch)
     raise Unsupported(

@@ -8,6 +8,7 @@ it was done is settled by `Owed`.
 """
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Iterable
@@ -159,7 +160,16 @@ class KafkaDriver:
             if not found or (rest := self._owed.settled(found)):
                 return rest if found else []
 
-    def reading(self, batch: Batch) -> None:
+    @property
+    def sure_s(self) -> float:
+        """Without end: here, locks are not checked while a batch runs."""
+        return math.inf
+
+    def is_spent(self, seq: int) -> bool:
+        """Kafka keeps no numbers."""
+        return False
+
+    def reading(self, batch: Batch) -> Batch:
         """Note that a batch is about to be read; one that is not held is read all the same."""
         self._staging.open(batch.seq)
         LOG.info(
@@ -173,6 +183,7 @@ class KafkaDriver:
                 "that acquired it, so others may read its %d records too",
                 self._options.group, self.session, batch.seq, batch.records,
             )  # fmt: skip
+        return batch
 
     def commit(self, seq: int) -> None:
         """Settle everything up to `seq`, once."""

@@ -30,6 +30,8 @@ class QueueOptions(ReadOptions):
     include_delivery: bool = False
     include_redriven: bool = True
     acquire_wait_ms: int = 200
+    new_checkpoint: str = "fail"
+    fail_on_lost_locks: bool = True
 
     CAN_REJECT = True
 
@@ -54,6 +56,16 @@ def _start(text: str) -> str:
     return text.lower()
 
 
+def _new_checkpoint(text: str) -> str:
+    if text.lower() not in NEW_CHECKPOINT:
+        raise ValueError(
+            "give 'fail' to refuse a new checkpoint on a group that an earlier one has read, or "
+            "'continue' to read on from the group's position, with batch ids from 0 again"
+        )
+    return text.lower()
+
+
+NEW_CHECKPOINT = ("fail", "continue")
 _GROUP = ("share.group.id", "kafka.share.group.id")
 _SPELLINGS = (
     *READ_SPELLINGS,
@@ -67,6 +79,9 @@ _SPELLINGS = (
     Spelling("includeDelivery", "include_delivery", flag),
     Spelling("includeRedriven", "include_redriven", flag),
     Spelling("acquireWaitMs", "acquire_wait_ms", count32),
+    Spelling("newCheckpoint", "new_checkpoint", _new_checkpoint),
+    Spelling("failOnDataLoss", "fail_on_data_loss", flag),
+    Spelling("failOnLostLocks", "fail_on_lost_locks", flag),
 )
 _NO_POSITIONS = "it is of the source as a log; a share group keeps its own positions"
 _NEW_TOPICS = "say with 'startingOffsets' where a topic starts that is new to the group"
@@ -93,7 +108,6 @@ _ELSEWHERE = {
     "fetchoffset.retryintervalms": _NO_LOOKUP,
     "kafkaconsumer.polltimeoutms": "it is 'requestTimeoutMs' here",
     "kafka.isolation.level": "a share group has one for all; set its 'share.isolation.level'",
-    "failondataloss": "removed records always fail the batch, with their offsets",
     "kafka.auto.offset.reset": _NEW_TOPICS,
     OUT_OF_RANGE: _NO_POSITIONS,
     f"kafka.{OUT_OF_RANGE}": _NO_POSITIONS,

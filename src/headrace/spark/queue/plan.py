@@ -42,7 +42,8 @@ class Batch:
             raise ValueError(
                 f"the checkpoint holds offsets of version {found.get('v')} or of another use of "
                 f"the headrace source, this reads a queue in version {_VERSION}; go on with the "
-                "release and the options that wrote it, or start with a new checkpoint"
+                "release and the options that wrote it, or use a new checkpoint and a new "
+                "output folder, with option newCheckpoint=continue"
             )
         return cls(found["session"], found["seq"], tuple(Range(*one) for one in found["ranges"]))
 

@@ -12,6 +12,7 @@ Source: PySpark 4.3 `python_streaming_source_runner`; `wire/leases.py`.
 """
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,11 +24,13 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from headrace.client.connection import Cluster
+from headrace.spark.options import connect
 from headrace.spark.queue.driver import ends_now
 from headrace.spark.queue.handle import stage
 from headrace.spark.queue.holder import Holder, holder
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch, split
+from headrace.spark.queue.remaining import check_locks
 from headrace.spark.read import Stage, read_task
 from headrace.wire.leases import Disposition, Range
 
@@ -36,10 +39,15 @@ LOG = logging.getLogger(__name__)
 
 @dataclass
 class Task(InputPartition):
-    """The ranges that one Spark task reads, and the handle of the lease they belong to."""
+    """The ranges that one Spark task reads, and the handle of the lease they belong to.
+
+    No lock can have ended from `planned_at` (seconds since 1970) until `sure_s` seconds later.
+    """
 
     ranges: tuple[Range, ...]
     lease: str
+    planned_at: float
+    sure_s: float
 
 
 class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -83,8 +91,10 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         asked = self._options.max_offsets_per_trigger
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else asked
-        ranges = driver.acquire(before.seq + 1, most)
-        return Batch(before.session, before.seq + 1, ranges).to_json() if ranges else start
+        seq = before.seq + 1
+        while not (ranges := driver.acquire(seq, most)) and driver.is_spent(seq):
+            seq += 1
+        return Batch(before.session, seq, ranges).to_json() if ranges else start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._driver is None else self._driver.standing().to_json()
@@ -95,15 +105,28 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         batch = Batch.from_json(end)
         driver = self._opened(batch)
         driver.knows(batch.seq)
-        driver.reading(batch)
+        ranges = driver.reading(batch).ranges
         lease = driver.handle(batch.seq)
-        return [Task(ranges, lease) for ranges in split(batch.ranges, self._options)]
+        now, sure_s = time.time(), driver.sure_s
+        return [Task(one, lease, now, sure_s) for one in split(ranges, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)
-        return read_task(
+        self._check_locks(partition)
+        yield from read_task(
             self._options, self._schema, partition.ranges, partition.lease, self._stage(partition)
         )
+        self._check_locks(partition)
+
+    def _check_locks(self, task: Task) -> None:
+        """Check the locks of a batch, unless it was planned so lately that none can have ended.
+
+        Raises: `LocksLost`, which fails the batch before its sink commits; as `Lease.renew`.
+        """
+        if 0 <= time.time() - task.planned_at < task.sure_s:
+            return
+        with connect(self._options) as cluster:
+            check_locks(cluster, self._options.group, task.lease)
 
     def _stage(self, task: Task) -> Stage:
         """What tells the broker of values that this task rejects, under a name of its own."""

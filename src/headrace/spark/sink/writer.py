@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headrace.client.errors import BrokerError
 from headrace.client.produce.producer import Producer
 from headrace.spark.log_lines import show
 from headrace.spark.options import OptionError, connect
@@ -28,6 +29,8 @@ from headrace.spark.sink.options import SinkOptions
 LOG = logging.getLogger(__name__)
 
 _TELL_EVERY_S = 10.0
+_UNKNOWN_TOPIC = 3
+_checked: set[tuple[str, str]] = set()  # brokers and topics, by this process
 
 
 @dataclass
@@ -84,6 +87,27 @@ class StreamWriter(DataSourceStreamArrowWriter):
             batch_id,
             _told(messages),
         )
+
+
+def check_topic(options: SinkOptions) -> None:
+    """Check that the topic of all rows exists, before a task writes.
+
+    Spark makes a writer for each batch, so a topic is looked up once in each process.
+    Raises: `OptionError` for a topic that does not exist; otherwise as `Cluster`.
+    """
+    if options.topic is None or (options.bootstrap_servers, options.topic) in _checked:
+        return
+    with connect(options) as cluster:
+        try:
+            cluster.partitions(options.topic)
+        except BrokerError as error:
+            if error.code != _UNKNOWN_TOPIC:
+                raise
+            raise OptionError(
+                f"topic {options.topic!r} does not exist at {options.bootstrap_servers}: create it "
+                f"(headrace topics --create --topic {options.topic}), or correct option 'topic'"
+            ) from None
+    _checked.add((options.bootstrap_servers, options.topic))
 
 
 def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Written:

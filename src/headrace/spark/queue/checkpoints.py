@@ -1,0 +1,71 @@
+"""Refuse a new checkpoint on a share group that another checkpoint has read.
+
+Spark numbers the batches of a new checkpoint from 0 again, while the group goes on behind the
+records that were finished. A sink that knows batches by their number alone takes the new ones for
+old ones: Spark's file sinks drop them without a message, a folder named for the number is
+overwritten. So the user chooses. Sessions that have settled no batch do not count: a query that
+died before it logged its first batch leaves one behind, and comes back with another session.
+"""
+
+import logging
+
+from headrace.client.connection import Cluster
+from headrace.client.errors import ClientError
+from headrace.client.lease_sessions import LeaseSession, list_lease_sessions
+from headrace.spark.queue.options import QueueOptions
+
+LOG = logging.getLogger(__name__)
+
+_SINK = (
+    "a sink that knows batches by their id alone drops rows (Spark's file sinks) or overwrites "
+    "them (a folder named for the batch id)"
+)
+_APART = "a new output folder, or one folder for each session and batch (Batch.path)"
+READ_ON = (
+    "start with a new checkpoint, option newCheckpoint=continue and "
+    f"{_APART} to read on from the group's position"
+)
+
+
+class CheckpointRefused(ClientError):
+    """A checkpoint is new, and its share group was read by another one."""
+
+
+def check_new(cluster: Cluster, options: QueueOptions, session: str) -> None:
+    """Check that a group may be read by a checkpoint that has no batch yet.
+
+    Raises: `CheckpointRefused` with the choice that the user has; otherwise as `Cluster`.
+    """
+    found = [one for one in list_lease_sessions(cluster, options.group) if one.session != session]
+    settled = [one for one in found if one.committed]
+    group = options.group
+    if not settled:
+        for one in found:
+            if one.active:
+                LOG.warning(
+                    "share group %s: session %s reads it as well, or its driver died within the "
+                    "duration of a lock; if both write to one place, %s: use %s",
+                    group, one.session, _SINK, _APART,
+                )  # fmt: skip
+        return
+    last = min(settled, key=_age)
+    if options.new_checkpoint == "fail":
+        raise CheckpointRefused(
+            f"share group {group!r} was read by {_checkpoints(len(settled))} before (session "
+            f"{last.session} settled {last.committed} batches), and this checkpoint is new: its "
+            f"batch ids begin at 0 again, and {_SINK}; use the earlier checkpoint, or set option "
+            f"newCheckpoint=continue and write to {_APART}"
+        )
+    LOG.warning(
+        "share group %s: session %s reads on with a new checkpoint, whose batch ids begin at 0 "
+        "again: %s; write to %s",
+        group, session, _SINK, _APART,
+    )  # fmt: skip
+
+
+def _age(session: LeaseSession) -> tuple[bool, int]:
+    return session.seen_ms is None, session.seen_ms or 0
+
+
+def _checkpoints(count: int) -> str:
+    return "another checkpoint" if count == 1 else f"{count} other checkpoints"

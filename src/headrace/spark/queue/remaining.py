@@ -1,0 +1,174 @@
+"""Find what a session still holds of a batch whose locks may have ended.
+
+A batch is logged in the checkpoint with its ranges, and may run again long after. Meanwhile locks
+end, and four things happen to records: the session takes them back, others process them, a reset of
+the group discards them, or retention removes them. The batch reads the first kind alone. The last
+kind is data loss, which the group lists as archived records.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from headrace.client.connection import Cluster
+from headrace.client.errors import ClientError, DataLost
+from headrace.client.leases import Lease, describe
+from headrace.client.offsets import TopicPartition
+from headrace.client.share_archived import list_archived_share_records
+from headrace.spark.queue.handle import Handle
+from headrace.spark.queue.options import QueueOptions
+from headrace.spark.queue.plan import Batch, records_of
+from headrace.wire.leases import InFlight, Range, SharePartition
+
+LOG = logging.getLogger(__name__)
+
+
+class LocksLost(ClientError):
+    """Acquisition locks of a running batch ended, so other members may process its records too."""
+
+
+_ACQUIRED = 1
+_REMOVED = "removed from the log"  # how the broker's reason begins, or what is added to another
+_SHOWN_MAX = 5
+Bounds = tuple[int, int]
+
+
+def remaining(cluster: Cluster, options: QueueOptions, batch: Batch) -> Batch:
+    """Return a batch with the records that its session holds.
+
+    With `failOnLostLocks` false, records whose locks ended stay in it.
+    Raises: `DataLost` for records that left the log, unless `failOnDataLoss` is false; otherwise
+    as `Cluster`.
+    """
+    held, lost, ended = _divided(cluster, options.group, batch)
+    if lost:
+        text = (
+            f"share group {options.group!r}: {sum(map(records_of, lost))} records of batch number "
+            f"{batch.seq} left the log before they were finished, by retention or deletion: "
+            f"{_shown(lost)}"
+        )
+        if options.fail_on_data_loss:
+            raise DataLost(
+                f"{text}; the group lists them (headrace share archived {options.group}); set "
+                "option failOnDataLoss to false to go on without them"
+            )
+        LOG.warning("%s; the batch goes on without them, as failOnDataLoss is false", text)
+    if ended:
+        LOG.warning(
+            "share group %s session %s: the locks of %d records of batch number %d ended while no "
+            "driver renewed them: %s; the batch %s",
+            options.group, batch.session, sum(map(records_of, ended)), batch.seq, _shown(ended),
+            "runs without them: others have them, or they are delivered again"
+            if options.fail_on_lost_locks
+            else "writes them all the same, as failOnLostLocks is false; others may do so too",
+        )  # fmt: skip
+    if not options.fail_on_lost_locks:
+        held = sorted([*held, *ended], key=lambda one: (one.topic, one.partition, one.first))
+    return replace(batch, ranges=tuple(held))
+
+
+def check_locks(cluster: Cluster, group: str, lease: str) -> None:
+    """Check that a session still holds what it held when the batch of a `lease` was planned.
+
+    Records that left the log meanwhile are no reason to fail: they were read before.
+    Raises: `LocksLost`; ValueError for text that is not a handle; as `Lease`.
+    """
+    handle = Handle.parse(lease)
+    if handle.held is None or handle.address:
+        return
+    session = Lease(cluster, group, handle.session, handle.epoch)
+    if session.renew().held >= handle.held:
+        return
+    batch = Batch(handle.session, handle.seq, session.acquire(handle.seq, 1, 0))
+    _, _, ended = _divided(cluster, group, batch)
+    count = sum(map(records_of, ended)) - (batch.records - handle.held)  # without those left out
+    if count <= 0:
+        return
+    raise LocksLost(
+        f"share group {group!r}: the locks of {count} records of batch number {handle.seq} of "
+        f"session {handle.session} ended while the batch ran, and other members may process these "
+        "records; the batch fails: start the query again, and the batch runs with the records that "
+        "the session still holds (with option failOnLostLocks=false it writes all of them, some "
+        "perhaps twice)"
+    )
+
+
+def _divided(
+    cluster: Cluster, group: str, batch: Batch
+) -> tuple[list[Range], list[Range], list[Range]]:
+    """Divide a batch into what its session holds, what left the log, and what it lost otherwise."""
+    known = {(one.topic, one.partition): one for one in describe(cluster, group)}
+    held: list[Range] = []
+    missing: list[Range] = []
+    for one in batch.ranges:
+        mine = _held(known.get((one.topic, one.partition)), one, batch.session)
+        held += [replace(one, first=first, last=last) for first, last in mine]
+        missing += [replace(one, first=first, last=last) for first, last in _without(one, mine)]
+    return held, *_lost(cluster, group, known, missing)
+
+
+def _held(partition: SharePartition | None, wanted: Range, session: str) -> list[Bounds]:
+    """Find the parts of a range that the session has on the same delivery."""
+    runs: Sequence[InFlight] = () if partition is None else partition.in_flight
+    return [
+        (max(run.first, wanted.first), min(run.last, wanted.last))
+        for run in runs
+        if run.state == _ACQUIRED
+        and run.delivery_count == wanted.delivery_count
+        and run.holder.rpartition("/")[2].lstrip() == session
+        and run.first <= wanted.last
+        and run.last >= wanted.first
+    ]
+
+
+def _lost(
+    cluster: Cluster,
+    group: str,
+    known: dict[TopicPartition, SharePartition],
+    missing: list[Range],
+) -> tuple[list[Range], list[Range]]:
+    """Divide records into those that left the log unfinished, and the others."""
+    topics = {one.topic for one in missing} & {topic for topic, _ in known}
+    removed: dict[TopicPartition, list[Bounds]] = {}
+    if topics:
+        for run in list_archived_share_records(cluster, group, topics).runs:
+            if _REMOVED in run.reason:
+                removed.setdefault((run.topic, run.partition), []).append((run.first, run.last))
+    lost: list[Range] = []
+    ended: list[Range] = []
+    for one in missing:
+        place = (one.topic, one.partition)
+        gone = removed.get(place, [])
+        if place not in known:
+            gone = [(one.first, one.last)]
+        elif one.last >= known[place].log_end:  # the topic was created again, or cut
+            gone = [*gone, (max(one.first, known[place].log_end), one.last)]
+        mine = [
+            (max(first, one.first), min(last, one.last))
+            for first, last in sorted(gone)
+            if first <= one.last and last >= one.first
+        ]
+        rest = list(_without(one, mine))
+        ended += [replace(one, first=first, last=last) for first, last in rest]
+        lost += [replace(one, first=first, last=last) for first, last in _without(one, rest)]
+    return lost, ended
+
+
+def _without(whole: Range, parts: Sequence[Bounds]) -> Iterator[Bounds]:
+    """Yield what `parts`, in order, leave of a range."""
+    first = whole.first
+    for begin, end in parts:
+        if first < begin:
+            yield first, begin - 1
+        first = max(first, end + 1)
+    if first <= whole.last:
+        yield first, whole.last
+
+
+def _shown(ranges: Sequence[Range]) -> str:
+    shown = [
+        f"{one.topic}-{one.partition} offsets {one.first} to {one.last}"
+        for one in ranges[:_SHOWN_MAX]
+    ]
+    more = len(ranges) - len(shown)
+    return ", ".join(shown) + (f" and {more} more ranges" if more else "")

@@ -1,0 +1,228 @@
+"""Which values fit which types: the same answer for functions of records, columns and batches, and
+for typed values of the source. No session is needed.
+"""
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType
+
+from headrace.spark.ddl import schema_from
+from headrace.spark.isolation.batches import _called
+from headrace.spark.isolation.fitting import Field, fields_of
+from headrace.spark.isolation.outcomes import SetAside, columns
+from headrace.spark.options import ReadOptions
+from headrace.spark.values import Values
+from headrace.spark.values_json import Misfit, converter
+
+MIDNIGHT = datetime(2026, 1, 31, tzinfo=UTC).replace(tzinfo=None)
+NOON = MIDNIGHT.replace(hour=12)
+REFUSED = [
+    ("bigint", 2.999),
+    ("bigint", True),
+    ("bigint", "5"),
+    ("bigint", 1 << 63),
+    ("tinyint", 128),
+    ("float", 1e300),
+    ("float", True),
+    ("double", True),
+    ("double", "1.5"),
+    ("boolean", 1),
+    ("boolean", "true"),
+    ("date", 5),
+    ("date", 5.5),
+    ("timestamp", 1.5),
+    ("timestamp", True),
+    ("decimal(4,2)", 100),
+    ("decimal(4,2)", True),
+    ("struct<a:int>", {"a": 1.5}),
+    ("struct<a:int>", 5),
+    ("struct<a:struct<b:bigint>>", {"a": {"b": 0.5}}),
+    ("array<int>", [1, 2.5]),
+    ("array<int>", [True]),
+    ("array<string>", "ab"),
+    ("array<date>", [5]),
+    ("map<string,int>", {"a": 1.5}),
+    ("map<string,int>", 7),
+    ("array<struct<x:float>>", [{"x": 1e39}]),
+]
+TAKEN = [
+    ("bigint", 7),
+    ("smallint", -32768),
+    ("float", 1.5),
+    ("float", 3.4e38),
+    ("double", 1),
+    ("double", 1e300),
+    ("boolean", True),
+    ("string", "text"),
+    ("decimal(4,2)", 99),
+    ("struct<a:int,b:string>", {"a": 1}),
+    ("array<int>", [1, None]),
+    ("map<string,int>", {"a": 1}),
+]
+# What JSON has no values for, or other ones.
+OF_PYTHON = [
+    ("string", b"bytes", False),
+    ("string", 5, False),
+    ("binary", "text", False),
+    ("binary", b"bytes", True),
+    ("binary", bytearray(b"bytes"), True),
+    ("bigint", Decimal("2.5"), False),
+    ("bigint", Decimal(2), False),
+    ("bigint", np.int64(7), True),
+    ("bigint", 2.0, False),
+    ("double", np.float64(1.5), True),
+    ("double", Decimal("1.5"), False),
+    ("boolean", np.bool_(True), True),
+    ("decimal(4,2)", Decimal("1.25"), True),
+    ("decimal(4,2)", Decimal("1.255"), False),
+    ("decimal(4,2)", 1.5, False),
+    ("date", date(2026, 1, 31), True),
+    ("date", NOON, False),
+    ("date", MIDNIGHT, True),
+    ("timestamp", NOON, True),
+    ("timestamp", NOON.replace(tzinfo=UTC), True),
+    ("timestamp", pd.Timestamp(NOON), True),
+    ("timestamp", 1_790_000_000_000_000, True),
+    ("timestamp_ntz", NOON, True),
+    ("timestamp_ntz", NOON.replace(tzinfo=UTC), False),
+    ("struct<a:int>", (1,), True),
+    ("struct<a:int>", (1, 2), False),
+    ("array<int>", (1, 2), True),
+    ("array<int>", np.array([1, 2]), True),
+    ("map<string,int>", [("a", 1)], True),
+    ("map<string,int>", {None: 1}, False),
+    ("map<int,int>", {"a": 1}, False),
+]
+
+
+def field_of(kind: str) -> Field:
+    (field,) = fields_of(schema_from(f"x {kind}"))
+    return field
+
+
+def by_function(field: Field, value: Any) -> str | None:
+    """The reason of `each_record` and `isolated_udf`; the neighbours must come through."""
+    made, judged = columns([{"x": None}, {"x": value}, {}], [field])
+    assert made[0].type == field.arrow
+    assert not isinstance(judged[0], SetAside)
+    return judged[1].reason if isinstance(judged[1], SetAside) else None
+
+
+def by_batch(field: Field, value: Any) -> str | None:
+    """The reason of `isolate(pandas=True)`."""
+    batch = pa.record_batch({"value": [b""]})
+    try:
+        _called(lambda _: pd.DataFrame({"x": pd.Series([value])}), batch, [field], pandas=True)
+    except (ValueError, TypeError) as error:
+        return str(error)
+    return None
+
+
+def by_json(kind: str, value: Any) -> str | None:
+    """The reason of `value.format`, by compiled code where there is some, and by Python."""
+    schema, raw = schema_from(f"x {kind}"), json.dumps({"x": value}).encode()
+    options = ReadOptions(bootstrap_servers="h:1", value_format="json", value_schema=schema)
+    _, reasons = Values(options).decoded(pa.array([raw], pa.binary()))
+    by_python = None
+    try:
+        converter(schema)(raw)
+    except Misfit as error:
+        by_python = str(error)
+    assert reasons.get(0) == by_python
+    return by_python
+
+
+@pytest.mark.parametrize(("kind", "value"), REFUSED)
+def test_what_does_not_fit_is_refused_everywhere(kind: str, value: Any) -> None:
+    reason = by_function(field_of(kind), value)
+    assert reason is not None
+    assert reason.startswith("ValueError: x")
+    assert " is no " in reason
+    assert by_batch(field_of(kind), value) is not None
+    assert by_json(kind, value) is not None
+
+
+@pytest.mark.parametrize(("kind", "value"), TAKEN)
+def test_what_fits_is_taken_everywhere(kind: str, value: Any) -> None:
+    assert by_function(field_of(kind), value) is None
+    assert by_batch(field_of(kind), value) is None
+    assert by_json(kind, value) is None
+
+
+@pytest.mark.parametrize(("kind", "value", "fits"), OF_PYTHON)
+def test_values_that_only_python_has(kind: str, value: Any, fits: bool) -> None:
+    assert (by_function(field_of(kind), value) is None) == fits
+
+
+NOT_NULL: list[tuple[StructField, Any, str]] = [
+    (StructField("x", LongType(), False), None, "x: null, and the schema has it NOT NULL"),
+    (
+        StructField("x", StructType([StructField("a", LongType(), False)])),
+        {},
+        "x.a: null, and the schema has it NOT NULL",
+    ),
+    (StructField("x", ArrayType(LongType(), False)), [None], "x[0]: null, and the schema has it"),
+    (
+        StructField("x", MapType(StringType(), LongType(), False)),
+        {"k": None},
+        "x.'k': null, and the schema has it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "reason"), NOT_NULL)
+def test_null_where_the_schema_has_none(field: StructField, value: Any, reason: str) -> None:
+    _, judged = columns([{"x": value}, SetAside("reject", "other")], [Field.of(field)])
+    assert isinstance(judged[0], SetAside)
+    assert (judged[0].reason or "").startswith(f"ValueError: {reason}")
+    assert judged[1] == SetAside("reject", "other")
+
+
+@pytest.mark.parametrize(
+    ("made", "kind"),
+    [
+        (pa.array([True]), "double"),
+        (pa.array([1]), "boolean"),
+        (pa.array([1]), "string"),
+        (pa.array(["1"]), "bigint"),
+        (pa.array(["a"]), "binary"),
+        (pa.array([5], pa.int32()), "date"),
+        (pa.array([NOON]), "date"),
+        (pa.array([1e300]), "float"),
+        (pa.array([{"a": 1.5}]), "struct<a:int>"),
+        (pa.array([[1.5]]), "array<int>"),
+        (pa.array([NOON], pa.timestamp("us", "UTC")), "timestamp_ntz"),
+    ],
+)
+def test_a_column_of_another_type_is_refused(made: pa.Array, kind: str) -> None:
+    batch = pa.record_batch({"value": [b""]})
+    with pytest.raises(ValueError, match=r"^x"):
+        _called(lambda _: pa.record_batch({"x": made}), batch, [field_of(kind)], pandas=False)
+
+
+@pytest.mark.parametrize(
+    ("made", "kind", "value"),
+    [
+        (pa.array([2.0, None]), "bigint", 2),
+        (pa.array([2]), "double", 2.0),
+        (pa.array([MIDNIGHT]), "date", date(2026, 1, 31)),
+        (pa.array(["a"], pa.large_string()), "string", "a"),
+        (pa.array(["a"]).dictionary_encode(), "string", "a"),
+        (pa.array([[1]]), "array<int>", [1]),
+        (pa.nulls(1), "bigint", None),
+        (pa.array([float("inf")]), "float", float("inf")),
+    ],
+)
+def test_a_column_that_arrow_converts_without_loss_is_taken(
+    made: pa.Array, kind: str, value: Any
+) -> None:
+    batch = pa.record_batch({"value": [b""] * len(made)})
+    found = _called(lambda _: pa.record_batch({"x": made}), batch, [field_of(kind)], pandas=False)
+    assert found.column("x")[0].as_py() == value

@@ -1,0 +1,255 @@
+"""What a batch reads that runs again: records whose locks ended, or that left the log, stay out."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import LongType, StructType
+
+import headrace
+from headrace.client.admin import create_topic, set_group_configs
+from headrace.client.connection import Cluster
+from headrace.client.errors import DataLost
+from headrace.client.leases import describe
+from headrace.client.share_archived import list_archived_share_records
+from headrace.client.share_groups import alter_share_group_offsets
+from headrace.client.spark_queries import list_spark_queries
+from headrace.client.topics import delete_records
+from headrace.spark.queue.options import QueueOptions
+from headrace.spark.queue.reader import ShareReader, Task
+from headrace.spark.queue.remaining import LocksLost, check_locks
+
+RECORDS = 100
+ACQUIRED = 1
+ALL = ReadMaxRows(RECORDS)
+Reader = Callable[..., ShareReader]
+
+
+@pytest.fixture
+def servers() -> Iterator[str]:
+    with headrace.Broker() as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture
+def cluster(servers: str) -> Iterator[Cluster]:
+    """A broker with a topic and a group whose locks last a second."""
+    with Cluster(servers) as found:
+        create_topic(found, "t", 1)
+        set_group_configs(found, "g", {"share.record.lock.duration.ms": "1000"})
+        producer = Producer({"bootstrap.servers": servers})
+        for number in range(RECORDS):
+            producer.produce("t", f"value {number}")
+        assert producer.flush(20) == 0
+        yield found
+
+
+@pytest.fixture
+def reader(servers: str, cluster: Cluster) -> Iterator[Reader]:
+    """Make what Spark has on the driver of a query."""
+    made: list[ShareReader] = []
+
+    def make(**options: Any) -> ShareReader:
+        given = {"bootstrap_servers": servers, "topics": ("t",), "group": "g"}
+        parsed = QueueOptions(**{**given, "start": "earliest", **options})
+        made.append(ShareReader(parsed, StructType().add("offset", LongType())))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def offsets(of: ShareReader, begin: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    """The offsets that the tasks of a batch read."""
+    batches = [batch for task in of.partitions(begin, end) for batch in of.read(task)]
+    return [one for batch in batches for one in batch.column("offset").to_pylist()]
+
+
+def taken_by(other: ShareReader, most: int) -> dict[str, Any]:
+    """The batch that another query acquires once the locks of the first one have ended."""
+    start = other.initialOffset()
+    deadline = time.monotonic() + 60
+    while (end := other.latestOffset(start, ReadMaxRows(most))) == start:
+        assert time.monotonic() < deadline, "the locks did not end"
+    return end
+
+
+def test_a_batch_that_runs_again_reads_what_its_session_still_holds(
+    reader: Reader, caplog: pytest.LogCaptureFixture
+) -> None:
+    away, other = reader(), reader()
+    begin = away.initialOffset()
+    end = away.latestOffset(begin, ALL)
+    away.stop()
+    taken = taken_by(other, 30)
+    assert offsets(other, other.initialOffset(), taken) == list(range(30))
+
+    back = reader()
+    assert offsets(back, begin, end) == list(range(30, RECORDS))
+    assert "the locks of 30 records of batch number 1 ended" in caplog.text
+    assert "t-0 offsets 0 to 29; the batch runs without them" in caplog.text
+    other.commit(taken)
+    back.commit(end)
+    assert "70 accepted, 0 released, 0 rejected, 30 refused" in caplog.text
+
+
+def test_with_the_option_off_such_a_batch_is_read_whole(
+    reader: Reader, caplog: pytest.LogCaptureFixture
+) -> None:
+    away, other = reader(), reader()
+    begin = away.initialOffset()
+    end = away.latestOffset(begin, ALL)
+    away.stop()
+    taken_by(other, 30)
+    back = reader(fail_on_lost_locks=False)
+    assert offsets(back, begin, end) == list(range(RECORDS))
+    assert "writes them all the same, as failOnLostLocks is false" in caplog.text
+
+
+def test_locks_that_end_while_a_batch_runs_fail_it_before_its_sink(
+    cluster: Cluster, reader: Reader
+) -> None:
+    """As after SIGSTOP: the tasks are planned, and go on when others have the records."""
+    stopped, other = reader(), reader()
+    begin = stopped.initialOffset()
+    end = stopped.latestOffset(begin, ALL)
+    (task,) = stopped.partitions(begin, end)
+    assert isinstance(task, Task)
+    check_locks(cluster, "g", task.lease)
+    stopped.stop()  # no renewals
+    taken_by(other, 30)
+
+    rows = stopped.read(Task(task.ranges, task.lease, task.planned_at - 60, task.sure_s))
+    message = "the locks of 30 records of batch number 1 .* ended while the batch ran"
+    with pytest.raises(LocksLost, match=message):
+        next(rows)
+    with pytest.raises(LocksLost, match="failOnLostLocks=false"):
+        check_locks(cluster, "g", task.lease)
+
+    back = reader()  # the batch that runs again is not failed for what it left out
+    (again,) = back.partitions(begin, end)
+    assert isinstance(again, Task)
+    check_locks(cluster, "g", again.lease)
+
+
+def test_a_lost_lock_that_the_option_allows_fails_nothing(cluster: Cluster, reader: Reader) -> None:
+    stopped, other = reader(fail_on_lost_locks=False), reader()
+    begin = stopped.initialOffset()
+    end = stopped.latestOffset(begin, ALL)
+    (task,) = stopped.partitions(begin, end)
+    assert isinstance(task, Task)
+    stopped.stop()
+    taken_by(other, 30)
+    check_locks(cluster, "g", task.lease)
+
+
+def test_a_batch_that_the_group_has_settled_is_read_whole(reader: Reader) -> None:
+    """Spark lost its commit log: a sink that replaces what it wrote must get the same records."""
+    first = reader()
+    begin = first.initialOffset()
+    end = first.latestOffset(begin, ALL)
+    first.commit(end)
+    first.stop()
+    assert offsets(reader(), begin, end) == list(range(RECORDS))
+
+
+def removed_below(cluster: Cluster, offset: int) -> None:
+    delete_records(cluster, {("t", 0): offset})
+
+
+def test_records_removed_while_the_query_was_down(
+    cluster: Cluster, reader: Reader, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = reader()
+    begin = away.initialOffset()
+    end = away.latestOffset(begin, ALL)
+    away.stop()
+    removed_below(cluster, 40)
+
+    message = (
+        "40 records of batch number 1 left the log .* t-0 offsets 0 to 39; .*share archived g.*"
+        "set option failOnDataLoss to false"
+    )
+    with pytest.raises(DataLost, match=message):
+        reader().partitions(begin, end)
+    back = reader(fail_on_data_loss=False)
+    assert offsets(back, begin, end) == list(range(40, RECORDS))
+    assert "goes on without them, as failOnDataLoss is false" in caplog.text
+    assert back.latestOffset(end, ALL) == end
+    listed = list_archived_share_records(cluster, "g").runs
+    assert [(one.first, one.last, one.reason[:20]) for one in listed] == [
+        (0, 39, "removed from the log")
+    ]
+    (state,) = describe(cluster, "g")
+    assert (state.start, state.in_flight) == (RECORDS, ())
+
+
+def test_records_removed_between_plan_and_task(cluster: Cluster, reader: Reader) -> None:
+    strict = reader()
+    begin = strict.initialOffset()
+    end = strict.latestOffset(begin, ALL)
+    (task,) = strict.partitions(begin, end)
+    removed_below(cluster, 40)
+    with pytest.raises(DataLost, match=r"0 to 39 were removed .*set failOnDataLoss to false"):
+        list(strict.read(task))
+    lenient = reader(fail_on_data_loss=False)
+    found = [row for batch in lenient.read(task) for row in batch.column("offset").to_pylist()]
+    assert found == list(range(40, RECORDS))
+
+
+def test_records_removed_from_a_running_batch_are_no_lost_locks(
+    cluster: Cluster, reader: Reader
+) -> None:
+    running = reader()
+    begin = running.initialOffset()
+    end = running.latestOffset(begin, ALL)
+    (task,) = running.partitions(begin, end)
+    assert isinstance(task, Task)
+    removed_below(cluster, 40)
+    check_locks(cluster, "g", task.lease)
+
+
+@pytest.mark.parametrize("logged", [True, False], ids=["logged", "acquired"])
+def test_a_query_goes_on_after_its_group_was_reset(
+    logged: bool, cluster: Cluster, reader: Reader
+) -> None:
+    """Its batch has nothing any more, and the records come with another number."""
+    away = reader()
+    begin = away.initialOffset()
+    end = away.latestOffset(begin, ALL)
+    away.stop()
+    deadline = time.monotonic() + 60
+    while alter_share_group_offsets(cluster, "g", {("t", 0): 20}).all() is not None:
+        assert time.monotonic() < deadline, "the group did not become empty"
+        time.sleep(0.05)
+
+    back = reader()
+    if logged:
+        assert offsets(back, begin, end) == []
+        begin = end
+    following = back.latestOffset(begin, ALL)
+    assert following["seq"] == 2
+    assert offsets(back, begin, following) == list(range(20, RECORDS))
+    assert back.latestOffset(following, ALL) == following
+    (state,) = describe(cluster, "g")
+    assert (state.start, state.in_flight) == (RECORDS, ())
+
+
+def test_the_status_of_a_query_counts_no_records_whose_locks_ended(
+    cluster: Cluster, reader: Reader
+) -> None:
+    away = reader()
+    away.latestOffset(away.initialOffset(), ALL)
+    (query,) = list_spark_queries(cluster, ["g"])
+    assert (query.held, query.batch) == (RECORDS, 1)
+    away.stop()
+    deadline = time.monotonic() + 60
+    while any(run.state == ACQUIRED for one in describe(cluster, "g") for run in one.in_flight):
+        assert time.monotonic() < deadline, "the locks did not end"
+        time.sleep(0.05)
+    (query,) = list_spark_queries(cluster, ["g"])
+    assert (query.held, query.batch, query.lag) == (0, 1, RECORDS)
