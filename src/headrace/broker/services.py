@@ -24,6 +24,7 @@ from headrace.broker.offset_expiry import OffsetExpiry
 from headrace.broker.offset_seeding import OffsetSeeding
 from headrace.broker.partitions import Partition, Partitions, uuid_text
 from headrace.broker.runtime import ShardRuntime
+from headrace.broker.scrub import Scrub
 from headrace.broker.share_pruning import SharePruning
 from headrace.broker.share_watch import ShareWatch
 from headrace.broker.shares import Shares
@@ -77,6 +78,7 @@ class Services:
         self.offset_seeding = OffsetSeeding(self.groups, self.topics)
         self.dead_letters = DeadLetters(self.topics, self.shares, clock)
         self.housekeeping = Housekeeping(config, disk, clock, self.topics)
+        self.scrub = Scrub(config, disk, clock, self.topics)
 
     @property
     def config(self) -> Config:
@@ -106,6 +108,7 @@ class Services:
             self.share_watch.work,
             self.offset_expiry.work,
             self.housekeeping.work,
+            self.scrub.work,
         )
 
     def trouble(self) -> str | None:
@@ -120,6 +123,8 @@ class Services:
                 return f"{one.name} is damaged: {one.damage}"
             if one.is_failing:
                 return f"{one.name} cannot be written at present; the log says why"
+        for path, damage in self.scrub.damages.items():
+            return f"{path} is damaged: {damage}"
         return None
 
     def partition(self, topic: str, index: int) -> Partition | None:
@@ -152,9 +157,11 @@ class Services:
         await self.offset_seeding.start()
         self.dead_letters.start()
         self.housekeeping.start()
+        self.scrub.start()
 
     async def close(self) -> None:
         """Write, sync and close everything. Raises: OSError."""
+        await self.scrub.close()
         await self.housekeeping.close()
         await self.dead_letters.close()
         await self.offset_expiry.close()
