@@ -194,7 +194,7 @@ def test_a_partition_is_refused_by_name_and_others_are_served(
                 samples for family, samples in _topics(life.services)
                 if family.name == "headrace_partitions_refused"
             )  # fmt: skip
-            assert [sample.value for sample in gauge] == [1]
+            assert [sample and sample.value for sample in gauge] == [1]
 
     run(go)
     errors = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
@@ -268,7 +268,7 @@ def test_files_of_a_newer_release_are_refused_untouched() -> None:
         assert re.fullmatch(
             rf"(orders-0: )?{path}: format version \d+ was written by a newer Headrace; "
             "upgrade Headrace to open this data folder",
-            *found,
+            "".join(found),
         )
         assert disk.read(path) == newer
         disk.write(path, good)

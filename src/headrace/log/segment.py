@@ -251,13 +251,18 @@ class Segment:
     def take(self, size: int, *, sealed: bool) -> None:
         """Trust the checksums or the indexes of a file of `size` bytes, if they agree with it.
 
-        Else every batch is verified. Raises: CorruptBatch.
+        Else every batch is verified. Checksums of an earlier state of the segment count for
+        nothing; those that no earlier state can have show that this is another file.
+
+        Raises: CorruptBatch.
         """
         self.sealed = sealed
         found = checksums.load(self._disk, self.path)
         if found is not None and self._agrees(found.summary, size):
             self._take_from_checksums(found)
             return
+        if found is not None and not self._is_earlier(found.summary, size):
+            raise CorruptBatch("the file is not the segment of which the checksums were written")
         is_wrong = found is not None or self._disk.exists(self.path + checksums.SUFFIX)
         if not is_wrong and sealed and self._took_tail(size):
             return
@@ -307,14 +312,22 @@ class Segment:
 
     def _agrees(self, summary: Summary, size: int) -> bool:
         """Whether checksums are those of this file, by its size and its last batch."""
-        if (summary.base_offset, summary.size) != (self.base_offset, size):
+        return summary.size == size and self._is_prefix(summary)
+
+    def _is_earlier(self, summary: Summary, size: int) -> bool:
+        """Whether checksums can be those of the file when it was shorter."""
+        return summary.size < size and self._is_prefix(summary)
+
+    def _is_prefix(self, summary: Summary) -> bool:
+        """Whether the last batch that checksums know stands in the file."""
+        if summary.base_offset != self.base_offset:
             return False
         try:
             header = self.header_at(summary.last_position)
         except CorruptBatch:
             return False
         ends = summary.last_position + header.size, header.last_offset + 1
-        return ends == (size, summary.end_offset) and header.crc == summary.last_crc
+        return ends == (summary.size, summary.end_offset) and header.crc == summary.last_crc
 
     def _take_from_checksums(self, found: Checksums) -> None:
         summary = found.summary
