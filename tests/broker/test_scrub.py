@@ -26,7 +26,7 @@ async def filled(broker: Inside) -> Partition:
 
 
 def scene(scene: Callable[[Inside], Coroutine[Any, Any, None]], **settings: str) -> None:
-    play(lambda: Inside(**(SETTINGS | settings)), scene)
+    play(lambda: Inside(None, **(SETTINGS | settings)), scene)
 
 
 def test_a_sound_broker_is_verified_to_the_last_sealed_byte() -> None:

@@ -20,8 +20,11 @@ from headrace.folder import backup
 from headrace.folder.backup import Made
 from headrace.folder.check import check
 from headrace.folder.lock import FolderError
+from headrace.folder.overlay import OverlayDisk
 from headrace.folder.store import Store, StoreError
+from headrace.log import small_files
 from headrace.log.api import CorruptFileError
+from headrace.log.verify import verify_file
 
 SETTINGS = {"log.segment.bytes": "20000", "headrace.durability": "os"}
 
@@ -97,9 +100,8 @@ def test_a_second_backup_stores_what_is_new_and_reads_no_unchanged_segment(
     root = write(stopped.files)
     made(root, store)
     verified: list[str] = []
-    verify_file = backup.verify_file
 
-    def noted(disk: backup.OverlayDisk, path: str, size: int) -> Iterator[int]:
+    def noted(disk: OverlayDisk, path: str, size: int) -> Iterator[int]:
         verified.append(path)
         return verify_file(disk, path, size)
 
@@ -177,8 +179,6 @@ def test_damage_to_a_backup_is_found_before_a_broker_sees_it(
 def test_a_list_that_cannot_be_trusted_is_refused(
     stopped: Folder, write: Write, store: Store, tmp_path: Path, change: str
 ) -> None:
-    from headrace.log import small_files
-
     done = made(write(stopped.files), store)
     name = f"backups/{done.backup.id}.backup"
     path = tmp_path / "backups" / name

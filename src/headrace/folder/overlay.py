@@ -146,7 +146,7 @@ class OverlayDisk:
         old = bytearray(self.read(path) if self.exists(path) else b"")
         old.extend(bytes(max(position + len(data) - len(old), 0)))
         old[position : position + len(data)] = data
-        self.write(path, old)
+        self.write(path, bytes(old))
 
     def read(self, path: str, count: int = -1, position: int = 0) -> bytes:
         file = OverlayFile(self._require(path))
