@@ -352,6 +352,7 @@ class SegmentedLog:
     def close(self) -> None:
         """As `Log.close`."""
         self._segments.close()
+        self._point.close()
 
     def retire(self) -> None:
         """Before the folder goes: wait for what another thread writes there, and allow no more."""
