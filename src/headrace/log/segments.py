@@ -30,6 +30,7 @@ from headrace.wire.primitives import Buffer
 SEGMENT_BYTES = 1 << 30
 SEGMENT_MS = 7 * 86_400_000
 INDEX_INTERVAL_BYTES = 4096
+_UNCLAIMED_BYTES_MAX = 256 * 1024
 _OFFSETS_PER_SEGMENT_MAX = (1 << 31) - 1
 
 
@@ -189,7 +190,14 @@ class SegmentedLog:
                 self._fault = error
                 raise
             self._durable_end = end_offset
-            self._point.synced(active.base_offset, size, end_offset)
+            # What was appended meanwhile protects this part: damage with a valid batch behind it is
+            # refused. The sync of that part writes the point for both.
+            claimed = self._point.claim
+            is_followed = (
+                active.end_offset > end_offset and claimed.base_offset == active.base_offset
+            )
+            if not is_followed or size - claimed.size > _UNCLAIMED_BYTES_MAX:
+                self._point.synced(active.base_offset, size, end_offset)
 
     def mend(self, *, keep: bool) -> None:
         """After a failed sync: bring the file to where everything in it is durable.
