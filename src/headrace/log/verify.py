@@ -33,13 +33,13 @@ class _Reader:
     def size(self) -> int:
         return self._disk.size(self._path)
 
-    def append(self, data: bytes | bytearray | memoryview) -> None:  # noqa: ARG002  # as `File`
+    def append(self, data: bytes | bytearray | memoryview) -> None:  # noqa: ARG002  # as `log.api.File`
         raise AssertionError("the file is only read")
 
-    def truncate(self, size: int) -> None:  # noqa: ARG002  # as `File`
+    def truncate(self, size: int) -> None:  # noqa: ARG002  # as `log.api.File`
         raise AssertionError("the file is only read")
 
-    def rewrite(self, position: int) -> None:  # noqa: ARG002  # as `File`
+    def rewrite(self, position: int) -> None:  # noqa: ARG002  # as `log.api.File`
         raise AssertionError("the file is only read")
 
     def sync(self) -> None:
