@@ -9,7 +9,7 @@ PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check format clean
+.PHONY: help demo test check format campaign clean
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -28,6 +28,9 @@ check: .venv/.dev ## lint, format, types, import rules
 
 format: .venv/.dev ## put the code in form
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+campaign: .venv/.dev ## 20,000 damages to data folders (20 minutes)
+	$(BIN)/python -m tests.campaign.campaign --cases 20000
 
 clean: ## forget the installation and all caches
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

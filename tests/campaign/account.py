@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from tests.campaign.life import Client, Life
+from tests.campaign.life import WALL_MS, Client, Life
 
 from headrace.broker import metrics_families
 from headrace.wire import batches
@@ -199,24 +199,15 @@ async def _probe_times(
     client: Client, account: Account, partitions: Sequence[tuple[str, int]]
 ) -> None:
     partitions = [place for place in partitions if not place[0].startswith("__")]
-    times = [-3, *account_times(account)]
+    times = [-3, *(WALL_MS - 1_000_000 + 500 * step for step in (3, 11, 17))]
     found: dict[str, list[Any]] = {_name(place): [] for place in partitions}
     for timestamp in times:
         answers = await _list_offsets(client, partitions, dict.fromkeys(partitions, timestamp))
         for place, answer in answers.items():
             found[_name(place)].append(answer)
-    for name, answers in found.items():
-        refused = next((one for one in answers if isinstance(one, Refused)), None)
-        account["times", name] = answers if refused is None else refused
-
-
-def account_times(account: Account) -> list[int]:
-    """Points in time to look for in each log, around those that `data` writes."""
-    from tests.campaign.data import STEP_MS
-    from tests.campaign.life import WALL_MS
-
-    del account
-    return [WALL_MS - 1_000_000 + STEP_MS * step for step in (3, 11, 17)]
+    for name, listed in found.items():
+        refused = next((one for one in listed if isinstance(one, Refused)), None)
+        account["times", name] = listed if refused is None else refused
 
 
 def _digests(data: bytes) -> Iterator[Batch]:
@@ -370,9 +361,9 @@ async def _share_groups(client: Client, account: Account) -> None:
         listed = await client.own(
             ArchivedApi.LIST, ListArchivedRequest(group), ListArchivedResponse
         )
-        for part in listed.partitions:
-            account["archived", f"{group} {part.topic}-{part.partition}"] = (
-                part.dropped, [str(run) for run in part.runs],
+        for kept in listed.partitions:
+            account["archived", f"{group} {kept.topic}-{kept.partition}"] = (
+                kept.dropped, [str(run) for run in kept.runs],
             )  # fmt: skip
         sessions = await client.own(
             LEASE_SESSIONS, ListLeaseSessionsRequest(group), ListLeaseSessionsResponse

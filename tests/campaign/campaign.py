@@ -5,10 +5,11 @@ python -m tests.campaign.campaign --cases 20000 --seed 7
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -37,26 +38,23 @@ class Report:
             self.failures.append(f"[{sort}] {damage.text}: {outcome.name}: {outcome.detail}")
 
 
-def cases(
-    judges: list[tuple[data.Folder, Judge]], count: int, seed: int
-) -> Iterator[tuple[data.Folder, Judge, Damage]]:
-    """Damages in turn for each folder."""
-    rng = Random(seed)
-    for number in range(count):
-        folder, judge = judges[number % len(judges)]
-        yield folder, judge, draw(folder.files, rng)
-
-
-def judges(seed: int = 0) -> list[tuple[data.Folder, Judge]]:
-    """A folder of each sort, with its judge."""
-    folders = [data.build(durability=one, clean=clean, seed=seed) for one, clean in SORTS]
+def judges(sorts: Sequence[tuple[str, bool]], seed: int = 0) -> list[tuple[data.Folder, Judge]]:
+    """Build a folder of each sort, with its judge."""
+    folders = [data.build(durability=one, clean=clean, seed=seed) for one, clean in sorts]
     return [(folder, Judge(folder)) for folder in folders]
 
 
-def campaign(count: int, seed: int) -> Report:
-    """Run a campaign of `count` cases."""
-    report = Report()
-    for folder, judge, damage in cases(judges(seed), count, seed):
+def campaign(
+    count: int, seed: int, sorts: Sequence[tuple[str, bool]] = SORTS, *, seconds: float = math.inf
+) -> Report:
+    """Judge `count` damages, of folders of each sort in turn; fewer when `seconds` are over."""
+    report, rng, judged = Report(), Random(seed), judges(sorts, seed)
+    until = time.monotonic() + seconds
+    for number in range(count):
+        if time.monotonic() > until:
+            break
+        folder, judge = judged[number % len(judged)]
+        damage = draw(folder.files, rng)
         report.add(folder.name, damage, judge.judge(damage))
     return report
 
@@ -65,9 +63,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Damage data folders and judge what happens.")
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf)
     options = parser.parse_args()
     began = time.monotonic()
-    report = campaign(options.cases, options.seed)
+    report = campaign(options.cases, options.seed, seconds=options.seconds)
     for line in report.failures:
         sys.stderr.write(f"{line}\n")
     summary = {

@@ -4,6 +4,7 @@
 many bytes of each are on stable storage for certain.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
@@ -389,6 +390,4 @@ def _join(member: str) -> dict[str, Any]:
 
 
 async def _turn() -> None:
-    import asyncio
-
     await asyncio.sleep(0)

@@ -142,6 +142,15 @@ class Config(InertShareConfig):
         "Running time for which such a wall time must hold to be trusted; 0: at once.",
         low=0, high=LONG_MAX,
     )  # fmt: skip
+    scrub_interval_ms: int = setting(
+        "headrace.scrub.interval.ms", 604_800_000,
+        "Pause between two passes of the scrub over all sealed segments; 0: no scrub.",
+        low=0, high=LONG_MAX,
+    )  # fmt: skip
+    scrub_bytes_per_second: int = setting(
+        "headrace.scrub.bytes.per.second", 5_242_880,
+        "Most bytes that the scrub reads in a second; 0: no scrub.", low=0, high=LONG_MAX,
+    )  # fmt: skip
     metrics_port: int | None = setting(
         "headrace.metrics.port", None,
         "Port of /metrics, /-/healthy and /-/ready; 0 picks a free one; unset: none.",

@@ -183,6 +183,13 @@ def _topics(services: Services) -> Families:
                "Partitions that are not served because files of them are damaged or missing."),
         [Sample((), refused)],
     )  # fmt: skip
+    scrub = services.scrub
+    yield single("headrace_scrub_damaged_files", "Files that the scrub found damaged.",
+                 len(scrub.damages))  # fmt: skip
+    yield single("headrace_scrub_bytes", "Bytes that the scrub verified.", scrub.bytes_verified,
+                 "counter")  # fmt: skip
+    yield single("headrace_scrub_passes", "Passes of the scrub that ended.", scrub.passes,
+                 "counter")  # fmt: skip
 
 
 def _partitions(services: Services) -> Families:

@@ -30,6 +30,7 @@ from headrace.broker.offset_seeding import OffsetSeeding
 from headrace.broker.partitions import Partition, Partitions, uuid_text
 from headrace.broker.refusal_log import RefusalLog
 from headrace.broker.runtime import ShardRuntime
+from headrace.broker.scrub import Scrub
 from headrace.broker.share_pruning import SharePruning
 from headrace.broker.share_watch import ShareWatch
 from headrace.broker.shares import Shares
@@ -92,6 +93,7 @@ class Services:
         self.dead_letters = DeadLetters(self.topics, self.shares, clock)
         self.housekeeping = Housekeeping(config, disk, clock, self.topics)
         self.write_probe = WriteProbe(disk, self.topics.partitions)
+        self.scrub = Scrub(config, disk, clock, self.topics)
         stalls = self.metrics.stalls
         stalls.warn_seconds = config.stall_warn_ms / 1000 if config.stall_warn_ms >= 0 else None
         for one in self.background:
@@ -127,6 +129,7 @@ class Services:
             self.offset_expiry.work,
             self.housekeeping.work,
             self.write_probe.work,
+            self.scrub.work,
         )
 
     def trouble(self) -> str | None:
@@ -141,6 +144,8 @@ class Services:
                 return f"{one.name} is damaged: {one.damage}"
             if one.is_failing:
                 return f"{one.name} cannot be written at present; the log says why"
+        for path, damage in self.scrub.damages.items():
+            return f"{path} is damaged: {damage}"
         return None
 
     def partition(self, topic: str, index: int) -> Partition | None:
@@ -177,9 +182,11 @@ class Services:
         self.dead_letters.start()
         self.housekeeping.start()
         self.write_probe.start()
+        self.scrub.start()
 
     async def close(self) -> None:
         """Write, sync and close everything. Raises: OSError."""
+        await self.scrub.close()
         await self.write_probe.close()
         await self.housekeeping.close()
         await self.dead_letters.close()

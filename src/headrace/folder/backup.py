@@ -18,7 +18,7 @@ from pathlib import Path
 
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk
-from headrace.folder.store import Backup, Progress, Store, StoredFile, StoreError
+from headrace.folder.store import Backup, Progress, Store, StoredFile, StoreError, sync_all
 from headrace.log import checksums
 from headrace.log.api import CorruptFileError
 from headrace.log.verify import verify_file
@@ -81,13 +81,14 @@ def restore(store: Store, id_: str | None, folder: Path, progress: Progress) -> 
     with store.locked(exclusive=False):
         backup = chosen(store, id_)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        last = [path for path in backup.files if path == _MANIFEST]
-        for path in [*(path for path in backup.files if path != _MANIFEST), *last]:
-            target = folder / path
-            target.parent.mkdir(mode=0o700, exist_ok=True)
-            store.copy(backup.files[path], target, progress)
-        for made in {folder, *(folder / path for path in map(os.path.dirname, backup.files))}:
-            _sync_folder(made)
+        first = [path for path in backup.files if path != _MANIFEST]
+        for path in first:
+            (folder / path).parent.mkdir(mode=0o700, exist_ok=True)
+            store.copy(backup.files[path], folder / path, progress)
+        sync_all([folder, *(folder / path for path in {*first, *map(os.path.dirname, first)})])
+        for path in backup.files.keys() - first:
+            store.copy(backup.files[path], folder / path, progress)
+            sync_all([folder / path, folder])
     return backup
 
 
@@ -221,11 +222,3 @@ def _free_id(store: Store, created: datetime) -> str:
         number += 1
         id_ = f"{base}-{number}"
     return id_
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

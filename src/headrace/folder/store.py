@@ -12,7 +12,8 @@ import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ _MARK, _LISTS, _OBJECTS, _LOCK = "headrace-backup", "backups", "objects", ".lock
 _MARK_TEXT = "a folder of Headrace backups\n"
 _SUFFIX = ".backup"
 _COPY_BYTES = 1 << 20
+_SYNC_THREADS = 16
 _FOLDER_MODE, _FILE_MODE = 0o700, 0o600
 _FILE = re.compile(r"file ([0-9a-f]{64}) (\d{1,18}) (.+)")
 
@@ -66,6 +68,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._unsynced: list[Path] = []
 
     def require(self) -> None:
         """Raises: StoreError when the folder is not a store that this release can read."""
@@ -135,8 +138,8 @@ class Store:
         ]
         rows = [f"file {one.digest} {one.size} {path}" for path, one in backup.files.items()]
         path = f"{_LISTS}/{backup.id}{_SUFFIX}"
-        for folder in (self._root / _OBJECTS).iterdir():
-            _sync_folder(folder)
+        sync_all([*self._unsynced, *{one.parent for one in self._unsynced}])
+        self._unsynced.clear()
         self._write(path, small_files.sealed(path, "\n".join([*head, *rows, ""])))
 
     def delete(self, id_: str) -> int:
@@ -152,7 +155,7 @@ class Store:
             for file in self.load(other).files.values()
         }
         (self._root / _LISTS / f"{id_}{_SUFFIX}").unlink()
-        _sync_folder(self._root / _LISTS)
+        sync_all([self._root / _LISTS])
         freed = 0
         for path in (self._root / _OBJECTS).glob("*/*"):
             if path.name not in kept:
@@ -193,12 +196,15 @@ class Store:
         target = self._object(stored.digest)
         if not target.parent.is_dir():
             target.parent.mkdir(mode=_FOLDER_MODE)
-            _sync_folder(target.parent.parent)
+            sync_all([target.parent.parent])
         partial.replace(target)
+        self._unsynced.append(target)
         return stored
 
     def copy(self, file: StoredFile, target: Path | None, progress: Progress) -> None:
         """Verify a content and write it to a new file; None to verify only.
+
+        The file is not synced.
 
         Raises: StoreError when the content is missing or damaged; the file is then incomplete.
         """
@@ -228,27 +234,30 @@ class Store:
         with _written(new) as out:
             assert out is not None
             out.write(data)
+        sync_all([new])
         new.replace(target)
-        _sync_folder(target.parent)
+        sync_all([target.parent])
 
 
 @contextmanager
 def _written(target: Path | None) -> Iterator[BinaryIO | None]:
-    """A new file that is on stable storage at the end of the `with`."""
+    """A new file to write to; None without a target."""
     if target is None:
         yield None
         return
     target.touch(_FILE_MODE, exist_ok=False)
     with target.open("wb") as out:
         yield out
-        out.flush()
-        os.fsync(out.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        return
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync_all(paths: Sequence[Path]) -> None:
+    """Bring files and folders to stable storage, many at a time. Raises: OSError."""
+    with ThreadPoolExecutor(_SYNC_THREADS) as threads:
+        list(threads.map(_sync, paths))
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

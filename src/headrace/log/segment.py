@@ -36,6 +36,7 @@ class Segment:
 
     Args:
         file_path: where the file is while it does not stand in its place yet.
+        file: the file, already open; by default it is opened, or created, at the first use.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Segment:
         interval_bytes: int,
         *,
         file_path: str | None = None,
+        file: File | None = None,
     ) -> None:
         self.base_offset = base_offset
         self.end_offset = base_offset
@@ -56,7 +58,7 @@ class Segment:
         self.first_timestamp: int | None = None
         self.interval_bytes = interval_bytes
         self._disk = disk
-        self._file: File | None = None
+        self._file = file
         self._index: SegmentIndex | None = SegmentIndex(base_offset, interval_bytes)
         self._max_timestamp = -1
         self._saved_size = -1

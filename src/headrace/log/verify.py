@@ -15,9 +15,38 @@ from headrace.wire import batches
 from headrace.wire.batches import CorruptBatch
 
 DERIVED = (".index", ".timeindex", checksums.SUFFIX, "recovery-point")
-_STEP_BYTES = 256 * 1024
+_STEP_BYTES = 64 * 1024
 _INTERVAL_BYTES = 1 << 30  # no index is of interest
 _ROOT_FILES = ("headrace.manifest", "meta.properties", "log-start-offset-checkpoint")
+
+
+class _Reader:
+    """`log.api.File` for reading only; a file that is gone is not created again."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def pread(self, count: int, position: int) -> bytes:
+        return self._disk.read(self._path, count, position)
+
+    def size(self) -> int:
+        return self._disk.size(self._path)
+
+    def append(self, data: bytes | bytearray | memoryview) -> None:  # noqa: ARG002  # as `log.api.File`
+        raise AssertionError("the file is only read")
+
+    def truncate(self, size: int) -> None:  # noqa: ARG002  # as `log.api.File`
+        raise AssertionError("the file is only read")
+
+    def rewrite(self, position: int) -> None:  # noqa: ARG002  # as `log.api.File`
+        raise AssertionError("the file is only read")
+
+    def sync(self) -> None:
+        """Nothing is written."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def verify_file(disk: Disk, path: str, size: int) -> Iterator[int]:
@@ -52,7 +81,8 @@ def verify_segment(disk: Disk, path: str, size: int) -> Iterator[int]:
         OSError: the file cannot be read.
     """
     folder, _, name = path.rpartition("/")
-    segment = Segment(disk, folder, int(name.removesuffix(".log")), _INTERVAL_BYTES)
+    base = int(name.removesuffix(".log"))
+    segment = Segment(disk, folder, base, _INTERVAL_BYTES, file=_Reader(disk, path))
     passed = 0
     try:
         for _ in segment.check(size):

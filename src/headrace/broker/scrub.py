@@ -1,0 +1,126 @@
+"""The scrub: reads all that is at rest, slowly, so that damage is found while a backup is young.
+
+A pass verifies each sealed segment and the checkpoint of the catalogue, every byte of them, at no
+more than headrace.scrub.bytes.per.second. Passes begin headrace.scrub.interval.ms apart, the first
+an hour after the start at the latest. Reading happens in threads, a step at a time. Damage is
+logged, counted, shown by `/-/ready`, and reported to the partition as if a reader had met it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from headrace.broker.background import Background
+from headrace.broker.config import Config
+from headrace.broker.partitions import Partition
+from headrace.broker.topics import Topics
+from headrace.log.api import CorruptFileError, DamagedBlockError, Disk
+from headrace.log.verify import verify_file
+
+if TYPE_CHECKING:
+    from headrace.core.types import WallMs
+    from headrace.log.api import Clock
+
+log = logging.getLogger("headrace.broker")
+
+_FIRST_MS_MAX = 3_600_000
+
+
+class Scrub:
+    """Runs from `start` to `close`, on the event loop.
+
+    `bytes_verified` and `passes` count since the start; `damages` has what is damaged, by path;
+    `passed_at` is the wall time at which the last pass ended, None before.
+    """
+
+    def __init__(self, config: Config, disk: Disk, clock: "Clock", topics: Topics) -> None:
+        self.bytes_verified = 0
+        self.passes = 0
+        self.passed_at: WallMs | None = None
+        self.damages: dict[str, CorruptFileError] = {}
+        self.work = Background("data at rest is no longer verified")
+        self._interval_ms = config.scrub_interval_ms
+        self._bytes_per_second = config.scrub_bytes_per_second
+        self._disk = disk
+        self._clock = clock
+        self._topics = topics
+        self._owed_ms = 0.0  # pause that the bytes read so far still cost
+
+    def start(self) -> None:
+        """Begin to verify, unless it is switched off."""
+        if self._interval_ms and self._bytes_per_second:
+            self.work.begin(self._run())
+
+    async def close(self) -> None:
+        """Abandon the pass under way."""
+        await self.work.stop()
+
+    async def run_pass(self) -> None:
+        """Verify everything once."""
+        found: dict[str, CorruptFileError] = {}
+        checkpoint = self._topics.journal_log.checkpoint_path
+        if checkpoint is not None:
+            await self._verify(checkpoint, None, found)
+        for partition in self._topics.partitions:
+            for path in self._sealed(partition):
+                if self.work.is_stopping:
+                    return
+                if path in self._sealed(partition):  # retention or compaction may have removed it
+                    await self._verify(path, partition, found)
+        self.damages = found
+        self.passes += 1
+        self.passed_at = self._clock.wall()
+
+    async def _run(self) -> None:
+        pause_ms = min(self._interval_ms, _FIRST_MS_MAX)
+        while await self.work.pause(pause_ms):
+            await self.run_pass()
+            pause_ms = self._interval_ms
+
+    def _sealed(self, partition: Partition) -> dict[str, int]:
+        """The sealed segments of a partition, with their sizes; none of one that is refused."""
+        if self._topics.partitions.get(partition.topic.id, partition.index) is not partition:
+            return {}
+        try:
+            segments = partition.log.segments()
+        except OSError:  # the partition has logged it
+            return {}
+        return {f"{one.path}.log": one.size for one in segments if one.sealed}
+
+    async def _verify(
+        self, path: str, partition: Partition | None, found: dict[str, CorruptFileError]
+    ) -> None:
+        try:
+            size = self._disk.size(path)
+            steps = verify_file(self._disk, path, size)
+            while await self._step(steps):
+                pass
+        except CorruptFileError as error:
+            if partition is not None and path not in self._sealed(partition):
+                return  # replaced meanwhile
+            found[path] = error
+            self._damaged(path, partition, error)
+        except OSError as error:
+            if partition is None or path in self._sealed(partition):
+                log.warning("scrub: %s cannot be read: %s", path, error.strerror or error)
+
+    def _damaged(self, path: str, partition: Partition | None, error: CorruptFileError) -> None:
+        is_known = path in self.damages
+        self.damages[path] = error
+        if partition is not None:
+            partition.read_failed(DamagedBlockError(error))
+        elif not is_known:
+            log.error("scrub: %s", error)
+
+    async def _step(self, steps: Iterator[int]) -> bool:
+        """Verify a step in a thread, then pause as long as its bytes cost; False at the end."""
+        count = await asyncio.get_running_loop().run_in_executor(None, next, steps, None)
+        if count is None:
+            return False
+        self.bytes_verified += count
+        self._owed_ms += count * 1000 / max(self._bytes_per_second, 1)
+        if self._owed_ms >= 1:
+            owed, self._owed_ms = int(self._owed_ms), self._owed_ms % 1
+            return await self.work.pause(owed)
+        return not self.work.is_stopping

@@ -1,0 +1,127 @@
+"""The scrub of data at rest: what it finds, what it tells, and how fast it reads."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from tests.broker.inside_rig import Inside, play
+
+from headrace.broker.partitions import Partition
+from headrace.core.catalog import CreateTopic
+from headrace.wire.batches import Record
+
+SETTINGS = {"log_segment_bytes": "1024", "headrace_scrub_interval_ms": "0"}
+
+
+async def filled(broker: Inside) -> Partition:
+    """A partition with several sealed segments."""
+    topics = broker.services.topics
+    await topics.create(CreateTopic("orders", topics.new_id(), 1, {}))
+    partition = broker.services.partition("orders", 0)
+    assert partition is not None
+    for number in range(8):
+        partition.append_records([Record(0, 1, None, b"%d" % number * 400)])
+    return partition
+
+
+def scene(scene: Callable[[Inside], Coroutine[Any, Any, None]], **settings: str) -> None:
+    play(lambda: Inside(None, **(SETTINGS | settings)), scene)
+
+
+def test_a_sound_broker_is_verified_to_the_last_sealed_byte() -> None:
+    async def sound(broker: Inside) -> None:
+        partition, scrub = await filled(broker), broker.services.scrub
+        await scrub.run_pass()
+        sealed = [one for one in partition.log.segments() if one.sealed]
+        assert len(sealed) > 2
+        assert scrub.bytes_verified == sum(one.size for one in sealed)
+        assert (scrub.passes, scrub.damages) == (1, {})
+        assert broker.services.trouble() is None
+
+    scene(sound)
+
+
+def test_damage_is_logged_once_and_shown_until_it_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def damaged(broker: Inside) -> None:
+        partition, scrub = await filled(broker), broker.services.scrub
+        path = f"{partition.log.segments()[1].path}.log"
+        content = broker.disk._files[path]
+        content.data[100] ^= 1
+        for _ in range(2):
+            await scrub.run_pass()
+        assert list(scrub.damages) == [path]
+        lines = [one.getMessage() for one in caplog.records if path in one.getMessage()]
+        assert len(lines) == 1
+        assert "headrace check" in lines[0]
+        trouble = broker.services.trouble()
+        assert trouble is not None
+        assert path in trouble
+        content.data[100] ^= 1
+        await scrub.run_pass()
+        assert scrub.damages == {}
+
+    scene(damaged)
+
+
+def test_a_segment_that_goes_meanwhile_is_neither_damage_nor_made_again() -> None:
+    async def gone(broker: Inside) -> None:
+        partition, scrub = await filled(broker), broker.services.scrub
+        first = f"{partition.log.segments()[0].path}.log"
+        size = broker.disk.size
+
+        def removed(path: str) -> int:
+            found = size(path)
+            if path == first:
+                partition.delete_records(partition.log.segments()[1].base_offset)
+            return found
+
+        broker.disk.size = removed  # type: ignore[method-assign]
+        await scrub.run_pass()
+        broker.disk.size = size  # type: ignore[method-assign]
+        assert scrub.damages == {}
+        assert not broker.disk.exists(first)
+
+    scene(gone)
+
+
+def test_the_pauses_cost_as_much_time_as_the_rate_says() -> None:
+    async def slow(broker: Inside) -> None:
+        await filled(broker)
+        scrub = broker.services.scrub
+        pauses: list[int] = []
+
+        async def pause(pause_ms: int) -> bool:
+            pauses.append(pause_ms)
+            return True
+
+        scrub.work.pause = pause  # type: ignore[method-assign]
+        await scrub.run_pass()
+        assert abs(sum(pauses) - scrub.bytes_verified) <= 1  # a byte a millisecond
+
+    scene(slow, headrace_scrub_bytes_per_second="1000")
+
+
+def test_passes_follow_each_other_unless_the_scrub_is_off() -> None:
+    async def running(broker: Inside) -> None:
+        await filled(broker)
+        scrub = broker.services.scrub
+        ended = asyncio.Event()
+        run_pass = scrub.run_pass
+
+        async def counted() -> None:
+            await run_pass()
+            if scrub.passes == 2:
+                ended.set()
+
+        scrub.run_pass = counted  # type: ignore[method-assign]
+        await ended.wait()
+
+    scene(running, headrace_scrub_interval_ms="1")
+
+    async def off(broker: Inside) -> None:
+        assert not broker.services.scrub.work.pauses
+
+    scene(off, headrace_scrub_bytes_per_second="0")

@@ -1,0 +1,58 @@
+"""The damage campaign: seeded, in parts that run beside each other."""
+
+import pytest
+from tests.campaign import account
+from tests.campaign.campaign import SORTS, campaign, judges
+from tests.campaign.damage import Damage, kind_of
+from tests.campaign.judge import EQUAL, REFUSED_BROKER, REFUSED_PARTITION, TORN, observe
+
+CASES, PARTS = 2000, 8
+# Every kind of file that a data folder has.
+KINDS = {
+    ".kafka_cleanshutdown", "cleaner-offset-checkpoint", "headrace.manifest",
+    "log-start-offset-checkpoint", "meta.properties",
+    *(
+        f"{owner} {suffix}"
+        for owner in ("consumer_offsets", "share_group_state", "partition")
+        for suffix in (".log", ".index", ".timeindex", ".snapshot", ".checksums", ".metadata")
+    ),
+    *(
+        f"{owner} recovery-point"
+        for owner in ("consumer_offsets", "share_group_state", "partition", "cluster_metadata")
+    ),
+    "cluster_metadata .log", "cluster_metadata .checkpoint",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_damage_changes_anything_silently(part: int) -> None:
+    report = campaign(CASES // PARTS, seed=part, sorts=[SORTS[part % len(SORTS)]])
+    assert report.cases == CASES // PARTS
+    assert report.failures == []
+    assert {EQUAL, REFUSED_BROKER, REFUSED_PARTITION} <= report.outcomes.keys()
+
+
+def test_the_folders_have_every_kind_of_file() -> None:
+    found = {kind_of(path) for folder, _ in judges(SORTS[:1]) for path in folder.files}
+    assert found >= KINDS
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_cut_at_the_end_of_a_log_is_torn_only_above_what_was_synced(durability: str) -> None:
+    """The judge itself: the same cut is allowed for unsynced bytes alone."""
+    [(folder, judge)] = judges([(durability, False)])
+    path = "orders-0/00000000000000000033.log"
+    content = folder.files[path]
+    size = len(content)
+    cut = {**folder.files, path: content[: size - 5]}
+    damage = Damage(f"{path}: cut", path, cut, size - 5, size, (path,), keeps_bytes=False)
+    expected = REFUSED_PARTITION if durability == "fsync" else TORN
+    assert judge.judge(damage).name == expected
+
+
+def test_the_judge_notices_a_change_that_nothing_refuses() -> None:
+    [(folder, judge)] = judges([("os", True)])
+    found = observe(folder.disk(), folder)
+    assert found.account is not None
+    changed = {key: value for key, value in found.account.items() if key[0] != "topic"}
+    assert account.differences(judge.account, changed)

@@ -1,0 +1,124 @@
+"""`headrace check`, `repair`, `backup` and `restore`: text, JSON, exit codes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.campaign.data import Folder, build
+
+import headrace
+
+SEGMENT = "orders-0/00000000000000000010.log"
+
+
+@pytest.fixture(scope="module")
+def built() -> Folder:
+    return build(durability="os", clean=True)
+
+
+@pytest.fixture
+def root(built: Folder, tmp_path: Path) -> Path:
+    """A sound data folder."""
+    for path, content in built.files.items():
+        target = tmp_path / "data" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def command(offline: Any) -> Any:
+    """Runs `headrace ...` with paths among its arguments."""
+    return lambda *arguments: offline(*map(str, arguments))
+
+
+def damage(root: Path) -> None:
+    content = bytearray((root / SEGMENT).read_bytes())
+    content[300] ^= 1
+    (root / SEGMENT).write_bytes(content)
+
+
+def test_check_tells_a_sound_folder_from_a_damaged_one(command: Any, root: Path) -> None:
+    sound = command("check", "--data-dir", root)
+    assert (sound.code, sound.err) == (0, "")
+    assert sound.text.endswith("KiB\n")
+    assert ": sound: " in sound.text
+    damage(root)
+    damaged = command("check", "--data-dir", root)
+    assert damaged.code == 1
+    first, last = damaged.text.splitlines()
+    assert first.startswith(f"error: {SEGMENT} at byte 0: ")
+    assert ": damaged: " in last
+    report = json.loads(command("check", "--data-dir", root, "--json").text)
+    assert report["clean"] is False
+    assert [(one["grade"], one["path"]) for one in report["findings"]] == [("error", SEGMENT)]
+
+
+def test_repair_prints_a_plan_and_carries_it_out_when_told_to(command: Any, root: Path) -> None:
+    damage(root)
+    plan = command("repair", "--data-dir", root)
+    assert plan.code == 0
+    assert plan.text.startswith(f"{SEGMENT}: rewrite the segment")
+    assert "--execute" in plan.text
+    assert command("check", "--data-dir", root).code == 1
+    done = json.loads(command("repair", "--data-dir", root, "--execute", "--json").text)
+    assert (done["executed"], done["left"]) == (True, [])
+    assert command("check", "--data-dir", root).code == 0
+    again = command("repair", "--data-dir", root, "--execute")
+    assert again.text == f"{root}: nothing to repair\n"
+
+
+def test_a_folder_that_a_broker_uses_is_left_alone(command: Any, tmp_path: Path) -> None:
+    with headrace.Broker(data_dir=tmp_path / "data"):
+        for name in ("check", "repair"):
+            ended = command(name, "--data-dir", tmp_path / "data")
+            assert ended.code == 2
+            assert "a broker runs on" in ended.err
+    for name in ("check", "repair"):
+        assert command(name, "--data-dir", tmp_path / "none").code == 2
+
+
+def test_backup_and_restore(command: Any, root: Path, tmp_path: Path) -> None:
+    store, target = tmp_path / "backups", tmp_path / "restored"
+    made = json.loads(command("backup", store, "--data-dir", root, "--json").text)
+    assert made["new_bytes"] == made["bytes"]
+    again = command("backup", store, "--data-dir", root)
+    assert "0 bytes of them new" in again.text
+    assert len(command("backup", store, "--list").text.splitlines()) == 2
+    assert "is intact" in command("backup", store, "--verify", "latest").text
+    assert "deleted" in command("backup", store, "--delete", made["id"]).text
+    restored = command("restore", store, "--data-dir", target)
+    assert restored.text.startswith("restored backup ")
+    assert command("check", "--data-dir", target).code == 0
+    refused = command("restore", store, "--data-dir", target)
+    assert refused.code == 1
+    assert refused.err.count("\n") == 1
+    assert "is not empty" in refused.err
+
+
+def test_a_backup_of_damage_is_one_line_and_no_backup(
+    command: Any, root: Path, tmp_path: Path
+) -> None:
+    damage(root)
+    ended = command("backup", tmp_path / "backups", "--data-dir", root)
+    assert ended.code == 1
+    assert ended.err.startswith(f"headrace backup: {SEGMENT} at byte 0: ")
+    assert command("backup", tmp_path / "backups", "--list").text == ""
+
+
+def test_a_backup_needs_the_address_of_the_broker_that_uses_the_folder(
+    command: Any, tmp_path: Path
+) -> None:
+    with (
+        headrace.Broker(data_dir=tmp_path / "data") as broker,
+        headrace.Broker(data_dir=tmp_path / "other") as other,
+    ):
+        arguments = ("backup", tmp_path / "backups", "--data-dir", tmp_path / "data")
+        wrong = command(*arguments, "--bootstrap-server", other.bootstrap_servers)
+        assert wrong.code == 1
+        assert "the address and the data folder of the same broker" in wrong.err
+        right = command(*arguments, "--bootstrap-server", broker.bootstrap_servers)
+        assert right.code == 0, right.err
+    both = command("backup", tmp_path / "backups", "--list", "--verify", "x")
+    assert "give one of" in both.err

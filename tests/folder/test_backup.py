@@ -1,0 +1,341 @@
+"""Backups: complete, consistent under load, incremental, and never of damaged files."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from tests.campaign.data import Folder, disk_of
+from tests.campaign.judge import Judge, observe
+from tests.folder.conftest import Write
+
+import headrace
+from headrace.client.connection import Cluster
+from headrace.client.data_folder_cut import cut_data_folder
+from headrace.client.errors import BrokerError
+from headrace.client.topics import create_topic, delete_topic
+from headrace.folder import backup
+from headrace.folder.backup import Made
+from headrace.folder.check import check
+from headrace.folder.lock import FolderError
+from headrace.folder.overlay import OverlayDisk
+from headrace.folder.store import Store, StoreError
+from headrace.log import small_files
+from headrace.log.api import CorruptFileError
+from headrace.log.verify import verify_file
+
+SETTINGS = {"log.segment.bytes": "20000", "headrace.durability": "os"}
+
+
+def never(name: str) -> None:
+    raise AssertionError(f"a cut {name} is requested, though no broker runs")
+
+
+def quiet(count: int) -> None:
+    """Progress that goes nowhere."""
+    assert count >= 0
+
+
+def made(folder: Path, store: Store, request_cut: Callable[[str], None] = never) -> Made:
+    return backup.make(folder, store, request_cut, quiet)
+
+
+@contextmanager
+def cutting(broker: headrace.Broker) -> Iterator[Callable[[str], None]]:
+    """Requests cuts from a broker."""
+    with Cluster(broker.bootstrap_servers) as cluster:
+        yield lambda name: cut_data_folder(cluster, name)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "backups")
+
+
+def restored(target: Path) -> dict[str, bytes]:
+    """The files of a folder."""
+    paths = (path for path in target.rglob("*") if path.is_file())
+    return {str(path.relative_to(target)): path.read_bytes() for path in paths}
+
+
+def produced(broker: headrace.Broker, topic: str, count: int, first: int = 0) -> None:
+    """Records of 100 bytes, all of them acknowledged."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
+    for number in range(first, first + count):
+        producer.produce(topic, b"%d" % number + bytes(90), partition=0)
+    assert producer.flush(30) == 0
+
+
+def read(folder: Path, topic: str) -> int:
+    """How many records a broker on a folder serves of a topic."""
+    with headrace.Broker(data_dir=folder) as broker:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader"})
+        try:
+            _, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+            return int(high)
+        finally:
+            consumer.close()
+
+
+# ---- of a stopped broker
+
+
+def test_a_restored_folder_is_the_one_that_was_backed_up(
+    stopped: Folder, write: Write, store: Store, tmp_path: Path
+) -> None:
+    done = made(write(stopped.files), store)
+    assert not done.backup.online
+    target = tmp_path / "restored"
+    assert backup.restore(store, None, target, quiet).id == done.backup.id
+    assert restored(target) == stopped.files
+    assert check(target, quiet).is_clean
+    assert {path.stat().st_mode & 0o77 for path in (target, *target.rglob("*"))} == {0}
+
+
+def test_a_second_backup_stores_what_is_new_and_reads_no_unchanged_segment(
+    stopped: Folder, write: Write, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write(stopped.files)
+    made(root, store)
+    verified: list[str] = []
+
+    def noted(disk: OverlayDisk, path: str, size: int) -> Iterator[int]:
+        verified.append(path)
+        return verify_file(disk, path, size)
+
+    monkeypatch.setattr(backup, "verify_file", noted)
+    again = made(root, store)
+    assert again.new_bytes == 0
+    assert [path for path in verified if path.endswith(".log")] == [
+        path for path in sorted(stopped.files)
+        if path.endswith(".log") and path.replace(".log", ".checksums") not in stopped.files
+    ]  # fmt: skip
+    assert store.ids() == sorted({again.backup.id, *store.ids()})
+
+
+def test_a_damaged_file_is_named_and_no_backup_made(
+    stopped: Folder, write: Write, store: Store
+) -> None:
+    root = write(stopped.files)
+    made(root, store)
+    path = "orders-0/00000000000000000010.log"
+    content = bytearray(stopped.files[path])
+    content[300] ^= 1
+    (root / path).write_bytes(content)
+    (root / path.replace(".log", ".checksums")).unlink()
+    with pytest.raises(CorruptFileError, match=path):
+        made(root, store)
+    assert len(store.ids()) == 1
+
+
+def test_a_backup_is_deleted_with_what_no_other_has(
+    stopped: Folder, killed: Folder, write: Write, store: Store
+) -> None:
+    root = write(stopped.files)
+    first = made(root, store)
+    (root / "meta.properties").write_bytes(killed.files["meta.properties"])
+    second = made(root, store)
+    with store.locked(exclusive=True):
+        store.delete(first.backup.id)
+    assert store.ids() == [second.backup.id]
+    assert backup.verify(store, second.backup.id, quiet).files
+
+
+# ---- restoring
+
+
+def test_a_restore_needs_an_empty_folder(
+    stopped: Folder, write: Write, store: Store, tmp_path: Path
+) -> None:
+    made(write(stopped.files), store)
+    target = tmp_path / "full"
+    target.mkdir()
+    (target / "file").write_bytes(b"mine")
+    with pytest.raises(FolderError, match="is not empty"):
+        backup.restore(store, None, target, quiet)
+    assert [path.name for path in target.iterdir()] == ["file"]
+
+
+def test_damage_to_a_backup_is_found_before_a_broker_sees_it(
+    stopped: Folder, write: Write, store: Store, tmp_path: Path
+) -> None:
+    done = made(write(stopped.files), store)
+    digest = done.backup.files["orders-0/00000000000000000010.log"].digest
+    path = tmp_path / "backups" / "objects" / digest[:2] / digest
+    content = bytearray(path.read_bytes())
+    content[5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=f"{digest}: the checksum does not match"):
+        backup.verify(store, None, quiet)
+    target = tmp_path / "restored"
+    with pytest.raises(StoreError, match=digest):
+        backup.restore(store, None, target, quiet)
+    assert not check(target, quiet).is_clean  # an incomplete folder does not pass for a whole one
+
+
+@pytest.mark.parametrize("change", ["flip", "newer", "escape"])
+def test_a_list_that_cannot_be_trusted_is_refused(
+    stopped: Folder, write: Write, store: Store, tmp_path: Path, change: str
+) -> None:
+    done = made(write(stopped.files), store)
+    name = f"backups/{done.backup.id}.backup"
+    path = tmp_path / "backups" / name
+    content = path.read_bytes()
+    if change == "flip":
+        path.write_bytes(content.replace(b"online 0", b"online 1"))
+    elif change == "escape":
+        text = small_files.parsed(name, content).text.replace(" meta.properties", " ../meta")
+        path.write_bytes(small_files.sealed(name, text))
+    else:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(small_files, "FORMAT", 99)
+            path.write_bytes(small_files.sealed(name, "anything\n"))
+    expected = {"flip": "checksum", "newer": "newer Headrace", "escape": "leads out"}[change]
+    with pytest.raises(StoreError, match=expected):
+        backup.restore(store, None, tmp_path / "restored", quiet)
+    assert not (tmp_path / "restored").exists() or not any((tmp_path / "restored").iterdir())
+
+
+def test_unknown_backups_and_other_folders_are_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds no backups"):
+        backup.restore(store, None, tmp_path / "r", quiet)
+    store.create()
+    with pytest.raises(StoreError, match="there is no backup yet"):
+        backup.restore(store, None, tmp_path / "r", quiet)
+    with pytest.raises(StoreError, match="there is no backup nope"):
+        backup.restore(store, "nope", tmp_path / "r", quiet)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match="is not empty"):
+        Store(tmp_path / "other").create()
+
+
+# ---- while the broker runs
+
+
+def test_a_running_broker_is_backed_up_with_all_that_it_acknowledged(
+    store: Store, tmp_path: Path
+) -> None:
+    with (
+        headrace.Broker(data_dir=tmp_path / "data", settings=SETTINGS) as broker,
+        cutting(broker) as request_cut,
+    ):
+        with Cluster(broker.bootstrap_servers) as cluster:
+            create_topic(cluster, "orders", 1)
+        produced(broker, "orders", 1000)
+        first = made(tmp_path / "data", store, request_cut)
+        produced(broker, "orders", 100, first=1000)
+        second = made(tmp_path / "data", store, request_cut)
+        assert first.backup.online
+        assert second.new_bytes < first.new_bytes / 2
+        assert not [path for path in (tmp_path / "data/.backup").iterdir() if path.is_dir()]
+    for done, count in ((first, 1000), (second, 1100)):
+        target = tmp_path / done.backup.id
+        backup.restore(store, done.backup.id, target, quiet)
+        report = check(target, quiet)
+        assert report.is_clean, report.findings
+        assert read(target, "orders") == count
+
+
+@contextmanager
+def load(broker: headrace.Broker) -> Iterator[list[BaseException]]:
+    """Producers, commits, new and deleted topics until the end; yields what failed."""
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def running(work: Callable[[int], None]) -> threading.Thread:
+        def run() -> None:
+            number = 0
+            try:
+                while not ended.is_set():
+                    work(number)
+                    number += 1
+            except BaseException as error:
+                failures.append(error)
+
+        return threading.Thread(target=run)
+
+    def topics(number: int) -> None:
+        with Cluster(broker.bootstrap_servers) as cluster:
+            create_topic(cluster, f"short-{number}", 2)
+            delete_topic(cluster, f"short-{number}")
+
+    def commits(number: int) -> None:
+        consumer = Consumer(
+            {"bootstrap.servers": broker.bootstrap_servers, "group.id": f"g{number % 3}"}
+        )
+        try:
+            _, high = consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=30)
+            consumer.commit(offsets=[TopicPartition("orders", 0, high)], asynchronous=False)
+        finally:
+            consumer.close()
+
+    threads = [
+        running(lambda number: produced(broker, "orders", 100, first=100 * number)),
+        running(lambda number: produced(broker, "prices", 50, first=50 * number)),
+        running(topics),
+        running(commits),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield failures
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_backups_under_load_are_states_that_a_crash_could_have_left(
+    store: Store, tmp_path: Path
+) -> None:
+    with (
+        headrace.Broker(data_dir=tmp_path / "data", settings=SETTINGS) as broker,
+        cutting(broker) as request_cut,
+    ):
+        with Cluster(broker.bootstrap_servers) as cluster:
+            create_topic(cluster, "orders", 1)
+            create_topic(cluster, "prices", 1, configs={"cleanup.policy": "compact"})
+        with load(broker) as failures:
+            backups = [made(tmp_path / "data", store, request_cut) for _ in range(6)]
+    assert failures == []
+    for number, done in enumerate(backups):
+        target = tmp_path / str(number)
+        backup.restore(store, done.backup.id, target, quiet)
+        # A note would be a commit above the end of its log: the journal would be ahead of the log.
+        assert check(target, quiet).findings == ()
+
+
+def test_a_cut_needs_a_folder_that_its_requester_made(tmp_path: Path) -> None:
+    """So nobody without access to the data folder can have it filled with links."""
+    with (
+        headrace.Broker(data_dir=tmp_path / "data") as broker,
+        cutting(broker) as request_cut,
+    ):
+        for name in ("0" * 32, "../x", "", "A" * 32):
+            with pytest.raises(BrokerError, match="of the same broker"):
+                request_cut(name)
+
+
+def test_what_a_killed_backup_left_is_removed_by_the_next(store: Store, tmp_path: Path) -> None:
+    with (
+        headrace.Broker(data_dir=tmp_path / "data") as broker,
+        cutting(broker) as request_cut,
+    ):
+        left = tmp_path / "data/.backup" / ("1" * 32)
+        left.mkdir(parents=True)
+        (left / "files").write_text("0 x\n")
+        made(tmp_path / "data", store, request_cut)
+        assert not left.exists()
+
+
+def test_a_killed_broker_can_be_backed_up_too(
+    killed: Folder, write: Write, store: Store, tmp_path: Path
+) -> None:
+    made(write(killed.files), store)
+    target = tmp_path / "restored"
+    backup.restore(store, None, target, quiet)
+    found = observe(disk_of(restored(target)), killed)
+    assert found.account == Judge(killed).account

@@ -1,0 +1,145 @@
+"""The check of a data folder: what it finds, and that it leaves everything as it is."""
+
+import fcntl
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.campaign.damage import draw
+from tests.campaign.data import Folder
+from tests.campaign.judge import REFUSED_BROKER, REFUSED_PARTITION, TORN, Judge
+from tests.folder.conftest import Write
+
+from headrace.folder.check import Grade, Report, check
+from headrace.folder.lock import FolderError
+
+CASES = 60
+
+
+def checked(root: Path) -> Report:
+    return check(root, lambda _: None)
+
+
+def state(root: Path) -> Mapping[str, tuple[int, int, bytes]]:
+    """Mode, time of change and content of everything below a folder."""
+    return {
+        str(path.relative_to(root)): (
+            path.stat().st_mode,
+            path.stat().st_mtime_ns,
+            path.read_bytes() if path.is_file() else b"",
+        )
+        for path in sorted(root.rglob("*"))
+    }
+
+
+def test_a_sound_folder_has_no_finding_and_is_not_touched(stopped: Folder, write: Write) -> None:
+    root = write(stopped.files)
+    before = state(root)
+    steps: list[int] = []
+    report = check(root, steps.append)
+    assert (report.is_clean, report.findings) == (True, ())
+    assert report.files == len(stopped.files) - 1  # but for the mark of the stop
+    assert report.size == sum(steps)
+    assert state(root) == before
+
+
+def test_a_damaged_folder_is_not_touched_either(killed: Folder, write: Write) -> None:
+    files = dict(killed.files)
+    path = "orders-0/00000000000000000033.log"
+    files[path] = files[path][:-3]
+    files["prices-0/00000000000000000048.log.deleted"] = b"old"
+    root = write(files)
+    before = state(root)
+    report = checked(root)
+    assert [one.grade for one in report.findings] == [Grade.WARNING, Grade.NOTE]
+    assert report.findings[0].path == path
+    assert state(root) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_write_permission_is_checked(stopped: Folder, write: Write) -> None:
+    root = write(stopped.files)
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o500 if path.is_dir() else 0o400)
+    assert checked(root).is_clean
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o700)
+
+
+def test_a_folder_in_use_is_refused(stopped: Folder, write: Write) -> None:
+    root = write(stopped.files)
+    fd = os.open(root / ".lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(FolderError, match="a broker runs on"):
+            checked(root)
+    finally:
+        os.close(fd)
+
+
+def test_what_is_no_data_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match="there is no folder"):
+        checked(tmp_path / "none")
+    with pytest.raises(FolderError, match="is not a data folder"):
+        checked(tmp_path)
+
+
+def test_each_finding_is_one_line_with_file_position_consequence_and_remedy(
+    stopped: Folder, write: Write
+) -> None:
+    files = dict(stopped.files)
+    path = "orders-0/00000000000000000010.log"
+    files[path] = files[path][:200] + b"\0" + files[path][201:]
+    report = checked(write(files))
+    (finding,) = report.findings
+    assert (finding.grade, finding.path, finding.position) == (Grade.ERROR, path, 0)
+    assert str(finding) == (
+        f"error: {path} at byte 0: checksum of the batch of offset 10 is wrong; "
+        "records there cannot be read; run `headrace repair`, or restore a backup"
+    )
+
+
+def test_a_directory_or_an_unreadable_file_is_a_finding(stopped: Folder, write: Write) -> None:
+    root = write(stopped.files)
+    path = "orders-0/00000000000000000010.log"
+    (root / path).unlink()
+    (root / path).mkdir()
+    report = checked(root)
+    assert any(one.path == path and one.grade is Grade.ERROR for one in report.findings)
+
+
+def test_strays_leftovers_and_copies_are_notes(stopped: Folder, write: Write) -> None:
+    files = dict(stopped.files)
+    files["orders-0/00000000000000000005.log.torn.100"] = b"torn"
+    files["old.0000-0-stray/00000000000000000000.log"] = b"whatever"
+    files["gone.0000-0-delete/00000000000000000000.log"] = b"whatever"
+    report = checked(write(files))
+    assert report.is_clean
+    assert {one.path for one in report.findings} == {
+        "orders-0/00000000000000000005.log.torn.100", "old.0000-0-stray", "gone.0000-0-delete",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("sort", ["stopped", "killed"])
+def test_the_check_finds_what_a_start_refuses(
+    sort: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Both judge the same damages, and come to the same result."""
+    folder: Folder = request.getfixturevalue(sort)
+    judge, rng, refused = Judge(folder), Random(3), 0
+    for number in range(CASES):
+        damage = draw(folder.files, rng)
+        outcome = judge.judge(damage)
+        root = tmp_path / str(number)
+        for path, content in damage.files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(content)
+        report = checked(root)
+        is_refused = outcome.name in (REFUSED_BROKER, REFUSED_PARTITION)
+        has_errors = any(one.grade is Grade.ERROR for one in report.findings)
+        assert is_refused == has_errors, (damage.text, outcome, report.findings)
+        assert outcome.name != TORN or not report.is_clean, (damage.text, outcome)
+        refused += is_refused
+    assert refused > CASES // 5

@@ -1,0 +1,191 @@
+"""Repairs: the plan, its execution, and what is left of the records."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.campaign.account import Account
+from tests.campaign.damage import draw
+from tests.campaign.data import Folder, disk_of
+from tests.campaign.judge import observe
+from tests.folder.conftest import Write
+
+from headrace.folder.bridge import bridge, empty_batches
+from headrace.folder.check import check
+from headrace.folder.repair import Repair, repair
+from headrace.log.memory_disk import MemoryDisk
+from headrace.wire import batches
+from headrace.wire.batches import Record
+
+CASES = 40
+REBUILT = (
+    ".index", ".timeindex", ".checksums", ".snapshot", "recovery-point", ".kafka_cleanshutdown",
+)  # fmt: skip
+SEGMENT = "orders-0/00000000000000000025.log"  # two batches: offsets 25 to 29, and 30 to 32
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def repaired(root: Path, *, execute: bool = True) -> Repair:
+    return repair(root, lambda _: None, execute=execute)
+
+
+def started(root: Path, folder: Folder) -> Account:
+    """What clients read of a broker on a folder."""
+    found = observe(disk_of(contents(root)), folder)
+    assert found.account is not None, (found.refusal, found.fault)
+    return found.account
+
+
+def test_a_sound_folder_has_no_plan(stopped: Folder, write: Write) -> None:
+    root = write(stopped.files)
+    done = repaired(root)
+    assert (done.actions, done.is_complete) == ([], True)
+    assert contents(root) == stopped.files
+
+
+def test_only_the_damaged_batch_is_lost_and_the_old_segment_is_kept(
+    stopped: Folder, write: Write
+) -> None:
+    files = dict(stopped.files)
+    damaged = files[SEGMENT][:500] + b"\xff\xff" + files[SEGMENT][502:]
+    root = write({**files, SEGMENT: damaged})
+    plan = repaired(root, execute=False)
+    assert [one.path for one in plan.actions] == [SEGMENT]
+    assert "offsets lost: 25 to 29" in plan.actions[0].text
+    assert contents(root) == {**files, SEGMENT: damaged}
+    done = repaired(root)
+    assert done.actions == plan.actions
+    assert done.is_complete
+    assert contents(root)[f"{SEGMENT}.torn.0"] == damaged
+    assert check(root, lambda _: None).is_clean
+    found, sound = started(root, stopped), started(write(files), stopped)
+    lost = [one for one in sound["log", "orders-0"] if one not in found["log", "orders-0"]]
+    assert [one[:2] for one in lost] == [(25, 29)]
+    assert found["bounds", "orders-0"] == sound["bounds", "orders-0"]
+
+
+@pytest.mark.parametrize(
+    ("at", "mask"), [(7, 1), (11, 64), (15, 2), (16, 4)], ids=["offset", "size", "epoch", "magic"]
+)
+def test_fields_outside_the_checksum_are_recovered(
+    stopped: Folder, write: Write, at: int, mask: int
+) -> None:
+    content = bytearray(stopped.files[SEGMENT])
+    content[at] ^= mask
+    root = write({**stopped.files, SEGMENT: bytes(content)})
+    done = repaired(root)
+    assert done.is_complete
+    assert "offsets lost: none" in done.actions[0].text
+    assert contents(root)[SEGMENT] == stopped.files[SEGMENT]
+
+
+def test_the_offsets_of_a_missing_last_segment_are_not_used_again(
+    stopped: Folder, write: Write
+) -> None:
+    path = "orders-1/00000000000000000033.log"
+    root = write({name: data for name, data in stopped.files.items() if name != path})
+    done = repaired(root)
+    assert done.is_complete
+    assert started(root, stopped)["bounds", "orders-1"] == (0, 35)
+
+
+def test_a_missing_partition_continues_at_its_old_end(stopped: Folder, write: Write) -> None:
+    kept = {name: data for name, data in stopped.files.items() if not name.startswith("jobs-0/")}
+    root = write(kept)
+    assert repaired(root).is_complete
+    assert started(root, stopped)["bounds", "jobs-0"] == (20, 20)
+
+
+def test_the_catalogue_cannot_be_made_up(stopped: Folder, write: Write) -> None:
+    kept = {
+        name: data
+        for name, data in stopped.files.items()
+        if not name.startswith("__cluster_metadata-0/")
+    }
+    root = write(kept)
+    done = repaired(root)
+    assert not done.is_complete
+    assert done.actions == []
+    assert "restore a backup" in str(done.left[0])
+    assert contents(root) == kept
+
+
+@pytest.mark.parametrize("sort", ["stopped", "killed"])
+def test_whatever_is_damaged_a_repair_does_what_it_planned_and_a_broker_starts(
+    sort: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    folder: Folder = request.getfixturevalue(sort)
+    rng, repairs = Random(9), 0
+    for number in range(CASES):
+        damage = draw(folder.files, rng)
+        root = tmp_path / str(number)
+        for path, content in damage.files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(content)
+        plan = repaired(root, execute=False)
+        assert contents(root) == damage.files, damage.text
+        done = repaired(root)
+        if damage.path == "__cluster_metadata-0":
+            continue
+        assert done.is_complete, (damage.text, done)
+        if "meta.properties" not in damage.path:  # it may get a new, random id
+            assert plan.actions == done.actions, damage.text
+        left = contents(root)
+        for path, content in damage.files.items():
+            if not path.endswith(REBUILT):
+                assert _is_kept(path, content, left), (damage.text, path)
+        started(root, folder)
+        repairs += bool(done.actions)
+    assert repairs > CASES // 4
+
+
+def _is_kept(path: str, content: bytes, left: dict[str, bytes]) -> bool:
+    """Whether a file, or its parts, are still there under its name or that of a copy."""
+    copies = [data for name, data in left.items() if name.startswith(f"{path}.torn.")]
+    now = left.get(path, b"")
+    return content in (now, *copies) or any(now + copy == content for copy in copies)
+
+
+def test_a_bridge_keeps_every_intact_batch() -> None:
+    """Against a model: batches and offsets of a list, damaged at random."""
+    for seed in range(60):
+        rng, disk = Random(seed), MemoryDisk()
+        path, found, end = "t-0/00000000000000000100.log", [], 100
+        for _ in range(rng.randrange(1, 8)):
+            count = rng.randrange(1, 5)
+            records = [Record(0, 1, None, rng.randbytes(40)) for _ in range(count)]
+            found.append(batches.build(records, base_offset=end, leader_epoch=0))
+            end += count
+        damaged = {one for one in range(len(found)) if rng.random() < 0.3}
+        for one in damaged:
+            content = bytearray(found[one])
+            content[rng.randrange(21, len(content))] ^= 1 << rng.randrange(8)
+            disk_content: Any = bytes(content)
+            found[one] = disk_content
+        disk.write(path, b"".join(found))
+        done = bridge(disk, path, 100, end)
+        new = disk.read(path)
+        intact = [data for one, data in enumerate(found) if one not in damaged]
+        assert all(data in new for data in intact)
+        headers = batches.headers(new)
+        assert [one.base_offset for one in headers[1:]] == [
+            one.last_offset + 1 for one in headers[:-1]
+        ]
+        assert (headers[0].base_offset, headers[-1].last_offset + 1) == (100, end)
+        assert done.end_offset == end
+        assert done.copy is not None
+        assert disk.read(done.copy) == b"".join(found)
+
+
+def test_empty_batches_cover_more_offsets_than_one_can_hold() -> None:
+    headers = [batches.read_header(one) for one in empty_batches(5, 5 + 3 * (1 << 31))]
+    assert headers[0].base_offset == 5
+    assert headers[-1].last_offset == 4 + 3 * (1 << 31)
