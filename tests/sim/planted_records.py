@@ -1,7 +1,7 @@
 """Bugs in logs, idempotence, groups, clocks and damage checks, as somebody might write them.
 
-`PLANTED` maps each bug to the seed at which the search begins. The seed is near the first one that finds
-the bug, so that the test is short; the search goes on from there when histories change.
+`PLANTED` maps each bug to the seed at which the search begins. The seed is near the first one that
+finds the bug, so that the test is short; the search goes on from there when histories change.
 """
 
 import dataclasses
@@ -13,17 +13,14 @@ import pytest
 from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.offset_expiry import OffsetExpiry, Swept
 from headrace.broker.partition import Partition
-from headrace.broker.partitions import Partitions
 from headrace.broker.topics import Topics
-from headrace.core import offset_life, settling, subscription
+from headrace.core import offset_life, settling, share_partition, subscription
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.consumer_group import ConsumerGroup
 from headrace.core.group_events import OffsetCommitted, OffsetDropped
 from headrace.core.leases import Lease
 from headrace.core.offsets import Offsets
-from headrace.core.share_partition import SharePartition
 from headrace.core.share_session import ShareSessions
-from headrace.core.types import MonoMs, Now
 from headrace.log import damage, opening, small_files
 from headrace.log.checkpoints import StartOffsets
 from headrace.log.compaction import Compaction
@@ -156,7 +153,7 @@ def subscribed_offsets_expire(patch: pytest.MonkeyPatch) -> None:
 def offsets_never_expire(patch: pytest.MonkeyPatch) -> None:
     """The sweep finds nothing that is due."""
 
-    async def idle(self: Any) -> Swept:  # noqa: ARG001
+    async def idle(self: Any) -> Swept:
         return Swept()
 
     patch.setattr(OffsetExpiry, "sweep", idle)
@@ -304,19 +301,8 @@ def retention_trusts_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
 
 def locks_end_early(patch: pytest.MonkeyPatch) -> None:
     """An acquisition lock ends a millisecond before its time."""
-    sound = SharePartition.expired
-    patch.setattr(
-        SharePartition,
-        "expired",
-        lambda self, now, *args: sound(self, Now(MonoMs(now.mono + 1), now.wall), *args),
-    )
-    deadline = SharePartition.next_deadline
-
-    def early(self: Any) -> Any:
-        due = deadline(self)
-        return due if due is None else MonoMs(due - 1)
-
-    patch.setattr(SharePartition, "next_deadline", early)
+    sound = share_partition.after
+    patch.setattr(share_partition, "after", lambda start, ms: sound(start, ms - 1))
 
 
 def session_epochs_are_not_compared(patch: pytest.MonkeyPatch) -> None:

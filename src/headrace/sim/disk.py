@@ -3,8 +3,9 @@
 Faults are inputs: a number of operations after which the power goes, in the middle of a write if
 it comes to that; operations that fail for a while; space that runs out. A power cut leaves of what
 was not synced a part, or holes, or nothing, each file for itself; of folder entries that were not
-synced it keeps those up to a point, in their order. While no broker runs, `damage` flips bits, loses
-files and synced writes, and puts blocks where they do not belong; `undo_damage` is the operator's copy.
+synced it keeps those up to a point, in their order. While no broker runs, `damage` flips bits,
+loses files and synced writes, and puts blocks where they do not belong; `undo_damage` is the
+operator's copy.
 """
 
 import errno
@@ -123,11 +124,14 @@ class FaultyDisk(MemoryDisk):
         return bool(self._copies)
 
     def damage(self, *, in_order: bool) -> str | None:
-        """Damage one file that has to be what it was; what was done, None when there is no such file.
+        """Damage one file that has to be what it was.
 
         Args:
-            in_order: the broker stopped in order, so that every byte of every file counts. Else the end
-                of a log may be torn, and only what its recovery point claims is damaged.
+            in_order: the broker stopped in order, so that every byte of every file counts. Else the
+                end of a log may be torn, and only what its recovery point claims is damaged.
+
+        Returns:
+            What was done; None when there is no such file.
         """
         rng = self._rng
         choices = [
@@ -137,7 +141,9 @@ class FaultyDisk(MemoryDisk):
         ]
         if not choices:
             return None
-        path, size = rng.choice(choices)
+        logs = [one for one in choices if one[0].endswith(".log") and not one[0].startswith("__")]
+        small = [one for one in choices if "/" not in one[0] or one[0].endswith(".metadata")]
+        path, size = rng.choice(rng.choice([some for some in (choices, logs, small) if some]))
         content = self._files[path]
         self._copies = {path: bytes(content.data)}
         kind = rng.choice(("bit", "bit", "zeros", "misdirected", "short", "missing"))
