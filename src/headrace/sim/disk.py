@@ -148,6 +148,9 @@ class FaultyDisk(MemoryDisk):
         self._copies = {path: bytes(content.data)}
         kind = rng.choice(("bit", "bit", "zeros", "misdirected", "short", "missing"))
         at = rng.randrange(size)
+        if path.endswith(f"/{_RECOVERY_POINT}"):
+            for name in self._below(_folder(path)):
+                self._claimed.pop(name, None)
         match kind:
             case "bit":
                 content.data[at] ^= 1 << rng.randrange(8)
@@ -171,19 +174,29 @@ class FaultyDisk(MemoryDisk):
         return f"{kind}: {path} at byte {at}"
 
     def undo_damage(self) -> str:
-        """Restore what was damaged from a copy; returns the names of the files."""
+        """Restore what was damaged from a copy; returns the names of the files.
+
+        What the broker appended to a damaged file since is kept behind the copy.
+        """
         copies, self._copies = self._copies, {}
         for path, data in copies.items():
+            now, damaged = self._files.get(path), self._damaged[path]
+            tail = b""
+            if now is not None and damaged is not None and now.data.startswith(damaged):
+                tail = bytes(now.data[len(damaged) :])
             spare = MemoryDisk()  # without the faults of this one
-            spare.write(path, data)
+            spare.write(path, data + tail)
             self._files[path] = spare._files[path]
         return ", ".join(copies)
 
     def settle_damage(self) -> None:
-        """Restore what no broker has looked at since, and leave what a broker rebuilt."""
+        """Restore what is still damaged, and leave what a broker rebuilt."""
         for path, damaged in self._damaged.items():
             now = self._files.get(path)
-            if (None if now is None else bytes(now.data)) != damaged:
+            is_as_damaged = (
+                damaged is None if now is None else damaged and now.data.startswith(damaged)
+            )
+            if not is_as_damaged:
                 self._copies.pop(path, None)
         self.undo_damage()
 
