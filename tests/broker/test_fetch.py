@@ -179,7 +179,7 @@ def test_a_fault_of_the_disk_is_told_to_the_client_and_in_the_log(
         (part,) = fetch(wire, (0, 0), max_wait=LONG_MS)
     assert (part.error_code, part.high_watermark, part.records) == (56, -1, b"")
     assert [r.getMessage() for r in caplog.records] == [
-        "read of orders-0 failed: [Errno 5] Input/output error"
+        "orders-0: read failed: [Errno 5] Input/output error"
     ]
     assert sizes(fetch(wire, (0, 0))) == [1]
 
@@ -189,7 +189,7 @@ def test_damage_is_told(wire: Any, broker: Any, caplog: pytest.LogCaptureFixture
     file = broker.data_dir / "orders-0" / f"{0:020d}.log"
     file.write_bytes(bytes(file.stat().st_size))
     assert fetch(wire, (0, 0))[0].error_code == 2
-    assert "read of orders-0 failed" in caplog.text
+    assert "orders-0: read failed" in caplog.text
 
 
 def test_pipelined_polls_are_answered_in_order(wire: Any, connect: Connect) -> None:

@@ -95,7 +95,7 @@ def test_after_any_other_stop_every_log_is_opened_and_a_damaged_one_refused(
         for _ in range(2):
             with pytest.raises(OSError, match="orders-1 is refused: orders-1/0"):
                 put(refused)
-        assert caplog.text.count("orders-1: orders-1/0") == 1
+        assert caplog.text.count("for partition orders-1") == 1
 
     run(go)
 

@@ -20,7 +20,7 @@ from headrace.broker.topic_settings import TopicSettings
 from headrace.broker.waits import Waits
 from headrace.core.catalog import Topic
 from headrace.core.types import TopicPartition, WallMs
-from headrace.log.api import CorruptLog, Disk, OffsetOutOfRange, Slice
+from headrace.log.api import CorruptLog, DamagedBlockError, Disk, OffsetOutOfRange, Slice
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import BatchHeader
@@ -32,6 +32,7 @@ _MEND_SECONDS_MAX = 5.0
 # A full segment is synced on the event loop: never more than about this much is left to do then.
 _UNSYNCED_BYTES_MAX = 64 << 20
 _UNSYNCED_JOURNAL_BYTES_MAX = 1 << 20  # everybody who commits waits for that of an internal topic
+_READ_FAILURES_KEPT = 100
 _ROLL_AHEAD_PART = 256  # of a journal's segment is left empty
 _ROLL_AHEAD_SECONDS = 0.001  # between an append and the roll, for requests that waited for it
 
@@ -87,6 +88,8 @@ class Partition:
         self._fault: OSError | None = None
         self.is_failing = False
         self._refused: CorruptLog | None = None
+        self._damage: CorruptLog | None = None
+        self._read_failures: set[str] = set()
         self.failed_bytes = 0  # of the append that failed last
         self._is_closed = False
         self._flush_due: asyncio.TimerHandle | None = None
@@ -141,9 +144,26 @@ class Partition:
         if self._refused is None:
             self._refused, self.is_failing = damage, True
             log.error(
-                "%s: %s. Clients get KAFKA_STORAGE_ERROR for this partition; others are served",
-                self.name, damage, extra=self.fields,
+                "%s. Clients get KAFKA_STORAGE_ERROR for partition %s; others are served",
+                damage, self.name, extra=self.fields,
             )  # fmt: skip
+
+    @property
+    def damage(self) -> CorruptLog | None:
+        """Damage that a read met; the other records of the partition are served."""
+        return self._damage
+
+    def read_failed(self, error: Exception) -> None:
+        """Log a failed read, once for each reason."""
+        if isinstance(error, DamagedBlockError):
+            self._damage = error.damage
+        reason = str(error)
+        if self._refused is not None or reason in self._read_failures:
+            return
+        if len(self._read_failures) >= _READ_FAILURES_KEPT:
+            self._read_failures.clear()
+        self._read_failures.add(reason)
+        log.error("%s: read failed: %s", self.name, error, extra=self.fields)
 
     @property
     def start_offset(self) -> int:

@@ -122,6 +122,8 @@ class Services:
         for one in self.partitions:
             if one.refused is not None:
                 return f"{one.name} is refused: {one.refused}"
+            if one.damage is not None:
+                return f"{one.name} is damaged: {one.damage}"
             if one.is_failing:
                 return f"{one.name} cannot be written at present; the log says why"
         return None

@@ -208,6 +208,7 @@ class SharePoll:
                 if found.acquired or found.code or share.next_fetch_offset() <= wanted.first:
                     return
         except (OSError, CorruptBatch) as fault:  # also of a log that cannot be opened
+            partition.read_failed(fault)
             found.code, found.message = Code.STORAGE_ERROR, str(fault)
 
     def _acquire(

@@ -236,9 +236,9 @@ class Topics:
         if self.partitions.was_stopped_in_order or not self._journal.end_offset:
             return following
         limit = following + _PRODUCER_IDS_LOST_MAX
-        highest = (one.log.producers.highest_id for one in self.partitions if one.is_open)
-        seen = [one + 1 for one in highest if one < limit]
-        return max(following + _PRODUCER_IDS_PER_BLOCK, *seen, 0)
+        opened = [one.log for one in self.partitions if one.is_open]
+        seen = [one.producers.highest_id(limit) + 1 for one in opened]
+        return max(following + _PRODUCER_IDS_PER_BLOCK, *seen)
 
     async def _keep_listed(self) -> None:
         """Sync the catalogue, and list its journal among what must exist.

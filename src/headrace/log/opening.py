@@ -19,7 +19,7 @@ from headrace.log import damage, snapshots
 from headrace.log.api import CorruptFileError, DamagedBlockError, Disk
 from headrace.log.index import remove_index
 from headrace.log.producers import Producers
-from headrace.log.recovery_point import Claim, RecoveryPoint
+from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint
 from headrace.log.segment import Segment
 from headrace.wire.batches import CorruptBatch
 
@@ -159,6 +159,10 @@ class Opening:
         claim = self._point.claim
         if claim.base_offset == base and segment.size < claim.size:
             problem = f"the file has {segment.size} bytes, {claim.size} were synced"
+            raise CorruptFileError(f"{segment.path}.log", problem)
+        is_same = claim.base_offset == base and segment.size == claim.size
+        if is_same and segment.end_offset != claim.end_offset != UNKNOWN:
+            problem = f"the log ends at offset {segment.end_offset}, not at {claim.end_offset}"
             raise CorruptFileError(f"{segment.path}.log", problem)
         return segment
 

@@ -108,6 +108,22 @@ class OsFile:
             os.close(fd)
 
 
+class OsInPlaceFile:
+    """`log.api.InPlaceFile` over a file descriptor."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+
+    def pwrite(self, data: bytes, position: int) -> None:
+        _pwrite(self._fd, data, position)
+
+    def close(self) -> None:
+        # The number may soon be another file's: it must not be used a second time.
+        fd, self._fd = self._fd, _CLOSED
+        if fd != _CLOSED:
+            os.close(fd)
+
+
 class OsDisk:
     """`log.api.Disk` over the folder `root`, which is made when absent.
 
@@ -178,15 +194,16 @@ class OsDisk:
             self._make_folder(target.parent)
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
-            written = 0
-            while written < len(data):
-                written += os.pwrite(fd, data[written:], position + written)
+            _pwrite(fd, data, position)
             if durable:
                 os.fdatasync(fd)
         finally:
             os.close(fd)
         if durable:
             _sync_folder(target.parent)
+
+    def open_in_place(self, path: str) -> "OsInPlaceFile":
+        return OsInPlaceFile(self._root / path)
 
     def read(self, path: str, count: int = -1, position: int = 0) -> bytes:
         with (self._root / path).open("rb") as file:
@@ -202,6 +219,12 @@ class OsDisk:
             self._make_folder(folder.parent)
             folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
             _sync_folder(folder.parent)
+
+
+def _pwrite(fd: int, data: bytes, position: int) -> None:
+    written = os.pwrite(fd, data, position)
+    while written < len(data):
+        written += os.pwrite(fd, data[written:], position + written)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -65,10 +65,9 @@ class Producers:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    @property
-    def highest_id(self) -> int:
-        """The highest producer id that is remembered, -1 without any."""
-        return max(self._by_id, default=-1)
+    def highest_id(self, limit: int) -> int:
+        """Return the highest producer id below `limit` that is remembered, -1 without any."""
+        return max((one for one in self._by_id if one < limit), default=-1)
 
     def check(self, header: BatchHeader) -> Duplicate | OutOfOrder | Fenced | None:
         """Whether a batch may be appended; None when it may."""

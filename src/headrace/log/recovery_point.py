@@ -23,7 +23,7 @@ import struct
 import threading
 from typing import NamedTuple
 
-from headrace.log.api import Disk, NewerFormatError
+from headrace.log.api import Disk, InPlaceFile, NewerFormatError
 from headrace.wire.checksums import crc32c
 
 log = logging.getLogger("headrace.log")
@@ -63,7 +63,10 @@ class RecoveryPoint:
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk
         self._path = f"{folder}/{NAME}"
+        self._seed = crc32c(self._path.encode() + b"\n")
         self._lock = threading.Lock()
+        self._file: InPlaceFile | None = None
+        self._is_closed = False
         self._sequence, self.claim = read_claim(disk, folder)
 
     def began(self, first_base: int, base_offset: int) -> None:
@@ -96,9 +99,22 @@ class RecoveryPoint:
         with self._lock:
             self._write_both(claim)
 
+    def close(self) -> None:
+        """Close the file; claims after that are not written. Raises: OSError."""
+        with self._lock:
+            file, self._file, self._is_closed = self._file, None, True
+        if file is not None:
+            file.close()
+
     def _try_to_write(self, claim: Claim) -> None:
+        if self._is_closed:
+            return
         with contextlib.suppress(OSError):  # the claim before is true, too
-            self._write(claim, durable=False)
+            if self._file is None:
+                self._file = self._disk.open_in_place(self._path)
+            data, position = self._slot(self._sequence + 1, claim)
+            self._file.pwrite(data, position)
+            self._sequence, self.claim = self._sequence + 1, claim
 
     def _write_both(self, claim: Claim) -> None:
         """Leave no slot that claims more than `claim`."""
@@ -107,11 +123,14 @@ class RecoveryPoint:
 
     def _write(self, claim: Claim, *, durable: bool) -> None:
         sequence = self._sequence + 1
-        position = sequence % 2 * _SLOT_DISTANCE
-        self._disk.overwrite(
-            self._path, encoded(self._path, sequence, claim), position, durable=durable
-        )
+        data, position = self._slot(sequence, claim)
+        self._disk.overwrite(self._path, data, position, durable=durable)
         self._sequence, self.claim = sequence, claim
+
+    def _slot(self, sequence: int, claim: Claim) -> tuple[bytes, int]:
+        """The bytes of a slot, and its position in the file."""
+        data = _SLOT.pack(_MAGIC, _VERSION, 0, sequence, *claim)
+        return data + _CRC.pack(crc32c(data, self._seed)), sequence % 2 * _SLOT_DISTANCE
 
 
 def encoded(path: str, sequence: int, claim: Claim) -> bytes:

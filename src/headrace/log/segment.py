@@ -24,6 +24,7 @@ from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
 log = logging.getLogger("headrace.log")
 
 _CHUNK_BYTES = 1 << 20
+LEADER_EPOCH = 0  # of every batch: there is one broker
 _OFFSETS_MAX = (1 << 31) - 1  # above the first, in an index
 
 
@@ -242,13 +243,18 @@ class Segment:
     def take(self, size: int, *, sealed: bool) -> None:
         """Trust the checksums or the indexes of a file of `size` bytes, if they agree with it.
 
-        Else every batch is verified. Raises: CorruptBatch.
+        Else every batch is verified. Checksums of an earlier state of the segment count for
+        nothing; those that no earlier state can have show that this is another file.
+
+        Raises: CorruptBatch.
         """
         self.sealed = sealed
         found = checksums.load(self._disk, self.path)
         if found is not None and self._agrees(found.summary, size):
             self._take_from_checksums(found)
             return
+        if found is not None and not self._is_earlier(found.summary, size):
+            raise CorruptBatch("the file is not the segment of which the checksums were written")
         is_wrong = found is not None or self._disk.exists(self.path + checksums.SUFFIX)
         if not is_wrong and sealed and self._took_tail(size):
             return
@@ -266,7 +272,7 @@ class Segment:
         """Count the batches of a file of `size` bytes whose checksums are right; yield each.
 
         Args:
-            contiguous: no offset may be missing between batches: they were never compacted.
+            contiguous: the batches are as they were appended: no offset is missing between them.
 
         Raises: CorruptBatch at the first that is not, or does not follow.
         """
@@ -281,8 +287,8 @@ class Segment:
                 data = self.file.pread(_CHUNK_BYTES, start)
             header = batches.read_header(data, position)
             self._require_fit(header, self.size, size)
-            if contiguous and header.base_offset != self.end_offset:
-                raise CorruptBatch(f"offset {header.base_offset} after {self.end_offset - 1}")
+            if contiguous:
+                self._require_own(header)
             if len(data) - position < header.size:
                 start, position = self.size, 0
                 data = self.file.pread(max(_CHUNK_BYTES, header.size), start)
@@ -298,14 +304,22 @@ class Segment:
 
     def _agrees(self, summary: Summary, size: int) -> bool:
         """Whether checksums are those of this file, by its size and its last batch."""
-        if (summary.base_offset, summary.size) != (self.base_offset, size):
+        return summary.size == size and self._is_prefix(summary)
+
+    def _is_earlier(self, summary: Summary, size: int) -> bool:
+        """Whether checksums can be those of the file when it was shorter."""
+        return summary.size < size and self._is_prefix(summary)
+
+    def _is_prefix(self, summary: Summary) -> bool:
+        """Whether the last batch that checksums know stands in the file."""
+        if summary.base_offset != self.base_offset:
             return False
         try:
             header = self.header_at(summary.last_position)
         except CorruptBatch:
             return False
         ends = summary.last_position + header.size, header.last_offset + 1
-        return ends == (size, summary.end_offset) and header.crc == summary.last_crc
+        return ends == (summary.size, summary.end_offset) and header.crc == summary.last_crc
 
     def _take_from_checksums(self, found: Checksums) -> None:
         summary = found.summary
@@ -386,6 +400,13 @@ class Segment:
         for position, header in self.walk():
             index.add(header.last_offset, position, header.size, header.max_timestamp)
         return index
+
+    def _require_own(self, header: BatchHeader) -> None:
+        """Raises: CorruptBatch where a batch is not as this broker appended it."""
+        if header.base_offset != self.end_offset:
+            raise CorruptBatch(f"offset {header.base_offset} after {self.end_offset - 1}")
+        if header.leader_epoch != LEADER_EPOCH:
+            raise CorruptBatch(f"leader epoch {header.leader_epoch} at offset {self.end_offset}")
 
     def _require_fit(self, header: BatchHeader, position: int, size: int) -> None:
         """Raises: CorruptBatch when a batch goes past the end of the file or does not follow."""

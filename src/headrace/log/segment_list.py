@@ -5,6 +5,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
+from headrace.log import checksums
 from headrace.log.api import Disk
 from headrace.log.index import SUFFIXES
 from headrace.log.opening import DELETED, SWAP
@@ -76,6 +77,8 @@ class SegmentList:
         assert self.active not in old, "the active segment is not cleaned"
         assert fresh.end_offset == old[-1].end_offset, "a cleaned segment keeps its end"
         try:
+            # Those of the segment before would not fit the one that takes its place.
+            self._disk.remove(fresh.path + checksums.SUFFIX)
             self._disk.rename(fresh.file_path, f"{fresh.path}.log{SWAP}")
         except OSError:
             # Renamed or not, an opening must not find it: by then its segments may be dropped.

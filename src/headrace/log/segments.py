@@ -22,16 +22,16 @@ from headrace.log.buggify import buggify
 from headrace.log.opening import Opening
 from headrace.log.reading import Stops, bytes_from
 from headrace.log.recovery_point import Claim, RecoveryPoint
-from headrace.log.segment import Segment, begun
+from headrace.log.segment import LEADER_EPOCH, Segment, begun
 from headrace.log.segment_list import SegmentList, try_to_save_index
 from headrace.wire import batches
 from headrace.wire.batches import BatchHeader, CorruptBatch
 from headrace.wire.primitives import Buffer
 
-LEADER_EPOCH = 0
 SEGMENT_BYTES = 1 << 30
 SEGMENT_MS = 7 * 86_400_000
 INDEX_INTERVAL_BYTES = 4096
+_UNCLAIMED_BYTES_MAX = 256 * 1024
 _OFFSETS_PER_SEGMENT_MAX = (1 << 31) - 1
 
 
@@ -191,7 +191,14 @@ class SegmentedLog:
                 self._fault = error
                 raise
             self._durable_end = end_offset
-            self._point.synced(active.base_offset, size, end_offset)
+            # What was appended meanwhile protects this part: damage with a valid batch behind it is
+            # refused. The sync of that part writes the point for both.
+            claimed = self._point.claim
+            is_followed = (
+                active.end_offset > end_offset and claimed.base_offset == active.base_offset
+            )
+            if not is_followed or size - claimed.size > _UNCLAIMED_BYTES_MAX:
+                self._point.synced(active.base_offset, size, end_offset)
 
     def mend(self, *, keep: bool) -> None:
         """After a failed sync: bring the file to where everything in it is durable.
@@ -354,6 +361,7 @@ class SegmentedLog:
     def close(self) -> None:
         """As `Log.close`."""
         self._segments.close()
+        self._point.close()
 
     def retire(self) -> None:
         """Before the folder goes: wait for what another thread writes there, and allow no more."""

@@ -14,6 +14,7 @@ Data folders of format 0, which have no manifest, have the same files without th
 accepts them only where the caller allows it, while a data folder is upgraded.
 """
 
+import errno
 import re
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from headrace.wire.checksums import crc32c
 
 FORMAT = 1
 _SEAL = re.compile(rb"#headrace format=(\d{1,9}) crc32c=([0-9a-f]{8})\n\Z")
+_LASTING = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP}
 _DIGITS_BYTES = len("00000000\n")
 
 
@@ -58,14 +60,21 @@ def read_file(disk: Disk, path: str, *, unsealed: bool = False) -> SmallFile:
 
 
 def read_bytes(disk: Disk, path: str) -> bytes:
-    """Read all of a file. Raises: CorruptFileError where that is impossible, with the reason."""
+    """Read all of a file.
+
+    Raises:
+        CorruptFileError: the file is missing, or is no file that this process may read.
+        OSError: the disk fails, or the process lacks resources; it names the file.
+    """
     try:
         return disk.read(path)
     except FileNotFoundError as error:
         raise CorruptFileError(path, "the file is missing") from error
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise CorruptFileError(path, f"the file cannot be read: {reason}") from error
+        problem = f"the file cannot be read: {error.strerror or error}"
+        if error.errno in _LASTING:
+            raise CorruptFileError(path, problem) from error
+        raise OSError(error.errno, f"{path}: {problem}") from error
 
 
 def parsed(path: str, data: bytes, *, unsealed: bool = False) -> SmallFile:

@@ -254,7 +254,7 @@ def _read(partition: Partition, found: Found, left: int, *, whole: bool) -> None
         found.code = Code.OFFSET_OUT_OF_RANGE
         return
     except (OSError, CorruptBatch) as error:
-        log.error("read of %s failed: %s", partition.name, error, extra=partition.fields)
+        partition.read_failed(error)
         is_damage = isinstance(error, CorruptBatch)
         found.code = Code.CORRUPT_MESSAGE if is_damage else Code.STORAGE_ERROR
         return

@@ -59,7 +59,7 @@ def _partition(partition: Partition | None, asked: Any, version: int) -> dict[st
     except CorruptBatch:  # its checksum is right; a producer made it so
         return _shown(asked, Code.CORRUPT_MESSAGE)
     except OSError as error:
-        log.error("offsets of %s cannot be read: %s", partition.name, error, extra=partition.fields)
+        partition.read_failed(error)
         return _shown(asked, Code.STORAGE_ERROR)
 
 

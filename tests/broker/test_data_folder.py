@@ -1,0 +1,525 @@
+"""A data folder as a whole: what must exist, what is refused, upgraded, and survives a crash."""
+
+import asyncio
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import headrace
+from headrace.broker.config import Config
+from headrace.broker.metrics import Metrics
+from headrace.broker.metrics_families import _topics
+from headrace.broker.partitions import Partition
+from headrace.broker.replay import JournalDamaged
+from headrace.broker.runtime import StorageFault
+from headrace.broker.services import Services, StartError, _cluster_id
+from headrace.core.catalog import CreateTopic, DeleteTopic
+from headrace.log import small_files
+from headrace.log.api import CorruptFileError, CorruptLog, NewerFormatError
+from headrace.log.checkpoints import CLEAN_MARK
+from headrace.log.manifest import Manifest
+from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.sim.disk import FaultyDisk
+from headrace.wire import batches
+from headrace.wire.batches import Record
+
+SECONDS_MAX = 60
+MANIFEST = "headrace.manifest"
+SMALL_FILES = ("meta.properties", "log-start-offset-checkpoint", "orders-0/partition.metadata")
+JOURNALS = ("__share_group_state-0", "__consumer_offsets-0")
+IDS = {"orders": UUID(int=21), "other": UUID(int=22)}
+
+
+class Life:
+    """A broker without its server on a disk, from its start to its end."""
+
+    def __init__(self, disk: MemoryDisk, **settings: Any) -> None:
+        ids = iter(range(1000, 2000))
+        config = Config(offsets_partitions=1, **settings)
+        self.services = Services(
+            config, disk, VirtualClock(), lambda: UUID(int=next(ids)), Metrics()
+        )
+        self.cluster = _cluster_id(self.services.partitions.manifest, 1, lambda: UUID(int=5))
+        self.services.topics.load()
+
+    async def __aenter__(self) -> "Life":
+        await self.services.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.services.close()
+
+    async def create(self, name: str) -> None:
+        await self.services.topics.create(CreateTopic(name, IDS[name], 2, {}))
+
+    async def put(self, name: str, index: int, value: bytes) -> None:
+        partition = self.partition(name, index)
+        partition.append_records([Record(0, 0, None, value)])
+        await partition.durable()
+
+    def partition(self, name: str, index: int) -> Partition:
+        found = self.services.partition(name, index)
+        assert found is not None
+        return found
+
+    def values(self, name: str, index: int) -> list[bytes | None]:
+        log = self.partition(name, index).log
+        found: list[bytes | None] = []
+        offset = log.start_offset
+        while offset < log.end_offset:
+            piece = log.read(offset, 1 << 20)
+            found += [one.value for one in batches.records(piece.data)]
+            offset = piece.headers[-1].last_offset + 1
+        return found
+
+
+def run(work: Callable[[], Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(work(), SECONDS_MAX))
+
+
+def filled(*, clean: bool = True) -> MemoryDisk:
+    """A folder with two topics of two partitions, three records in each of the first."""
+    disk = MemoryDisk()
+
+    async def go() -> None:
+        life = await Life(disk).__aenter__()
+        for name in IDS:
+            await life.create(name)
+            for number in range(3):
+                await life.put(name, 0, b"%d" % number)
+        life.partition("orders", 0).delete_records(1)
+        await life.services.topics.next_producer_id()
+        if not clean:
+            disk.kill()
+            with contextlib.suppress(OSError, StorageFault):
+                await life.services.close()
+            return
+        await life.services.close()
+
+    run(go)
+    return disk
+
+
+def start_of(disk: MemoryDisk) -> list[str]:
+    """Start and stop; the refused partitions."""
+
+    async def go() -> list[str]:
+        async with Life(disk) as life:
+            for one in life.services.partitions:
+                with contextlib.suppress(OSError):
+                    _ = one.log
+            assert life.cluster
+            refused = [one for one in life.services.partitions if one.refused is not None]
+            trouble = life.services.trouble()
+            assert (trouble is None) == (not refused)
+            return [f"{one.name}: {one.refused}" for one in refused]
+
+    found: list[str] = run(go)
+    return found
+
+
+# ---- what must exist
+
+
+def test_the_manifest_lists_what_must_exist() -> None:
+    disk = filled()
+    lines = small_files.read_file(disk, MANIFEST).text.splitlines()
+    assert lines[:3] == [
+        "journal __cluster_metadata-0", "file log-start-offset-checkpoint", "file meta.properties",
+    ]  # fmt: skip
+    topics = {tuple(line.split()[::3]) for line in lines[3:]}
+    assert topics == {
+        ("topic", name) for name in ("orders", "other", "__consumer_offsets", "__share_group_state")
+    }
+    assert start_of(disk) == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "name",
+    [
+        MANIFEST, "__cluster_metadata-0", "__consumer_offsets-0", "__share_group_state-0",
+        "meta.properties", "log-start-offset-checkpoint",
+    ],
+)  # fmt: skip
+def test_what_everything_needs_is_refused_by_name_when_it_is_missing(
+    name: str, clean: bool
+) -> None:
+    disk = filled(clean=clean)
+    disk.remove(name)
+    for _ in range(2):
+        before = contents(disk)
+        with pytest.raises(CorruptLog, match=rf"^{name}: .* missing.*headrace repair"):
+            start_of(disk)
+        assert contents(disk) == before or clean, "nothing is begun anew"
+
+
+def contents(disk: MemoryDisk) -> dict[str, bytes]:
+    names = [name for name in disk.list("") if not disk.list(name)]
+    return {name: disk.read(name) for name in names}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("orders-0", "orders-0: the folder of the partition is missing"),
+        ("orders-0/partition.metadata", "orders-0/partition.metadata: the file is missing"),
+        (f"orders-0/{0:020d}.log", "the last segment of the log is missing"),
+    ],
+)
+def test_a_partition_is_refused_by_name_and_others_are_served(
+    path: str, line: str, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = filled(clean=clean)
+    disk.remove(path)
+
+    async def go() -> None:
+        async with Life(disk) as life:
+            with pytest.raises(OSError, match="orders-0 is refused: "):
+                life.values("orders", 0)
+            assert life.values("other", 0) == [b"0", b"1", b"2"]
+            await life.put("orders", 1, b"3")
+            trouble = life.services.trouble() or ""
+            assert trouble.startswith("orders-0 is refused: orders-0")
+            gauge = next(
+                samples for family, samples in _topics(life.services)
+                if family.name == "headrace_partitions_refused"
+            )  # fmt: skip
+            assert [sample and sample.value for sample in gauge] == [1]
+
+    run(go)
+    errors = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert len(errors) == 1, errors
+    assert line in errors[0]
+    assert "headrace repair" in errors[0]
+    (again,) = start_of(disk)
+    assert line in again, "an orderly stop does not make it good"
+
+
+def test_a_refused_topic_can_be_deleted_and_created_again() -> None:
+    disk = filled()
+    disk.remove("orders-0")
+
+    async def go() -> None:
+        async with Life(disk) as life:
+            await life.services.topics.delete(DeleteTopic(IDS["orders"]))
+            await life.services.topics.create(CreateTopic("orders", UUID(int=30), 2, {}))
+            assert life.values("orders", 0) == []
+            await life.put("orders", 0, b"new")
+
+    run(go)
+    assert start_of(disk) == []
+
+
+# ---- damaged small files
+
+
+@pytest.mark.parametrize(
+    "path",
+    [MANIFEST, "meta.properties", "log-start-offset-checkpoint", "orders-0/partition.metadata"],
+)
+def test_every_damage_to_a_small_file_is_refused_by_name(path: str) -> None:
+    disk = filled()
+    good, other = disk.read(path), disk.read("other-0/partition.metadata")
+    damaged = [b"", good[:-1], good[: len(good) // 2], bytes(len(good)), good + b"\n", other]
+    damaged += [flipped(good, at, at % 8) for at in range(0, len(good), 7)]
+    for data in damaged:
+        disk.write(path, data)
+        try:
+            found = start_of(disk)
+        except CorruptLog as error:
+            found = [str(error)]
+        assert len(found) == 1, data
+        assert path in found[0]
+    disk.write(path, good)
+    assert start_of(disk) == []
+
+
+def flipped(data: bytes, position: int, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[position] ^= 1 << bit
+    return bytes(changed)
+
+
+def test_files_of_a_newer_release_are_refused_untouched() -> None:
+    disk = filled()
+    texts = {
+        "meta.properties": "version=99\ncluster.id=x\nnode.id=1\n",
+        "log-start-offset-checkpoint": "3\n0\n",
+        "orders-0/partition.metadata": "version: 9\ntopic_id: AAAAAAAAAAAAAAAAAAAAFQ\n",
+    }
+    for path, text in texts.items():
+        good = disk.read(path)
+        disk.write(path, small_files.sealed(path, text))
+        newer = disk.read(path)
+        try:
+            found = start_of(disk)
+        except NewerFormatError as error:
+            found = [str(error)]
+        assert re.fullmatch(
+            rf"(orders-0: )?{path}: format version \d+ was written by a newer Headrace; "
+            "upgrade Headrace to open this data folder",
+            "".join(found),
+        )
+        assert disk.read(path) == newer
+        disk.write(path, good)
+
+
+@pytest.mark.parametrize("path", JOURNALS)
+def test_records_of_a_newer_release_stop_the_start_with_one_line(path: str) -> None:
+    disk = MemoryDisk()
+
+    async def go() -> None:
+        async with Life(disk) as life:
+            key = b"\0\0" + b"\0\1g" + bytes(20) if "share" in path else b"\0\2\0\1g"
+            life.partition(path[:-2], 0).append_records([Record(0, 0, key, b"\0\x4d" + bytes(50))])
+
+    run(go)
+    with pytest.raises(JournalDamaged, match=r"version 77 .*; upgrade Headrace") as refusal:
+        start_of(disk)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("path", JOURNALS)
+def test_damage_in_a_group_journal_after_an_orderly_stop_is_one_line(
+    tmp_path: Path, path: str
+) -> None:
+    with headrace.Broker(tmp_path, settings={"offsets.topic.num.partitions": 1}) as broker:
+        assert broker.bootstrap_servers
+    (tmp_path / path / f"{0:020d}.log").write_bytes(b"?" * 100)
+    with pytest.raises(
+        StartError, match=rf"cannot open the data folder .*{path}/.*repair"
+    ) as refusal:
+        headrace.Broker(tmp_path, settings={"offsets.topic.num.partitions": 1}).start()
+    assert "\n" not in str(refusal.value)
+
+
+# ---- what cannot be read
+
+
+def test_a_folder_in_the_place_of_a_file_is_one_line(tmp_path: Path) -> None:
+    with headrace.Broker(tmp_path) as broker:
+        assert broker.bootstrap_servers
+    for name in ("meta.properties", MANIFEST, CLEAN_MARK):
+        path = tmp_path / name
+        data = path.read_bytes() if path.exists() else None
+        path.unlink(missing_ok=True)
+        path.mkdir()
+        if name == CLEAN_MARK:
+            with headrace.Broker(tmp_path) as broker:
+                assert broker.bootstrap_servers, "a mark that cannot be read counts for nothing"
+            continue
+        with pytest.raises(StartError, match=f"{name}: the file cannot be read: Is a directory"):
+            headrace.Broker(tmp_path).start()
+        path.rmdir()
+        assert data is not None
+        path.write_bytes(data)
+
+
+def test_nobody_else_may_read_a_new_data_folder(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with headrace.Broker(tmp_path / "data") as broker:
+            assert broker.bootstrap_servers
+    finally:
+        os.umask(before)
+    modes = {
+        (path.is_dir(), stat.S_IMODE(path.stat().st_mode))
+        for path in [tmp_path / "data", *(tmp_path / "data").rglob("*")]
+    }
+    assert modes == {(True, 0o700), (False, 0o600)}
+
+
+# ---- upgrades
+
+
+def downgraded(disk: MemoryDisk) -> None:
+    """Make a folder one of format 0."""
+    disk.remove(MANIFEST)
+    paths = [f"{folder}/{name}" for folder in disk.list("") for name in disk.list(folder)]
+    for path in [*disk.list(""), *paths]:
+        if path.endswith((".checksums", "recovery-point")):
+            disk.remove(path)
+        elif disk.exists(path) and not disk.list(path):
+            data = disk.read(path)
+            if b"#headrace" in data:
+                disk.write(path, data[: data.index(b"#headrace")])
+    if disk.exists(CLEAN_MARK):
+        disk.write(CLEAN_MARK, b'{"version":0,"brokerEpoch":-1}')
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_format_0_folder_is_upgraded_in_place(clean: bool) -> None:
+    disk = filled(clean=clean)
+    downgraded(disk)
+
+    async def go() -> None:
+        async with Life(disk) as life:
+            assert life.values("orders", 0) == [b"1", b"2"] or clean
+            assert life.partition("orders", 0).start_offset == 1
+            assert life.values("other", 0) == [b"0", b"1", b"2"]
+
+    run(go)
+    manifest = Manifest(disk)
+    assert not manifest.is_upgrading
+    assert len(manifest.topics) == 4
+    for path in SMALL_FILES:
+        assert small_files.read_file(disk, path).is_sealed
+    assert start_of(disk) == []
+    disk.remove(MANIFEST)
+    with pytest.raises(CorruptFileError, match=rf"^{MANIFEST}: the file is missing"):
+        start_of(disk)
+
+
+def test_an_upgrade_goes_on_wherever_it_was_interrupted() -> None:
+    files = all_files(format_0())
+    for operations in count():
+        disk = FaultyDisk("upgrade", lambda: None)
+        for path, data in files:
+            disk.write(path, data)
+        disk.die_after(operations)
+        with contextlib.suppress(OSError, StorageFault, AssertionError):  # of the dying one
+            start_of(disk)
+        was_interrupted = disk.dead
+        disk.revive(power_cut=False)
+        assert start_of(disk) == [], operations
+        assert not Manifest(disk).is_upgrading
+        if not was_interrupted:
+            break
+    assert operations > 30
+
+
+def format_0() -> MemoryDisk:
+    disk = filled()
+    downgraded(disk)
+    return disk
+
+
+def all_files(disk: MemoryDisk) -> list[tuple[str, bytes]]:
+    paths = [
+        path
+        for name in disk.list("")
+        for path in ([f"{name}/{one}" for one in disk.list(name)] or [name])
+    ]
+    return [(path, disk.read(path)) for path in paths]
+
+
+# ---- crashes
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_crash_amid_creating_and_deleting_topics_is_recovered_from(durability: str) -> None:
+    """At each operation of the disk; nothing that was answered is missing, and nothing refused."""
+    for operations in count():
+        answered: list[str] = []
+        if not crashed(operations, answered, durability):
+            break
+    assert operations > 40
+    assert answered == ["orders", "0", "1", "other", "2", "gone", "stopped"]
+
+
+def crashed(operations: int, answered: list[str], durability: str) -> bool:
+    """Die after so many operations and look at what is there; whether it came to that."""
+    disk = FaultyDisk("topics", lambda: None)
+    disk.die_after(operations)
+    with contextlib.suppress(OSError, StorageFault):
+        run(lambda: changes(disk, answered, durability))
+    was_killed = disk.dead
+    disk.revive(power_cut=durability == "fsync")
+    run(lambda: still_there(disk, answered, operations))
+    return was_killed
+
+
+async def changes(disk: MemoryDisk, answered: list[str], durability: str) -> None:
+    life = Life(disk, durability=durability)
+    try:
+        await life.services.start()
+        await life.create("orders")
+        answered.append("orders")
+        for number in range(2):
+            await life.put("orders", 1, b"%d" % number)
+            answered.append(str(number))
+        await life.create("other")
+        answered.append("other")
+        await life.put("other", 0, b"2")
+        answered.append("2")
+        await life.services.topics.delete(DeleteTopic(IDS["other"]))
+        answered.append("gone")
+    finally:
+        await life.services.close()
+    answered.append("stopped")
+
+
+async def still_there(disk: MemoryDisk, answered: list[str], operations: int) -> None:
+    async with Life(disk) as life:
+        topics = life.services.catalog.topics
+        assert life.services.trouble() is None, operations
+        if "orders" in answered:
+            assert life.partition("orders", 0).log.end_offset == 0
+            values = life.values("orders", 1)
+            assert values[: answered.count("0") + answered.count("1")] == [
+                one.encode() for one in answered if one in {"0", "1"}
+            ]
+        if "2" in answered and "gone" not in answered and "other" in topics:
+            assert life.values("other", 0) == [b"2"]
+        if "gone" in answered:
+            assert "other" not in topics
+
+
+# ---- producer ids
+
+
+def test_producer_ids_are_not_given_out_twice_after_a_power_cut() -> None:
+    disk, given = MemoryDisk(), []
+
+    async def first() -> None:
+        async with Life(disk) as life:
+            await life.create("orders")
+            given.append(await life.services.topics.next_producer_id())
+            disk.crash(0.0)
+
+    async def second() -> None:
+        async with Life(disk) as life:
+            assert life.services.catalog.next_producer_id == given[0] + 1000, "it was synced"
+            assert await life.services.topics.next_producer_id() >= given[0] + 1000
+
+    with contextlib.suppress(OSError, StorageFault):
+        run(first)
+    run(second)
+
+
+def test_ids_seen_in_the_logs_are_not_given_out_again() -> None:
+    disk = MemoryDisk()
+
+    async def first() -> None:
+        async with Life(disk) as life:
+            await life.create("orders")
+            partition = life.partition("orders", 0)
+            for producer_id in (7_500, 1 << 50):  # of a lost block; invented by a client
+                data = bytearray(
+                    batches.build(
+                        [Record(0, 0, None, b"v")], producer_id=producer_id, producer_epoch=0,
+                        base_sequence=0,
+                    )
+                )  # fmt: skip
+                partition.append(data, batches.headers(data))
+
+    async def second() -> int:
+        async with Life(disk) as life:
+            return await life.services.topics.next_producer_id()
+
+    run(first)
+    disk.remove(CLEAN_MARK)
+    assert run(second) == 7_501
+    assert run(second) == 8_501, "an orderly stop skips nothing"
+    disk.remove(CLEAN_MARK)
+    assert run(second) == 10_501, "any other skips a block"
