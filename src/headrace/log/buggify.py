@@ -1,8 +1,8 @@
 """Named points at which the simulator makes rare events common.
 
-`buggify("log.roll")` is False in production. While a simulation runs, `install` sets a function that
-decides by the seed, so that segments roll early, portions hold one item, and writes are delayed. A
-point may only choose among behaviours that are correct at any time.
+`buggify("log.roll")` is False in production. While a simulation runs, `install` sets a function
+that decides by the seed, so that segments roll early, portions hold one item, and writes are
+delayed. A point may only choose among behaviours that are correct at any time.
 Source: FoundationDB's BUGGIFY macro.
 """
 

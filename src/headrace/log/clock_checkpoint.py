@@ -30,11 +30,11 @@ def read_checkpoint(disk: Disk) -> SavedTime | None:
 
 
 def write_checkpoint(disk: Disk, saved: SavedTime) -> None:
-    """Replace the file, without waiting for stable storage. Raises: OSError."""
+    """Replace the file on stable storage: a torn one would hide a jump. Raises: OSError."""
     lines = [f"trusted={saved.trusted}", f"elapsed={saved.elapsed}", f"boot={saved.boot_id}"]
     lines += [f"jump={one.difference_ms} {one.held_ms}" for one in saved.jumps]
     text = "".join(f"{line}\n" for line in lines)
-    disk.write(FILE, small_files.sealed(FILE, text), durable=False)
+    disk.write(FILE, small_files.sealed(FILE, text))
 
 
 def _parsed(text: str) -> SavedTime:

@@ -74,6 +74,10 @@ class Reader:
             return False
         return True
 
+    def _commits(self) -> bool:
+        """Whether to commit now; honest members do not, so that what is committed grows old."""
+        return not self.is_honest and self._rng.random() < 0.4
+
     # ---- requests
 
     async def _begin_at(self, connection: Connection, places: Collection[Place]) -> None:
@@ -96,7 +100,7 @@ class Reader:
             self._world, connection, place, position, self._rng.choice((0, 50))
         )
         if code == _OUT_OF_RANGE:
-            self._positions[place] = await log_start(self._world, connection, place)
+            self._positions[place] = await log_start(connection, place)
         elif last >= 0:
             self._positions[place] = last + 1
         self._step(f"reads {_at(place)}@{position}: {code} ..{last}")
@@ -184,7 +188,7 @@ class ClassicReader(Reader):
             if not await self._pause():
                 return False
             await self._read(connection)
-            if self._rng.random() < 0.4 and await self._commit(connection):
+            if self._commits() and await self._commit(connection):
                 return True
             if self._world.options.misuses and self._generation > 1 and self._rng.random() < 0.05:
                 await self._commit(connection, generation=self._generation - 1)
@@ -237,7 +241,7 @@ class ConsumerReader(Reader):
             if not await self._pause():
                 return
             await self._read(connection)
-            if self._rng.random() < 0.4:
+            if self._commits():
                 await self._commit(connection)
             if self._world.options.misuses and self._generation > 1 and self._rng.random() < 0.05:
                 await self._commit(connection, generation=self._generation - 1)
@@ -359,9 +363,9 @@ def _last_offset(data: bytes) -> int:
     return found[-1].last_offset if found else -1
 
 
-async def log_start(world: "World", connection: Connection, place: Place) -> int:
+async def log_start(connection: Connection, place: Place) -> int:
     """The first offset of a partition."""
-    return (await _list_offset(world, connection, place, _EARLIEST))[1]
+    return (await _list_offset(connection, place, _EARLIEST, _nothing))[1]
 
 
 async def log_end(world: "World", connection: Connection, place: Place) -> tuple[int, int]:
@@ -373,15 +377,15 @@ async def log_end(world: "World", connection: Connection, place: Place) -> tuple
         if one.error_code == 0:
             world.records.saw_end(asked, place, one.offset)
 
-    return await _list_offset(world, connection, place, _LATEST, let_out)
+    return await _list_offset(connection, place, _LATEST, let_out)
 
 
 async def _list_offset(
-    world: "World", connection: Connection, place: Place, stamp: int, let_out: Any = None
+    connection: Connection, place: Place, stamp: int, let_out: Any
 ) -> tuple[int, int]:
     part = {"partition_index": place[1], "current_leader_epoch": -1, "timestamp": stamp}
     answer = await connection.call(
-        _LIST_OFFSETS, 6, let_out or _nothing, replica_id=-1, isolation_level=0,
+        _LIST_OFFSETS, 6, let_out, replica_id=-1, isolation_level=0,
         topics=[{"name": place[0], "partitions": [part]}],
     )  # fmt: skip
     one = answer.topics[0].partitions[0]

@@ -3,8 +3,9 @@
 Faults are inputs: a number of operations after which the power goes, in the middle of a write if
 it comes to that; operations that fail for a while; space that runs out. A power cut leaves of what
 was not synced a part, or holes, or nothing, each file for itself; of folder entries that were not
-synced it keeps those up to a point, in their order. While no broker runs, `damage` flips bits, loses
-files and synced writes, and puts blocks where they do not belong; `undo_damage` is the operator's copy.
+synced it keeps those up to a point, in their order. While no broker runs, `damage` flips bits,
+loses files and synced writes, and puts blocks where they do not belong; `undo_damage` is the
+operator's copy.
 """
 
 import errno
@@ -123,11 +124,14 @@ class FaultyDisk(MemoryDisk):
         return bool(self._copies)
 
     def damage(self, *, in_order: bool) -> str | None:
-        """Damage one file that has to be what it was; what was done, None when there is no such file.
+        """Damage one file that has to be what it was.
 
         Args:
-            in_order: the broker stopped in order, so that every byte of every file counts. Else the end
-                of a log may be torn, and only what its recovery point claims is damaged.
+            in_order: the broker stopped in order, so that every byte of every file counts. Else the
+                end of a log may be torn, and only what its recovery point claims is damaged.
+
+        Returns:
+            What was done; None when there is no such file.
         """
         rng = self._rng
         choices = [
@@ -137,11 +141,16 @@ class FaultyDisk(MemoryDisk):
         ]
         if not choices:
             return None
-        path, size = rng.choice(choices)
+        logs = [one for one in choices if one[0].endswith(".log") and not one[0].startswith("__")]
+        small = [one for one in choices if "/" not in one[0] or one[0].endswith(".metadata")]
+        path, size = rng.choice(rng.choice([some for some in (choices, logs, small) if some]))
         content = self._files[path]
         self._copies = {path: bytes(content.data)}
         kind = rng.choice(("bit", "bit", "zeros", "misdirected", "short", "missing"))
         at = rng.randrange(size)
+        if path.endswith(f"/{_RECOVERY_POINT}"):
+            for name in self._below(_folder(path)):
+                self._claimed.pop(name, None)
         match kind:
             case "bit":
                 content.data[at] ^= 1 << rng.randrange(8)
@@ -165,19 +174,29 @@ class FaultyDisk(MemoryDisk):
         return f"{kind}: {path} at byte {at}"
 
     def undo_damage(self) -> str:
-        """Restore what was damaged from a copy; returns the names of the files."""
+        """Restore what was damaged from a copy; returns the names of the files.
+
+        What the broker appended to a damaged file since is kept behind the copy.
+        """
         copies, self._copies = self._copies, {}
         for path, data in copies.items():
+            now, damaged = self._files.get(path), self._damaged[path]
+            tail = b""
+            if now is not None and damaged is not None and now.data.startswith(damaged):
+                tail = bytes(now.data[len(damaged) :])
             spare = MemoryDisk()  # without the faults of this one
-            spare.write(path, data)
+            spare.write(path, data + tail)
             self._files[path] = spare._files[path]
         return ", ".join(copies)
 
     def settle_damage(self) -> None:
-        """Restore what no broker has looked at since, and leave what a broker rebuilt."""
+        """Restore what is still damaged, and leave what a broker rebuilt."""
         for path, damaged in self._damaged.items():
             now = self._files.get(path)
-            if (None if now is None else bytes(now.data)) != damaged:
+            is_as_damaged = (
+                damaged is None if now is None else damaged and now.data.startswith(damaged)
+            )
+            if not is_as_damaged:
                 self._copies.pop(path, None)
         self.undo_damage()
 

@@ -1,9 +1,9 @@
 """Check committed offsets and assignments of consumer groups; shares no code with the broker.
 
-A committed offset is a register: a response may contain the value of a commit that was acknowledged
-last, or of one that is under way or whose response was lost, and nothing else. It may be absent when
-nothing was committed, when an actor deleted it, or when it may have expired (KIP-211, KIP-496): the
-group had no active member for the retention time, or none that subscribes to the topic.
+A committed offset is a register: a response may contain the value of the commit that was
+acknowledged last, or of one that is under way or whose response was lost, and nothing else. It may
+be absent when nothing was committed, or when it may have expired (KIP-211, KIP-496): the group had
+no active member for the retention time, or none that subscribes to the topic.
 """
 
 from collections.abc import Callable, Collection

@@ -83,7 +83,8 @@ class Process:
     @property
     def refusals(self) -> list[CorruptLog]:
         """Return why partitions are refused, which an operator has to repair."""
-        return [one.refused for one in self.services.partitions if one.refused is not None]
+        found = [one.refused or one.damage for one in self.services.partitions]
+        return [one for one in found if one is not None]
 
     @property
     def machines(self) -> list[object]:

@@ -1,8 +1,8 @@
 """Idempotent producers, keyed producers, and an administrator of the topics that they write to.
 
 A producer has one batch in flight for each partition and sends it again until it is answered, as
-Kafka's do. It also sends what a broken client would: batches that were acknowledged long ago, gaps in
-the sequence, and epochs that were replaced.
+Kafka's do. It also sends what a broken client would: batches that were acknowledged long ago, gaps
+in the sequence, and epochs that were replaced.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class IdempotentProducer:
             self._lost_at = self._world.losses  # acknowledged batches may be gone
             self._id = -1
         if self._id < 0:
-            await self._init(connection, bump=False)
+            await self._init(connection)
             return
         place = self._rng.choice(self._places)
         stream = self._streams.setdefault(place, _Stream())
@@ -100,14 +100,14 @@ class IdempotentProducer:
             stream.pending = self._batch(place, stream)
             await self._send(connection, place, stream, stream.pending)
 
-    async def _init(self, connection: Connection, *, bump: bool) -> None:
+    async def _init(self, connection: Connection) -> None:
         def let_out(answer: Any) -> None:
             if answer.error_code == 0:
                 self._world.gave_producer_id(self.name, answer.producer_id, answer.producer_epoch)
 
         answer = await connection.call(
             INIT_PRODUCER_ID, 4, let_out, transactional_id=None, transaction_timeout=1000,
-            producer_id=self._id if bump else -1, producer_epoch=self._epoch if bump else -1,
+            producer_id=-1, producer_epoch=-1,
         )  # fmt: skip
         self._step_done(
             f"producer id {answer.producer_id}/{answer.producer_epoch}: {answer.error_code}"
@@ -216,10 +216,13 @@ class IdempotentProducer:
 
     async def _use_old_epoch(self, connection: Connection, place: Place, stream: _Stream) -> None:
         """Replace the epoch, write with the new one, then send with the old one."""
-        old_id, old = self._id, self._epoch
-        await self._init(connection, bump=True)
-        if self._id != old_id or self._epoch == old:
+        old = self._epoch
+        if any(one.pending is not None for one in self._streams.values()):
             return
+        self._epoch += 1  # as a client does that lost track of its sequence (KIP-360)
+        for one in self._streams.values():
+            one.sequence = 0
+            one.done.clear()
         stream.pending = self._batch(place, stream)
         await self._send(connection, place, stream, stream.pending)
         if stream.pending is not None:
@@ -228,7 +231,7 @@ class IdempotentProducer:
         late = self._batch(place, stream)
         self._epoch = new
         code, _ = await self._produce(connection, place, late.data, _nothing)
-        self._step_done(f"uses epoch {old} of {old_id}: {code}")
+        self._step_done(f"uses epoch {old} of {self._id}: {code}")
         if code == 0 and self._lost_at == self._world.losses:
             self._world.records_broken(f"{self.name}: epoch {old} wrote after epoch {new}")
 
@@ -273,12 +276,11 @@ class Deleter:
         before = self._rng.randrange(self._world.records.known_end(place) + 1)
         self._world.records.deleting(place, before)
         part = {"partition_index": place[1], "offset": before}
-        asked = self._world.auditor.asked()
 
         def let_out(answer: Any) -> None:
             one = answer.topics[0].partitions[0]
             if one.error_code == 0:
-                self._world.records.deleted(asked, place, before)
+                self._world.records.deleted(place, before)
 
         answer = await connection.call(
             DELETE_RECORDS, 2, let_out,

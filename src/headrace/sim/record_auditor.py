@@ -5,8 +5,8 @@ every record that any reader received. Values are unique, so that a value at two
 duplicate and an unknown value is a phantom. It shares no code with the broker. A response counts
 from the moment at which it leaves the broker, whether or not it arrives.
 
-After a power cut without `fsync` the end of a log may be lost. `power_was_cut` opens that window: the
-first end that the next broker reports is taken as the new end, and no record below it may differ.
+After a power cut without `fsync` the end of a log may be lost. `power_was_cut` opens that window:
+the first end that the next broker reports is the new end, and no record below it may differ.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ class _Partition:
         sent: stream, number and key of every value that a producer sent.
         stood: value and key of every offset that a response contained.
         at: offset of every value, the other way round.
-        acknowledged: when the acknowledgement of an offset left the broker, in virtual microseconds.
+        acknowledged: when the acknowledgement of an offset left the broker, in us.
         end: highest log end that a response implies, and when it left.
         start: highest log start that a response contained, and when it left.
         cut: offset up to which an actor requested deletion.
@@ -79,7 +79,7 @@ class RecordAuditor:
         one = self._of(place)
         one.cut = max(one.cut, before)
 
-    def deleted(self, asked: Asked, place: Place, before: int) -> None:
+    def deleted(self, place: Place, before: int) -> None:
         """A deletion of records is acknowledged: the start never lies below it again."""
         one = self._of(place)
         if before > one.start:
@@ -196,14 +196,9 @@ class RecordAuditor:
         for offset in range(first, last + 1):
             if offset in records or offset not in one.stood or offset < one.cut:
                 continue
-            key = one.stood[offset][1]
-            if one.is_compacted and key is not None:
-                if (
-                    one.newest[key] > offset
-                    or one.stood[offset][0] is None
-                    or key in one.tombstones
-                ):
-                    continue
+            value, key = one.stood[offset]
+            if one.is_compacted and key is not None and self._may_be_gone(one, key, offset, value):
+                continue
             self._broken(f"{_at(place, offset)} was skipped by a reader")
 
     def saw_end(self, asked: Asked, place: Place, end: int) -> None:

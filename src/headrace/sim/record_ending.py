@@ -1,8 +1,8 @@
 """The end of a history for records and positions: read everything, and let offsets expire.
 
-Every log is read whole. Then one member of each group stays active for longer than offsets are kept,
-so that what it subscribes to must stay and what it does not must go; then everybody leaves, and all
-offsets must go. At last the broker dies once more, and the logs must be what they were.
+Every log is read whole. Then one member of each group stays active for longer than offsets are
+kept, so that what it subscribes to must stay and what it does not must go; then everybody leaves,
+and all offsets must go. At last the broker dies once more, and the logs must be what they were.
 """
 
 import asyncio
@@ -48,12 +48,18 @@ class RecordEnding:
         self._do(self._read_everything(), "the logs cannot be read")
         if world.failed:
             return
-        if not world.offsets.clock_was_set:
+        expires = not world.offsets.clock_was_set
+        if expires:
             self._stay_active()
             self._expire()
+        if not world.failed and world.options.damages:
+            world.stop_and_damage()
+            self._do(self._read_everything(), "the logs cannot be read after damage")
         if not world.failed:
             world.kill(power_cut=world.options.fsync)
             self._do(self._read_everything(), "the logs cannot be read after a crash")
+        if expires:
+            self._look_at_all()
 
     def _do(self, work: Coroutine[Any, Any, None], bug: str) -> None:
         world = self._world
@@ -78,8 +84,8 @@ class RecordEnding:
     async def _read(self, connection: Connection, place: Place) -> bool:
         """Whether a log could be read whole; the auditor gets what it contains."""
         world = self._world
-        start = await log_start(world, connection, place)
-        code, end = await log_end(world, connection, place)
+        start = await log_start(connection, place)
+        code, _ = await log_end(world, connection, place)
         if code:
             return False
         position = start
@@ -121,10 +127,14 @@ class RecordEnding:
         world.run_until(world.loop.now_us + _CHECKS_US)
         world.loop.suspend(2 * _RETENTION_US)
         world.run_until(world.loop.now_us + _CHECKS_US)
-        for protocol in world.options.consumers:
-            self._do(
-                self._look(f"{protocol}-group", gone=["ledger", "table"]), "offsets cannot be read"
-            )
+        self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        """Check that no committed offset is left."""
+        for protocol in self._world.options.consumers:
+            if not self._world.failed:
+                gone = ["ledger", "table"]
+                self._do(self._look(f"{protocol}-group", gone), "offsets cannot be read")
 
     async def _look(self, group: str, gone: list[str]) -> None:
         """Read every committed offset of a group; those of some topics have to be gone."""

@@ -56,6 +56,7 @@ CLEAN_MARK = ".kafka_cleanshutdown"
 _DEAD_LETTERS = "dead-letters"
 LEDGER, TABLE = "ledger", "table"
 _LEDGER_PARTITIONS = 2
+_KEPT = {"retention.ms": "-1"}
 _COMPACTED = {
     "cleanup.policy": "compact",
     "segment.bytes": "1024",
@@ -401,8 +402,15 @@ class World:
             self.bug(f"the broker refuses what no fault damaged: {errors[0]!r}")
         self._start_later()
 
+    def stop_and_damage(self) -> None:
+        """Stop the broker in order, damage the disk, and start it again."""
+        self._stop()
+        self.disk.settle_damage()
+        if (done := self.disk.damage(in_order=self.disk.exists(CLEAN_MARK))) is not None:
+            self.history.fault(f"the disk is damaged: {done}")
+
     def _repair_torn(self, error: Exception) -> bool:
-        """Cut a log that a power cut left with holes, as `headrace repair` does; whether it is one."""
+        """Cut a log that a power cut left with holes, as `headrace repair` does."""
         path, position = getattr(error, "path", ""), getattr(error, "position", None)
         if position is None or not path.endswith(".log") or not self._power_was_cut:
             return False
@@ -480,9 +488,7 @@ class World:
             if values:
                 await services.topics.set_configs(SetConfigs(Resource.GROUP, group, values))
         if self.options.dead_letters:
-            await services.topics.create(
-                CreateTopic(_DEAD_LETTERS, self._new_id(), 1, {"retention.ms": "-1"})
-            )
+            await services.topics.create(CreateTopic(_DEAD_LETTERS, self._new_id(), 1, _KEPT))
         if self.options.records:
             for name, partitions in ((LEDGER, _LEDGER_PARTITIONS), (TABLE, 1)):
                 topic_id = self._new_id()

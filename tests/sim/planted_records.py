@@ -1,0 +1,368 @@
+"""Bugs in logs, idempotence, groups, clocks and damage checks, as somebody might write them.
+
+`PLANTED` maps each bug to the seed at which the search begins. The seed is near the first one that
+finds the bug, so that the test is short; the search goes on from there when histories change.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.broker.checked_clock import CheckedClock
+from headrace.broker.offset_expiry import OffsetExpiry, Swept
+from headrace.broker.partition import Partition
+from headrace.broker.topics import Topics
+from headrace.core import offset_life, settling, share_partition, subscription
+from headrace.core.classic_group import ClassicGroup
+from headrace.core.consumer_group import ConsumerGroup
+from headrace.core.group_events import OffsetCommitted, OffsetDropped
+from headrace.core.leases import Lease
+from headrace.core.offsets import Offsets
+from headrace.core.share_session import ShareSessions
+from headrace.log import damage, opening, small_files
+from headrace.log.checkpoints import StartOffsets
+from headrace.log.compaction import Compaction
+from headrace.log.group_records import GroupJournal
+from headrace.log.opening import Opening
+from headrace.log.producers import Fenced, OutOfOrder, Producers
+from headrace.log.segments import SegmentedLog
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _check(patch: pytest.MonkeyPatch, passes: Callable[[Any, Any, Any], bool]) -> None:
+    """Let `Producers.check` accept what `passes` says: of itself, the header and the answer."""
+    sound = Producers.check
+
+    def lax(self: Producers, header: Any) -> Any:
+        answer = sound(self, header)
+        return None if passes(self, header, answer) else answer
+
+    patch.setattr(Producers, "check", lax)
+
+
+def _expected(self: Any, header: Any) -> int:
+    return int(self._by_id[header.producer_id].batches[-1].last_sequence) + 1
+
+
+def old_sequences_are_accepted(patch: pytest.MonkeyPatch) -> None:
+    """A batch older than the last five is appended again."""
+    _check(
+        patch,
+        lambda self, header, answer: (
+            isinstance(answer, OutOfOrder)
+            and header.producer_epoch == self._by_id[header.producer_id].epoch
+            and header.base_sequence < _expected(self, header)
+        ),
+    )
+
+
+def gaps_are_accepted(patch: pytest.MonkeyPatch) -> None:
+    """A batch may leave sequences out."""
+    _check(
+        patch,
+        lambda self, header, answer: (
+            isinstance(answer, OutOfOrder) and header.base_sequence > _expected(self, header)
+        ),
+    )
+
+
+def old_epochs_may_write(patch: pytest.MonkeyPatch) -> None:
+    """A producer with a replaced epoch is not fenced."""
+    _check(patch, lambda _self, _header, answer: isinstance(answer, Fenced))
+
+
+def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
+    """No batch is a duplicate."""
+    sound = Producers.check
+
+    def forgetful(self: Producers, header: Any) -> Any:
+        answer = sound(self, header)
+        return answer if isinstance(answer, OutOfOrder | Fenced) else None
+
+    patch.setattr(Producers, "check", forgetful)
+
+
+def producers_forgotten_in_recovery(patch: pytest.MonkeyPatch) -> None:
+    """A start after a crash knows no idempotent producer."""
+    sound = Opening.open
+
+    def forgetful(self: Opening, *args: Any, **settings: Any) -> Any:
+        opened = sound(self, *args, **settings)
+        return dataclasses.replace(opened, producers=Producers())
+
+    patch.setattr(Opening, "open", forgetful)
+
+
+def producer_ids_given_twice(patch: pytest.MonkeyPatch) -> None:
+    """Producer ids begin at 0 after every start."""
+
+    async def next_id(self: Any) -> int:
+        self.planted_id = getattr(self, "planted_id", -1) + 1
+        return int(self.planted_id)
+
+    patch.setattr(Topics, "next_producer_id", next_id)
+
+
+def lower_commits_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A commit below the last one does not count."""
+    sound = Offsets.put
+
+    def only_up(self: Offsets, topic: str, partition: int, committed: Any) -> None:
+        known = self.get(topic, partition)
+        if known is None or committed.offset >= known.offset:
+            sound(self, topic, partition, committed)
+
+    patch.setattr(Offsets, "put", only_up)
+
+
+def commits_are_not_written(patch: pytest.MonkeyPatch) -> None:
+    """A committed offset is in memory only."""
+    _group_events_lost(patch, OffsetCommitted)
+
+
+def expired_offsets_come_back(patch: pytest.MonkeyPatch) -> None:
+    """The journal does not contain that an offset expired."""
+    _group_events_lost(patch, OffsetDropped)
+
+
+def _group_events_lost(patch: pytest.MonkeyPatch, kind: type) -> None:
+    sound = GroupJournal.records
+
+    def silent(self: GroupJournal, events: Any, written_at: Any) -> Any:
+        return sound(self, [one for one in events if not isinstance(one, kind)], written_at)
+
+    patch.setattr(GroupJournal, "records", silent)
+
+
+def subscribed_offsets_expire(patch: pytest.MonkeyPatch) -> None:
+    """Retention counts from the commit, whatever members subscribe to (KIP-211)."""
+    sound = offset_life.terms_of
+
+    def hasty(owner: Any, retention_minutes: int) -> Any:
+        terms = sound(owner, retention_minutes)
+        if isinstance(terms, offset_life.Terms):
+            return dataclasses.replace(terms, subscribed=subscription.NOTHING)
+        return terms
+
+    patch.setattr(offset_life, "terms_of", hasty)
+
+
+def offsets_never_expire(patch: pytest.MonkeyPatch) -> None:
+    """The sweep finds nothing that is due."""
+
+    async def idle(self: Any) -> Swept:
+        return Swept()
+
+    patch.setattr(OffsetExpiry, "sweep", idle)
+
+
+def unsubscribed_offsets_stay(patch: pytest.MonkeyPatch) -> None:
+    """Nothing of a group with members expires (KIP-496)."""
+    sound = offset_life.terms_of
+
+    def lasting(owner: Any, retention_minutes: int) -> Any:
+        if not owner.is_empty:
+            return offset_life.Spared.REBALANCING
+        return sound(owner, retention_minutes)
+
+    patch.setattr(offset_life, "terms_of", lasting)
+
+
+def old_generations_may_commit(patch: pytest.MonkeyPatch) -> None:
+    """The generation of a commit is not compared."""
+    patch.setattr(ClassicGroup, "check_generation", lambda _self, _generation: None)
+
+
+def two_members_own_a_partition(patch: pytest.MonkeyPatch) -> None:
+    """A partition is given to its next member before the last one gave it up (KIP-848)."""
+    patch.setattr(ConsumerGroup, "holder", lambda _self, _partition: None)
+
+
+def compaction_drops_the_newest(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner keeps the first value of a key."""
+    sound = Compaction._stays
+
+    def wrong(self: Any, header: Any, one: Any) -> bool:
+        if one.offset < self.end and one.key is not None and not one.is_tombstone:
+            return bool(self._last_offsets.get(one.key, one.offset) > one.offset)
+        return sound(self, header, one)
+
+    patch.setattr(Compaction, "_stays", wrong)
+
+
+def produce_is_answered_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    """A response to Produce leaves once the batch is written."""
+
+    async def hasty(self: Any, *, cuts: int | None = None) -> None:
+        """Wait for nothing."""
+
+    patch.setattr(Partition, "durable", hasty)
+    patch.setattr(Partition, "_waits_for_disk", property(lambda _self: False))
+
+
+def deleted_records_come_back(patch: pytest.MonkeyPatch) -> None:
+    """The start of a log is in memory only."""
+    patch.setattr(StartOffsets, "put", lambda *_: None)
+
+
+def one_record_too_many_is_deleted(patch: pytest.MonkeyPatch) -> None:
+    """DeleteRecords deletes the record at the offset, too."""
+    sound = SegmentedLog.advance_start
+    patch.setattr(
+        SegmentedLog,
+        "advance_start",
+        lambda self, offset: sound(self, min(offset + 1, self.end_offset)),
+    )
+
+
+def reads_skip_a_batch(patch: pytest.MonkeyPatch) -> None:
+    """A read in a later segment begins one record late."""
+    sound = SegmentedLog.read_bytes
+
+    def skipping(self: Any, offset: int, *args: Any, **settings: Any) -> Any:
+        late = offset + 1 if offset % 7 == 3 and offset + 1 < self.end_offset else offset
+        return sound(self, late, *args, **settings)
+
+    patch.setattr(SegmentedLog, "read_bytes", skipping)
+
+
+def torn_appends_stay(patch: pytest.MonkeyPatch) -> None:
+    """What a failed append left is not cut off before the next one."""
+
+    def careless(self: Any) -> None:
+        self._torn = False
+
+    patch.setattr(SegmentedLog, "_require_whole", careless)
+
+
+def recovery_cuts_the_last_batch(patch: pytest.MonkeyPatch) -> None:
+    """A start after a crash takes the last batch for torn."""
+    sound = Opening._checked
+
+    def hasty(self: Any, base: int, producers: Any) -> Any:
+        segment = sound(self, base, producers)
+        if segment.size:
+            position = segment.position_after(segment.end_offset - 1)
+            segment.file.truncate(position)
+            segment.cut(position)
+        return segment
+
+    patch.setattr(Opening, "_checked", hasty)
+
+
+def all_damage_counts_as_torn(patch: pytest.MonkeyPatch) -> None:
+    """Damage anywhere in the last segment is cut off."""
+    patch.setattr(damage, "require_torn", lambda *_args, **_settings: None)
+    patch.setattr(opening, "_require_continuity", lambda *_: None)
+
+    def lax(self: Any, base: int, producers: Any) -> Any:
+        self._point.claim = self._point.claim._replace(size=0)
+        return sound(self, base, producers)
+
+    sound = Opening._checked
+    patch.setattr(Opening, "_checked", lax)
+
+
+def missing_segments_pass(patch: pytest.MonkeyPatch) -> None:
+    """A log may have lost the segments that its recovery point names, and its end."""
+    patch.setattr(Opening, "_require_claimed_segments", lambda *_: None)
+    patch.setattr(Opening, "_require_end", lambda *_: None)
+
+
+def missing_folders_pass(patch: pytest.MonkeyPatch) -> None:
+    """A partition whose folder is missing begins anew, empty."""
+    patch.setattr(Partition, "refuse", lambda *_: None)
+
+
+def seals_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """Small files are read whatever their checksum is."""
+    sound = small_files.parsed
+
+    def lax(path: str, data: bytes, *, unsealed: bool = False) -> Any:
+        patched = small_files._checksum
+        seal = small_files._SEAL.search(data)
+        if seal is not None:
+            small_files._checksum = lambda *_: int(seal[2], 16)
+        try:
+            return sound(path, data, unsealed=unsealed)
+        finally:
+            small_files._checksum = patched
+
+    patch.setattr(small_files, "parsed", lax)
+
+
+def retention_trusts_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    """What decides about deletion is the wall clock as it is."""
+    patch.setattr(CheckedClock, "proven", lambda self: self.wall())
+
+
+def locks_end_early(patch: pytest.MonkeyPatch) -> None:
+    """An acquisition lock ends a millisecond before its time."""
+    sound = share_partition.after
+    patch.setattr(share_partition, "after", lambda start, ms: sound(start, ms - 1))
+
+
+def session_epochs_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """A share session takes every epoch."""
+    sound = ShareSessions.decide
+
+    def lax(self: Any, command: Any) -> Any:
+        known = self._sessions.get(command.key)
+        if known is not None and command.epoch > 0:
+            command = dataclasses.replace(command, epoch=known.next_epoch)
+        return sound(self, command)
+
+    patch.setattr(ShareSessions, "decide", lax)
+
+
+def old_drivers_are_served(patch: pytest.MonkeyPatch) -> None:
+    """A driver that another one replaced is not fenced."""
+    patch.setattr(Lease, "fence", lambda *_: None)
+
+
+def one_delivery_too_many(patch: pytest.MonkeyPatch) -> None:
+    """A record is delivered once more than the limit allows."""
+    sound = settling.Settling.__init__
+
+    def lax(self: Any, key: Any, policy: Any, *args: Any, **settings: Any) -> None:
+        more = dataclasses.replace(policy, delivery_limit=policy.delivery_limit + 1)
+        sound(self, key, more, *args, **settings)
+
+    patch.setattr(settling.Settling, "__init__", lax)
+
+
+PLANTED: dict[Plant, int] = {
+    old_sequences_are_accepted: 0,
+    gaps_are_accepted: 0,
+    old_epochs_may_write: 0,
+    duplicates_are_appended: 0,
+    producers_forgotten_in_recovery: 0,
+    producer_ids_given_twice: 0,
+    lower_commits_are_ignored: 0,
+    commits_are_not_written: 0,
+    expired_offsets_come_back: 0,
+    subscribed_offsets_expire: 0,
+    offsets_never_expire: 0,
+    unsubscribed_offsets_stay: 0,
+    old_generations_may_commit: 0,
+    two_members_own_a_partition: 0,
+    compaction_drops_the_newest: 0,
+    produce_is_answered_before_the_sync: 0,
+    deleted_records_come_back: 0,
+    one_record_too_many_is_deleted: 0,
+    reads_skip_a_batch: 0,
+    torn_appends_stay: 0,
+    recovery_cuts_the_last_batch: 0,
+    all_damage_counts_as_torn: 0,
+    missing_segments_pass: 0,
+    missing_folders_pass: 0,
+    seals_are_not_compared: 0,
+    retention_trusts_the_wall_clock: 0,
+    locks_end_early: 0,
+    session_epochs_are_not_compared: 0,
+    old_drivers_are_served: 0,
+    one_delivery_too_many: 0,
+}
