@@ -11,13 +11,12 @@ from uuid import uuid4
 import pytest
 from crc32c import crc32c
 
-from headrace.broker import log_validator
 from headrace.broker.decoding_threads import DecodingThreads
 from headrace.broker.dispatch import Buffers, Dispatcher, Peer, Pending
 from headrace.broker.partition import Partition
-from headrace.core.catalog import CreateTopic, Topic
+from headrace.core.catalog import CreateTopic, DeleteTopic, Topic
 from headrace.wire import batches, codec, compression, produced
-from headrace.wire.batches import Record
+from headrace.wire.batches import BatchHeader, Record
 from headrace.wire.compression import Codec, compress
 
 from .inside_rig import Inside, play
@@ -33,7 +32,7 @@ class Broker(Inside):
     """The inside of a broker and topics of one partition."""
 
     def __init__(self, **settings: str) -> None:
-        super().__init__(**settings)
+        super().__init__(None, **settings)
         self.dispatcher = Dispatcher(self.services)
 
     async def topic(self, name: str = "orders", **settings: str) -> Partition:
@@ -172,7 +171,7 @@ def test_decompression_never_writes_beyond_its_buffer() -> None:
             assert compression.decompress_to(kind, compress(kind, data), output) == len(data)
 
 
-def test_at_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_limits() -> None:
     limits = {
         "headrace_batch_decompressed_max_bytes": "2000",
         "headrace_batch_records_max": "50",
@@ -268,7 +267,7 @@ def test_large_batches_are_validated_in_a_thread_and_appended_in_order(
         return inspect(*given)
 
     async def scene(broker: Broker) -> None:
-        monkeypatch.setattr(log_validator.produced, "inspect", inspecting)
+        monkeypatch.setattr(produced, "inspect", inspecting)
         partition = await broker.topic(max_message_bytes=str(8 << 20))
         first = _small(0), _large(1), _small(2), b"x", _large(3, Codec.NONE), _small(4)
         answer = await broker.produce(*first)
@@ -287,8 +286,8 @@ def test_what_was_sent_before_hanging_up_is_appended() -> None:
         partition = await broker.topic(max_message_bytes=str(8 << 20))
         append, appended = partition.append, asyncio.Event()
 
-        def appending(*given: Any) -> int:
-            first = append(*given)
+        def appending(data: bytearray | memoryview, headers: list[BatchHeader]) -> int:
+            first = append(data, headers)
             if first == 1:
                 appended.set()
             return first
@@ -312,19 +311,13 @@ def test_a_topic_deleted_during_validation(monkeypatch: pytest.MonkeyPatch) -> N
 
         async def run_and_delete(work: Any) -> Any:
             found = await run(work)
-            await broker.services.topics.delete(_deletion(partition.key.topic_id))
+            await broker.services.topics.delete(DeleteTopic(partition.key.topic_id))
             return found
 
         monkeypatch.setattr(broker.services.decoding_threads, "run", run_and_delete)
         assert (await broker.produce(_large(1))).error_code == 3
 
     play(Broker, scene)
-
-
-def _deletion(topic_id: Any) -> Any:
-    from headrace.core.catalog import DeleteTopic
-
-    return DeleteTopic(topic_id)
 
 
 def test_many_connections_share_the_threads() -> None:

@@ -175,11 +175,14 @@ def test_bombs_of_a_fetch_are_refused_together(
     one = built([([Record(0, 1, None, b"v" * 100_000)], Codec.ZSTD, 0, 0)])
     decoder = getattr(kernel, "_decoder")  # noqa: B009  # of a copied module, typed as any
     monkeypatch.setattr(columns_numpy, "DECOMPRESSED_BYTES_MAX", 250_000)
-    looked_at = []
+    looked_at: list[int] = []
     refuse = columns_numpy.refuse_large
-    monkeypatch.setattr(
-        decoder, "refuse_large", lambda size: looked_at.append(size) or refuse(size)
-    )
+
+    def counted(size: int) -> None:
+        looked_at.append(size)
+        refuse(size)
+
+    monkeypatch.setattr(decoder, "refuse_large", counted)
     with pytest.raises(OverflowError, match="more than 250000 bytes"):
         kernel.decode(one * 50, headers=False, **EVERYTHING)
     assert len(looked_at) == 3
