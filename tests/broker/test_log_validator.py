@@ -396,3 +396,77 @@ def test_stored_bombs_do_not_hold_the_loop_when_times_are_looked_up(name: str) -
             assert min(times) < LOOP_SECONDS_MAX
 
     play(Broker, scene)
+
+
+# ---- compression.type
+
+
+STORED = {
+    "uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sent", Codec)
+@pytest.mark.parametrize("stored", [*STORED, "producer"])
+def test_batches_are_stored_with_the_codec_of_the_topic(stored: str, sent: Codec) -> None:
+    """Small ones at once, large ones in a thread; what is sent with it stays byte for byte."""
+    large = b"large" * (1 << 17)
+
+    async def scene(broker: Broker) -> None:
+        partition = await broker.topic(
+            compression_type=stored, compression_gzip_level="1", max_message_bytes=str(2 << 20)
+        )
+        for number, value in enumerate((b"small", large)):
+            records = [Record(0, NOW + n, b"k", value, (("h", b"x"),)) for n in (1, 0)]
+            batch = batches.build(
+                records, compression=sent, producer_id=7, producer_epoch=0,
+                base_sequence=2 * number,
+            )  # fmt: skip
+            answer = await broker.produce(batch)
+            assert (answer.error_code, answer.base_offset) == (0, 2 * number)
+            again = await broker.produce(batch)
+            assert (again.error_code, again.base_offset) == (0, 2 * number), "a duplicate"
+            found = partition.log.read(2 * number, 1)
+            (header,) = found.headers
+            assert header.codec == STORED.get(stored, sent)
+            assert (header.producer_id, header.base_sequence) == (7, 2 * number)
+            assert header.max_timestamp == NOW + 1
+            assert [one._replace(offset=0) for one in batches.records(found.data)] == records
+            if header.codec == sent:
+                assert bytes(found.data)[batches.HEADER_BYTES :] == batch[batches.HEADER_BYTES :]
+
+    play(Broker, scene)
+
+
+def test_compression_by_the_topic_keeps_its_other_rules() -> None:
+    async def scene(broker: Broker) -> None:
+        partition = await broker.topic(
+            compression_type="uncompressed", message_timestamp_type="LogAppendTime",
+            max_message_bytes="2000",
+        )  # fmt: skip
+        fits = batches.build([Record(0, 5, None, bytes(1900))], compression=Codec.ZSTD)
+        answer = await broker.produce(fits)
+        assert (answer.error_code, answer.log_append_time) == (0, NOW)
+        (record,) = batches.records(partition.log.read(0, 1).data)
+        assert (record.timestamp, record.value) == (NOW, bytes(1900))
+        grows = batches.build([Record(0, 5, None, bytes(2000))], compression=Codec.ZSTD)
+        answer = await broker.produce(grows)
+        assert (answer.error_code, answer.base_offset) == (10, -1)
+        assert "compression.type=uncompressed" in answer.error_message
+
+    play(Broker, scene)
+
+
+def test_recompression_does_not_hold_the_loop() -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.topic(compression_type="gzip", compression_gzip_level="9")
+        value = b"".join(b"%d " % (n * n) for n in range(100_000))
+        batch = batches.build([Record(0, NOW, None, value)])
+        used = [(await broker.produce_timed(batch))[1] for _ in range(TRIES)]
+        assert min(used) < LOOP_SECONDS_MAX
+        small = batches.build([Record(0, NOW, None, value[:1000])])
+        answer, _ = await broker.produce_timed(*[small] * 200)
+        assert {part.error_code for part in answer} == {0}
+
+    play(Broker, scene)

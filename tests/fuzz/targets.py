@@ -135,7 +135,7 @@ def validated(data: bytes) -> None:
     terms = Terms(_SETTINGS, WallMs(0), 9)
     try:
         with _VALIDATOR.buffer() as output:
-            found, _ = _VALIDATOR.validate_whole(memoryview(batch), terms, output)
+            _, found, _ = _VALIDATOR.validate_whole(memoryview(batch), terms, output)
     except Faulty as fault:
         refusal = fault
     if not data[0] & 0x80 and header.record_count > 0 and not (refusal and refusal.code == 32):

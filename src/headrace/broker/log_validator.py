@@ -31,6 +31,15 @@ from headrace.wire.primitives import Malformed
 
 _ZSTD_SINCE = 7
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+_COMPRESSED_INLINE_BYTES_MAX = 1 << 16  # of records that are compressed on the event loop
+_COMPRESSION_COST = 32  # of a byte that is compressed, beside one that is only validated
+_CODECS = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
 _KEY_MISSING = "a compacted topic needs a key in every record"
 _NO_TIME = "the timestamp is out of the range that the topic allows"
 
@@ -64,9 +73,9 @@ class Terms(NamedTuple):
     version: int
 
 
-# The header of a batch that may be appended, and how many bytes of records were looked at. Neither
-# this nor `produced.Inspection` is a class: making an object of one takes a tenth of a validation.
-Validated = tuple[BatchHeader, int]
+# A batch that may be appended, its header, and the cost of that in bytes of records. Neither this
+# nor `produced.Inspection` is a class: making an object of one takes a tenth of a validation.
+Validated = tuple[memoryview, BatchHeader, int]
 
 
 class LogValidator:
@@ -95,6 +104,8 @@ class LogValidator:
         Raises:
             Faulty: the batch is refused.
         """
+        if terms.settings.compression_type != "producer":
+            bytes_max = min(bytes_max, _COMPRESSED_INLINE_BYTES_MAX)
         if bytes_max <= 0 or (
             records is not None and bytes_max < len(records) <= terms.settings.message_max_bytes
         ):
@@ -156,11 +167,16 @@ class LogValidator:
             raise Faulty(Code.INVALID_RECORD, str(error)) from error
         if wrong:
             raise _refusal(wrong, rules)
+        target = _CODECS.get(terms.settings.compression_type)
+        if target is not None and target != header.codec:
+            header = header._replace(max_timestamp=max_timestamp)
+            records = _recompressed(body[start:stop], header, target, terms)
+            return records, batches.read_header(records), (stop - start) * _COMPRESSION_COST
         if terms.settings.timestamp_type == "LogAppendTime":
             header = produced.stamp_time(records, header, terms.now)
         elif header.max_timestamp != max_timestamp:
             header = produced.correct_max_timestamp(records, header, max_timestamp)
-        return header, stop - start
+        return records, header, stop - start
 
     def _header(self, records: memoryview, terms: Terms) -> BatchHeader:
         """Validate all but the records. Raises: Faulty; CorruptBatch; InvalidRecord."""
@@ -201,6 +217,43 @@ class LogValidator:
             is_keyed,
             self._headers_max,
         )
+
+
+def _recompressed(body: memoryview, header: BatchHeader, target: Codec, terms: Terms) -> memoryview:
+    """Make a batch of the same records with the codec of its topic.
+
+    Raises:
+        Faulty: it is larger than the topic allows.
+
+    Source: LogValidator.buildRecordsAndAssignOffsets.
+    """
+    settings = terms.settings
+    attributes = header.attributes & ~batches.CODEC_MASK | target
+    if settings.timestamp_type == "LogAppendTime":
+        attributes |= batches.LOG_APPEND_TIME
+        header = header._replace(max_timestamp=terms.now)
+    limit, stored = settings.message_max_bytes, body
+    if target != Codec.NONE:
+        stored = memoryview(compression.compress(target, body, _level(target, settings)))
+    if HEADER_BYTES + len(stored) > limit:
+        raise Faulty(
+            Code.MESSAGE_TOO_LARGE,
+            f"{HEADER_BYTES + len(stored)} bytes with compression.type={settings.compression_type};"
+            f" {limit} are allowed (max.message.bytes)",
+        )
+    return memoryview(bytearray(batches.seal(header._replace(attributes=attributes), stored)))
+
+
+def _level(target: Codec, settings: TopicSettings) -> int | None:
+    match target:
+        case Codec.GZIP:
+            return settings.gzip_level if settings.gzip_level > 0 else None
+        case Codec.LZ4:
+            return settings.lz4_level
+        case Codec.ZSTD:
+            return settings.zstd_level
+        case _:
+            return None
 
 
 def _refusal(wrong: Sequence[tuple[int, int]], rules: produced.Rules) -> RecordsRefused:
