@@ -139,7 +139,7 @@ def validated(data: bytes) -> None:
     except Faulty as fault:
         refusal = fault
     if not data[0] & 0x80 and header.record_count > 0 and not (refusal and refusal.code == 32):
-        rules = produced.Rules(-(1 << 63), (1 << 63) - 1, is_keyed=False, headers_max=1 << 20)
+        rules = (-(1 << 63), (1 << 63) - 1, False, 1 << 20)
         try:
             latest, _ = produced._inspect(body, header, rules)
         except produced.InvalidRecord:

@@ -111,7 +111,7 @@ class LogValidator:
         ):
             return None
         try:
-            return self.validate(records, terms, self._scratch[:bytes_max])
+            return self.validate(records, terms, self._scratch, bytes_max)
         except OutputFull:
             return None
 
@@ -124,7 +124,7 @@ class LogValidator:
     ) -> Validated:
         """Validate a batch of any size, with a `buffer`. Raises: Faulty."""
         try:
-            return self.validate(records, terms, output)
+            return self.validate(records, terms, output, len(output))
         except OutputFull as error:
             raise Faulty(
                 Code.MESSAGE_TOO_LARGE,
@@ -132,11 +132,14 @@ class LogValidator:
                 " (headrace.batch.decompressed.max.bytes): send smaller batches",
             ) from error
 
-    def validate(self, records: memoryview | None, terms: Terms, output: memoryview) -> Validated:
+    def validate(
+        self, records: memoryview | None, terms: Terms, output: memoryview, bytes_max: int
+    ) -> Validated:
         """Validate one batch, and write into it what the log decides: its time.
 
         Args:
             output: room for its records where they are compressed.
+            bytes_max: how much of `output` may be used.
 
         Raises:
             OutputFull: `output` is too small; then the batch is as it was.
@@ -147,9 +150,11 @@ class LogValidator:
         try:
             header = self._header(records, terms)
             body, start, stop = records, HEADER_BYTES, header.size
-            if header.codec != Codec.NONE:
+            codec = header.attributes & batches.CODEC_MASK
+            if codec:
                 stored, start = records[HEADER_BYTES:], 0
-                body, stop = output, compression.decompress_to(header.codec, stored, output)
+                body = output if bytes_max >= len(output) else output[:bytes_max]
+                stop = compression.decompress_to(codec, stored, body)
             rules = self._rules(terms)
             max_timestamp, wrong = produced.inspect(body, start, stop, header, rules)
         except OutputFull:
@@ -167,10 +172,10 @@ class LogValidator:
             raise Faulty(Code.INVALID_RECORD, str(error)) from error
         if wrong:
             raise _refusal(wrong, rules)
-        target = _CODECS.get(terms.settings.compression_type)
-        if target is not None and target != header.codec:
+        target = _CODECS.get(terms.settings.compression_type, codec)
+        if target != codec:
             header = header._replace(max_timestamp=max_timestamp)
-            records = _recompressed(body[start:stop], header, target, terms)
+            records = _recompressed(body[start:stop], header, Codec(target), terms)
             return records, batches.read_header(records), (stop - start) * _COMPRESSION_COST
         if terms.settings.timestamp_type == "LogAppendTime":
             header = produced.stamp_time(records, header, terms.now)
@@ -187,15 +192,18 @@ class LogValidator:
                 f"{len(records)} bytes; {limit} are allowed (max.message.bytes)",
             )
         header = produced.check(records)
-        if header.attributes & batches.TRANSACTIONAL:
-            raise Faulty(Code.INVALID_RECORD, "transactions are not served: unset transactional.id")
-        if terms.version < _ZSTD_SINCE and header.codec == Codec.ZSTD:
+        attributes = header.attributes
+        if attributes > Codec.ZSTD:
+            if attributes & batches.TRANSACTIONAL:
+                raise Faulty(
+                    Code.INVALID_RECORD, "transactions are not served: unset transactional.id"
+                )
+            raise Faulty(Code.INVALID_TIMESTAMP, "a producer may not set the type LogAppendTime")
+        if attributes == Codec.ZSTD and terms.version < _ZSTD_SINCE:
             raise Faulty(
                 Code.UNSUPPORTED_COMPRESSION_TYPE,
                 f"zstd needs Produce version {_ZSTD_SINCE} or later",
             )
-        if header.timestamp_type:
-            raise Faulty(Code.INVALID_TIMESTAMP, "a producer may not set the type LogAppendTime")
         if header.record_count > self._records_max:
             raise Faulty(
                 Code.MESSAGE_TOO_LARGE,
@@ -208,10 +216,10 @@ class LogValidator:
         settings = terms.settings
         is_keyed = "compact" in settings.cleanup_policy
         if settings.timestamp_type == "LogAppendTime":
-            return produced.Rules(_INT64_MIN, _INT64_MAX, is_keyed, self._headers_max)
+            return _INT64_MIN, _INT64_MAX, is_keyed, self._headers_max
         earliest = terms.now - settings.timestamp_before_max_ms
         latest = terms.now + settings.timestamp_after_max_ms
-        return produced.Rules(
+        return (
             earliest if earliest > _INT64_MIN else _INT64_MIN,
             latest if latest < _INT64_MAX else _INT64_MAX,
             is_keyed,
@@ -262,5 +270,5 @@ def _refusal(wrong: Sequence[tuple[int, int]], rules: produced.Rules) -> Records
     errors = [RecordError(index, texts[fault]) for index, fault in wrong]
     if any(fault == produced.KEYLESS for _, fault in wrong):
         return RecordsRefused(Code.INVALID_RECORD, _KEY_MISSING, errors)
-    allowed = f"{_NO_TIME}: {rules.earliest} to {rules.latest}"
+    allowed = f"{_NO_TIME}: {rules[0]} to {rules[1]}"
     return RecordsRefused(Code.INVALID_TIMESTAMP, allowed, errors)

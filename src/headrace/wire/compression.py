@@ -11,7 +11,7 @@ limit, and never beyond it.
 import mmap
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import Any
 
@@ -88,8 +88,15 @@ def decompress(codec: int, data: Buffer, *, limit: int = OUTPUT_BYTES_MAX) -> me
 @contextmanager
 def scratch(size: int) -> Iterator[memoryview]:
     """Provide `size` bytes for the time of a block; pages are taken as they are written to."""
-    with mmap.mmap(-1, size) as pages, memoryview(pages) as output:
+    pages = mmap.mmap(-1, size)
+    output = memoryview(pages)
+    try:
         yield output
+    finally:
+        # The traceback of an error may refer to a part of it: then the memory goes with the error.
+        with suppress(BufferError):
+            output.release()
+            pages.close()
 
 
 class OutputFull(Malformed):

@@ -194,7 +194,9 @@ def _validate_some(
             try:
                 validated = validator.validate_whole(part.records, terms, output)
             except Faulty as fault:
-                outcomes.append(fault)
+                # Tracebacks would keep the memory of the buffer until the fault is answered.
+                fault.__cause__ = fault.__context__ = None
+                outcomes.append(fault.with_traceback(None))
                 inspected += _REFUSED_BYTES
             else:
                 outcomes.append(validated)
