@@ -1,7 +1,11 @@
 """Dead letters of records that went from the log before they were copied."""
 
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from headrace.broker import dead_letter_copies
 from headrace.log.rewriting import scan, with_records
 from headrace.wire import batches
 
@@ -27,6 +31,55 @@ def test_a_record_that_is_not_in_the_log_any_more_is_listed(tmp_path: Path) -> N
     assert queue.offsets("dlq.jobs") == [0, 3, 5]
     gone = "bad; no dead letter: the {} of jobs-0 cannot be had from the log any more"
     assert queue.listed == [(1, 2, gone.format("records 1-2")), (4, 4, gone.format("record 4"))]
+
+
+def test_records_of_a_large_batch_are_decoded_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, portions = Queue(tmp_path), list[int]()
+    some = dead_letter_copies._some
+
+    def counted(*given: Any) -> Any:
+        found = some(*given)
+        portions.append(len(found))
+        return found
+
+    async def work() -> None:
+        monkeypatch.setattr(dead_letter_copies, "_RECORDS_AT_ONCE", 7)
+        monkeypatch.setattr(dead_letter_copies, "_some", counted)
+        await queue.begin("dlq.jobs")
+        jobs = queue.services.partition("jobs", 0)
+        assert jobs is not None
+        jobs.append_records([record(number) for number in range(40)])
+        await queue.produce(record(40))
+        await queue.reject(3, 22)
+        await settled(queue.services)
+
+    run(queue, work)
+    assert queue.offsets("dlq.jobs") == list(range(3, 23))
+    assert portions == [7, 7, 6, 0]
+
+
+def test_a_record_with_too_many_headers_gets_no_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release before validation may have stored millions of them in a few kilobytes."""
+    queue = Queue(tmp_path)
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        many = record(0)._replace(headers=(("h", None),) * 20)
+        await queue.produce(many, record(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(batches, "RECORD_HEADERS_MAX", 19)
+            await queue.reject(0, 1)
+            await settled(queue.services)
+
+    run(queue, work)
+    assert queue.offsets("dlq.jobs") == [1]
+    ((first, last, why),) = queue.listed
+    assert (first, last) == (0, 0)
+    assert "20 headers in one record" in why
 
 
 def compacted(count: int, kept: set[int]) -> bytes:

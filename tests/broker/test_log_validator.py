@@ -11,13 +11,12 @@ from uuid import uuid4
 import pytest
 from crc32c import crc32c
 
-from headrace.broker import log_validator
 from headrace.broker.decoding_threads import DecodingThreads
 from headrace.broker.dispatch import Buffers, Dispatcher, Peer, Pending
 from headrace.broker.partition import Partition
-from headrace.core.catalog import CreateTopic, Topic
+from headrace.core.catalog import CreateTopic, DeleteTopic, Topic
 from headrace.wire import batches, codec, compression, produced
-from headrace.wire.batches import Record
+from headrace.wire.batches import BatchHeader, Record
 from headrace.wire.compression import Codec, compress
 
 from .inside_rig import Inside, play
@@ -33,7 +32,7 @@ class Broker(Inside):
     """The inside of a broker and topics of one partition."""
 
     def __init__(self, **settings: str) -> None:
-        super().__init__(**settings)
+        super().__init__(None, **settings)
         self.dispatcher = Dispatcher(self.services)
 
     async def topic(self, name: str = "orders", **settings: str) -> Partition:
@@ -172,7 +171,7 @@ def test_decompression_never_writes_beyond_its_buffer() -> None:
             assert compression.decompress_to(kind, compress(kind, data), output) == len(data)
 
 
-def test_at_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_limits() -> None:
     limits = {
         "headrace_batch_decompressed_max_bytes": "2000",
         "headrace_batch_records_max": "50",
@@ -268,7 +267,7 @@ def test_large_batches_are_validated_in_a_thread_and_appended_in_order(
         return inspect(*given)
 
     async def scene(broker: Broker) -> None:
-        monkeypatch.setattr(log_validator.produced, "inspect", inspecting)
+        monkeypatch.setattr(produced, "inspect", inspecting)
         partition = await broker.topic(max_message_bytes=str(8 << 20))
         first = _small(0), _large(1), _small(2), b"x", _large(3, Codec.NONE), _small(4)
         answer = await broker.produce(*first)
@@ -287,8 +286,8 @@ def test_what_was_sent_before_hanging_up_is_appended() -> None:
         partition = await broker.topic(max_message_bytes=str(8 << 20))
         append, appended = partition.append, asyncio.Event()
 
-        def appending(*given: Any) -> int:
-            first = append(*given)
+        def appending(data: bytearray | memoryview, headers: list[BatchHeader]) -> int:
+            first = append(data, headers)
             if first == 1:
                 appended.set()
             return first
@@ -312,19 +311,13 @@ def test_a_topic_deleted_during_validation(monkeypatch: pytest.MonkeyPatch) -> N
 
         async def run_and_delete(work: Any) -> Any:
             found = await run(work)
-            await broker.services.topics.delete(_deletion(partition.key.topic_id))
+            await broker.services.topics.delete(DeleteTopic(partition.key.topic_id))
             return found
 
         monkeypatch.setattr(broker.services.decoding_threads, "run", run_and_delete)
         assert (await broker.produce(_large(1))).error_code == 3
 
     play(Broker, scene)
-
-
-def _deletion(topic_id: Any) -> Any:
-    from headrace.core.catalog import DeleteTopic
-
-    return DeleteTopic(topic_id)
 
 
 def test_many_connections_share_the_threads() -> None:
@@ -401,5 +394,79 @@ def test_stored_bombs_do_not_hold_the_loop_when_times_are_looked_up(name: str) -
                 times.append(used)
             assert found.error_code in {0, 2}
             assert min(times) < LOOP_SECONDS_MAX
+
+    play(Broker, scene)
+
+
+# ---- compression.type
+
+
+STORED = {
+    "uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sent", Codec)
+@pytest.mark.parametrize("stored", [*STORED, "producer"])
+def test_batches_are_stored_with_the_codec_of_the_topic(stored: str, sent: Codec) -> None:
+    """Small ones at once, large ones in a thread; what is sent with it stays byte for byte."""
+    large = b"large" * (1 << 17)
+
+    async def scene(broker: Broker) -> None:
+        partition = await broker.topic(
+            compression_type=stored, compression_gzip_level="1", max_message_bytes=str(2 << 20)
+        )
+        for number, value in enumerate((b"small", large)):
+            records = [Record(0, NOW + n, b"k", value, (("h", b"x"),)) for n in (1, 0)]
+            batch = batches.build(
+                records, compression=sent, producer_id=7, producer_epoch=0,
+                base_sequence=2 * number,
+            )  # fmt: skip
+            answer = await broker.produce(batch)
+            assert (answer.error_code, answer.base_offset) == (0, 2 * number)
+            again = await broker.produce(batch)
+            assert (again.error_code, again.base_offset) == (0, 2 * number), "a duplicate"
+            found = partition.log.read(2 * number, 1)
+            (header,) = found.headers
+            assert header.codec == STORED.get(stored, sent)
+            assert (header.producer_id, header.base_sequence) == (7, 2 * number)
+            assert header.max_timestamp == NOW + 1
+            assert [one._replace(offset=0) for one in batches.records(found.data)] == records
+            if header.codec == sent:
+                assert bytes(found.data)[batches.HEADER_BYTES :] == batch[batches.HEADER_BYTES :]
+
+    play(Broker, scene)
+
+
+def test_compression_by_the_topic_keeps_its_other_rules() -> None:
+    async def scene(broker: Broker) -> None:
+        partition = await broker.topic(
+            compression_type="uncompressed", message_timestamp_type="LogAppendTime",
+            max_message_bytes="2000",
+        )  # fmt: skip
+        fits = batches.build([Record(0, 5, None, bytes(1900))], compression=Codec.ZSTD)
+        answer = await broker.produce(fits)
+        assert (answer.error_code, answer.log_append_time) == (0, NOW)
+        (record,) = batches.records(partition.log.read(0, 1).data)
+        assert (record.timestamp, record.value) == (NOW, bytes(1900))
+        grows = batches.build([Record(0, 5, None, bytes(2000))], compression=Codec.ZSTD)
+        answer = await broker.produce(grows)
+        assert (answer.error_code, answer.base_offset) == (10, -1)
+        assert "compression.type=uncompressed" in answer.error_message
+
+    play(Broker, scene)
+
+
+def test_recompression_does_not_hold_the_loop() -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.topic(compression_type="gzip", compression_gzip_level="9")
+        value = b"".join(b"%d " % (n * n) for n in range(100_000))
+        batch = batches.build([Record(0, NOW, None, value)])
+        used = [(await broker.produce_timed(batch))[1] for _ in range(TRIES)]
+        assert min(used) < LOOP_SECONDS_MAX
+        small = batches.build([Record(0, NOW, None, value[:1000])])
+        answer, _ = await broker.produce_timed(*[small] * 200)
+        assert {part.error_code for part in answer} == {0}
 
     play(Broker, scene)

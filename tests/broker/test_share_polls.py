@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from crc32c import crc32c
 
 from headrace.broker import share_polls
 from headrace.broker.dispatch import Dispatcher, Peer, Pending
@@ -16,7 +17,7 @@ from headrace.broker.partition import Partition
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
 from headrace.core.shard_words import AlterShareOffsets
-from headrace.wire import codec
+from headrace.wire import batches, codec
 from headrace.wire.batches import Record
 
 from .inside_rig import Inside, play
@@ -384,5 +385,33 @@ def test_an_error_is_told_after_a_while_or_not_at_all_once_it_is_over(
             assert (told.error_code, acquired(told)) == (Code.NONE, list(ALL))
         else:
             assert (await waiting).error_code == Code.STORAGE_ERROR
+
+    run(work)
+
+
+@pytest.mark.parametrize("claimed", [(1 << 31) - 1, 1_000_000])
+def test_a_stored_batch_that_claims_what_it_cannot_hold_is_not_sent(claimed: int) -> None:
+    """Clients allocate memory by the claim; releases before validation stored such batches (B4)."""
+
+    async def work(broker: Broker) -> None:
+        first = broker.partition.log.end_offset
+        batch = bytearray(batches.build([Record(0, 5, b"k", b"v")]))
+        struct.pack_into(">i", batch, 23, claimed - 1)
+        struct.pack_into(">i", batch, 57, claimed)
+        struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+        broker.partition.append(batch, batches.headers(batch))
+        assert broker.partition.log.end_offset == first + claimed
+        broker.append()
+        reset = AlterShareOffsets("g", (("orders", 0, first - 5),))
+        assert not isinstance(await broker.services.shares.ask("g", reset), Refused)
+        told = await broker.fetch("a")
+        assert (told.error_code, acquired(told)) == (Code.NONE, list(range(first - 5, first)))
+        told = await broker.fetch("a", range(first - 5, first))
+        assert (told.error_code, acquired(told)) == (Code.CORRUPT_MESSAGE, [])
+        assert f"offset {first} claims {claimed} records" in told.error_message
+        reset = AlterShareOffsets("g", (("orders", 0, first + claimed),))
+        assert not isinstance(await broker.services.shares.ask("g", reset), Refused)
+        told = await broker.fetch("b")
+        assert (told.error_code, len(acquired(told))) == (Code.NONE, BATCH)
 
     run(work)

@@ -10,6 +10,9 @@ from headrace.client.arrow import read_range, read_ranges
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, DataLost
 from headrace.client.records import read_records
+from headrace.wire import columns_numpy
+from headrace.wire.batches import Record, build
+from headrace.wire.compression import Codec
 
 
 def offsets(batches: Any) -> list[int]:
@@ -168,3 +171,15 @@ def test_plain_records_run_from_an_offset_to_the_end(cluster: Cluster, filled: A
     assert [one.offset for one in read_records(cluster, "t", 0, 95)] == list(range(95, 100))
     filled.log_start = 90
     assert next(read_records(cluster, "t", 0)).value == b"value 90"
+
+
+def test_batches_that_hold_too_much_together_are_decoded_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records = [Record(0, 5, None, b"v" * 1000)]
+    data = b"".join(
+        build(records, base_offset=offset, compression=Codec.GZIP) for offset in range(5)
+    )
+    monkeypatch.setattr(columns_numpy, "DECOMPRESSED_BYTES_MAX", 1500)
+    found = list(arrow._decoded(data, 1, 3, arrow.PLAIN))
+    assert offsets(found) == [1, 2, 3]

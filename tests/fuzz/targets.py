@@ -19,11 +19,15 @@ from headrace.broker.apis import SERVED as APIS
 from headrace.broker.apis import SERVED_FOR_SHARE_GROUPS
 from headrace.broker.config import Config
 from headrace.broker.dispatch import Dispatcher, Peer, Pending
+from headrace.broker.errors import Faulty
+from headrace.broker.log_validator import LogValidator, Terms
 from headrace.broker.request import HangUp
 from headrace.broker.services import Services
+from headrace.broker.topic_settings import TopicSettings
 from headrace.core.catalog import CreateTopic
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import AlterShareOffsets
+from headrace.core.types import WallMs
 from headrace.log.api import CorruptLog
 from headrace.log.group_records import GroupJournal
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
@@ -54,6 +58,12 @@ OUTPUT_BYTES_MAX = 1 << 20
 _WAIT_SECONDS_MAX = 0.5
 _TOPIC = UUID(int=1)
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_SETTINGS = TopicSettings.resolve(
+    Config.parse({}), {"message.timestamp.after.max.ms": str(1 << 62)}
+)
+_VALIDATOR = LogValidator(
+    Config.parse({"headrace.batch.decompressed.max.bytes": str(OUTPUT_BYTES_MAX)})
+)
 SERVED = [
     (api.key, version) for api in (*APIS, *SERVED_FOR_SHARE_GROUPS) for version in api.versions
 ]  # fmt: skip
@@ -107,6 +117,40 @@ def records(data: bytes) -> None:
     with contextlib.suppress(Malformed):
         list(batches.records(batch))
     with contextlib.suppress(Malformed):
+        columns.decode(bytes(batch), first=0, last=1 << 40, headers=True)
+
+
+def validated(data: bytes) -> None:
+    """Records behind a checksum that is right, as Produce validates them; what is accepted is read.
+
+    The kernel and plain Python accept the same.
+    """
+    if len(data) < 3:
+        return
+    kind, body = data[0] % 5, data[2:]
+    stored = body if data[0] & 0x80 else compression.compress(kind, body)
+    batch = _sealed(bytes([kind, data[1]]) + stored)
+    (header,) = batches.headers(batch)
+    refusal, found = None, None
+    terms = Terms(_SETTINGS, WallMs(0), 9)
+    try:
+        with _VALIDATOR.buffer() as output:
+            _, found, _ = _VALIDATOR.validate_whole(memoryview(batch), terms, output)
+    except Faulty as fault:
+        refusal = fault
+    if not data[0] & 0x80 and header.record_count > 0 and not (refusal and refusal.code == 32):
+        rules = (-(1 << 63), (1 << 63) - 1, False, 1 << 20)
+        try:
+            latest, _ = produced._inspect(body, header, rules)
+        except produced.InvalidRecord:
+            assert found is None
+        else:
+            assert found is not None, refusal
+            assert found.max_timestamp == latest
+    if found is not None:
+        records = list(batches.records(batch))
+        assert len(records) == header.record_count
+        assert max(one.timestamp for one in records) == found.max_timestamp
         columns.decode(bytes(batch), first=0, last=1 << 40, headers=True)
 
 
@@ -279,6 +323,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "requests": requests,
     "record_batches": record_batches,
     "records": records,
+    "validated": validated,
     "excerpts": excerpts,
     "compressed": compressed,
     "journals": journals,
@@ -294,6 +339,7 @@ SEEDS: dict[str, list[bytes]] = {
     ],
     "record_batches": [_batch(kind) for kind in Codec],
     "records": [bytes([kind, 2]) + _batch(kind)[batches.HEADER_BYTES :] for kind in Codec],
+    "validated": [bytes([kind, 2]) + _batch()[batches.HEADER_BYTES :] for kind in (*Codec, 0x80)],
     "excerpts": [bytes([1, kind, 2]) + _batch(kind)[batches.HEADER_BYTES :] for kind in Codec],
     "compressed": [bytes([kind]) + compression.compress(kind, bytes(1000)) for kind in Codec],
     "journals": [

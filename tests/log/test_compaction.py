@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.core.types import WallMs
+from headrace.log import compaction
 from headrace.log.api import Disk
 from headrace.log.compaction import Tally
 from headrace.log.dirty import Rules, find_dirty
@@ -217,6 +218,22 @@ def test_what_no_reader_could_decode_is_left_alone_and_counted(compact: Compact)
     assert log.read(0, 1).data == bytes(bad)
     assert (tallies[0].unreadable, tallies[0].records_after) == (1, 2)
     assert [one.base_offset for one in log.read(0, 1 << 20).headers] == [0, 1]
+
+
+def test_a_batch_whose_keys_take_too_much_memory_is_left_alone(
+    disk: Disk, compact: Compact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release before validation may have stored millions of them in a few kilobytes."""
+    log = SegmentedLog(disk, FOLDER)
+    append(log, (b"a", b"1"), (b"b", b"1"))
+    append(log, *[(b"%d" % n, b"1") for n in range(50)], (b"a", b"2"), compression=4)
+    append(log, (b"b", b"2"))
+    log.roll()
+    monkeypatch.setattr(compaction, "_BATCH_KEYS_BYTES_MAX", 20 * 170)
+    compact(disk, log)
+    assert [offset for offset, _, _ in pairs(log)] == [0, *range(2, 54)]
+    assert table(everything(log)[1])[b"a"] == (b"2", ())
+    log.close()
 
 
 def test_a_small_map_cleans_in_several_turns(disk: Disk, compact: Compact) -> None:

@@ -168,6 +168,39 @@ def test_more_than_arrow_can_address_is_said(
         kernel.decode(data, headers=False, **EVERYTHING)
 
 
+def test_bombs_of_a_fetch_are_refused_together(
+    kernel: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may be small enough; what was decompressed by then is all that memory holds."""
+    one = built([([Record(0, 1, None, b"v" * 100_000)], Codec.ZSTD, 0, 0)])
+    decoder = getattr(kernel, "_decoder")  # noqa: B009  # of a copied module, typed as any
+    monkeypatch.setattr(columns_numpy, "DECOMPRESSED_BYTES_MAX", 250_000)
+    looked_at: list[int] = []
+    refuse = columns_numpy.refuse_large
+
+    def counted(size: int) -> None:
+        looked_at.append(size)
+        refuse(size)
+
+    monkeypatch.setattr(decoder, "refuse_large", counted)
+    with pytest.raises(OverflowError, match="more than 250000 bytes"):
+        kernel.decode(one * 50, headers=False, **EVERYTHING)
+    assert len(looked_at) == 3
+    assert kernel.decode(one * 2, headers=False, **EVERYTHING).num_rows == 2
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_records_with_very_many_headers(kernel: ModuleType, codec: Codec) -> None:
+    many = tuple((f"h{n}", b"v" * (n % 3) if n % 5 else None) for n in range(1_000))
+    few = (("only", b"x"),)
+    records = [Record(0, 1, None, b"v", headers) for headers in (few, many, (), many[:300], few)]
+    data = built([(records, codec, 0, 0)])
+    found = rows(kernel.decode(data, headers=True, **EVERYTHING))
+    assert [tuple((one["key"], one["value"]) for one in row["headers"] or ()) for row in found] == [
+        one.headers for one in records
+    ]
+
+
 def resealed(data: bytes | bytearray) -> bytes:
     """The batch with its length and checksum right again."""
     sealed = bytearray(data)

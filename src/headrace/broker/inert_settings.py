@@ -1,4 +1,4 @@
-"""Settings of logs that one broker without replicas, recompression and remote storage satisfies.
+"""Compression of logs, and settings that one broker without replicas and remote storage satisfies.
 
 They are declared because people pass them with every topic they create: a value that is true here
 is accepted and shown again, one that could not be honoured is refused with the reason.
@@ -18,22 +18,22 @@ class InertLog(Table):
     """Those that have one name for the broker and for a topic."""
 
     compression_type: str = setting(
-        "compression.type", "producer", "Batches are stored as producers compressed them.",
-        choices=("producer",), why="batches are never recompressed: set it at the producer",
+        "compression.type", "producer",
+        "Codec that batches are stored with; producer: as producers compressed them.",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     )  # fmt: skip
     gzip_level: int = setting(
-        "compression.gzip.level", -1, "Only for recompression, which is not done.", low=-1, high=9
+        "compression.gzip.level", -1, "Level for compression.type=gzip; -1: 6.", low=-1, high=9
     )
     lz4_level: int = setting(
-        "compression.lz4.level", 9, "Only for recompression, which is not done.", low=1, high=17
+        "compression.lz4.level", 9, "Level for compression.type=lz4.", low=1, high=17
     )
     zstd_level: int = setting(
-        "compression.zstd.level", 3, "Only for recompression, which is not done.",
-        low=-131_072, high=22,
+        "compression.zstd.level", 3, "Level for compression.type=zstd.", low=-131_072, high=22
     )  # fmt: skip
     min_insync_replicas: int = setting(
-        "min.insync.replicas", 1, "There is one replica.", low=1, high=1,
-        why="there is one broker, so one replica",
+        "min.insync.replicas", 1, "Without effect: the only replica is in sync.",
+        low=1, high=INT_MAX,
     )  # fmt: skip
     unclean_election: bool = setting(
         "unclean.leader.election.enable", False, "Without effect: the only replica leads."
@@ -57,8 +57,7 @@ class InertBrokerLog(InertLog):
         low=4, high=INT_MAX,
     )  # fmt: skip
     preallocate: bool = setting(
-        "log.preallocate", False, "Segments grow as they are written.",
-        choices=("false",), why="files are not preallocated",
+        "log.preallocate", False, "Without effect: segments grow as they are written."
     )  # fmt: skip
 
     @property
@@ -82,8 +81,7 @@ class InertTopicLog(InertLog):
         low=4, high=INT_MAX,
     )  # fmt: skip
     preallocate: bool = setting(
-        "preallocate", False, "Segments grow as they are written.",
-        choices=("false",), why="files are not preallocated",
+        "preallocate", False, "Without effect: segments grow as they are written."
     )  # fmt: skip
     leader_throttled: tuple[str, ...] = setting(
         "leader.replication.throttled.replicas", (), "Without effect: nothing is replicated."

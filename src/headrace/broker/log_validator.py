@@ -31,6 +31,15 @@ from headrace.wire.primitives import Malformed
 
 _ZSTD_SINCE = 7
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+_COMPRESSED_INLINE_BYTES_MAX = 1 << 16  # of records that are compressed on the event loop
+_COMPRESSION_COST = 32  # of a byte that is compressed, beside one that is only validated
+_CODECS = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
 _KEY_MISSING = "a compacted topic needs a key in every record"
 _NO_TIME = "the timestamp is out of the range that the topic allows"
 
@@ -66,9 +75,9 @@ class Terms(NamedTuple):
     doubt_ms: int = 0
 
 
-# The header of a batch that may be appended, and how many bytes of records were looked at. Neither
-# this nor `produced.Inspection` is a class: making an object of one takes a tenth of a validation.
-Validated = tuple[BatchHeader, int]
+# A batch that may be appended, its header, and the cost of that in bytes of records. Neither this
+# nor `produced.Inspection` is a class: making an object of one takes a tenth of a validation.
+Validated = tuple[memoryview, BatchHeader, int]
 
 
 class LogValidator:
@@ -97,12 +106,14 @@ class LogValidator:
         Raises:
             Faulty: the batch is refused.
         """
+        if terms.settings.compression_type != "producer":
+            bytes_max = min(bytes_max, _COMPRESSED_INLINE_BYTES_MAX)
         if bytes_max <= 0 or (
             records is not None and bytes_max < len(records) <= terms.settings.message_max_bytes
         ):
             return None
         try:
-            return self.validate(records, terms, self._scratch[:bytes_max])
+            return self.validate(records, terms, self._scratch, bytes_max)
         except OutputFull:
             return None
 
@@ -115,7 +126,7 @@ class LogValidator:
     ) -> Validated:
         """Validate a batch of any size, with a `buffer`. Raises: Faulty."""
         try:
-            return self.validate(records, terms, output)
+            return self.validate(records, terms, output, len(output))
         except OutputFull as error:
             raise Faulty(
                 Code.MESSAGE_TOO_LARGE,
@@ -123,11 +134,14 @@ class LogValidator:
                 " (headrace.batch.decompressed.max.bytes): send smaller batches",
             ) from error
 
-    def validate(self, records: memoryview | None, terms: Terms, output: memoryview) -> Validated:
+    def validate(
+        self, records: memoryview | None, terms: Terms, output: memoryview, bytes_max: int
+    ) -> Validated:
         """Validate one batch, and write into it what the log decides: its time.
 
         Args:
             output: room for its records where they are compressed.
+            bytes_max: how much of `output` may be used.
 
         Raises:
             OutputFull: `output` is too small; then the batch is as it was.
@@ -138,9 +152,11 @@ class LogValidator:
         try:
             header = self._header(records, terms)
             body, start, stop = records, HEADER_BYTES, header.size
-            if header.codec != Codec.NONE:
+            codec = header.attributes & batches.CODEC_MASK
+            if codec:
                 stored, start = records[HEADER_BYTES:], 0
-                body, stop = output, compression.decompress_to(header.codec, stored, output)
+                body = output if bytes_max >= len(output) else output[:bytes_max]
+                stop = compression.decompress_to(codec, stored, body)
             rules = self._rules(terms)
             max_timestamp, wrong = produced.inspect(body, start, stop, header, rules)
         except OutputFull:
@@ -158,11 +174,16 @@ class LogValidator:
             raise Faulty(Code.INVALID_RECORD, str(error)) from error
         if wrong:
             raise _refusal(wrong, rules)
+        target = _CODECS.get(terms.settings.compression_type, codec)
+        if target != codec:
+            header = header._replace(max_timestamp=max_timestamp)
+            records = _recompressed(body[start:stop], header, Codec(target), terms)
+            return records, batches.read_header(records), (stop - start) * _COMPRESSION_COST
         if terms.settings.timestamp_type == "LogAppendTime":
             header = produced.stamp_time(records, header, terms.now)
         elif header.max_timestamp != max_timestamp:
             header = produced.correct_max_timestamp(records, header, max_timestamp)
-        return header, stop - start
+        return records, header, stop - start
 
     def _header(self, records: memoryview, terms: Terms) -> BatchHeader:
         """Validate all but the records. Raises: Faulty; CorruptBatch; InvalidRecord."""
@@ -173,15 +194,18 @@ class LogValidator:
                 f"{len(records)} bytes; {limit} are allowed (max.message.bytes)",
             )
         header = produced.check(records)
-        if header.attributes & batches.TRANSACTIONAL:
-            raise Faulty(Code.INVALID_RECORD, "transactions are not served: unset transactional.id")
-        if terms.version < _ZSTD_SINCE and header.codec == Codec.ZSTD:
+        attributes = header.attributes
+        if attributes > Codec.ZSTD:
+            if attributes & batches.TRANSACTIONAL:
+                raise Faulty(
+                    Code.INVALID_RECORD, "transactions are not served: unset transactional.id"
+                )
+            raise Faulty(Code.INVALID_TIMESTAMP, "a producer may not set the type LogAppendTime")
+        if attributes == Codec.ZSTD and terms.version < _ZSTD_SINCE:
             raise Faulty(
                 Code.UNSUPPORTED_COMPRESSION_TYPE,
                 f"zstd needs Produce version {_ZSTD_SINCE} or later",
             )
-        if header.timestamp_type:
-            raise Faulty(Code.INVALID_TIMESTAMP, "a producer may not set the type LogAppendTime")
         if header.record_count > self._records_max:
             raise Faulty(
                 Code.MESSAGE_TOO_LARGE,
@@ -194,15 +218,52 @@ class LogValidator:
         settings = terms.settings
         is_keyed = "compact" in settings.cleanup_policy
         if settings.timestamp_type == "LogAppendTime":
-            return produced.Rules(_INT64_MIN, _INT64_MAX, is_keyed, self._headers_max)
+            return _INT64_MIN, _INT64_MAX, is_keyed, self._headers_max
         earliest = terms.now - terms.doubt_ms - settings.timestamp_before_max_ms
         latest = terms.now + settings.timestamp_after_max_ms
-        return produced.Rules(
+        return (
             earliest if earliest > _INT64_MIN else _INT64_MIN,
             latest if latest < _INT64_MAX else _INT64_MAX,
             is_keyed,
             self._headers_max,
         )
+
+
+def _recompressed(body: memoryview, header: BatchHeader, target: Codec, terms: Terms) -> memoryview:
+    """Make a batch of the same records with the codec of its topic.
+
+    Raises:
+        Faulty: it is larger than the topic allows.
+
+    Source: LogValidator.buildRecordsAndAssignOffsets.
+    """
+    settings = terms.settings
+    attributes = header.attributes & ~batches.CODEC_MASK | target
+    if settings.timestamp_type == "LogAppendTime":
+        attributes |= batches.LOG_APPEND_TIME
+        header = header._replace(max_timestamp=terms.now)
+    limit, stored = settings.message_max_bytes, body
+    if target != Codec.NONE:
+        stored = memoryview(compression.compress(target, body, _level(target, settings)))
+    if HEADER_BYTES + len(stored) > limit:
+        raise Faulty(
+            Code.MESSAGE_TOO_LARGE,
+            f"{HEADER_BYTES + len(stored)} bytes with compression.type={settings.compression_type};"
+            f" {limit} are allowed (max.message.bytes)",
+        )
+    return memoryview(bytearray(batches.seal(header._replace(attributes=attributes), stored)))
+
+
+def _level(target: Codec, settings: TopicSettings) -> int | None:
+    match target:
+        case Codec.GZIP:
+            return settings.gzip_level if settings.gzip_level > 0 else None
+        case Codec.LZ4:
+            return settings.lz4_level
+        case Codec.ZSTD:
+            return settings.zstd_level
+        case _:
+            return None
 
 
 def _refusal(wrong: Sequence[tuple[int, int]], rules: produced.Rules) -> RecordsRefused:
@@ -211,5 +272,5 @@ def _refusal(wrong: Sequence[tuple[int, int]], rules: produced.Rules) -> Records
     errors = [RecordError(index, texts[fault]) for index, fault in wrong]
     if any(fault == produced.KEYLESS for _, fault in wrong):
         return RecordsRefused(Code.INVALID_RECORD, _KEY_MISSING, errors)
-    allowed = f"{_NO_TIME}: {rules.earliest} to {rules.latest}"
+    allowed = f"{_NO_TIME}: {rules[0]} to {rules[1]}"
     return RecordsRefused(Code.INVALID_TIMESTAMP, allowed, errors)

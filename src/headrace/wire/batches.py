@@ -2,9 +2,9 @@
 
 A batch is a 61-byte header and its records, which one codec may have compressed together. The
 checksum covers everything from the attributes on, so base offset and leader epoch can be patched in
-place. The broker looks at headers only (`headers`, `stamp`, and `produced.py`); journals, dead
-letters and searches by time build and read records (`build`, `records`); `wire/columns.py` decodes
-in bulk.
+place. Produced batches are validated (`produced.py`) and searched by time (`record_times.py`)
+without an object a record; journals and dead letters build and read records (`build`, `records`);
+`wire/columns.py` decodes in bulk.
 Source: Kafka's RecordBatch schema, DefaultRecordBatch and DefaultRecord.
 """
 

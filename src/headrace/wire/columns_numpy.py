@@ -303,16 +303,16 @@ def _many_headers(
         for one, begin, stop, count in zip(row, position - base, end - base, left, strict=True):
             at = int(begin)
             for _ in range(int(count)):
-                fields = []
+                parts: list[int] = []
                 for _ in range(2):
                     size, at = batches.read_varint(data, at, _VARINT_BYTES_MAX)
                     if size < -1 or size > stop - at:
                         raise CorruptBatch("impossible length of a header")
-                    fields += (at + base, size)
+                    parts += (at + base, size)
                     at += max(size, 0)
-                if fields[1] < 0:
+                if parts[1] < 0:
                     raise CorruptBatch("impossible header without a name")
-                for column, value in zip(columns, (int(one), *fields), strict=True):
+                for column, value in zip(columns, (int(one), *parts), strict=True):
                     column.append(value)
             if at != stop:
                 raise CorruptBatch("impossible record length")

@@ -11,7 +11,7 @@ limit, and never beyond it.
 import mmap
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import Any
 
@@ -41,21 +41,28 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-def compress(codec: int, data: Buffer) -> bytes:
-    """`data` as the records of a batch with this codec."""
+_GZIP_LEVEL, _LZ4_LEVEL, _ZSTD_LEVEL = 6, 1, 3
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """`data` as the records of a batch with this codec; None is the level for speed."""
     match Codec(codec):
         case Codec.NONE:
             return bytes(data)
         case Codec.GZIP:
-            return bytes(cramjam.gzip.compress(data, level=6))
+            return bytes(cramjam.gzip.compress(data, level=_GZIP_LEVEL if level is None else level))
         case Codec.SNAPPY:
             return _snappy_compress(memoryview(data))
         case Codec.LZ4:
-            frame = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
+            frame = cramjam.lz4.Compressor(
+                level=_LZ4_LEVEL if level is None else level,
+                content_checksum=False,
+                block_linked=False,
+            )
             frame.compress(bytes(data))
             return bytes(frame.finish())
         case Codec.ZSTD:
-            return bytes(cramjam.zstd.compress(data, level=3))
+            return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL if level is None else level))
 
 
 def decompress(codec: int, data: Buffer, *, limit: int = OUTPUT_BYTES_MAX) -> memoryview:
@@ -81,8 +88,15 @@ def decompress(codec: int, data: Buffer, *, limit: int = OUTPUT_BYTES_MAX) -> me
 @contextmanager
 def scratch(size: int) -> Iterator[memoryview]:
     """Provide `size` bytes for the time of a block; pages are taken as they are written to."""
-    with mmap.mmap(-1, size) as pages, memoryview(pages) as output:
+    pages = mmap.mmap(-1, size)
+    output = memoryview(pages)
+    try:
         yield output
+    finally:
+        # The traceback of an error may refer to a part of it: then the memory goes with the error.
+        with suppress(BufferError):
+            output.release()
+            pages.close()
 
 
 class OutputFull(Malformed):

@@ -8,7 +8,6 @@ Sources: LogValidator, DefaultRecordBatch and DefaultRecord (Kafka 4.3).
 import struct
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from headrace.wire import kernel
 from headrace.wire.batches import (
@@ -29,7 +28,6 @@ from headrace.wire.batches import (
     read_header,
     read_varint,
     require_possible,
-    verify,
 )
 from headrace.wire.checksums import crc32c
 from headrace.wire.compression import Codec
@@ -61,20 +59,9 @@ class UnknownCodec(InvalidRecord):
     """A batch compressed by a codec without a meaning; UNSUPPORTED_COMPRESSION_TYPE (76)."""
 
 
-class Rules(NamedTuple):
-    """What a topic demands of records.
-
-    Args:
-        earliest: lowest timestamp in ms that a record may have, if it has one.
-        latest: highest such timestamp in ms.
-        is_keyed: every record needs a key.
-        headers_max: most headers of all records of a batch together.
-    """
-
-    earliest: int
-    latest: int
-    is_keyed: bool
-    headers_max: int
+# What a topic demands of records: the lowest and the highest timestamp in ms that they may have, if
+# they have one; whether every record needs a key; most headers of all records of a batch together.
+Rules = tuple[int, int, bool, int]
 
 
 # The highest timestamp, and the index and the fault (KEYLESS, UNTIMELY) of the records that break a
@@ -97,26 +84,36 @@ def check(data: memoryview) -> BatchHeader:
     if magic != MAGIC:
         raise InvalidRecord(f"magic {magic}: only record batches of magic {MAGIC} are accepted")
     header = read_header(data)
-    if header.size != len(data):
-        raise InvalidRecord(f"a batch of {header.size} bytes in {len(data)}: one whole batch")
-    verify(data, 0, header)
-    if header.base_offset != 0:
-        raise InvalidRecord(f"base offset {header.base_offset}: producers send 0")
-    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
-        raise InvalidRecord(
-            f"{header.record_count} records, last offset delta {header.last_offset_delta}"
-        )
-    if header.record_count > header.size:
+    # Names are faster than attributes; this is run for every batch.
+    base_offset, size, _, _, crc, attributes, last_delta, _, _, producer, epoch, first, count = (
+        header
+    )
+    if size != len(data):
+        raise InvalidRecord(f"a batch of {size} bytes in {len(data)}: one whole batch")
+    if crc32c(data[CRC_FROM:]) != crc:
+        raise CorruptBatch("the checksum of the batch is wrong")
+    if base_offset != 0:
+        raise InvalidRecord(f"base offset {base_offset}: producers send 0")
+    if count <= 0 or count != last_delta + 1:
+        raise InvalidRecord(f"{count} records, last offset delta {last_delta}")
+    if count > size:
         _require_possible(header)
-    if header.codec > Codec.ZSTD:
-        raise UnknownCodec(f"codec {header.codec} is not one of 0 to {Codec.ZSTD}")
-    if header.is_control:
-        raise InvalidRecord("clients may not write control records")
-    if header.attributes & ~_KNOWN_ATTRIBUTES:
-        raise InvalidRecord(f"attributes {header.attributes:#06x}: unknown bits must be 0")
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        raise InvalidRecord(f"producer {header.producer_id} without epoch or sequence")
+    if attributes > LOG_APPEND_TIME | Codec.ZSTD or attributes < 0:
+        _check_attributes(attributes)
+    if attributes & CODEC_MASK > Codec.ZSTD:
+        raise UnknownCodec(f"codec {attributes & CODEC_MASK} is not one of 0 to {Codec.ZSTD}")
+    if producer >= 0 and (first < 0 or epoch < 0):
+        raise InvalidRecord(f"producer {producer} without epoch or sequence")
     return header
+
+
+def _check_attributes(attributes: int) -> None:
+    if attributes & CODEC_MASK > Codec.ZSTD:
+        return  # its own error
+    if attributes & CONTROL:
+        raise InvalidRecord("clients may not write control records")
+    if attributes & ~_KNOWN_ATTRIBUTES:
+        raise InvalidRecord(f"attributes {attributes:#06x}: unknown bits must be 0")
 
 
 def _require_possible(header: BatchHeader) -> None:
@@ -155,7 +152,7 @@ def inspect(body: Buffer, start: int, stop: int, header: BatchHeader, rules: Rul
 
 def _refusal(number: int, parsed: int, count: int, rules: Rules) -> InvalidRecord:
     if kernel.REFUSALS[number] == "total of headers":
-        return TooManyHeaders(f"more than {rules.headers_max} headers in one batch")
+        return TooManyHeaders(f"more than {rules[3]} headers in one batch")
     if parsed == count:
         return InvalidRecord(f"bytes behind the last of {count} records")
     return InvalidRecord(f"record {parsed} of {count}: impossible {kernel.REFUSALS[number]}")
@@ -163,7 +160,8 @@ def _refusal(number: int, parsed: int, count: int, rules: Rules) -> InvalidRecor
 
 def _inspect(body: bytes, header: BatchHeader, rules: Rules) -> Inspection:
     """As `inspect`, in plain Python."""
-    count, position, parsed, headers_left = header.record_count, 0, 0, rules.headers_max
+    earliest, highest, is_keyed, headers_left = rules
+    count, position, parsed = header.record_count, 0, 0
     latest, wrong = _INT64_MIN, list[tuple[int, int]]()
     try:
         for parsed in range(count):
@@ -174,11 +172,11 @@ def _inspect(body: bytes, header: BatchHeader, rules: Rules) -> Inspection:
             timestamp, is_keyless, headers = _inspect_record(body, position, end, parsed, header)
             headers_left -= headers
             if headers_left < 0:
-                raise TooManyHeaders(f"more than {rules.headers_max} headers in one batch")
+                raise TooManyHeaders(f"more than {rules[3]} headers in one batch")
             latest = max(latest, timestamp)
-            if rules.is_keyed and is_keyless:
+            if is_keyed and is_keyless:
                 wrong.append((parsed, KEYLESS))
-            elif timestamp != _NO_TIMESTAMP and not rules.earliest <= timestamp <= rules.latest:
+            elif timestamp != _NO_TIMESTAMP and not earliest <= timestamp <= highest:
                 wrong.append((parsed, UNTIMELY))
             position = end
     except (IndexError, CorruptBatch) as error:

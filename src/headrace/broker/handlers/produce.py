@@ -124,7 +124,7 @@ class _Produce:
             )
             if validated is None:
                 return None
-            header, bytes_seen = validated
+            part.records, header, bytes_seen = validated
             inspected += bytes_seen
             self._append(partition, part, header)
         except Faulty as fault:
@@ -146,7 +146,8 @@ class _Produce:
                     if isinstance(outcome, Faulty):
                         raise outcome
                     # The topic may be another by now, or none.
-                    self._append(self._partition(part), part, outcome[0])
+                    part.records, header, _ = outcome
+                    self._append(self._partition(part), part, header)
                 except Faulty as fault:
                     self._fail(part, fault)
 
@@ -196,11 +197,13 @@ def _validate_some(
             try:
                 validated = validator.validate_whole(part.records, terms, output)
             except Faulty as fault:
-                outcomes.append(fault)
+                # Tracebacks would keep the memory of the buffer until the fault is answered.
+                fault.__cause__ = fault.__context__ = None
+                outcomes.append(fault.with_traceback(None))
                 inspected += _REFUSED_BYTES
             else:
                 outcomes.append(validated)
-                inspected += validated[1]
+                inspected += validated[2]
             if inspected >= _PORTION_BYTES:
                 break
     return outcomes
