@@ -39,6 +39,7 @@ def pieces(server: Server, granularity: str) -> Iterator[Piece]:
 
 def _families(server: Server, granularity: str) -> Families:
     yield from _broker(server)
+    yield from _limits(server)
     yield from _requests(server)
     yield from _journals(server.services)
     yield from _topics(server.services)
@@ -71,6 +72,28 @@ def _broker(server: Server) -> Families:
         metrics.connections_refused,
         "counter",
     )
+    yield (
+        Family(
+            "headrace_connections_closed",
+            "counter",
+            "Connections that ended, by who ended them: peer (the client or a stop), protocol "
+            "(it sent what it must not), fault (a disk fault), bug, idle, memory (its requests "
+            "used up the memory), unread (it did not read its responses).",
+            ("reason",),
+        ),
+        [Sample((reason,), count) for reason, count in metrics.closed.items()],
+    )
+    yield single("headrace_long_polls_waiting", "Fetches that wait for records.",
+               services.waits.waiting)  # fmt: skip
+    yield (
+        Family("headrace_event_loop_lag_seconds", "histogram",
+               "How late a timer of the event loop fires; sampled."),
+        _histogram((), metrics.loop_lag),
+    )  # fmt: skip
+
+
+def _limits(server: Server) -> Families:
+    services, metrics = server.services, server.services.metrics
     yield single(
         "headrace_connections_refused_files",
         "Connections refused because too many files are open.",
@@ -100,24 +123,6 @@ def _broker(server: Server) -> Families:
             for name, one in sorted(metrics.stalls.by_name.items())
             for sample in _histogram((name,), one)
         ),
-    )  # fmt: skip
-    yield (
-        Family(
-            "headrace_connections_closed",
-            "counter",
-            "Connections that ended, by who ended them: peer (the client or a stop), protocol "
-            "(it sent what it must not), fault (a disk fault), bug, idle, memory (its requests "
-            "used up the memory), unread (it did not read its responses).",
-            ("reason",),
-        ),
-        [Sample((reason,), count) for reason, count in metrics.closed.items()],
-    )
-    yield single("headrace_long_polls_waiting", "Fetches that wait for records.",
-               services.waits.waiting)  # fmt: skip
-    yield (
-        Family("headrace_event_loop_lag_seconds", "histogram",
-               "How late a timer of the event loop fires; sampled."),
-        _histogram((), metrics.loop_lag),
     )  # fmt: skip
 
 
