@@ -30,6 +30,7 @@ T = TypeVar("T")
 LIGHT_BYTES = 16 * 1024  # of requests or responses; a connection with less is not counted
 DECODE_BYTES_MAX = 8 * 1024  # a larger request is decoded in a thread
 PORTION = 200  # elements of a response that are built without a pause: a millisecond or less
+READ_BYTES_MAX = 16 * 1024 * 1024  # in one response; reading holds the loop
 _NO_LIMIT = 1 << 62
 
 
@@ -63,10 +64,13 @@ class Budgets:
 
     @property
     def fetch_bytes_max(self) -> int:
-        """Bytes of records that one response may carry now; 0 while clients do not read."""
+        """Bytes of records that one response may carry now; 0 while clients do not read.
+
+        At most `READ_BYTES_MAX`, which is read in some milliseconds.
+        """
         used, limit = self.response_bytes, self.response_bytes_max
         left = limit - used
-        most = self._config().fetch_max_bytes
+        most = min(self._config().fetch_max_bytes, READ_BYTES_MAX)
         return most if not used else max(0, min(most, left // 2))
 
     @asynccontextmanager

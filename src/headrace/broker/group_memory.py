@@ -10,7 +10,7 @@ client that fills the memory with large members or commits does not shut out ord
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from headrace.broker.background import in_background
 from headrace.broker.config import Config
@@ -79,7 +79,12 @@ class GroupMemory:
 
     def admit_share(self, group: str, size: int) -> Refused | None:
         """Admit a request of `size` bytes that adds to a share group."""
-        return self._admit(size, Why.GROUP_FULL, is_new=not self._shares.exists(group))
+        # Its topics become strings, which take more than their bytes.
+        return self._admit(
+            size if size <= SMALL_BYTES else 2 * size,
+            Why.GROUP_FULL,
+            is_new=not self._shares.exists(group),
+        )
 
     def _admit(
         self, size: int, why: Why, *, is_new: bool = False, replaces: bool = False
@@ -146,7 +151,7 @@ class GroupMemory:
                 names.add(name)
                 yield ENTRY_BYTES + len(name), 0
                 for member in list(group_found.members.values()):
-                    yield ENTRY_BYTES + sum(map(len, member.topics)) + 100 * len(member.told), 0
+                    yield ENTRY_BYTES + _names_bytes(member.topics) + 100 * len(member.told), 0
             for key_, lease in list(machine.leases.items()):
                 yield ENTRY_BYTES + sum(map(len, (*key_, *lease.topics))), 0
         yield 0, len(names)
@@ -161,8 +166,13 @@ def _member_sizes(group: Group) -> Iterator[int]:
     assert isinstance(group, ConsumerGroup)
     for one in list(group.members.values()):
         partitions = len(group.holding(one.id)) + len(group.target(one.id))
-        names = sum(map(len, one.topics)) + len(one.regex) + len(one.client_id)
+        names = _names_bytes(one.topics) + len(one.regex) + len(one.client_id)
         yield ENTRY_BYTES + names + 100 * partitions
+
+
+def _names_bytes(names: Collection[str]) -> int:
+    """Memory of a set of names: each is an object and has its place in the set."""
+    return sum(map(len, names)) + 120 * len(names)
 
 
 def _offset_sizes(offsets: Offsets) -> Iterator[int]:

@@ -39,6 +39,7 @@ def pieces(server: Server, granularity: str) -> Iterator[Piece]:
 
 def _families(server: Server, granularity: str) -> Families:
     yield from _broker(server)
+    yield from _limits(server)
     yield from _requests(server)
     yield from _journals(server.services)
     yield from _topics(server.services)
@@ -76,7 +77,8 @@ def _broker(server: Server) -> Families:
             "headrace_connections_closed",
             "counter",
             "Connections that ended, by who ended them: peer (the client or a stop), protocol "
-            "(it sent what it must not), fault (a disk fault), bug.",
+            "(it sent what it must not), fault (a disk fault), bug, idle, memory (its requests "
+            "used up the memory), unread (it did not read its responses).",
             ("reason",),
         ),
         [Sample((reason,), count) for reason, count in metrics.closed.items()],
@@ -97,6 +99,40 @@ def _broker(server: Server) -> Families:
         Family("headrace_event_loop_lag_seconds", "histogram",
                "How late a timer of the event loop fires; sampled."),
         _histogram((), metrics.loop_lag),
+    )  # fmt: skip
+
+
+def _limits(server: Server) -> Families:
+    services, metrics = server.services, server.services.metrics
+    yield single(
+        "headrace_connections_refused_files",
+        "Connections refused because too many files are open.",
+        metrics.connections_refused_files,
+        "counter",
+    )
+    yield single("headrace_queued_request_bytes",
+                 "Memory of requests received and not answered; small ones are not counted.",
+                 services.budgets.request_bytes)  # fmt: skip
+    yield single("headrace_queued_response_bytes",
+                 "Memory of responses that clients have not read yet; small ones are not counted.",
+                 services.budgets.response_bytes)  # fmt: skip
+    yield single("headrace_requests_muted",
+                 "Requests that were not read further for a while, because memory was used up.",
+                 metrics.requests_muted, "counter")  # fmt: skip
+    yield single("headrace_groups_memory_bytes", "Memory of groups, estimated.",
+                 services.group_memory.bytes)  # fmt: skip
+    yield single("headrace_groups_refused",
+                 "Requests refused because groups are too many or take too much memory.",
+                 services.group_memory.refused, "counter")  # fmt: skip
+    yield (
+        Family("headrace_loop_stall_seconds", "histogram",
+               "Steps that held the event loop for 20 ms or longer, by API or background task.",
+               ("by",)),
+        (
+            sample
+            for name, one in sorted(metrics.stalls.by_name.items())
+            for sample in _histogram((name,), one)
+        ),
     )  # fmt: skip
 
 

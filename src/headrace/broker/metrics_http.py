@@ -18,13 +18,15 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from headrace.broker.loop_stalls import STALL_SECONDS
 from headrace.broker.metrics_families import pieces
 from headrace.broker.metrics_shapes import Family, Sample
 from headrace.broker.server import Server, stop_accepting
 
 log = logging.getLogger("headrace.broker")
 HEAD_BYTES_MAX = 8 * 1024
-WAIT_SECONDS_MAX = 10.0  # for a request, and then for each part of the answer to be taken
+HEAD_SECONDS_MAX = 5.0  # for a request
+WAIT_SECONDS_MAX = 10.0  # for each part of the answer to be taken
 CONNECTIONS_MAX = 32
 LAG_SAMPLE_SECONDS = 0.5
 _PLAIN = "text/plain; charset=utf-8"
@@ -52,6 +54,8 @@ class MetricsServer:
         GCCollector(registry=self._standard)
         self._listening: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._requesting: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # oldest first
+        self._stalls = 0  # counted by the last sample
         self.lag_timer: asyncio.TimerHandle | None = None
         self._stopping = self._is_over = False
         self._rendering = asyncio.Lock()  # or each of many would take its part of every turn
@@ -84,7 +88,12 @@ class MetricsServer:
         loop = asyncio.get_running_loop()
         now = loop.time()
         if due is not None:
-            self._server.services.metrics.loop_lag.observe(max(0.0, now - due))
+            metrics = self._server.services.metrics
+            metrics.loop_lag.observe(max(0.0, now - due))
+            # A stall that no API or background task accounts for.
+            if now - due >= STALL_SECONDS and metrics.stalls.count == self._stalls:
+                metrics.stalls.add("other", now - due)
+            self._stalls = metrics.stalls.count
         again = now + LAG_SAMPLE_SECONDS
         self.lag_timer = loop.call_at(again, self._sample_lag, again)
 
@@ -97,6 +106,11 @@ class MetricsServer:
             writer.transport.abort()
             return
         try:
+            if len(self._connections) >= CONNECTIONS_MAX and self._requesting:
+                # A slow or silent peer makes room for a probe.
+                oldest = next(iter(self._requesting))
+                self._requesting.pop(oldest).transport.abort()
+                self._connections.pop(oldest, None)
             if len(self._connections) >= CONNECTIONS_MAX:
                 await _send(writer, HTTPStatus.SERVICE_UNAVAILABLE, [b"too many connections\n"])
                 return
@@ -110,13 +124,25 @@ class MetricsServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(WAIT_SECONDS_MAX):
-                method, path, headers = await _request(reader)
+            method, path, headers = await self._requested(reader, writer)
             status, kind, body = await self._page(path, headers)
         except _Bad as bad:
             await _send(writer, bad.status, [f"{bad}\n".encode()])
             return
         await _send(writer, status, body, kind=kind, with_body=method == "GET")
+
+    async def _requested(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[str, str, dict[str, str]]:
+        """As `_request`, and it may be cut off for others. Raises: _Bad; TimeoutError."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._requesting[task] = writer
+        try:
+            async with asyncio.timeout(HEAD_SECONDS_MAX):
+                return await _request(reader)
+        finally:
+            self._requesting.pop(task, None)
 
     async def _page(
         self, path: str, headers: dict[str, str]

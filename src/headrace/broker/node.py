@@ -148,10 +148,11 @@ async def _serve_metrics(node: Node, port: int) -> None:
     except ImportError as error:
         raise StartError(f"{error}; pip install prometheus-client, or serve no metrics") from error
     metrics = MetricsServer(node.server)
+    host = node.services.config.metrics_host
     try:
-        node.metrics_port = await metrics.start(node.host, port)
+        node.metrics_port = await metrics.start(host, port)
     except OSError as error:
-        raise StartError(_cannot_listen(node.host, port, error, "--metrics-port")) from error
+        raise StartError(_cannot_listen(host, port, error, "--metrics-port")) from error
     node.metrics = metrics
 
 

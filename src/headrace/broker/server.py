@@ -264,13 +264,12 @@ class Connection(asyncio.BufferedProtocol):
         """Return whether there is no room for this connection, and log why."""
         server, metrics = self._server, self._server.services.metrics
         config = server.services.config
-        # The system numbers files from 0 without gaps, so the newest one shows how many there are.
-        opened = self._transport.get_extra_info("socket")
-        if opened is not None and opened.fileno() >= server.files_max:
+        files = self._opened_files()
+        if files >= server.files_max:
             metrics.connections_refused_files += 1
             log.warning(
                 "refusing %s: %d files are open, the rest is for logs; raise the limit (ulimit -n)"
-                " and restart the broker", self._peer, opened.fileno() + 1, extra=self._peer.fields,
+                " and restart the broker", self._peer, files, extra=self._peer.fields,
             )  # fmt: skip
             return True
         limit = config.connections_max
@@ -284,6 +283,11 @@ class Connection(asyncio.BufferedProtocol):
             len(server.connections), extra=self._peer.fields,
         )  # fmt: skip
         return True
+
+    def _opened_files(self) -> int:
+        """Number of files that are open: the system numbers them from 0 without gaps."""
+        opened = self._transport.get_extra_info("socket")
+        return 0 if opened is None else int(opened.fileno()) + 1
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio calls it so
         if self not in self._server.connections:

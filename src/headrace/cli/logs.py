@@ -15,8 +15,17 @@ REPEATS_SECONDS = 60.0
 _KINDS_MAX = 1000
 _MESSAGE_CHARS_MAX = 2000
 # Clients choose the names that stand in messages: none begins a line, or moves a terminal's cursor.
-_CONTROLS = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
+# Nor does one change the direction of text, or hide in it.
+_DIRECTIONS = (
+    0x061C,
+    0x200B,
+    *range(0x200E, 0x2010),
+    *range(0x202A, 0x202F),
+    *range(0x2060, 0x2070),
+)
+_CONTROLS = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, *_DIRECTIONS)
 _ESCAPED = {code: ascii(chr(code))[1:-1] for code in _CONTROLS}
+_ESCAPED_DIRECTIONS = {code: _ESCAPED[code] for code in (0xFEFF, *_DIRECTIONS)}  # JSON has the rest
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "left_out"}
 
 
@@ -40,7 +49,7 @@ class Json(logging.Formatter):
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _message(record),
+            "message": _message(record).translate(_ESCAPED_DIRECTIONS),
         }
         line |= {name: value for name, value in vars(record).items() if name not in _OWN}
         trace = _trace(self, record)

@@ -1,0 +1,332 @@
+"""What one client may cost the others: memory, elements, connections, groups, patterns."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.broker import budgets, topic_patterns
+from headrace.broker.budgets import Budgets
+from headrace.broker.config import Config
+from headrace.broker.decoding_threads import DecodingThreads
+from headrace.broker.loop_stalls import STALL_SECONDS, LoopStalls
+from headrace.broker.topic_patterns import Patterns, matching
+from headrace.core.errors import Refused, Why
+from headrace.core.share_session import Continue, ShareSessions
+from headrace.core.types import MemberId
+from headrace.wire import batches, codec
+from headrace.wire.batches import Record
+
+Connect = Callable[[], Any]
+BROKER_SETTINGS = {
+    "socket.request.max.bytes": 4_000_000,
+    "queued.max.request.bytes": 4_000_000,
+    "headrace.queued.max.response.bytes": 4_000_000,
+    "headrace.groups.max.bytes": 1_048_576,
+    "headrace.max.groups": 50,
+    "headrace.metrics.port": "0",
+}
+WAIT_SECONDS = 30
+MANY = 4000  # of the same name in one request
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def config_of(name: str) -> dict[str, Any]:
+    return {"resource_type": 2, "resource_name": name, "configuration_keys": None}
+
+
+# API, version, request with a name or a partition MANY times, and the most bytes of its response.
+# The first ones are those whose response could be larger than the request; what is not listed has a
+# response of a size that does not depend on the request, or refuses names that come twice.
+REPEATED: list[tuple[int, int, dict[str, Any], int]] = [
+    (3, 1, {"topics": [{"name": "orders"}] * MANY}, 10_000),
+    (32, 4, {"resources": [config_of("orders")] * MANY, "include_synonyms": True,
+             "include_documentation": True}, 40_000),
+    (61, 0, {"topics": [{"name": "orders", "partition_indexes": [0] * MANY}]}, 1000),
+    (9, 8, {"require_stable": False, "groups": [{"group_id": "g", "topics": [
+        {"name": "orders", "partition_indexes": [0] * MANY}]}]}, 1000),
+    (15, 5, {"groups": ["g"] * MANY, "include_authorized_operations": False}, 1000),
+    (69, 1, {"group_ids": ["g"] * MANY, "include_authorized_operations": False}, 1000),
+    (77, 1, {"group_ids": ["g"] * MANY, "include_authorized_operations": False}, 1000),
+    (75, 0, {"topics": [{"name": "orders"}] * MANY, "response_partition_limit": 2000,
+             "cursor": None}, 10_000),
+    (90, 0, {"groups": [{"group_id": "g", "topics": None}] * MANY}, 1000),
+    (42, 2, {"groups_names": ["g"] * MANY}, 1000),
+    # In proportion to the request.
+    (2, 5, {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "orders", "partitions": [
+        {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}] * MANY}]},
+     MANY * 40),
+    (23, 4, {"replica_id": -1, "topics": [{"topic": "orders", "partitions": [
+        {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}] * MANY}]}, MANY * 40),
+    (10, 4, {"key_type": 0, "coordinator_keys": ["g"] * MANY}, MANY * 40),
+    (43, 2, {"election_type": 0, "timeout": 1, "topic_partitions": [
+        {"topic": "t" * 20_000, "partitions": list(range(MANY))}]}, MANY * 50),
+    (35, 1, {"topics": [{"topic": "orders", "partitions": [0] * MANY}]}, 10_000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "fields", "bytes_max"), REPEATED, ids=[str(one[0]) for one in REPEATED]
+)
+def test_what_is_named_often_is_answered_within_a_bound(
+    connect: Connect, key: int, version: int, fields: dict[str, Any], bytes_max: int
+) -> None:
+    wire = connect()
+    wire.create("orders", num_partitions=20)
+    wire.send(key, version, bytes(codec.encode_request(key, version, fields)))
+    assert len(wire.receive()[1]) <= bytes_max
+
+
+def test_a_fetch_reads_a_partition_once(connect: Connect) -> None:
+    wire = connect()
+    wire.create("orders")
+    record = batches.build([Record(0, 1000, None, bytes(1000))])
+    topics = [{"name": "orders", "partition_data": [{"index": 0, "records": record}]}]
+    wire.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
+    one = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
+           "partition_max_bytes": 1 << 20}  # fmt: skip
+    answer = wire.call(1, 11, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 30,
+        isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
+        topics=[{"topic": "orders", "partitions": [one] * 1000}])  # fmt: skip
+    (topic,) = answer.responses
+    assert len(topic.partitions) == 1
+
+
+def test_too_many_elements_end_the_connection(connect: Connect, caplog: Any) -> None:
+    wire, bystander = connect(), connect()
+    names = [{"name": "a"}] * 20_000
+    wire.send(3, 1, bytes(codec.encode_request(3, 1, {"topics": names})))
+    assert wire.closed()
+    assert "headrace.max.request.elements" in caplog.text
+    assert bystander.call(18, 0).error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "reason"),
+    [(999, 0, "API key 999 is not served"), (3, 99, "Metadata version 99"),
+     (3, 1, "Metadata of 3000000 bytes; 1048576 are allowed")],
+)  # fmt: skip
+def test_a_large_request_is_refused_at_its_first_bytes(
+    connect: Connect, caplog: Any, key: int, version: int, reason: str
+) -> None:
+    wire = connect()
+    wire.socket.sendall(struct.pack(">ihhih", 3_000_000, key, version, 1, -1))
+    assert wire.closed()
+    assert reason in caplog.text
+
+
+def test_incomplete_requests_draw_from_one_budget(connect: Connect, caplog: Any) -> None:
+    bystander = connect()
+    part = struct.pack(">ihhih", 3_900_000, 0, 8, 1, -1) + bytes(3_000_000)
+    greedy = [connect() for _ in range(4)]
+    for one in greedy:
+        one.socket.settimeout(0.2)
+        with contextlib.suppress(OSError):
+            one.socket.sendall(part)
+    until(lambda: "queued.max.request.bytes" in caplog.text)
+    assert bystander.call(18, 0).error_code == 0
+
+
+def test_responses_that_nobody_reads_draw_from_one_budget(connect: Connect, caplog: Any) -> None:
+    wire = connect()
+    wire.create("orders")
+    record = batches.build([Record(0, 1000, None, bytes(900_000))])
+    topics = [{"name": "orders", "partition_data": [{"index": 0, "records": record}]}]
+    for _ in range(16):
+        wire.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
+    one = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
+           "partition_max_bytes": 1 << 30}  # fmt: skip
+    fields = {
+        "replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 30, "rack_id": "",
+        "isolation_level": 0, "session_id": 0, "session_epoch": -1, "forgotten_topics_data": [],
+        "topics": [{"topic": "orders", "partitions": [one]}],
+    }  # fmt: skip
+    body = bytes(codec.encode_request(1, 11, fields))
+    for _ in range(12):
+        slow = connect()
+        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for _ in range(5):
+            slow.send(1, 11, body)
+    until(lambda: "headrace.queued.max.response.bytes" in caplog.text)
+    # Those who read get records all the same, once the slow ones are gone.
+    until(lambda: bool(wire.call(1, 11, **fields).responses[0].partitions[0].records))
+
+
+def test_a_fetch_gets_a_part_of_what_is_left() -> None:
+    config = Config.parse({"headrace.queued.max.response.bytes": "1000000"})
+    found = Budgets(lambda: config, DecodingThreads(1))
+    assert found.fetch_bytes_max == budgets.READ_BYTES_MAX
+    found.response_bytes = 600_000
+    assert found.fetch_bytes_max == 200_000
+    found.response_bytes = 1_200_000
+    assert found.fetch_bytes_max == 0
+
+
+def test_loopback_has_connections_above_the_limit(connecting: Any) -> None:
+    settings = {"max.connections": 1, "headrace.max.connections.reserved": 1}
+    with headrace.Broker(settings=settings) as broker, connecting(broker) as connect:
+        assert [connect().call(18, 0).error_code for _ in range(2)] == [0, 0]
+        assert connect().closed()
+
+
+def test_files_are_left_to_logs(connect: Connect, caplog: Any, monkeypatch: Any) -> None:
+    first = connect()
+    assert first.call(18, 0).error_code == 0
+    monkeypatch.setattr(
+        "headrace.broker.server.Connection._opened_files", lambda self: 10**6, raising=True
+    )
+    assert connect().closed()
+    assert "ulimit -n" in caplog.text
+    assert first.call(18, 0).error_code == 0
+    monkeypatch.undo()
+    assert connect().call(18, 0).error_code == 0
+
+
+# ---- groups
+
+
+def join(wire: Any, group: str, size: int) -> int:
+    answer = wire.call(11, 3, group_id=group, session_timeout=10_000, rebalance_timeout=10,
+        member_id="", protocol_type="consumer",
+        protocols=[{"name": "range", "metadata": bytes(size)}])  # fmt: skip
+    return int(answer.error_code)
+
+
+def test_large_members_leave_room_for_small_ones(connect: Connect) -> None:
+    wire = connect()
+    codes = [join(wire, f"g{number}", 200_000) for number in range(8)]
+    assert codes[0] == 0
+    assert codes[-1] == 81
+    assert join(wire, "small", 100) == 0
+
+
+def test_commit_metadata_has_a_bound_and_old_commits_go_on(group_client: Any, wire: Any) -> None:
+    client = group_client(wire)
+    client.create_topic("orders", 20)
+    assert client.commit(("orders", 0, 1), group_id="polite") == [("orders", 0, 0)]
+    whole = [("orders", one, 1) for one in range(20)]
+    codes = [
+        code for number in range(40)
+        for _, _, code in client.commit(*whole, group_id=f"c{number}", metadata="m" * 4000)
+    ]  # fmt: skip
+    assert codes[0] == 0
+    assert codes[-1] == 12
+    assert client.commit(("orders", 0, 2), group_id="polite") == [("orders", 0, 0)]
+
+
+def test_groups_have_a_number(group_client: Any, wire: Any) -> None:
+    client = group_client(wire)
+    client.create_topic("orders", 1)
+    codes = [client.commit(("orders", 0, 1), group_id=f"g{n}")[0][2] for n in range(60)]
+    assert codes[:50] == [0] * 50
+    assert codes[50:] == [81] * 10
+    assert client.commit(("orders", 0, 2), group_id="g1") == [("orders", 0, 0)]
+
+
+def test_a_large_commit_is_cut_into_portions(group_client: Any, wire: Any) -> None:
+    client = group_client(wire)
+    client.create_topic("orders", 2000)
+    told = client.commit(*[("orders", n, n + 1) for n in range(2001)])
+    assert [code for _, _, code in sorted(told)] == [0] * 2000 + [3]
+    assert client.fetch(("orders", 1999)) == [("orders", 1999, 2000, 0)]
+
+
+def test_a_connection_opens_so_many_share_sessions() -> None:
+    sessions = ShareSessions(10, connection_max=2)
+
+    def opened(member: str, connection: int) -> bool:
+        decided = sessions.decide(Continue(("g", MemberId(member)), 0, connection))
+        if isinstance(decided, Refused):
+            assert decided.why is Why.SESSION_LIMIT
+            return False
+        for event in decided:
+            sessions.apply(event)
+        return True
+
+    assert [opened(one, 1) for one in "abc"] == [True, True, False]
+    assert opened("a", 1)  # again, in its own place
+    assert opened("c", 2)
+    assert opened("a", 2)  # moves to the other connection, and leaves room
+    assert opened("d", 1)
+    for event in sessions.disconnected(1):
+        sessions.apply(event)
+    assert sorted(member for _, member in sessions.sessions) == ["a", "c"]
+
+
+# ---- patterns
+
+
+def test_a_short_pattern_with_a_large_program_is_refused() -> None:
+    refused = matching("(.{1,30}){1,30}z", ["a"], 2000)
+    assert isinstance(refused, Refused)
+    assert "too large" in refused.message
+
+
+def test_many_names_are_matched_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = dict.fromkeys(f"t{number}" for number in range(100))
+    patterns = Patterns()
+    monkeypatch.setattr(topic_patterns, "_STEPS_MAX", 100)
+    assert asyncio.run(patterns.prepare("t1.*", names)) is None
+    looked_at: list[str] = []
+    monkeypatch.setattr(
+        topic_patterns, "matching", lambda regex, names, size: looked_at.extend(names)
+    )
+    found = patterns.matching("t1.*", names)
+    assert found == frozenset(name for name in names if name.startswith("t1"))
+    assert not looked_at
+    monkeypatch.setattr(topic_patterns, "_SECONDS_MAX", -1.0)
+    assert isinstance(asyncio.run(patterns.prepare("t2.*", names)), Refused)
+
+
+# ---- probes, stalls
+
+
+def test_silent_sockets_do_not_keep_probes_away(broker: headrace.Broker) -> None:
+    assert broker.metrics_port is not None
+    address = ("127.0.0.1", broker.metrics_port)
+    with contextlib.ExitStack() as opened:
+        for _ in range(70):
+            opened.enter_context(socket.create_connection(address, WAIT_SECONDS))
+        for _ in range(3):
+            probe = opened.enter_context(socket.create_connection(address, WAIT_SECONDS))
+            probe.sendall(b"GET /-/healthy HTTP/1.1\r\n\r\n")
+            assert b" 200 " in probe.recv(100)
+
+
+def test_long_steps_are_counted_by_what_ran(caplog: Any) -> None:
+    stalls = LoopStalls(warn_seconds=0.0)
+
+    async def work() -> int:
+        time.sleep(STALL_SECONDS)  # noqa: ASYNC251  # the step that holds the loop
+        await asyncio.sleep(0)
+        return 7
+
+    async def run() -> int:
+        return await asyncio.get_running_loop().create_task(stalls.timed("work", work()))
+
+    assert asyncio.run(run()) == 7
+    assert (list(stalls.by_name), stalls.count) == (["work"], 1)
+    assert "event loop: work held it for" in caplog.text
+
+
+def test_direction_overrides_are_escaped_in_logs() -> None:
+    import json
+    import logging
+
+    from headrace.cli.logs import Json, Text
+
+    record = logging.makeLogRecord({"msg": "member %s", "args": ("a\u202eb",), "name": "h"})
+    assert Text().format(record).endswith("member a\\u202eb")
+    assert json.loads(Json().format(record))["message"] == "member a\\u202eb"
