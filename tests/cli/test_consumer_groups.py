@@ -11,6 +11,7 @@ import pytest
 import headrace
 from headrace.client.connection import Cluster
 from headrace.client.groups import alter_group_offsets
+from headrace.client.share_groups import alter_share_group_offsets
 from headrace.client.topics import create_topic
 
 Command = Callable[..., Any]
@@ -108,6 +109,19 @@ def test_one_group_that_is_not_there_does_not_hide_the_others(
     assert same(ended.text) == same(golden("groups_offsets_team"))
     assert ended.code == 1
     assert ended.err == "headrace consumer-groups: Group absent not found; see --list\n"
+
+
+def test_a_share_group_is_named_with_the_command_that_serves_it(
+    running: headrace.Broker, groups: Command
+) -> None:
+    with Cluster(running.bootstrap_servers) as cluster:
+        alter_share_group_offsets(cluster, "queue", {("orders", 0): 0})
+    ended = groups("--describe", "--group", "queue")
+    assert ended.code == 1
+    assert ended.err == (
+        "headrace consumer-groups: Group 'queue' is a share group; headrace share-groups serves "
+        "it\n"
+    )
 
 
 def test_list_as_json(groups: Command) -> None:

@@ -152,11 +152,15 @@ def test_an_index_is_checked_against_its_segment(dump: Command, tmp_path: Path) 
         ("0.snapshot", bytes(3), "3 bytes are no snapshot"),
         ("0.snapshot", b"\0\1" + bytes(8), "its checksum is wrong"),
         ("0.snapshot", b"\0\2" + bytes(8), "version 2 is not known"),
+        ("0.txt", None, "no such file; give files of a partition's folder"),
         ("0.txt", b"", "is none of .log, .index, .timeindex, .snapshot files"),
     ],
 )
-def test_other_damage(dump: Command, tmp_path: Path, name: str, data: bytes, told: str) -> None:
-    (tmp_path / name).write_bytes(data)
+def test_other_damage(
+    dump: Command, tmp_path: Path, name: str, data: bytes | None, told: str
+) -> None:
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
     ended = dump(str(tmp_path / name))
     assert (ended.code, told in ended.err) == (1, True)
 

@@ -1,6 +1,7 @@
 """`headrace produce` and `headrace consume` against a broker, and their text against Kafka's."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -186,9 +187,21 @@ def test_a_record_that_is_too_large_is_told(cli: Command, broker: headrace.Broke
 
 
 @pytest.mark.usefixtures("text")
+def test_an_offset_outside_the_log_is_refused(cli: Command) -> None:
+    ended = cli("consume", "--topic", "text", "--partition", "0", "--offset", "99999999")
+    assert ended.code == 1
+    assert re.search(
+        r"--offset 99999999 is not in the log of text-0, which begins at 0 and gets (\d+) next; "
+        r"give an offset from 0 to \1, earliest or latest\n",
+        ended.err,
+    )
+
+
+@pytest.mark.usefixtures("text")
 def test_reading_from_an_offset_and_by_pattern(cli: Command) -> None:
     place = ("--topic", "text", "--partition", "0", "--offset", "1", "--max-messages", "1")
-    assert cli("consume", *place, *shows(print_offset=True)).text == "Offset:1\tnull\n"
+    ended = cli("consume", *place, *shows(print_offset=True))
+    assert ended.text == "Offset:1\tnull\n", ended.err
     assert cli("produce", "--topic", "tests", stdin=b"other\n").code == 0
     by_pattern = cli("consume", "--include", "te.*s|none", *first(1))
     assert by_pattern.text == "other\n"

@@ -122,11 +122,20 @@ def test_a_metrics_port_is_told_and_served(tmp_path: Path) -> None:
         process.communicate(timeout=TIMEOUT)
 
 
-def test_a_format_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
-    process = run("serve", "--data-dir", str(tmp_path), environment={"HEADRACE_LOG_FORMAT": "xml"})
+@pytest.mark.parametrize(
+    ("option", "environment", "origin"),
+    [
+        ((), {"HEADRACE_LOG_FORMAT": "xml"}, "the variable HEADRACE_LOG_FORMAT"),
+        (("--log-format", "xml"), {}, "--log-format"),
+    ],
+)
+def test_a_format_that_is_none_is_told_in_one_line(
+    tmp_path: Path, option: tuple[str, ...], environment: dict[str, str], origin: str
+) -> None:
+    process = run("serve", "--data-dir", str(tmp_path), *option, environment=environment)
     _, told = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 1
-    assert told.endswith("headrace: --log-format: 'xml' is none of text, json\n")
+    assert told.endswith(f"headrace: {origin}: 'xml' is none of text, json\n")
 
 
 @pytest.mark.parametrize("closed", ["<&- >&-", "<&- >&- 2>&-"])

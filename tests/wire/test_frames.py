@@ -53,6 +53,21 @@ def test_a_claimed_size_costs_nothing_until_bytes_come() -> None:
     assert len(source.buffer()) <= 131_072
 
 
+@pytest.mark.parametrize(
+    ("begin", "remedy"),
+    [
+        (
+            b"\x16\x03\x01\x02",
+            "a TLS handshake on a plaintext port; set security.protocol=PLAINTEXT",
+        ),
+        (b"GET ", "an HTTP request on the port of the Kafka protocol"),
+    ],
+)
+def test_other_protocols_are_named(begin: bytes, remedy: str) -> None:
+    with pytest.raises(Malformed, match=remedy):
+        receive(Frames(MAX, bytearray(STAGED)), begin, 4)
+
+
 @pytest.mark.parametrize("size", [-1, 0, 7, MAX + 1, 2**31 - 1])
 def test_sizes_that_are_refused(size: int) -> None:
     with pytest.raises(Malformed, match="a frame of"):
