@@ -291,6 +291,8 @@ _ELSEWHERE = {
     "includedelivery": _QUEUE_ONLY,
     "includeredriven": _QUEUE_ONLY,
     "acquirewaitms": _QUEUE_ONLY,
+    "newcheckpoint": _QUEUE_ONLY,
+    "failonlostlocks": _QUEUE_ONLY,
     "auto.offset.reset": _RESET,
     "kafka.auto.offset.reset": _RESET,
     "kafka.key.deserializer": _BINARY,
