@@ -243,7 +243,10 @@ def writer(spark: SparkSession, bootstrap: str, folder: Path, case: Case) -> Dat
         rows = reader.option("kafka.group.id", case.name).load().select("partition", "offset")
         sink = halting_sink(halt, case.output(folder), lambda write: write)
     else:
-        rows = reader.option("share.group.id", case.name).option("includeDelivery", "true").load()
+        reader = reader.option("share.group.id", case.name).option("includeDelivery", "true")
+        if case.life != "first":
+            reader = reader.option("newCheckpoint", "continue")
+        rows = reader.load()
         rows = each_record(rows, judge, "number int")
         told = partial(
             acknowledge, bootstrap_servers=bootstrap, group=case.name, keep_bookkeeping=True

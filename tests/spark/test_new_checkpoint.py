@@ -94,7 +94,7 @@ def test_acknowledge_is_refused_on_spark_connect(monkeypatch: pytest.MonkeyPatch
 
 def test_a_topic_that_is_not_there_is_found_before_a_task_writes(flow: Flow) -> None:
     options = SinkOptions(bootstrap_servers=flow.servers, topic="nowhere")
-    with pytest.raises(OptionError, match="'nowhere' does not exist .*create it"):
+    with pytest.raises(OptionError, match=r"'nowhere' does not exist .*create it"):
         check_topic(options)
     check_topic(SinkOptions(bootstrap_servers=flow.servers, topic="t"))
     rows = flow.spark.range(1).selectExpr("string(id) as value").write.format("headrace")
@@ -105,5 +105,5 @@ def test_a_topic_that_is_not_there_is_found_before_a_task_writes(flow: Flow) -> 
 
 @pytest.mark.parametrize("given", [{}, {"provider": "headrace", "subscribe": "t"}])
 def test_a_table_of_the_catalog_is_refused(given: dict[str, str]) -> None:
-    with pytest.raises(OptionError, match="CREATE TABLE ... USING headrace is not supported"):
+    with pytest.raises(OptionError, match=r"CREATE TABLE ... USING headrace is not supported"):
         HeadraceDataSource(given).schema()

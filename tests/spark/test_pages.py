@@ -179,7 +179,7 @@ def any_sink(scene: Scene) -> None:
     scene.flow.until(lambda: scene.reasons() or query.exception(), 120)
     query.stop()
     assert query.exception() is None
-    assert scene.written("tables/totals").collect() == [(1, 2.0)]
+    assert scene.written("tables/totals/rows").collect() == [(1, 2.0)]
     assert scene.reasons() == {"no order"}
 
 

@@ -57,7 +57,7 @@ def acknowledge(
     long a released record is withheld. `each_record` and `isolate` make them. `write(rows,
     batch)` gets the accepted rows, without these columns unless `keep_bookkeeping`, and a `Batch`:
     the batch id, with the session of the checkpoint. When it raises, the batch fails, and no
-    verdict takes effect.
+    disposition takes effect.
 
     `persist` keeps the judged rows while the sink works: for a sink with several actions, or one
     that leaves SQL (`rows.rdd`, `foreachPartition`), whose rows would otherwise be judged again.

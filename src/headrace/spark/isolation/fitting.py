@@ -117,8 +117,9 @@ class Field:
         try:
             made = column.cast(self.arrow)
         except pa.ArrowInvalid as error:
-            told = self.refusal(column[0].as_py()) if len(column) == 1 else f"{self.name}: {error}"
-            raise ValueError(told) from None
+            is_one = len(column) == 1
+            reason = self.refusal(column[0].as_py()) if is_one else f"{self.name}: {error}"
+            raise ValueError(reason) from None
         if _has_lost(column, made):
             raise ValueError(self.refusal(column[0].as_py()))
         return made

@@ -11,7 +11,8 @@ from pyspark.sql.types import StructType
 
 from headrace.spark.isolation.care import Care
 from headrace.spark.isolation.children import Attempt, Span
-from headrace.spark.isolation.outcomes import NO_FAULT_OF_A_RECORD, Errors, set_aside
+from headrace.spark.isolation.fitting import NO_FAULT_OF_A_RECORD
+from headrace.spark.isolation.outcomes import Errors, set_aside
 from headrace.spark.isolation.rows import CARRIED, Target, mapped
 
 

@@ -99,8 +99,8 @@ class LogOptions(ReadOptions):
 
     @property
     def loss_remedy(self) -> str:
-        told = self.out_of_range is not None
-        return f"{OUT_OF_RANGE} to nearest" if told else "failOnDataLoss to false"
+        is_given = self.out_of_range is not None
+        return f"{OUT_OF_RANGE} to nearest" if is_given else "failOnDataLoss to false"
 
     @property
     def given_end(self) -> Bound | None:
@@ -291,6 +291,8 @@ _ELSEWHERE = {
     "includedelivery": _QUEUE_ONLY,
     "includeredriven": _QUEUE_ONLY,
     "acquirewaitms": _QUEUE_ONLY,
+    "newcheckpoint": _QUEUE_ONLY,
+    "failonlostlocks": _QUEUE_ONLY,
     "auto.offset.reset": _RESET,
     "kafka.auto.offset.reset": _RESET,
     "kafka.key.deserializer": _BINARY,
