@@ -244,7 +244,9 @@ class Partitions:
         self, topic: Topic, index: int, catalog: Catalog, found: Mapping[str, CorruptLog | None]
     ) -> None:
         folder = f"{topic.name}-{index}"
-        clean = self.was_stopped_in_order and folder in found
+        # A log that the mark does not name was refused then: it was not closed in order.
+        is_named = not self._closed or folder in self._closed
+        clean = self.was_stopped_in_order and folder in found and is_named
         partition = self._partition(topic, index, self._settings(topic, catalog), clean=clean)
         self._by_key[topic.id, index] = partition
         try:
