@@ -64,9 +64,7 @@ def sim(
     minutes: Annotated[
         float | None, typer.Option(min=0, help="Try seeds for so long, however many they are.")
     ] = None,
-    hours: Annotated[
-        float | None, typer.Option(min=0, help="Try seeds for so many hours.")
-    ] = None,
+    hours: Annotated[float | None, typer.Option(min=0, help="Try seeds for so many hours.")] = None,
     workers: Annotated[
         int, typer.Option(min=1, max=64, help="Processes that try seeds at the same time.")
     ] = 1,
@@ -155,9 +153,7 @@ def _tried(world: Worlds, number: int) -> "list[Outcome | GrowthOutcome]":
     return list(_outcomes(world, number))
 
 
-def _compare(
-    total: _Sum, world: Worlds, seed: int, found: "list[Outcome | GrowthOutcome]"
-) -> None:
+def _compare(total: _Sum, world: Worlds, seed: int, found: "list[Outcome | GrowthOutcome]") -> None:
     """Run the histories of a failure once more: the same steps have to come of them."""
     if [one.digest for one in _outcomes(world, seed)] != [one.digest for one in found]:
         total.failures += 1
