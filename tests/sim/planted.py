@@ -17,6 +17,8 @@ from headrace.core.share_words import Acknowledge, Delayed, Event, Range, Settle
 from headrace.log import share_batches, share_holds
 from headrace.log.record_codec import ShareJournal
 
+Plant = Callable[[pytest.MonkeyPatch], None]
+
 
 def answers_before_the_sync(patch: pytest.MonkeyPatch) -> None:
     """Answers leave once the journal is written, whatever the durability asks for."""
@@ -201,7 +203,7 @@ def _archived(event: Event) -> Event:
     return event
 
 
-_IN_BOTH: list[Callable[[pytest.MonkeyPatch], None]] = [
+_IN_BOTH: list[Plant] = [
     lock_expiry_forgets_the_delivery,
     deliveries_lost_in_recovery,
     start_beyond_an_unfinished_record,
@@ -216,10 +218,13 @@ _IN_BOTH: list[Callable[[pytest.MonkeyPatch], None]] = [
     leases_keep_what_was_reset,
     pruned_too_far,
 ]
-PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
-    answers_before_the_sync,
-    acceptance_before_the_sync,
-    *_IN_BOTH,
-    rejected_records_vanish,
-]
-IN_THE_CORE: list[Callable[[pytest.MonkeyPatch], None]] = [*_IN_BOTH, holders_not_written]
+PLANTED: dict[Plant, int] = dict.fromkeys(
+    (
+        answers_before_the_sync,
+        acceptance_before_the_sync,
+        *_IN_BOTH,
+        rejected_records_vanish,
+    ),
+    0,
+)
+IN_THE_CORE: list[Plant] = [*_IN_BOTH, holders_not_written]

@@ -54,3 +54,45 @@ def test_a_power_cut_takes_only_what_was_not_synced_and_is_the_same_each_time() 
     assert b"kept" in left
     assert b"kept" + bytes(range(1, 201)) in left
     assert any(bytes(64) in one for one in left), "holes"
+
+
+def test_a_power_cut_may_undo_what_was_not_synced_of_a_folder_and_nothing_else() -> None:
+    found = set()
+    for seed in range(40):
+        disk = FaultyDisk(str(seed), lambda: None)
+        disk.write("t/a", b"old")
+        disk.write("t/a", b"new", durable=False)
+        disk.rename("t/a", "t/b", durable=False)
+        disk.write("u/c", b"kept")
+        disk.revive(power_cut=True)
+        assert disk.read("u/c") == b"kept"
+        found.add(tuple(disk.list("t")))
+    assert found == {("a",), ("b",)}
+
+
+def test_damage_is_undone_by_a_copy_and_keeps_what_was_appended_since() -> None:
+    kinds = set()
+    for seed in range(60):
+        disk = FaultyDisk(str(seed), lambda: None)
+        file = disk.open("t-0/00000000000000000000.log")
+        file.append(bytes(range(1, 200)))
+        before = disk.read("t-0/00000000000000000000.log")
+        done = disk.damage(in_order=True)
+        assert done is not None
+        kinds.add(done.split(":")[0])
+        assert disk.is_damaged
+        disk.undo_damage()
+        assert disk.read("t-0/00000000000000000000.log") == before
+    assert kinds >= {"bit", "zeros", "short", "missing"}
+
+
+def test_only_what_a_recovery_point_claims_is_damaged_after_a_crash() -> None:
+    disk = FaultyDisk("seed", lambda: None)
+    file = disk.open("t-0/00000000000000000000.log")
+    file.append(b"synced")
+    file.sync()
+    assert disk.damage(in_order=False) is None
+    disk.overwrite("t-0/recovery-point", b"claim", 0)
+    done = disk.damage(in_order=False)
+    assert done is not None
+    assert done.split(": ")[1].startswith("t-0/00000000000000000000.log")

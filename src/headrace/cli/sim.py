@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum, auto
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.sim.world import Outcome
 
 _PROGRESS_SECONDS = 1.0
+_SEEDS_AT_ONCE = 8  # for each process
 
 
 class Worlds(StrEnum):
@@ -33,6 +37,8 @@ class _Sum:
     faults: int = 0
     failures: int = 0
     histories: int = 0
+    virtual_s: int = 0  # virtual time of all histories
+    seconds: float = 0.0
     lost: int = 0  # records of new partitions, under `latest` as was to be expected
 
 
@@ -58,6 +64,14 @@ def sim(
     minutes: Annotated[
         float | None, typer.Option(min=0, help="Try seeds for so long, however many they are.")
     ] = None,
+    hours: Annotated[float | None, typer.Option(min=0, help="Try seeds for so many hours.")] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="Processes that try seeds at the same time.")
+    ] = 1,
+    keep_going: Annotated[
+        bool,
+        typer.Option("--keep-going/--stop", help="Go on after a failure, or stop at the first."),
+    ] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="End with one JSON object instead of a sentence.")
     ] = False,
@@ -70,22 +84,31 @@ def sim(
     A failure is told with its last steps and the command that replays it. Exits 1 if there is one.
 
     headrace sim --seeds 200 --json
+
+    headrace sim --hours 4 --workers 2 --stop
     """
-    total = _Sum()
+    total, began = _Sum(), time.monotonic()
     if seed is not None:
         for outcome in _outcomes(world, seed, tell=print):
             _count(total, outcome, replayed=True)
         total.seeds = 1
     else:
-        until = None if minutes is None else time.monotonic() + 60 * minutes
+        seconds = None if minutes is None and hours is None else _seconds(minutes, hours)
+        until = None if seconds is None else time.monotonic() + seconds
         progress = _Progress()
-        for number in _numbers(first, seeds, until):
-            for outcome in _outcomes(world, number):
+        numbers = _numbers(first, seeds, until)
+        for found in _all_outcomes(world, numbers, workers):
+            for outcome in found:
                 _count(total, outcome, replayed=False)
+                if outcome.failures:
+                    _compare(total, world, outcome.seed, found)
             total.seeds += 1
             progress.tell(total)
+            if total.failures and not keep_going:
+                break
         _try_core(total, first, histories, progress)
         progress.end()
+        total.seconds = round(time.monotonic() - began, 1)
     if as_json:
         print(json.dumps(asdict(total)))
     elif world is Worlds.GROWTH:
@@ -109,6 +132,34 @@ def _numbers(first: int, count: int, until: float | None) -> Iterator[int]:
         number += 1
 
 
+def _seconds(minutes: float | None, hours: float | None) -> float:
+    return 60 * (minutes or 0.0) + 3600 * (hours or 0.0)
+
+
+def _all_outcomes(
+    world: Worlds, numbers: Iterator[int], workers: int
+) -> "Iterator[list[Outcome | GrowthOutcome]]":
+    """Yield what comes of each seed, tried in this process or in several."""
+    if workers == 1:
+        yield from (list(_outcomes(world, number)) for number in numbers)
+        return
+    with get_context("spawn").Pool(workers) as pool:
+        tried = partial(_tried, world)
+        while some := list(islice(numbers, workers * _SEEDS_AT_ONCE)):
+            yield from pool.map(tried, some, chunksize=1)
+
+
+def _tried(world: Worlds, number: int) -> "list[Outcome | GrowthOutcome]":
+    return list(_outcomes(world, number))
+
+
+def _compare(total: _Sum, world: Worlds, seed: int, found: "list[Outcome | GrowthOutcome]") -> None:
+    """Run the histories of a failure once more: the same steps have to come of them."""
+    if [one.digest for one in _outcomes(world, seed)] != [one.digest for one in found]:
+        total.failures += 1
+        print(f"seed {seed}: a second run has other steps; the simulator is not deterministic")
+
+
 def _outcomes(
     world: Worlds, seed: int, tell: Callable[[str], None] | None = None
 ) -> "Iterator[Outcome | GrowthOutcome]":
@@ -130,6 +181,7 @@ def _count(total: _Sum, outcome: "Outcome | GrowthOutcome", *, replayed: bool) -
     total.events += outcome.events
     total.faults += outcome.faults
     total.lost += outcome.lost
+    total.virtual_s += getattr(outcome, "virtual_s", 0)
     if not outcome.failures:
         return
     total.failures += 1

@@ -6,6 +6,7 @@ of its own. The broker is the shipped one from the frames of requests down to th
 """
 
 import itertools
+import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -78,6 +79,7 @@ class Outcome:
     failures: tuple[str, ...]
     digest: str
     last: tuple[str, ...]
+    virtual_s: int = 0  # virtual time from the start to the end
 
 
 class World:
@@ -144,7 +146,10 @@ class World:
         before = install(self._chooses if self.options.buggifies else None)
         try:
             self.history.step("world", f"options: {self.options}")
-            self._live()
+            with warnings.catch_warnings():
+                # A process that dies has coroutines that it made and never began.
+                warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+                self._live()
         except Livelock as stuck:
             self.bugs.append(str(stuck))
         finally:
@@ -159,6 +164,7 @@ class World:
             failures,
             self.history.digest,
             tuple(self.history.last),
+            self.loop.now_us // 1_000_000,
         )
 
     def _chooses(self, point: str) -> bool:
@@ -284,6 +290,9 @@ class World:
         kind = "the power is cut" if self._power_cut else "the broker is killed"
         self.history.fault(f"{kind}, at operation {self.disk.operations} of the disk")
         self._end_life()
+        if self._power_cut:
+            # A power cut may take the recovery point, which is all that shows older damage.
+            self.disk.settle_damage()
         self.disk.revive(power_cut=self._power_cut)
         self._power_was_cut |= self._power_cut
         if not self._power_cut:

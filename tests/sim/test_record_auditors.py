@@ -1,0 +1,139 @@
+"""What the auditors of records and offsets accept, and what they report."""
+
+from collections.abc import Callable
+
+from headrace.sim.facts import Asked, Place
+from headrace.sim.offset_auditor import ABSENT, OffsetAuditor
+from headrace.sim.record_auditor import RecordAuditor
+
+PLACE: Place = ("orders", 0)
+
+
+class Small:
+    """One auditor of each kind, and a clock."""
+
+    def __init__(self) -> None:
+        self.now_us = 1000
+        self.broken: list[str] = []
+        self.records = RecordAuditor(lambda: self.now_us, self.broken.append)
+        self.offsets = OffsetAuditor(
+            lambda: self.now_us, self.broken.append, retention_us=60_000_000, session_us=3_000_000
+        )
+        self.records.sending(PLACE, "ann", 0, [(None, b"a"), (None, b"b"), (None, b"c")])
+
+    def asked(self) -> Asked:
+        self.now_us += 1000
+        return Asked(self.now_us, 0)
+
+    def acknowledged(self, first: int, *values: bytes) -> None:
+        asked = self.asked()
+        self.now_us += 1000
+        self.records.acknowledged(asked, PLACE, first, [(None, value) for value in values])
+
+    def fetched(self, position: int, end: int, **values: bytes) -> None:
+        records = {int(name[1:]): (value, None) for name, value in values.items()}
+        self.records.fetched(
+            self.asked(), PLACE, position, log_start=0, high_watermark=end, records=records
+        )
+
+
+def _reports(work: Callable[[Small], None], part: str) -> None:
+    small = Small()
+    work(small)
+    assert any(part in one for one in small.broken), small.broken
+
+
+def test_a_sound_log_is_accepted() -> None:
+    small = Small()
+    small.acknowledged(0, b"a", b"b")
+    small.fetched(0, 2, o0=b"a", o1=b"b")
+    small.records.ended(PLACE, 0, {0: (b"a", None), 1: (b"b", None)})
+    assert small.broken == []
+
+
+def test_records_that_are_lost_doubled_skipped_or_strange_are_reported() -> None:
+    def lost(small: Small) -> None:
+        small.acknowledged(0, b"a", b"b")
+        small.records.ended(PLACE, 0, {0: (b"a", None)})
+
+    def doubled(small: Small) -> None:
+        small.acknowledged(0, b"a")
+        small.fetched(0, 2, o0=b"a", o1=b"a")
+
+    def skipped(small: Small) -> None:
+        small.acknowledged(0, b"a", b"b", b"c")
+        small.fetched(0, 3, o0=b"a", o2=b"c")
+
+    def strange(small: Small) -> None:
+        small.fetched(0, 1, o0=b"x")
+
+    def changed(small: Small) -> None:
+        small.acknowledged(0, b"a")
+        small.fetched(0, 1, o0=b"b")
+
+    def reordered(small: Small) -> None:
+        small.records.ended(PLACE, 0, {0: (b"b", None), 1: (b"a", None)})
+
+    _reports(lost, "is lost")
+    _reports(doubled, "stands twice")
+    _reports(skipped, "was skipped")
+    _reports(strange, "no producer sent")
+    _reports(changed, "was b'a' and is b'b'")
+    _reports(reordered, "behind 1")
+
+
+def test_an_end_that_goes_back_is_reported_unless_the_power_may_have_taken_it() -> None:
+    def back(small: Small) -> None:
+        small.acknowledged(0, b"a", b"b")
+        small.fetched(0, 1, o0=b"a")
+
+    _reports(back, "the end of orders-0 was 2 and is 1")
+    small = Small()
+    small.acknowledged(0, b"a", b"b")
+    small.records.power_was_cut()
+    small.fetched(0, 1, o0=b"a")
+    small.records.ended(PLACE, 0, {0: (b"a", None)})
+    assert small.broken == []
+
+
+def test_a_committed_offset_is_the_last_one_or_one_under_way() -> None:
+    small = Small()
+    offsets = small.offsets
+    for value in (7, 3):
+        write = offsets.committing("blue", PLACE, value)
+        small.asked()
+        offsets.committed(write)
+        small.asked()
+    offsets.fetched(small.asked(), "blue", PLACE, 3)
+    offsets.committing("blue", PLACE, 9)
+    offsets.fetched(small.asked(), "blue", PLACE, 9)
+    assert small.broken == []
+    offsets.fetched(small.asked(), "blue", PLACE, 7)
+    assert "the committed offset of orders-0 is 7" in small.broken[0]
+
+
+def test_an_offset_may_expire_only_after_the_retention_without_members() -> None:
+    small = Small()
+    offsets = small.offsets
+    offsets.active("blue", ["orders"])
+    offsets.committed(offsets.committing("blue", PLACE, 7))
+    for _ in range(70):
+        small.now_us += 1_000_000
+        offsets.active("blue", ["orders"])
+    offsets.fetched(small.asked(), "blue", PLACE, ABSENT)
+    assert small.broken
+    small.broken.clear()
+    small.now_us += 61_000_000
+    offsets.fetched(small.asked(), "blue", PLACE, ABSENT)
+    assert small.broken == []
+
+
+def test_one_partition_has_one_member() -> None:
+    small = Small()
+    small.offsets.assigned("blue", "ann", [PLACE])
+    small.offsets.assigned("blue", "bob", [PLACE])
+    assert "has ann and bob" in small.broken[0]
+    small.broken.clear()
+    small.offsets.gives_up("blue", "bob")
+    small.offsets.assigned("blue", "ann", [PLACE])
+    assert small.broken == []
