@@ -430,7 +430,7 @@ def _broker(name: str, metrics_port: int) -> Iterator[Headrace]:
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         if name == "files":
             resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
-            broker.command = _with_few_files(broker.command)  # type: ignore[method-assign]
+            broker.command = _with_few_files(broker.command)  # type: ignore[method-assign]  # of this one alone
         try:
             broker.launch({"headrace.metrics.port": str(metrics_port)})
         finally:

@@ -68,10 +68,10 @@ class Budgets:
 
         At most `READ_BYTES_MAX`, which is read in some milliseconds.
         """
-        used, limit = self.response_bytes, self.response_bytes_max
-        left = limit - used
         most = min(self._config().fetch_max_bytes, READ_BYTES_MAX)
-        return most if not used else max(0, min(most, left // 2))
+        if not self.response_bytes:
+            return most
+        return max(0, min(most, (self.response_bytes_max - self.response_bytes) // 2))
 
     @asynccontextmanager
     async def one_large(self) -> AsyncIterator[None]:

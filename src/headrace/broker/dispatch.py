@@ -152,9 +152,7 @@ class Dispatcher:
             return Pending(route, head, answer, began, len(frame), numbers)
         if isinstance(answer, Coroutine):
             return self._awaited(route, head, answer, began, len(frame))
-        response = self._encoded(route, head, answer, began, len(frame), numbers)
-        self._look_at_time(route, perf_counter() - began)
-        return response
+        return self._encoded(route, head, answer, began, len(frame), numbers, at_once=True)
 
     async def _decoded_first(self, route: _Route, request: Request) -> Answer:
         """Answer a large request, which is decoded in a thread. Raises: as `respond`."""
@@ -224,7 +222,7 @@ class Dispatcher:
 
     def _encoded(
         self, route: _Route, head: RequestHead, answer: Answer, began: float, size: int,
-        before: Sequence[bytes] = (),
+        before: Sequence[bytes] = (), *, at_once: bool = False,
     ) -> Buffers:  # fmt: skip
         key = route.api.key
         if answer is None:
@@ -237,7 +235,10 @@ class Dispatcher:
             buffers = [codec.encode_response(key, head.version, answer)]
         response = _framed(head.correlation_id, buffers, flexible=route.answers_flexible)
         for _ in range(1 + len(before)):
-            self._metrics.request(key, perf_counter() - began, size, sum(map(len, response)))
+            seconds = perf_counter() - began
+            self._metrics.request(key, seconds, size, sum(map(len, response)))
+        if at_once and seconds >= STALL_SECONDS:
+            self._metrics.stalls.add(route.api.name, seconds)
         return _also_for(before, response) if before else response
 
     def _route(self, head: RequestHead) -> _Route | None:

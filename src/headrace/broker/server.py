@@ -320,9 +320,11 @@ class Connection(asyncio.BufferedProtocol):
             self._queued_bytes += sum(map(len, arrived))
             self.progressed = self._active
             self._answer()
-        if self._is_counted or self._held_bytes > LIGHT_BYTES:
+        allocated = self._frames.allocated_bytes
+        waiting = self._queued_bytes + self._task_bytes + self._later_bytes
+        if self._is_counted or allocated + waiting > LIGHT_BYTES:
             self._count()
-        growth = self._frames.growth_bytes
+        growth = self._frames.growth_bytes if allocated else 0
         if growth and not self._server.has_room(growth) and not self._is_muted:
             self._is_muted = True
             self._server.mute(self)
