@@ -5,8 +5,10 @@ HEADRACE_PURE=1 builds the wheel `py3-none-any`, which has no kernel. All else i
 
 import os
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 
 LIMITED_API = 0x030B0000
 KERNEL = ("_codec", "_codec_encode", "_codec_json", "_codec_json_times")
@@ -38,8 +40,20 @@ def extensions() -> list[Extension]:
     return list(found)
 
 
+class Wheel(bdist_wheel):
+    """Names a wheel by what is inside: without a compiler the kernel is left out."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        built = Path(self.get_finalized_command("build").build_lib)  # type: ignore[attr-defined]  # untyped
+        suffixes = ("so", "pyd")
+        if any(found for one in suffixes for found in built.glob(f"headrace/wire/*.{one}")):
+            return super().get_tag()
+        return "py3", "none", "any"
+
+
 kernel = extensions()
 setup(
+    cmdclass={"bdist_wheel": Wheel},
     ext_modules=kernel,
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if kernel else {},
 )

@@ -136,3 +136,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
         if name in _MODULES:
             return getattr(import_module(_MODULES[name]), name)
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        """Return the public names, so that interactive shells complete them before their import."""
+        return sorted(globals().keys() | set(__all__))

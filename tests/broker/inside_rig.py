@@ -15,14 +15,15 @@ SECONDS_MAX = 60
 class Inside:
     """Its services; `_` stands for a dot in the names of settings."""
 
+    new_clock: Callable[[], VirtualClock] = VirtualClock
+
     def __init__(
         self,
         disk: MemoryDisk | None = None,
-        clock: VirtualClock | None = None,
         **settings: str,
     ) -> None:
         self.disk = disk or MemoryDisk()
-        self.clock = clock or VirtualClock()
+        self.clock = self.new_clock()
         given = {name.replace("_", "."): text for name, text in settings.items()}
         self.services = Services(Config.parse(given), self.disk, self.clock, uuid4)
         self.services.topics.load()

@@ -33,10 +33,8 @@ INVALID_TIMESTAMP = 32
 class Broker(Inside):
     """A broker with a topic of each kind of deletion, a group without members, and a producer."""
 
-    def __init__(
-        self, disk: MemoryDisk, clock: VirtualClock | None = None, **settings: str
-    ) -> None:
-        super().__init__(disk, clock, **{"log_segment_bytes": "1024"} | settings)
+    def __init__(self, disk: MemoryDisk, **settings: str) -> None:
+        super().__init__(disk, **{"log_segment_bytes": "1024"} | settings)
 
     async def topic(self, name: str, **configs: str) -> Partition:
         named = {key.replace("_", "."): value for key, value in configs.items()}
@@ -221,8 +219,12 @@ def test_a_jump_while_the_broker_is_down(days: int, saved: bool) -> None:
         await broker.sweep()
         assert (broker.counts, broker.services.clock.disagreement_ms) == (WHOLE, 0)
 
-    clock = VirtualClock(mono_ms=5_000, wall_ms=EPOCH_MS + 5_000 + days * DAY)
-    inside_rig.play(lambda: Broker(disk, clock), scene)
+    class Later(Broker):
+        new_clock = staticmethod(
+            lambda: VirtualClock(mono_ms=5_000, wall_ms=EPOCH_MS + 5_000 + days * DAY)
+        )
+
+    inside_rig.play(lambda: Later(disk), scene)
 
 
 def test_a_clock_that_was_wrong_at_the_first_start_refuses_no_record_once_it_is_right() -> None:
@@ -238,8 +240,10 @@ def test_a_clock_that_was_wrong_at_the_first_start_refuses_no_record_once_it_is_
         assert broker.services.clock.disagreement_ms == 0
         assert broker.produce(5)[0] == INVALID_TIMESTAMP
 
-    clock = VirtualClock(wall_ms=5)
-    inside_rig.play(lambda: Broker(MemoryDisk(), clock), scene)
+    class Early(Broker):
+        new_clock = staticmethod(lambda: VirtualClock(wall_ms=5))
+
+    inside_rig.play(lambda: Early(MemoryDisk()), scene)
 
 
 def test_by_duration_skips_nothing_while_the_clock_is_ahead() -> None:

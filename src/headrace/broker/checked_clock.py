@@ -65,10 +65,11 @@ class CheckedClock:
         self._clock = clock
         self._disk = disk
         self._config = config
-        is_boot_clock = isinstance(clock, BootClock)
         self._machine_mono = clock.mono
-        self._elapsed: Callable[[], MonoMs] = clock.boot if is_boot_clock else clock.mono
-        self._boot_id = clock.boot_id if is_boot_clock else ""
+        self._elapsed: Callable[[], MonoMs] = clock.mono
+        self._boot_id = ""
+        if isinstance(clock, BootClock):
+            self._elapsed, self._boot_id = clock.boot, clock.boot_id
         elapsed = self._elapsed()
         self._filter = ClockFilter(elapsed, clock.wall())
         self._is_restored = False

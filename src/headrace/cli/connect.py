@@ -12,13 +12,20 @@ if TYPE_CHECKING:
     from headrace.client.connection import Cluster
 
 BOOTSTRAP_SERVER = "127.0.0.1:9092"
+ADDRESS_VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"
 _CONTACT_S = 3.0
 _PATIENCE_S = 30.0
 _PLAINTEXT = "PLAINTEXT"
 
 BootstrapServer = Annotated[
     str,
-    typer.Option("--bootstrap-server", metavar="HOST:PORT,...", help="Brokers to connect to."),
+    typer.Option(
+        "--bootstrap-server",
+        metavar="HOST:PORT,...",
+        envvar=ADDRESS_VARIABLE,
+        show_envvar=False,
+        help="Brokers to connect to.",
+    ),
 ]
 CommandConfig = Annotated[
     Path | None,
@@ -46,6 +53,23 @@ def is_given(context: typer.Context, parameter: str) -> bool:
     """Whether somebody gave the option of a parameter, also with the value it has by default."""
     source = context.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def require_address(context: typer.Context, action: str) -> None:
+    """Refuse to destroy anything at the default address, whatever broker that is.
+
+    Args:
+        action: the option that destroys, for the message.
+
+    Raises: Trouble unless the option or the environment variable names the brokers.
+    """
+    source = context.get_parameter_source("bootstrap_server")
+    if source is None or source.name in {"DEFAULT", "DEFAULT_MAP"}:
+        raise Trouble(
+            f"{action} needs the address of the cluster: add --bootstrap-server HOST:PORT or set "
+            f"{ADDRESS_VARIABLE}; for a broker on this machine, --bootstrap-server "
+            f"{BOOTSTRAP_SERVER}"
+        )
 
 
 def data_folder(context: typer.Context, folder: Path) -> Path:

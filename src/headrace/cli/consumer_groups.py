@@ -18,6 +18,7 @@ from headrace.cli.connect import (
     Json,
     Version,
     connect,
+    require_address,
 )
 from headrace.cli.ending import Trouble, ending, tell
 from headrace.cli.group_options import (
@@ -139,6 +140,7 @@ def register(app: typer.Typer) -> None:
 
 
 def consumer_groups(
+    context: typer.Context,
     bootstrap_server: BootstrapServer = BOOTSTRAP_SERVER,
     list_: _List = False,
     describe: Describe = False,
@@ -187,6 +189,8 @@ def consumer_groups(
 
             validate(asked)
             return
+        if action in {"delete", "delete_offsets"} or (action == "reset_offsets" and execute):
+            require_address(context, option(action) + (" --execute" if execute else ""))
         if action == "reset_offsets" and not (execute or dry_run):
             tell(
                 COMMAND,

@@ -13,6 +13,7 @@ _MOMENT = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})T(\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?"
     r"(?:Z|([+-])(\d{2})(?::?(\d{2}))?)?"
 )
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _SECOND_MS = 1000
 
 
@@ -29,6 +30,11 @@ def moment_ms(text: str) -> int:
             zone = timezone(-away if found[8] == "-" else away)
         whole = datetime(year, month, day, hour, minute, int(found[6] or 0), tzinfo=zone)
     except ValueError:
+        if _DAY.fullmatch(text.strip()):
+            raise Trouble(
+                f"{text!r} is a date without a time, and Kafka's form needs one; write "
+                f"{text.strip()}T00:00:00 for the beginning of that day in UTC"
+            ) from None
         raise Trouble(
             f"{text!r} is no time; write it as 2026-11-21T13:20:54.206, with +01:00 behind it for "
             "another zone than UTC"

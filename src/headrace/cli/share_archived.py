@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, Json, connect
+from headrace.cli.connect import (
+    BOOTSTRAP_SERVER,
+    BootstrapServer,
+    CommandConfig,
+    Json,
+    connect,
+    require_address,
+)
 from headrace.cli.ending import Trouble, ending, tell
 
 if TYPE_CHECKING:
@@ -31,6 +38,7 @@ def register(group: typer.Typer) -> None:
 
 
 def archived(
+    context: typer.Context,
     group: _Group,
     bootstrap_server: BootstrapServer = BOOTSTRAP_SERVER,
     topic: _Topics = None,
@@ -43,6 +51,8 @@ def archived(
     headrace share archived work --topic orders
     """
     with ending(COMMAND):
+        if clear:
+            require_address(context, "--clear")
         from headrace.cli.topic_partitions import named_partitions
         from headrace.client.share_archived import clear_archived_share_records
 

@@ -15,6 +15,7 @@ from headrace.cli.connect import (
     Json,
     Version,
     connect,
+    require_address,
 )
 from headrace.cli.ending import Trouble, ending
 from headrace.cli.group_options import (
@@ -85,6 +86,7 @@ def register(app: typer.Typer) -> None:
 
 
 def share_groups(
+    context: typer.Context,
     bootstrap_server: BootstrapServer = BOOTSTRAP_SERVER,
     list_: _List = False,
     describe: Describe = False,
@@ -119,6 +121,8 @@ def share_groups(
         action = one_action(given, _ACTIONS, _ONLY_WITH)
         asked = Asked(**{name: given[name] for name in Asked.__dataclass_fields__})
         _check(action, asked)
+        if action in {"delete", "delete_offsets"} or (action == "reset_offsets" and execute):
+            require_address(context, option(action) + (" --execute" if execute else ""))
         with connect(bootstrap_server, command_config, patience_s=timeout / 1000) as cluster:
             _run(action, cluster, asked)
 

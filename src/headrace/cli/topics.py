@@ -19,6 +19,7 @@ from headrace.cli.connect import (
     Json,
     Version,
     connect,
+    require_address,
 )
 from headrace.cli.ending import Trouble, ending, tell
 from headrace.cli.properties import pairs
@@ -141,6 +142,7 @@ def register(app: typer.Typer) -> None:
 
 
 def topics(
+    context: typer.Context,
     bootstrap_server: BootstrapServer = BOOTSTRAP_SERVER,
     create: _Create = False,
     delete: _Delete = False,
@@ -182,6 +184,8 @@ def topics(
         asked = _Asked(**{name: given[name] for name in _Asked.__dataclass_fields__})
         if topic is None and action in {"create", "alter", "delete"}:
             raise Trouble(f"--{action} needs --topic")
+        if action == "delete":
+            require_address(context, "--delete")
         run = {"create": _create, "delete": _delete, "alter": _alter, "describe": _describe}
         with connect(bootstrap_server, command_config) as cluster:
             run.get(action, _list)(cluster, asked)
