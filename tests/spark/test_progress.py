@@ -1,10 +1,13 @@
 """What progress tells of a query: its lag, and what became of its records."""
 
 import logging
+import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.client.share_groups import list_share_group_offsets
@@ -18,6 +21,7 @@ from headrace.spark import (
     each_record,
     progress,
 )
+from headrace.spark.progress import _remove
 
 
 def noop(rows: DataFrame, batch_id: int) -> None:
@@ -139,3 +143,17 @@ def test_the_listener_tells_a_line_a_batch(flow: Any, caplog: pytest.LogCaptureF
     first = "orders batch 0: 4 rows, lag 6 in 2 partitions, 3 in the worst; 4 acquired"
     second = "orders batch 1: 4 rows, lag 2 in 2 partitions, 1 in the worst; 8 acquired, 4 accepted"
     flow.until(lambda: {first, second} <= set(caplog.messages), 60)
+
+
+@pytest.mark.parametrize("context", [None, object()], ids=["stopped", "running"])
+def test_the_log_removes_itself_when_the_program_ends(
+    context: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listener that outlives its program makes Spark print a trace for each event."""
+    removed: list[Any] = []
+    log = ProgressLog()
+    streams = SimpleNamespace(removeListener=removed.append)
+    monkeypatch.setattr(ProgressLog, "spark", SimpleNamespace(streams=streams))
+    monkeypatch.setattr(SparkContext, "_active_spark_context", context)
+    _remove(weakref.ref(log))
+    assert removed == ([] if context is None else [log])
