@@ -32,6 +32,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection as Pipe
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -397,7 +398,7 @@ def _polite(broker: Headrace, pipe: Pipe) -> None:
         pipe.send(f"the polite client failed: {error}")
 
 
-def _spawned(work: Callable[..., None], *arguments: Any) -> multiprocessing.Process:
+def _spawned(work: Callable[..., None], *arguments: Any) -> BaseProcess:
     process = multiprocessing.get_context("fork").Process(target=work, args=arguments, daemon=True)
     process.start()
     return process

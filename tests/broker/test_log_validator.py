@@ -360,7 +360,7 @@ def test_many_partitions_are_not_all_answered_on_the_loop() -> None:
             seen.append(len(found))
             return found
 
-        broker.services.decoding_threads.run = counted  # type: ignore[method-assign]  # counted
+        broker.services.decoding_threads.run = counted  # type: ignore[method-assign]  # counts the calls
         answer = await broker.produce(*records)
         assert {part.error_code for part in answer} == {87}
         assert len(answer) == 5_000
@@ -394,6 +394,28 @@ def test_stored_bombs_do_not_hold_the_loop_when_times_are_looked_up(name: str) -
                 times.append(used)
             assert found.error_code in {0, 2}
             assert min(times) < LOOP_SECONDS_MAX
+
+    play(Broker, scene)
+
+
+def test_a_stored_batch_that_cannot_be_decoded_fails_its_lookup_alone() -> None:
+    """Releases without validation could store one."""
+
+    async def scene(broker: Broker) -> None:
+        partition = await broker.topic()
+        stored = bytearray(batches.build([batches.Record(0, 5, None, b"x" * 40)]))
+        stored[61:] = b"\xff" * (len(stored) - 61)
+        stored[17:21] = crc32c(bytes(stored[21:])).to_bytes(4, "big")
+        partition.append(stored, batches.headers(stored))
+        for timestamp, wanted in ((1, (2, -1)), (-1, (0, 1))):
+            answer, _ = await broker.call(
+                2, 7, replica_id=-1, isolation_level=0,
+                topics=[{"name": "orders", "partitions": [
+                    {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+                ]}],
+            )  # fmt: skip
+            found = answer.topics[0].partitions[0]
+            assert (found.error_code, found.offset) == wanted
 
     play(Broker, scene)
 

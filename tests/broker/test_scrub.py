@@ -78,9 +78,9 @@ def test_a_segment_that_goes_meanwhile_is_neither_damage_nor_made_again() -> Non
                 partition.delete_records(partition.log.segments()[1].base_offset)
             return found
 
-        broker.disk.size = removed  # type: ignore[method-assign]
+        broker.disk.size = removed  # type: ignore[method-assign]  # a fault of the disk
         await scrub.run_pass()
-        broker.disk.size = size  # type: ignore[method-assign]
+        broker.disk.size = size  # type: ignore[method-assign]  # a fault of the disk
         assert scrub.damages == {}
         assert not broker.disk.exists(first)
 
@@ -97,7 +97,7 @@ def test_the_pauses_cost_as_much_time_as_the_rate_says() -> None:
             pauses.append(pause_ms)
             return True
 
-        scrub.work.pause = pause  # type: ignore[method-assign]
+        scrub.work.pause = pause  # type: ignore[method-assign]  # a fault of the disk
         await scrub.run_pass()
         assert abs(sum(pauses) - scrub.bytes_verified) <= 1  # a byte a millisecond
 
@@ -116,7 +116,7 @@ def test_passes_follow_each_other_unless_the_scrub_is_off() -> None:
             if scrub.passes == 2:
                 ended.set()
 
-        scrub.run_pass = counted  # type: ignore[method-assign]
+        scrub.run_pass = counted  # type: ignore[method-assign]  # a fault of the disk
         await ended.wait()
 
     scene(running, headrace_scrub_interval_ms="1")

@@ -173,7 +173,10 @@ def test_too_many_sessions_are_refused_after_the_wait_of_a_poll(
     version: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    settings = {"group.share.max.share.sessions": str(SESSIONS_MAX)}
+    settings = {
+        "group.share.max.share.sessions": str(SESSIONS_MAX),
+        "headrace.share.max.sessions.per.connection": str(SESSIONS_MAX + 1),
+    }
     with headrace.Broker(settings=settings) as broker, connecting(broker) as connect:
         wire = connect()
         for number in range(SESSIONS_MAX):

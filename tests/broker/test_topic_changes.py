@@ -11,7 +11,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from crc32c import crc32c
 
 import headrace
 from headrace.broker.config import Config
@@ -144,17 +143,6 @@ def test_more_partitions_than_files_are_refused_before_anything_is_made(
 
 def test_journal_of_the_catalogue_is_no_topic(connect: Callable[[], Any]) -> None:
     assert create(connect(), "__cluster_metadata") == 17
-
-
-def test_batch_that_nobody_can_decode_fails_the_look_up_alone(connect: Callable[[], Any]) -> None:
-    wire = connect()
-    assert create(wire, "poison") == 0
-    batch = bytearray(batches.build([batches.Record(0, 5, None, b"x" * 40)]))
-    batch[61:] = b"\xff" * (len(batch) - 61)
-    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
-    assert produce(wire, "poison", bytes(batch)) == (0, 0)
-    assert end_offset(wire, "poison", timestamp=1) == (2, -1)
-    assert end_offset(wire, "poison") == (0, 1)
 
 
 def test_a_topic_whose_files_cannot_be_made_can_be_created_later(

@@ -38,7 +38,6 @@ _SHOWN_BEHIND = BEHIND | {
 # Name, type, and documentation.
 _OF_PROCESS = (
     ("listeners", _LIST, "Address and port that are listened on."),
-    ("advertised.listeners", _LIST, "Address and port that clients are to connect to."),
     ("log.dirs", _STRING, "The data folder."),
 )
 
@@ -105,7 +104,6 @@ class Entries:
             _entry(Setting(name, "", doc), values[name], [Source(name, values[name], OF_START)])
             | {"read_only": True, "config_type": kind}
             for name, kind, doc in _OF_PROCESS
-            if not Config.knows(name)
         ]
 
     def of_every_broker(self) -> list[dict[str, Any]]:

@@ -65,6 +65,8 @@ def _changes(config: Config, catalog: Catalog) -> list[Mapping[str, str]]:
 
 
 def _is_too_low(name: str, text: str) -> bool:
+    if not Config.knows(name):
+        return False
     field, setting = Config.find(name)
     return field in FLOORS and setting.parse(text) < FLOORS[field]
 

@@ -126,6 +126,7 @@ async def _listening(
     except OSError as error:
         await services.close()
         raise StartError(_cannot_listen(host, port, error)) from error
+    services.bound_port = bound_port
     if not config.advertised_listeners:
         services.port = bound_port
     _warn_of_strangers(host, bound_port, services)

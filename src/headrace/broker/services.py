@@ -71,6 +71,7 @@ class Services:
         self.host = ""
         self.bound_host = ""
         self.port = 0
+        self.bound_port = 0
         self.cluster_id = ""
         self.apis: tuple[Api, ...] = ()
         self.metrics = metrics or Metrics()

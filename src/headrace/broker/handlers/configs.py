@@ -6,6 +6,7 @@ A group may be asked for before it exists. The loggers of a broker have no level
 import asyncio
 from typing import Any
 
+from headrace.broker.addresses import address_text
 from headrace.broker.config_entries import Entries
 from headrace.broker.dynamic_config import EVERY_BROKER
 from headrace.broker.errors import Code, Faulty
@@ -85,18 +86,21 @@ def _shown(kind: int, name: str, services: Services, entries: Entries) -> list[d
         require_this_broker(name, services)
         if kind == _BROKER_LOGGER:
             return []
-        return [*entries.of_broker(), *entries.of_process(_process_values(services))]
+        shown = [*entries.of_broker(), *entries.of_process(_process_values(services))]
+        for one in shown:
+            if one["name"] == "advertised.listeners" and not one["value"]:
+                one["value"] = _url(services.host, services.port)
+        return shown
     raise Faulty(Code.INVALID_REQUEST, f"resources of type {kind} have no configuration here")
 
 
-def _process_values(services: Services) -> dict[str, str]:
-    def url(host: str) -> str:
-        name = f"[{host}]" if ":" in host else host
-        return f"PLAINTEXT://{name}:{services.port}"
+def _url(host: str, port: int) -> str:
+    return f"PLAINTEXT://{address_text(host, port)}"
 
+
+def _process_values(services: Services) -> dict[str, str]:
     return {
-        "listeners": url(services.bound_host or services.host),
-        "advertised.listeners": url(services.host),
+        "listeners": _url(services.bound_host or services.host, services.bound_port),
         "log.dirs": str(services.folder.absolute()),
     }
 
