@@ -227,6 +227,10 @@ _BEGINS = {
     anybody_may_acknowledge: 80,
     snapshots_without_finished_records: 3,
     commits_not_written: 83,
+    parts_not_written: 111,
+    delays_forgotten: 42,
+    leases_keep_what_was_reset: 25,
+    rejected_records_vanish: 18,
 }
 PLANTED: dict[Plant, int] = {
     one: _BEGINS.get(one, 0)
