@@ -8,8 +8,11 @@ KERNEL := $(wildcard src/headrace/wire/_codec*.py src/headrace/wire/_codec*.pxd)
 PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 ARGS ?=
 PYTEST_ARGS ?=
+SOAK_HOURS ?= 4
+SOAK_WORKERS ?= 2
+SOAK_SEED ?= 1000000
 
-.PHONY: help demo test check format campaign clean
+.PHONY: help demo test check format campaign soak clean
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -25,6 +28,9 @@ check: .venv/.dev ## lint, format, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+soak: .venv/.dev ## run long proofs: hours of the simulator (SOAK_HOURS, default 4)
+	$(BIN)/headrace sim --hours $(SOAK_HOURS) --workers $(SOAK_WORKERS) --from $(SOAK_SEED) --stop --json
 
 format: .venv/.dev ## put the code in form
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .

@@ -125,6 +125,16 @@ def test_damage_below_the_recovery_point_is_refused_also_at_the_very_end() -> No
         opened(disk)
 
 
+def test_a_power_cut_after_a_refusal_does_not_make_damage_pass_for_a_torn_end() -> None:
+    disk = filled(10)
+    path = last_log(disk)
+    flip(disk, path, disk.size(path) - 1)
+    for _ in range(3):
+        with pytest.raises(CorruptFileError, match="below the recovery point at byte"):
+            opened(disk)
+        disk.crash()
+
+
 def test_a_torn_end_is_cut_off_and_kept(caplog: pytest.LogCaptureFixture) -> None:
     disk = filled(10)
     log = opened(disk)

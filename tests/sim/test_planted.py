@@ -7,6 +7,7 @@ from headrace.sim.world import World
 
 from .planted import IN_THE_CORE, PLANTED, Plant
 from .planted_records import PLANTED as PLANTED_RECORDS
+from .planted_records import locks_end_early
 
 SEEDS_MAX = 400  # from the seed at which the search begins
 HISTORIES_MAX = 6000
@@ -28,7 +29,7 @@ def test_whole_histories_find_it(plant: Plant, begin: int, monkeypatch: pytest.M
     assert any(World(seed).run().failures for seed in range(begin, begin + SEEDS_MAX))
 
 
-@pytest.mark.parametrize("plant", IN_THE_CORE, ids=_name)
+@pytest.mark.parametrize("plant", [*IN_THE_CORE, locks_end_early], ids=_name)
 def test_the_model_finds_it(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     found = (first_difference(seed) for seed in range(HISTORIES_MAX))

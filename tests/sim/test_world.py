@@ -49,20 +49,22 @@ def test_a_replay_shows_every_step() -> None:
 
 def test_the_faults_of_all_seeds_together_are_of_every_kind() -> None:
     told: list[str] = []
-    for seed in range(160):
+    for seed in (*range(160), *range(216, 220)):  # the last ones for what is rare
         World(seed, tell=told.append).run()
     faults = [line for line in told if " FAULT " in line]
     for kind in (
         "the power is cut", "the broker is killed", "the broker is stopped", "sync fails",
         "bytes are left", "the machine is suspended", "the wall clock is set", "are deleted",
-        "topic extra is deleted", "orders gets partition",
+        "topic extra is deleted", "orders gets partition", "the disk is damaged: bit",
+        "the disk is damaged: short", "the disk is damaged: missing", "records below",
     ):  # fmt: skip
         assert any(kind in line for line in faults), kind
     steps = "\n".join(told)
     for kind in (
         "stalls", "vanishes", "leaves", "lies", "its old driver is fenced", "renew",
         "resets sets red to", "resets deletes red: 0", "resets deletes the offsets of red: 0",
-        "resets sets blue to",
+        "resets sets blue to", "repeats #", "leaves a gap", "uses epoch", "operator restores",
+        "is assigned", "quiet days pass", "sends mutated", "sends claim", "sends flood",
     ):  # fmt: skip
         assert kind in steps, kind
 

@@ -58,7 +58,11 @@ class Opening:
         try:
             return self._open(start_offset, clean, end_offset)
         except DamagedBlockError as error:
+            self._point.keep()
             raise error.damage from error
+        except CorruptFileError:
+            self._point.keep()
+            raise
 
     def _open(self, start_offset: int, clean: bool, end_offset: int | None) -> Opened:
         self._finish_replacements()

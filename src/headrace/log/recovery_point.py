@@ -99,6 +99,16 @@ class RecoveryPoint:
         with self._lock:
             self._write_both(claim)
 
+    def keep(self) -> None:
+        """Put the claim on stable storage, as a refusal rests on it.
+
+        Without it a power cut could take the claim back, and damage to synced records would then
+        pass for a torn end. Where the disk fails, the claim stays as it is.
+        """
+        with self._lock, contextlib.suppress(OSError):
+            if self.claim.size > 0:
+                self._write_both(self.claim)
+
     def close(self) -> None:
         """Close the file; claims after that are not written. Raises: OSError."""
         with self._lock:

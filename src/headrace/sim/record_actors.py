@@ -225,8 +225,8 @@ class IdempotentProducer:
             one.done.clear()
         stream.pending = self._batch(place, stream)
         await self._send(connection, place, stream, stream.pending)
-        if stream.pending is not None:
-            return
+        if not stream.sequence:
+            return  # it is not acknowledged, so that the old epoch may still be the newest
         new, self._epoch = self._epoch, old
         late = self._batch(place, stream)
         self._epoch = new

@@ -107,15 +107,15 @@ class RecordEnding:
             return
         readers: list[Reader] = []
         for protocol in world.options.consumers:
-            kind = ClassicReader if protocol == "classic" else ConsumerReader
+            kind: type[Reader] = ClassicReader if protocol == "classic" else ConsumerReader
             reader = kind(world, f"{protocol}-honest", f"{protocol}-group", ["ledger"])
             reader.is_honest = True
             readers.append(reader)
             world.loop.spawn(OUTSIDE, reader.run())
         world.run_until(world.loop.now_us + _RETENTION_US + _CHECKS_US)
-        for reader in readers:
-            self._do(self._look(reader.group, gone=["table"]), "offsets cannot be read")
-            reader.is_honest = False
+        for one in readers:
+            self._do(self._look(one.group, gone=["table"]), "offsets cannot be read")
+            one.is_honest = False
         world.run_until(world.loop.now_us + _CHECKS_US)
 
     def _expire(self) -> None:
