@@ -8,11 +8,12 @@ KERNEL := $(wildcard src/headrace/wire/_codec*.py src/headrace/wire/_codec*.pxd)
 PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 ARGS ?=
 PYTEST_ARGS ?=
+KILLS_FACTOR ?= 12
 SOAK_HOURS ?= 4
 SOAK_WORKERS ?= 2
 SOAK_SEED ?= 1000000
 
-.PHONY: help demo test check format campaign soak clean
+.PHONY: help demo test check format campaign kills faults soak clean
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -29,8 +30,14 @@ check: .venv/.dev ## lint, format, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-soak: .venv/.dev ## run long proofs: hours of the simulator (SOAK_HOURS, default 4)
+soak: .venv/.dev campaign kills faults ## run every long proof: damage, SIGKILLs, look-up faults, hours of the simulator
 	$(BIN)/headrace sim --hours $(SOAK_HOURS) --workers $(SOAK_WORKERS) --from $(SOAK_SEED) --stop --json
+
+kills: .venv/.dev ## 600 SIGKILLs under stock clients (KILLS_FACTOR times those of CI)
+	HEADRACE_CRASH_KILLS_FACTOR=$(KILLS_FACTOR) $(BIN)/python -m pytest -q tests/crash -k "not bug and not seeding and not storage"
+
+faults: .venv/.dev ## every row of KIP-842's tables with every fault of a look-up
+	HEADRACE_CONSUMER_FAULTS=1 $(BIN)/python -m pytest -q tests/client/test_consumer_faults.py
 
 format: .venv/.dev ## put the code in form
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
