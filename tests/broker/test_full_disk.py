@@ -12,7 +12,7 @@ from headrace.broker.request import Raw, Request
 from headrace.core.catalog import CreateTopic, DeleteTopic
 from headrace.log.manifest import NAME as MANIFEST
 from headrace.log.manifest import ListedTopic, Manifest
-from headrace.log.memory_disk import MemoryDisk
+from headrace.log.memory_disk import MemoryDisk, MemoryFile
 from headrace.wire import batches, codec
 
 from .inside_rig import Inside, play
@@ -105,9 +105,16 @@ class FullDisk(MemoryDisk):
         self.full: tuple[str, ...] = ()
 
     def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self._require_room(path)
+        super().write(path, data, durable=durable)
+
+    def _require_room(self, path: str) -> None:
         if path.startswith(self.full) and self.exists(self.filler):
             raise OSError(errno.ENOSPC, "No space left on device")
-        super().write(path, data, durable=durable)
+
+    def open(self, path: str) -> MemoryFile:
+        self._require_room(path)
+        return super().open(path)
 
 
 def appended(broker: Inside, name: str, count: int) -> None:
