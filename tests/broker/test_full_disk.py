@@ -1,15 +1,19 @@
 """Administration while the disk is full: an error that names the cause, and no lost connection."""
 
+import errno
+import logging
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from headrace.broker.handlers import alter_configs, create_partitions, metadata, topics
 from headrace.broker.request import Raw, Request
-from headrace.core.catalog import CreateTopic
-from headrace.log.memory_disk import MemoryDisk
-from headrace.wire import codec
+from headrace.core.catalog import CreateTopic, DeleteTopic
+from headrace.log.manifest import NAME as MANIFEST
+from headrace.log.manifest import ListedTopic, Manifest
+from headrace.log.memory_disk import MemoryDisk, MemoryFile
+from headrace.wire import batches, codec
 
 from .inside_rig import Inside, play
 
@@ -88,5 +92,96 @@ def test_a_topic_that_could_be_neither_opened_nor_deleted_is_opened_later(
         (topic,) = (one for one in services.catalog.topics.values() if one.name == "new")
         await services.topics._open_missing(topic.id)
         assert services.partition("new", 0) is not None
+
+    play(lambda: Inside(disk), scene)
+
+
+class FullDisk(MemoryDisk):
+    """A disk without room for the files in `full`, as long as `filler` exists."""
+
+    def __init__(self, filler: str) -> None:
+        super().__init__()
+        self.filler = filler
+        self.full: tuple[str, ...] = ()
+
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self._require_room(path)
+        super().write(path, data, durable=durable)
+
+    def _require_room(self, path: str) -> None:
+        if path.startswith(self.full) and self.exists(self.filler):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def open(self, path: str) -> MemoryFile:
+        self._require_room(path)
+        return super().open(path)
+
+
+def appended(broker: Inside, name: str, count: int) -> None:
+    partition = broker.services.partition(name, 0)
+    assert partition is not None
+    for number in range(count):
+        partition.append_records([batches.Record(number, 0, None, b"x" * 50)])
+
+
+def test_deleting_a_topic_frees_space_although_the_manifest_cannot_be_written() -> None:
+    disk = FullDisk("orders-0")
+
+    async def scene(broker: Inside) -> None:
+        id_ = uuid4()
+        await broker.services.topics.create(CreateTopic("orders", id_, 1, {}))
+        disk.full = (MANIFEST,)
+        await broker.services.topics.delete(DeleteTopic(id_))
+        assert not [path for path in disk.list("") if path.startswith("orders")]
+        assert "orders" not in {one.name for one in Manifest(disk).topics.values()}
+
+    play(lambda: Inside(disk), scene)
+
+
+def test_a_broker_starts_although_the_manifest_cannot_be_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = FullDisk(MANIFEST)
+
+    async def scene(broker: Inside) -> None:
+        del broker
+
+    play(lambda: Inside(disk), scene)
+    Manifest(disk).put_topic(str(UUID(int=5)), ListedTopic(1, "deleted"))
+    disk.full = (MANIFEST,)
+    with caplog.at_level(logging.WARNING):
+        play(lambda: Inside(disk), scene)
+    assert "headrace.manifest: cannot be written now: No space left on device" in caplog.text
+
+
+def test_a_torn_end_that_cannot_be_copied_keeps_no_other_partition_from_starting() -> None:
+    disk = FullDisk("full")
+
+    async def fill(broker: Inside) -> None:
+        for name in ("torn", "whole"):
+            await broker.services.topics.create(CreateTopic(name, uuid4(), 1, {}))
+            appended(broker, name, 3)
+        disk.kill()
+
+    play(lambda: Inside(disk), fill)
+    disk.remove(".kafka_cleanshutdown")
+    path = f"torn-0/{0:020d}.log"
+    disk.write(path, disk.read(path) + b"torn")
+    disk.write("full", b"")
+    disk.full = (f"{path}.torn",)
+
+    async def scene(broker: Inside) -> None:
+        torn, whole = (broker.services.partition(name, 0) for name in ("torn", "whole"))
+        assert torn is not None
+        assert torn.is_failing
+        assert torn.refused is None
+        assert whole is not None
+        assert whole.log.end_offset == 3
+        with pytest.raises(OSError, match="No space"):
+            _ = torn.log
+        disk.remove("full")
+        await broker.services.write_probe.probe()
+        assert torn.log.end_offset == 3
+        assert not torn.is_failing
 
     play(lambda: Inside(disk), scene)

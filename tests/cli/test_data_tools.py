@@ -64,7 +64,7 @@ def test_repair_prints_a_plan_and_carries_it_out_when_told_to(command: Any, root
     assert command("check", "--data-dir", root).code == 1
     done = json.loads(command("repair", "--data-dir", root, "--execute", "--json").text)
     assert (done["executed"], done["left"]) == (True, [])
-    assert command("check", "--data-dir", root).code == 0
+    assert command("check", root).code == 0, "the folder can be named without the option"
     again = command("repair", "--data-dir", root, "--execute")
     assert again.text == f"{root}: nothing to repair\n"
 

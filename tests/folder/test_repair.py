@@ -1,5 +1,6 @@
 """Repairs: the plan, its execution, and what is left of the records."""
 
+import errno
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -183,6 +184,42 @@ def test_a_bridge_keeps_every_intact_batch() -> None:
         assert done.end_offset == end
         assert done.copy is not None
         assert disk.read(done.copy) == b"".join(found)
+
+
+class DyingDisk(MemoryDisk):
+    """A disk whose process is killed before the change numbered `left`, counted from 0."""
+
+    left: int | None = None
+
+    def check(self, operation: str) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(errno.EIO, f"killed before {operation}")
+        super().check(operation)
+
+
+def test_a_bridge_killed_at_any_point_leaves_every_intact_batch_in_its_place() -> None:
+    path = f"t-0/{0:020d}.log"
+    whole = [
+        batches.build([Record(0, 1, None, b"v" * 40)], base_offset=offset, leader_epoch=0)
+        for offset in range(3)
+    ]
+    for left in range(30):
+        disk = DyingDisk()
+        disk.write(path, whole[0] + whole[1][:-1] + b"?" + whole[2])
+        disk.left = left
+        try:
+            bridge(disk, path, 0, 3)
+        except OSError:
+            disk.left = None
+            data = disk.read(path)
+            assert data.startswith(whole[0])
+            assert data.endswith(whole[2])
+            continue
+        assert left > 5, "the bridge was killed at several points"
+        return
+    pytest.fail("the bridge makes fewer changes")
 
 
 def test_empty_batches_cover_more_offsets_than_one_can_hold() -> None:

@@ -315,3 +315,14 @@ def test_a_first_batch_that_is_damaged_is_an_error_for_who_appends() -> None:
     disk.write(f"{FOLDER}/{0:020d}.log", b"?" * disk.size(f"{FOLDER}/{0:020d}.log"))
     with pytest.raises(OSError, match="headrace repair"):
         append(log, b"1")
+
+
+def test_a_write_that_the_disk_cut_short_leaves_nothing_in_the_file() -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, "t-0")
+    append(log, b"0")
+    size = disk.size(f"t-0/{0:020d}.log")
+    disk.fail_after(10)
+    with pytest.raises(OSError, match="No space"):
+        append(log, b"1")
+    assert disk.size(f"t-0/{0:020d}.log") == size

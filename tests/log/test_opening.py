@@ -252,3 +252,18 @@ class DiesAfter(MemoryDisk):
             self.left -= 1
             if self.left < 0:
                 raise OSError(5, "Input/output error")
+
+
+def test_an_unclean_start_removes_nothing_of_a_log_that_did_not_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, "idle-0")
+    data = bytearray(batches.build([batches.Record(0, 5, None, b"v")]))
+    log.append(data, batches.headers(data))
+    log.settle()
+    log.close()
+    removed: list[str] = []
+    monkeypatch.setattr(disk, "remove", removed.append)
+    assert SegmentedLog(disk, "idle-0").end_offset == 1
+    assert not removed

@@ -22,6 +22,7 @@ from headrace.broker.replay import JournalDamaged
 from headrace.broker.runtime import StorageFault
 from headrace.broker.server import Server
 from headrace.broker.services import FolderLock, Services, StartError, open_services
+from headrace.broker.storage_faults import is_full
 from headrace.log.api import Clock, CorruptLog
 
 if TYPE_CHECKING:
@@ -98,7 +99,9 @@ async def _started_services(
     except (JournalDamaged, CorruptLog) as error:
         raise StartError(f"cannot open the data folder {folder}: {error}") from error
     except (OSError, ConfigError) as error:
-        raise StartError(f"cannot read the data folder {folder}: {error}") from error
+        full = isinstance(error, OSError) and is_full(error)
+        action, remedy = ("write to", "; free space") if full else ("read", "")
+        raise StartError(f"cannot {action} the data folder {folder}: {error}{remedy}") from error
     try:
         await services.start()
     except StorageFault as fault:

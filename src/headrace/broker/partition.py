@@ -134,6 +134,10 @@ class Partition:
             opened.sync()
         self._log = opened
 
+    def not_opened(self, error: OSError) -> None:
+        """Report that the log cannot be opened yet; the next use opens it."""
+        self._failed(error)
+
     @property
     def refused(self) -> CorruptLog | None:
         """The damage because of which the partition is not served; a restart looks again."""

@@ -24,7 +24,7 @@ from uuid import UUID
 
 from headrace.broker.config import Config
 from headrace.broker.partition import Dropped, Partition
-from headrace.broker.storage_faults import StorageFaults
+from headrace.broker.storage_faults import StorageFaults, is_full
 from headrace.broker.topic_settings import TopicSettings
 from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog, Resource, Topic
@@ -109,9 +109,20 @@ class Partitions:
         took = elapsed_ms(started, self._clock.mono())
         if took > _PROGRESS_MS:
             log.info("opened %d partitions in %d ms", wanted, took)
-        self.manifest.put_topics(
-            {uuid_text(one.id): _listed(one, one.partitions) for one in catalog.topics.values()}
-        )
+        self._list_topics(catalog)
+
+    def _list_topics(self, catalog: Catalog) -> None:
+        """Bring the manifest in line with the catalogue. Raises: OSError."""
+        topics = catalog.topics.values()
+        try:
+            self.manifest.put_topics(
+                {uuid_text(one.id): _listed(one, one.partitions) for one in topics}
+            )
+        except OSError as error:
+            if not is_full(error):
+                raise
+            # What the manifest lists exists all the same, and topics can be deleted for space.
+            log.warning("headrace.manifest: cannot be written now: %s", error.strerror or error)
 
     def no_room_for(self, count: int) -> Refused | None:
         """Refuse `count` further partitions where the system lets no process open so many files."""
@@ -181,9 +192,15 @@ class Partitions:
 
     def _remove_all(self, removal: tuple[Topic, list[Partition]]) -> None:
         topic, some = removal
-        self.manifest.remove_topic(uuid_text(topic.id))
+        topic_id = uuid_text(topic.id)
+        try:
+            self.manifest.remove_topic(topic_id)
+        except OSError as error:
+            if not is_full(error):
+                raise
         for partition in some:
             self._remove(partition)
+        self.manifest.remove_topic(topic_id)  # again, where only the files made room for it
 
     def _remove(self, partition: Partition) -> None:
         if partition.is_open:  # a sync under way could find another topic's files there
@@ -262,6 +279,10 @@ class Partitions:
             if topic.internal:
                 raise
             partition.refuse(error)
+        except OSError as error:
+            if topic.internal or not is_full(error):
+                raise
+            partition.not_opened(error)
 
     def _require_unlisted(self, topic: Topic, index: int) -> None:
         """Raises: CorruptFileError where the folder of a partition must exist."""

@@ -59,6 +59,11 @@ class StorageFaults:
         self._faults.pop(name, None)
 
 
+def is_full(error: OSError) -> bool:
+    """Return whether a write failed because there is no room for it."""
+    return error.errno in _SPACE
+
+
 def storage_text(error: Exception) -> str:
     """Return the message of KAFKA_STORAGE_ERROR for an administrator."""
     return (
@@ -68,7 +73,7 @@ def storage_text(error: Exception) -> str:
 
 
 def _advice(error: OSError) -> str:
-    if error.errno in _SPACE:
+    if is_full(error):
         return "Free space, or raise the quota or file size limit; no restart is needed."
     if error.errno == errno.EROFS:
         return "The file system is read-only: look for disk errors, then mount it writable."

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import typer
 
-from headrace.cli.data_tools import DATA_DIR, DataDir, JsonObject, running, size_text
+from headrace.cli.data_tools import DATA_DIR, DataDir, Folder, JsonObject, running, size_text
 
 _FOUND, _UNUSABLE = 1, 2
 
@@ -15,13 +15,14 @@ def register(app: typer.Typer) -> None:
     app.command()(check)
 
 
-def check(data_dir: DataDir = DATA_DIR, as_json: JsonObject = False) -> None:
+def check(folder: Folder = None, data_dir: DataDir = DATA_DIR, as_json: JsonObject = False) -> None:
     """Verify every file of a data folder while no broker runs; nothing is written.
 
     Exits 0 when the folder is sound, 1 with findings, 2 when it cannot be checked.
 
     headrace check --data-dir /var/lib/headrace
     """
+    data_dir = folder or data_dir
     with running("check", "checking") as progress:
         from headrace.folder.check import check as run
         from headrace.folder.lock import FolderError

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.data_tools import DATA_DIR, DataDir, JsonObject, running
+from headrace.cli.data_tools import DATA_DIR, DataDir, Folder, JsonObject, running
 
 _LEFT, _UNUSABLE = 1, 2
 _Execute = Annotated[
@@ -19,7 +19,10 @@ def register(app: typer.Typer) -> None:
 
 
 def repair(
-    data_dir: DataDir = DATA_DIR, execute: _Execute = False, as_json: JsonObject = False
+    folder: Folder = None,
+    data_dir: DataDir = DATA_DIR,
+    execute: _Execute = False,
+    as_json: JsonObject = False,
 ) -> None:
     """Plan how to get a damaged data folder to start again, and with --execute do it.
 
@@ -29,6 +32,7 @@ def repair(
 
     headrace repair --data-dir /var/lib/headrace --execute
     """
+    data_dir = folder or data_dir
     with running("repair", "checking") as progress:
         from headrace.folder.check import Grade
         from headrace.folder.lock import FolderError

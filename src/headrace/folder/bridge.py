@@ -13,7 +13,6 @@ from headrace.log import damage
 from headrace.log.api import Disk, File
 from headrace.log.index import remove_index
 from headrace.log.opening import CLEANED
-from headrace.log.repair import set_aside
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, MAGIC, BatchHeader, CorruptBatch
 
@@ -43,7 +42,7 @@ def bridge(disk: Disk, path: str, base_offset: int, end_offset: int | None) -> B
         end_offset: the offset of the next segment, or the known end of the log; None where the
             log ends with its last intact batch.
 
-    Raises: OSError, and the old file is still there under its own or the copy's name.
+    Raises: OSError, and the old file is still there, or the new one in its place.
     """
     found, new = Bridged(), f"{path}{CLEANED}"
     disk.remove(new)
@@ -62,8 +61,8 @@ def bridge(disk: Disk, path: str, base_offset: int, end_offset: int | None) -> B
         found.size = out.size()
     finally:
         out.close()
-    if disk.exists(path):
-        found.copy = set_aside(disk, path)
+    if disk.exists(path):  # copied, not renamed: a kill here must leave the intact batches
+        found.copy = damage.keep_copy(disk, path, 0, disk.size(path))
     disk.rename(new, path)
     remove_index(disk, path.removesuffix(".log"))
     return found

@@ -20,6 +20,7 @@ from headrace.folder.overlay import OverlayDisk
 from headrace.log import partition_metadata, recovery_point, small_files
 from headrace.log.api import CorruptLog, Disk
 from headrace.log.checkpoints import CLEAN_MARK, read_clean_mark, remove_clean_mark
+from headrace.log.damage import keep_copy
 from headrace.log.index import SUFFIXES as INDEXES
 from headrace.log.manifest import CATALOGUE, METADATA, NAME, PROPERTIES, START_OFFSETS, Manifest
 from headrace.log.os_disk import OsDisk
@@ -286,7 +287,10 @@ class _Mechanic:
         return text + _kept(copies)
 
     def _kept_root(self, path: str) -> list[str]:
-        return [set_aside(self._disk, path)] if self._disk.exists(path) else []
+        """Copy a file that is replaced next, so that a kill in between loses nothing of it."""
+        if not self._disk.exists(path):
+            return []
+        return [keep_copy(self._disk, path, 0, self._disk.size(path))]
 
     def _set_aside(self, path: str) -> str:
         return f"set the file aside{_kept([set_aside(self._disk, path)])}"

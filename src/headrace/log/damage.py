@@ -9,6 +9,8 @@ leave. Cutting a corrupt log would drop records that somebody was promised.
 Functions here read only, so that an offline check comes to the same result as a start.
 """
 
+import contextlib
+import errno
 from collections.abc import Callable
 
 from headrace.log.api import CorruptFileError, Disk
@@ -127,5 +129,19 @@ def keep_copy(disk: Disk, path: str, position: int, size: int) -> str:
     Raises: OSError, and nothing has changed.
     """
     name = torn_name(disk, path, position)
-    disk.write(name, disk.read(path, size - position, position))
+    copy = disk.open(name)
+    try:
+        while position < size:
+            data = disk.read(path, min(_CHUNK_BYTES, size - position), position)
+            if not data:
+                raise OSError(errno.EIO, f"the file ends at byte {position} of {size}", path)
+            copy.append(data)
+            position += len(data)
+        copy.sync()
+    except OSError:
+        with contextlib.suppress(OSError):
+            disk.remove(name)
+        raise
+    finally:
+        copy.close()
     return name

@@ -310,6 +310,13 @@ class Segment:
         remove_index(self._disk, self.path)
         self._saved_size = -1
 
+    def fits_checksums(self) -> bool:
+        """Return whether `.checksums` is of this file or of an earlier state of it."""
+        found = checksums.load(self._disk, self.path)
+        return (
+            found is not None and found.summary.size <= self.size and self._is_prefix(found.summary)
+        )
+
     def _agrees(self, summary: Summary, size: int) -> bool:
         """Whether checksums are those of this file, by its size and its last batch."""
         return summary.size == size and self._is_prefix(summary)

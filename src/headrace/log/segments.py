@@ -11,6 +11,7 @@ opens the log keeps that offset (`checkpoints.py`) and hands it in again. A fail
 log unusable until `mend` and `resume` made it whole; `recovery_point.py` tells why.
 """
 
+import contextlib
 import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -147,6 +148,8 @@ class SegmentedLog:
             segment.file.append(data)
         except OSError:
             self._torn = True
+            with contextlib.suppress(OSError):  # at once: on a full disk this room is needed
+                self._require_whole()
             raise
         offset = first
         for header in headers:
