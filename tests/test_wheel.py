@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import setuptools
+import setuptools  # type: ignore[import-untyped]  # has no stubs
 
 SETUP = Path(__file__).parents[1] / "setup.py"
 

@@ -72,7 +72,7 @@ class Repeats(logging.Filter):
     """
 
     def __init__(
-        self, emit: Callable[[logging.LogRecord], None], seconds: float = REPEATS_SECONDS
+        self, emit: Callable[[logging.LogRecord], object], seconds: float = REPEATS_SECONDS
     ) -> None:
         super().__init__()
         self._emit = emit
