@@ -289,10 +289,8 @@ def test_a_full_segment_is_synced_beside_the_loop(
 ) -> None:
     wire = connect()
     create(wire, segment_bytes="1024")
-    ids: dict[str, Any] = {
-        "producer_id": 7,
-        "producer_epoch": 0,
-    }  # so that a snapshot is synced, too
+    # With a producer id a snapshot is synced, too.
+    ids: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
     assert produce(wire, batch(bytes(900), base_sequence=0, **ids)).error_code == 0
     threads: list[str] = []
 
