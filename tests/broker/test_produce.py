@@ -3,6 +3,8 @@
 What every version answers, and what is refused everywhere, is in `test_records.py`.
 """
 
+import errno
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from crc32c import crc32c
 
 import headrace
+from headrace.log import os_disk, segments
 from headrace.log.os_disk import OsFile
 from headrace.wire import batches
 from headrace.wire.batches import Record
@@ -279,3 +282,50 @@ def test_a_producer_that_wants_transactions_is_told_so(connect: Connect) -> None
     part = produce(wire, batch(b"a", attributes=batches.TRANSACTIONAL))
     assert part.error_code == 87
     assert "unset transactional.id" in part.error_message
+
+
+def test_a_full_segment_is_synced_beside_the_loop(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = connect()
+    create(wire, segment_bytes="1024")
+    # With a producer id a snapshot is synced, too.
+    ids: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
+    assert produce(wire, batch(bytes(900), base_sequence=0, **ids)).error_code == 0
+    threads: list[str] = []
+
+    def syncing(self: OsFile, synced: Any = OsFile.sync) -> None:
+        threads.append(threading.current_thread().name)
+        synced(self)
+
+    def syncing_folder(folder: Any, synced: Any = os_disk._sync_folder) -> None:
+        threads.append(threading.current_thread().name)
+        synced(folder)
+
+    monkeypatch.setattr(OsFile, "sync", syncing)
+    monkeypatch.setattr(os_disk, "_sync_folder", syncing_folder)
+    for number in range(1, 6):
+        part = produce(wire, batch(bytes(900), base_sequence=number, **ids))
+        assert (part.error_code, part.base_offset) == (0, number)
+    assert len(threads) >= 10
+    assert "headrace-broker" not in threads  # the event loop
+    monkeypatch.undo()
+    assert produce(wire, batch(bytes(900), base_sequence=5, **ids)).base_offset == 5  # again
+    assert stored(wire)
+
+
+def test_a_segment_that_cannot_be_sealed_is_answered(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = connect()
+    create(wire, segment_bytes="1024")
+    assert produce(wire, batch(bytes(900))).error_code == 0
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(segments, "begun", full)
+    assert produce(wire, batch(bytes(900))).error_code == 56
+    monkeypatch.undo()
+    part = produce(wire, batch(bytes(900)))
+    assert (part.error_code, part.base_offset) == (0, 1)

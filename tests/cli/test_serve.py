@@ -4,6 +4,7 @@ import inspect
 import json
 import logging
 import os
+import queue
 import re
 import signal
 import socket
@@ -180,25 +181,27 @@ def test_text_and_json_of_a_line_with_fields_and_a_traceback() -> None:
     }  # fmt: skip
 
 
-def test_what_repeats_is_left_out_and_counted() -> None:
-    repeats = logs.Repeats()
-    passed = [repeats.filter(record("append to %s failed", n)) for n in range(100)]
-    assert passed == [True] * logs.REPEATS_MAX + [False] * (100 - logs.REPEATS_MAX)
-    assert repeats.filter(record("something else"))
-    later = record("append to %s failed", 7, at=1_700_000_000.25 + logs.REPEATS_SECONDS)
-    assert repeats.filter(later)
-    assert (
-        logs.Text()
-        .format(later)
-        .endswith("append to 7 failed (90 more lines like this were left out before it)")
-    )
-    quiet = record("append to %s failed", 8, at=1_700_000_000.25 + 2 * logs.REPEATS_SECONDS)
-    assert repeats.filter(quiet)
-    assert logs.Text().format(quiet).endswith("append to 8 failed")
+def test_repeated_lines_are_counted_when_the_window_ends() -> None:
+    emitted: queue.Queue[logging.LogRecord] = queue.Queue()
+    repeats = logs.Repeats(emitted.put, seconds=0.3)
+    passed = [repeats.filter(record("append to %s failed", n)) for n in range(12)]
+    assert passed == [True] * logs.REPEATS_MAX + [False] * 2
+    # No further line is needed: the window reports by itself.
+    text = logs.Text().format(emitted.get(timeout=30))
+    assert text.endswith("append to 11 failed (1 more lines like this were left out before it)")
+    assert repeats.filter(record("append to %s failed", 12))
+    assert emitted.empty()
+
+
+def test_lines_that_are_always_logged_pass() -> None:
+    repeats = logs.Repeats(lambda _: None)
+    made = [record("topic %s was deleted", n, always=True) for n in range(100)]
+    assert all(repeats.filter(one) for one in made)
+    assert "always" not in json.loads(logs.Json().format(made[0]))
 
 
 def test_debug_lines_all_pass_and_kinds_have_a_bound() -> None:
-    repeats = logs.Repeats()
+    repeats = logs.Repeats(lambda _: None)
     assert all(repeats.filter(record("x", levelno=logging.DEBUG)) for _ in range(100))
     for number in range(3000):
         assert repeats.filter(record(f"kind {number}"))

@@ -306,3 +306,27 @@ def test_producers_are_known_again_after_a_restart(disk: Disk, append: Append) -
         assert log.producers.check(again) == Duplicate(1)
         assert log.producers.check(again._replace(base_sequence=4)) is None
     log.close()
+
+
+@pytest.mark.parametrize("end", ["roll", "append", "settle", "close", "crash"])
+def test_a_segment_is_sealed_in_two_steps(disk: Disk, append: Append, end: str) -> None:
+    log = SegmentedLog(disk, FOLDER)
+    append(log, b"a")
+    log.begin_seal()
+    if end != "append":
+        log.prepare_next()
+        assert log.durable_end == 1
+    if end == "roll":
+        log.roll()
+    elif end == "append":
+        append(log, b"b")
+        log.prepare_next()  # too late: nothing is left to do
+    elif end == "settle":
+        log.settle()
+    if end != "crash":
+        log.close()
+    again = SegmentedLog(disk, FOLDER, clean=end == "settle")
+    assert [one.base_offset for one in again.segments()] == [0, 1]
+    append(again, b"c")
+    assert values(again) == ([b"a", b"b", b"c"] if end == "append" else [b"a", b"c"])
+    again.close()

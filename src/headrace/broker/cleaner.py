@@ -145,6 +145,8 @@ class Cleaner:
                 opened = one.opened()
                 active = opened.segments()[-1]
                 if active.size and is_overdue(opened, active.base_offset, rules, proven):
+                    opened.begin_seal()
+                    await asyncio.get_running_loop().run_in_executor(None, opened.prepare_next)
                     opened.roll()
                 dirty = find_dirty(opened, self._offsets.get(one.name), rules, proven)
             except OSError as error:

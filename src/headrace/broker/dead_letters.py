@@ -184,7 +184,11 @@ class DeadLetters:
     @staticmethod
     async def _append(target: Partition, copies: list[batches.Record]) -> None:
         if copies:
-            target.append_records(copies)
+            data = bytearray(batches.build(copies))
+            headers = batches.headers(data)
+            while target.must_roll(headers[0]):
+                await target.roll_ready()
+            target.append(data, headers)
             await target.durable()
 
     async def _done(

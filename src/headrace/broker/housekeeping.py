@@ -65,7 +65,7 @@ class Housekeeping:
             if spared or self._partitions.get(partition.topic.id, partition.index) is None:
                 continue
             was_open = partition.is_open
-            if self._expire(partition) or not was_open:
+            if await self._expire(partition) or not was_open:
                 await asyncio.sleep(0)
 
     async def clean_dirtiest(self) -> bool:
@@ -73,8 +73,10 @@ class Housekeeping:
         compacted = [one for one in self._kept() if "compact" in one.settings.cleanup_policy]
         return await self._cleaner.clean_dirtiest(compacted)
 
-    def _expire(self, partition: Partition) -> int:
+    async def _expire(self, partition: Partition) -> int:
         try:
+            if partition.is_expired(self._clock.proven()):
+                await partition.roll_ready()
             before = partition.log.size_bytes
             dropped = partition.expire(self._clock.proven())
             after = partition.log.size_bytes

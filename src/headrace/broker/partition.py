@@ -29,7 +29,7 @@ log = logging.getLogger("headrace.broker")
 
 _MEND_SECONDS_MIN = 0.1
 _MEND_SECONDS_MAX = 5.0
-# A full segment is synced on the event loop: never more than about this much is left to do then.
+# A full segment is synced before the next begins: never more than about this much is left then.
 _UNSYNCED_BYTES_MAX = 64 << 20
 _UNSYNCED_JOURNAL_BYTES_MAX = 1 << 20  # everybody who commits waits for that of an internal topic
 _READ_FAILURES_KEPT = 100
@@ -85,6 +85,7 @@ class Partition:
         )
         self._syncing: asyncio.Future[None] | None = None
         self._mending: asyncio.Future[None] | None = None
+        self._rolling: asyncio.Future[None] | None = None
         self._fault: OSError | None = None
         self.is_failing = False
         self._refused: CorruptLog | None = None
@@ -239,6 +240,40 @@ class Partition:
             if self.settings.flush_messages < LONG_MAX or self.settings.flush_ms < LONG_MAX:
                 self._flush_as_set(opened)
         return first
+
+    def must_roll(self, header: BatchHeader) -> bool:
+        """Return whether a batch needs a new segment: `roll_ready` must be awaited before.
+
+        Raises: OSError, when the log cannot be opened.
+        """
+        return self._fault is None and self.log.must_roll(header)
+
+    async def roll_ready(self) -> None:
+        """Seal the active segment, in a thread; the next append begins a new segment.
+
+        Raises: OSError.
+        """
+        if self._rolling is None:
+            self.log.begin_seal()
+            self._rolling = asyncio.ensure_future(self._prepare_roll())
+        # A caller that goes away must not end the work for the others.
+        await asyncio.shield(self._rolling)
+
+    async def _prepare_roll(self) -> None:
+        opened = self.log
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, opened.prepare_next)
+        except OSError as error:
+            if self._is_closed:
+                raise
+            if opened.fault is not None:
+                self._begin_mending(error)
+            else:
+                self._failed(error)
+            raise
+        finally:
+            self._rolling = None
+        self._waits.notify(self.key)  # with `fsync`, what was synced may be read now
 
     def append_records(self, records: list[batches.Record]) -> int:
         """Write records of the broker's own as one batch; otherwise as `append`."""
@@ -398,6 +433,14 @@ class Partition:
         opened.drop_segments(before)
         self._tell_start(was)
         return opened.start_offset
+
+    def is_expired(self, now: WallMs) -> bool:
+        """Return whether `expire` would seal the active segment first. Raises: OSError."""
+        segments = self.log.segments()
+        if not segments[-1].size or self.topic.internal:
+            return False
+        kept = kept_from(segments, self.settings, now, self.high_watermark)
+        return kept >= segments[-1].end_offset
 
     def expire(self, now: WallMs) -> int:
         """Drop the segments that the topic's settings keep no longer; returns how many.

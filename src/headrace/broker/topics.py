@@ -144,7 +144,8 @@ class Topics:
         reply = await self._catalog.ask(command)
         assert isinstance(reply, Topic | Refused)
         if isinstance(reply, Topic):
-            log.info("topic %s was deleted by %s", reply.name, command.by or "the broker")
+            by = command.by or "the broker"
+            log.info("topic %s was deleted by %s", reply.name, by, extra={"always": True})
             for forget in self.on_deleted:  # not before the catalogue's journal has it
                 forget(reply, command.by)
             await self.partitions.delete_topic(reply)

@@ -1,13 +1,15 @@
 """Log lines of the server: text for people or JSON for collectors, and none a thousand times.
 
 Both formats tell time in UTC to the millisecond. What a call gives as `extra` becomes fields of a
-JSON line. A failure that every request meets is told a few times a minute; the next line of its
-kind says how many were left out.
+JSON line. Lines of one kind are limited to a few a minute; the last of those left out follows
+when the minute ends, with the number of the others.
 """
 
 import logging
 import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 REPEATS_MAX = 10
@@ -26,7 +28,7 @@ _DIRECTIONS = (
 _CONTROLS = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, *_DIRECTIONS)
 _ESCAPED = {code: ascii(chr(code))[1:-1] for code in _CONTROLS}
 _ESCAPED_DIRECTIONS = {code: _ESCAPED[code] for code in (0xFEFF, *_DIRECTIONS)}  # JSON has the rest
-_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "left_out"}
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "left_out", "always"}
 
 
 class Text(logging.Formatter):
@@ -59,34 +61,73 @@ class Json(logging.Formatter):
 
 
 class Repeats(logging.Filter):
-    """Lets at most REPEATS_MAX lines of one kind pass in REPEATS_SECONDS.
+    """Lets at most REPEATS_MAX lines of one kind pass in a window of `seconds`.
 
-    A kind is a logger with a message before its arguments are put in. Debug lines always pass.
+    A kind is a logger with a message before its arguments are put in. Debug lines and those with
+    `extra={"always": True}` always pass.
+
+    Args:
+        emit: Writes a record. Called in a thread at the end of a window that left lines out, with
+            the last of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, emit: Callable[[logging.LogRecord], object], seconds: float = REPEATS_SECONDS
+    ) -> None:
         super().__init__()
-        self._seen: dict[tuple[str, str], list[float]] = {}  # begin of the window, lines in it
+        self._emit = emit
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, str], _Window] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno <= logging.DEBUG:
+        if record.levelno <= logging.DEBUG or getattr(record, "always", False):
             return True
         kind = (record.name, str(record.msg))
-        if len(self._seen) >= _KINDS_MAX and kind not in self._seen:
-            self._seen.clear()
-        window = self._seen.setdefault(kind, [record.created, 0])
-        if record.created - window[0] >= REPEATS_SECONDS:
-            record.left_out = max(0, int(window[1]) - REPEATS_MAX)
-            window[:] = [record.created, 0]
-        window[1] += 1
-        return window[1] <= REPEATS_MAX
+        with self._lock:
+            if len(self._seen) >= _KINDS_MAX and kind not in self._seen:
+                self._seen.clear()  # what they left out is reported all the same
+            window = self._seen.get(kind)
+            age = 0.0 if window is None else record.created - window.began
+            if window is None or (age >= self._seconds and not window.left_out):
+                window = self._seen[kind] = _Window(record.created)
+            window.count += 1
+            if window.count <= REPEATS_MAX:
+                return True
+            window.left_out += 1
+            window.last = record
+            if window.left_out == 1:
+                timer = threading.Timer(self._seconds - age, self._report, (kind, window))
+                timer.daemon = True
+                timer.start()
+        return False
+
+    def _report(self, kind: tuple[str, str], window: "_Window") -> None:
+        with self._lock:
+            if self._seen.get(kind) is window:
+                del self._seen[kind]
+            record = window.last
+        if record is not None:
+            record.left_out = window.left_out - 1
+            self._emit(record)
+
+
+class _Window:
+    """Lines of one kind since `began`, wall seconds."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.count = self.left_out = 0
+        self.last: logging.LogRecord | None = None
 
 
 def set_up(level: str, chosen: str) -> None:
     """Write log lines from `level` on to standard error, as `text` or `json`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if chosen == "json" else Text())
-    handler.addFilter(Repeats())
+    quiet = logging.StreamHandler(sys.stderr)  # without the filter
+    quiet.setFormatter(handler.formatter)
+    handler.addFilter(Repeats(quiet.handle))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 

@@ -6,6 +6,11 @@ fails, what it left is cut off before anything else is written. Only the last se
 to; a full one is synced and sealed before a further one begins. What opening trusts, what it reads
 and what it cuts off is told in `opening.py`.
 
+Sealing syncs two files and a folder, so a caller on an event loop does that part in a thread:
+`begin_seal`, `prepare_next` in the thread, then an append or `roll`. From `begin_seal` on nothing
+is added to the segment; an append that comes during `prepare_next` waits for it. An append that
+finds the segment full without that preparation does all of it itself.
+
 A log starts with its first segment, or inside it once records were deleted up to an offset; whoever
 opens the log keeps that offset (`checkpoints.py`) and hands it in again. A failed sync leaves the
 log unusable until `mend` and `resume` made it whole; `recovery_point.py` tells why.
@@ -72,6 +77,10 @@ class SegmentedLog:
         self._keep_start = keep_start
         self._point = RecoveryPoint(disk, folder)
         self._syncing = threading.Lock()
+        self._rolling = threading.Lock()  # taken before `_syncing`
+        self._is_sealing = False
+        self._sealed_entries: list[snapshots.Entry] = []
+        self._next: Segment | None = None
         self._stops = Stops()
         self._torn = False
         self._fault: OSError | None = None
@@ -161,20 +170,53 @@ class SegmentedLog:
             self._claim_segment(segment)
         return first
 
+    def must_roll(self, header: BatchHeader) -> bool:
+        """Return whether an append of the batch needs a new segment that is not prepared yet."""
+        active = self._segments.active
+        if self._next is not None or not active.size:
+            return False
+        end_offset = active.end_offset + header.last_offset_delta + 1
+        return self._is_full(active, header.size, end_offset, header.max_timestamp)
+
+    def begin_seal(self) -> None:
+        """Add nothing more to the active segment: the next append begins a new one.
+
+        Raises: OSError.
+        """
+        if not self._is_sealing and self._segments.active.size:
+            self._require_whole()
+            self._sealed_entries = list(self.producers.entries())
+            self._is_sealing = True
+
+    def prepare_next(self) -> None:
+        """Do the part of `roll` that waits for the disk; for a thread, after `begin_seal`.
+
+        Raises: OSError; the segment stays sealed, and the next append tries again.
+        """
+        with self._rolling:
+            if self._is_sealing and self._next is None:
+                self._next = self._sealed(self._sealed_entries)
+
     def roll(self) -> None:
         """Seal the active segment when it holds anything. Raises: OSError."""
+        with self._rolling:
+            if not self._segments.active.size:
+                return
+            self._require_whole()
+            if self._next is None:
+                self._next = self._sealed(list(self.producers.entries()))
+            self._segments.append(self._next)
+            self._next, self._is_sealing, self._sealed_entries = None, False, []
+
+    def _sealed(self, entries: list[snapshots.Entry]) -> Segment:
+        """Make the active segment and the producers' entries durable; return the next segment."""
         active = self._segments.active
-        if not active.size:
-            return
-        self._require_whole()
         # Recovery looks for a torn end in the last segment only: this one must be whole.
         self.sync()
         try_to_save_index(active)
         # Once older segments are dropped, nothing else tells what their producers wrote.
-        self._save_snapshot(durable=True)
-        self._segments.append(
-            begun(self._disk, self._folder, active.end_offset, self._interval_bytes)
-        )
+        self._save_snapshot(entries, durable=True)
+        return begun(self._disk, self._folder, active.end_offset, self._interval_bytes)
 
     def sync(self) -> None:
         """As `Log.sync`; may run in another thread than appends.
@@ -358,12 +400,14 @@ class SegmentedLog:
         """Make everything durable, for a quick next opening. Raises: OSError."""
         if self._settled_end == self.end_offset and self._fault is None and not self._torn:
             return
+        if self._is_sealing:
+            self.roll()
         self._require_whole()
         self.sync()
         active = self._segments.active
         active.save_index()
         # The one at which the active segment begins may be all that tells of dropped segments.
-        self._save_snapshot(durable=not active.size)
+        self._save_snapshot(list(self.producers.entries()), durable=not active.size)
         if self.end_offset:
             claim = self._first_base, active.base_offset, active.size, self.end_offset
             self._point.settled(Claim(*claim))
@@ -371,12 +415,18 @@ class SegmentedLog:
 
     def close(self) -> None:
         """As `Log.close`."""
+        with self._rolling:
+            self._is_sealing = False
+            if self._next is not None:
+                self._next.release()
+                self._next = None
         self._segments.close()
         self._point.close()
 
     def retire(self) -> None:
         """Before the folder goes: wait for what another thread writes there, and allow no more."""
-        with self._syncing:
+        with self._rolling, self._syncing:
+            self._is_sealing = False
             self._is_retired = True
             self._fault = OSError(errno.EBADF, "removed")
 
@@ -405,14 +455,19 @@ class SegmentedLog:
     def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:
         """The segment that batches go to; a further one when the active one is full."""
         active = self._segments.active
-        if active.size and (
-            active.size + size > self._segment_bytes
-            or end_offset - active.base_offset > _OFFSETS_PER_SEGMENT_MAX
-            or active.age_ms(max(one.max_timestamp for one in headers)) > self._segment_ms
-            or buggify("log.roll")
-        ):
-            self.roll()
+        if active.size:
+            newest = max(one.max_timestamp for one in headers)
+            if self._is_full(active, size, end_offset, newest) or buggify("log.roll"):
+                self.roll()
         return self._segments.active
+
+    def _is_full(self, active: Segment, size: int, end_offset: int, newest: int) -> bool:
+        return (
+            self._is_sealing
+            or active.size + size > self._segment_bytes
+            or end_offset - active.base_offset > _OFFSETS_PER_SEGMENT_MAX
+            or active.age_ms(newest) > self._segment_ms
+        )
 
     def _readable(self, offset: int) -> Iterator[Segment]:
         if not self._start <= offset <= self.end_offset:
@@ -433,9 +488,8 @@ class SegmentedLog:
             active.file.truncate(active.size)
             self._torn = False
 
-    def _save_snapshot(self, *, durable: bool) -> None:
+    def _save_snapshot(self, entries: list[snapshots.Entry], *, durable: bool) -> None:
         if self.end_offset > self._segments.bases[0]:
-            entries = list(self.producers.entries())
             snapshots.save(self._disk, self._folder, self.end_offset, entries, durable=durable)
         self._prune_snapshots()
 

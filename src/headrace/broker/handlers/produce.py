@@ -2,8 +2,9 @@
 
 Request and response are read and written by hand, so that records are not copied: the batch is
 given its offset where it was received and goes to the file from there. A request waits for nothing
-unless appends have to reach the disk, or its batches are too large to validate on the event loop;
-then those are validated in a thread and appended in the order of the request.
+unless appends have to reach the disk, its batches are too large to validate on the event loop, or a
+segment is full; then batches are validated, and segments synced, in a thread, and batches appended
+in the order of the request.
 Source: ProduceRequest.json, ProduceResponse.json; KIP-98 for idempotent producers, KIP-467.
 """
 
@@ -114,7 +115,7 @@ class _Produce:
 
         Returns:
             The cost in bytes of records that were looked at; None, and nothing is done, when there
-            are more than `bytes_max`.
+            are more than `bytes_max`, or a new segment has to begin.
         """
         inspected = _PART_BYTES
         try:
@@ -124,8 +125,11 @@ class _Produce:
             )
             if validated is None:
                 return None
-            part.records, header, bytes_seen = validated
+            records, header, bytes_seen = validated
             inspected += bytes_seen
+            if _must_roll(partition, header):
+                return None
+            part.records = records
             self._append(partition, part, header)
         except Faulty as fault:
             self._fail(part, fault)
@@ -145,11 +149,20 @@ class _Produce:
                 try:
                     if isinstance(outcome, Faulty):
                         raise outcome
-                    # The topic may be another by now, or none.
                     part.records, header, _ = outcome
+                    await self._roll_ready(part, header)
+                    # The topic may be another by now, or none.
                     self._append(self._partition(part), part, header)
                 except Faulty as fault:
                     self._fail(part, fault)
+
+    async def _roll_ready(self, part: _Part, header: BatchHeader) -> None:
+        """Wait until the batch has room: a full segment is synced in a thread. Raises: Faulty."""
+        while _must_roll(partition := self._partition(part), header):
+            try:
+                await partition.roll_ready()
+            except OSError as error:
+                raise Faulty(Code.STORAGE_ERROR, str(error)) from error
 
     def answer(self) -> Answer | Coroutine[Any, Any, Answer]:
         """Make the answer, once everything is appended. Raises: HangUp."""
@@ -257,6 +270,14 @@ def _append(partition: Partition, part: _Part, header: BatchHeader) -> None:
         raise Faulty(Code.STORAGE_ERROR, str(error)) from error
     part.append_time = header.max_timestamp if header.timestamp_type else -1
     part.start_offset = partition.start_offset
+
+
+def _must_roll(partition: Partition, header: BatchHeader) -> bool:
+    """Raises: Faulty."""
+    try:
+        return partition.must_roll(header)
+    except OSError as error:
+        raise Faulty(Code.STORAGE_ERROR, str(error)) from error
 
 
 def _is_duplicate(partition: Partition, part: _Part, header: BatchHeader) -> bool:
