@@ -149,9 +149,9 @@ def test_a_fetch_sees_what_came_between_two_portions(
         looks[0] += 1
         if looks[0] == 1:
             return
-        looked.set()
-        while services.partition("orders", 0).log.end_offset < 3:
-            await asyncio.sleep(0)
+        with services.waits.watch([services.partition("orders", 0).key]) as watch:
+            looked.set()
+            assert await watch.wait(WAIT_SECONDS * 1000)
 
     def produce() -> None:
         records = batches.build([Record(0, 1000, None, bytes(20_000))])
