@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from headrace.wire import codec
 
 _BODY_BYTES_MAX = 1024 * 1024
+_BY_PARTITION = 10
 _LEASE_BODY_BYTES_MAX = 16 * 1024 * 1024  # some 100,000 dispositions with their reasons
 
 
@@ -18,7 +19,9 @@ class Api:
 
     `advertised_from` is lower than the versions served where a client insists on seeing it.
     `flexible` is needed for messages that the codec does not know. Only APIs that carry records
-    need requests larger than `body_bytes_max`: they are read without making objects.
+    need requests larger than `body_bytes_max`: they are read without making objects. A consumer
+    names all its partitions in one request of some APIs, which are processed in portions:
+    `elements_factor` times as many elements are accepted there.
     """
 
     key: int
@@ -28,6 +31,7 @@ class Api:
     advertised_from: int | None = None
     flexible: bool | None = None
     body_bytes_max: int = _BODY_BYTES_MAX
+    elements_factor: int = 1
 
     def is_flexible(self, version: int) -> bool:
         """Whether this version's headers have tagged fields."""
@@ -41,7 +45,7 @@ def _lease(key: int, name: str) -> Api:
 SERVED = (
     Api(0, "Produce", range(3, 14), "produce", advertised_from=0, body_bytes_max=2**31 - 1),
     Api(1, "Fetch", range(4, 19), "fetch"),
-    Api(2, "ListOffsets", range(1, 12), "list_offsets"),
+    Api(2, "ListOffsets", range(1, 12), "list_offsets", elements_factor=_BY_PARTITION),
     Api(3, "Metadata", range(14), "metadata"),
     Api(10, "FindCoordinator", range(7), "find_coordinator"),
     Api(18, "ApiVersions", range(5), "api_versions"),
@@ -53,7 +57,13 @@ SERVED = (
     Api(33, "AlterConfigs", range(3), "alter_configs"),
     Api(44, "IncrementalAlterConfigs", range(2), "alter_configs"),
     Api(60, "DescribeCluster", range(3), "describe_cluster"),
-    Api(23, "OffsetForLeaderEpoch", range(2, 5), "offset_for_leader_epoch"),
+    Api(
+        23,
+        "OffsetForLeaderEpoch",
+        range(2, 5),
+        "offset_for_leader_epoch",
+        elements_factor=_BY_PARTITION,
+    ),
     Api(21, "DeleteRecords", range(3), "delete_records"),
     Api(35, "DescribeLogDirs", range(1, 6), "describe_log_dirs"),
     Api(75, "DescribeTopicPartitions", range(1), "describe_topic_partitions"),
@@ -69,7 +79,7 @@ SERVED = (
     Api(12, "Heartbeat", range(5), "heartbeat"),
     Api(13, "LeaveGroup", range(6), "leave_group"),
     Api(8, "OffsetCommit", range(2, 11), "offset_commit"),
-    Api(9, "OffsetFetch", range(1, 11), "offset_fetch"),
+    Api(9, "OffsetFetch", range(1, 11), "offset_fetch", elements_factor=_BY_PARTITION),
     Api(15, "DescribeGroups", range(7), "describe_groups"),
     Api(16, "ListGroups", range(6), "list_groups"),
     Api(42, "DeleteGroups", range(3), "delete_groups"),

@@ -100,8 +100,9 @@ class Config(InertShareConfig):
     )  # fmt: skip
     elements_max: int = setting(
         "headrace.max.request.elements", 10_000,
-        "Array elements (names, partitions) in one request; Fetch and OffsetCommit, which are "
-        "processed in portions, may have more.", low=1000, high=INT_MAX,
+        "Array elements (names, partitions) in one request; ListOffsets, OffsetFetch and "
+        "OffsetForLeaderEpoch may have ten times as many, Fetch and OffsetCommit more; these are "
+        "processed in portions.", low=1000, high=INT_MAX,
     )  # fmt: skip
     stall_warn_ms: int = setting(
         "headrace.loop.stall.warn.ms", 200,

@@ -137,7 +137,7 @@ class Dispatcher:
             request = Request(
                 head.api_key, head.version, head.correlation_id, head.client_id,
                 peer.host, peer.connection_id, body, len(before),
-                None, self._services.config.elements_max,
+                None, self._services.config.elements_max * route.api.elements_factor,
             )  # fmt: skip
             if route.has_schema and len(frame) > DECODE_BYTES_MAX:
                 answer: Any = self._decoded_first(route, request)

@@ -48,7 +48,7 @@ log = logging.getLogger("headrace.broker")
 LEADER_EPOCH = 0
 _PROGRESS_MS = 1000
 _NAME_KEPT = 150  # characters of a topic's name in the name of a folder set aside
-_FILES_PER_PARTITION = 3  # the segment written to, its recovery point, one that is read
+_FILES_PER_PARTITION = 4  # the segment written to, its recovery point, two sealed ones
 _FILES_SPARE = 128  # for connections, the journal and the interpreter
 _CHUNK = 32  # partitions whose files are made or removed at a time
 

@@ -45,6 +45,9 @@ _MEMORY_GRACE_SECONDS = 1.0
 # File descriptors that connections leave to logs and journals. More connections than that may be
 # accepted in one turn of the loop: the backlog is 100.
 _FILES_RESERVED = 128
+# Connections that are accepted all the same: logs may have taken more files than were left to them,
+# and a broker without connections gives none of them back.
+_CONNECTIONS_WITHOUT_FILES = 32
 
 
 class Server:
@@ -265,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
         server, metrics = self._server, self._server.services.metrics
         config = server.services.config
         files = self._opened_files()
-        if files >= server.files_max:
+        if files >= server.files_max and len(server.connections) >= _CONNECTIONS_WITHOUT_FILES:
             metrics.connections_refused_files += 1
             log.warning(
                 "refusing %s: %d files are open, the rest is for logs; raise the limit (ulimit -n)"

@@ -120,8 +120,7 @@ async def _when_ready(poll: "_Poll", services: Services) -> Answer:
             if poll.has_let_go:
                 poll.begin_again()
                 await _look(poll, services)
-            else:
-                poll.look_again()
+            poll.look_again()  # also for what came between two portions
         if time_is_up:
             break
     return Raw(_answer(poll, services))

@@ -6,9 +6,11 @@ In the new protocol a member says that it is one; librdkafka's does not, and is 
 `require_stable`, which consumers ask for. There are no transactions, so that has no other meaning.
 """
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
+from headrace.broker.budgets import PORTION
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
@@ -35,11 +37,14 @@ async def handle(request: Request, services: Services) -> Answer:
     for one in asked:
         if services.groups.reset_policy(one.group_id) is not None:
             refused = await _seed(one, request, services, reads=reads) or refused
-    groups = [_group(one, _may_read(one, version, services), version, services) for one in asked]
+    groups = [
+        await _group(one, _may_read(one, version, services), version, services) for one in asked
+    ]
     refused = await services.groups.durable() or refused
     if refused is not None:
         # Clients of old versions try again at once on NOT_COORDINATOR, and on no other code.
-        groups = [_group(one, Code.NOT_COORDINATOR, version, services) for one in asked]
+        code = Code.NOT_COORDINATOR
+        groups = [await _group(one, code, version, services) for one in asked]
     return {"groups": groups} if version >= _GROUPS_SINCE else groups[0]
 
 
@@ -84,7 +89,7 @@ def _may_read(asked: Any, version: int, services: Services) -> Code:
     return error_code(group.check_reader(member, asked.member_epoch))
 
 
-def _group(asked: Any, code: Code, version: int, services: Services) -> dict[str, Any]:
+async def _group(asked: Any, code: Code, version: int, services: Services) -> dict[str, Any]:
     name = asked.group_id
     told_of_group = code and version >= _GROUP_ERROR_SINCE
     return {
@@ -92,11 +97,11 @@ def _group(asked: Any, code: Code, version: int, services: Services) -> dict[str
         "error_code": code,
         "topics": ()
         if told_of_group
-        else _topics(services.groups.offsets(name), asked.topics, code, version, services),
+        else await _topics(services.groups.offsets(name), asked.topics, code, version, services),
     }
 
 
-def _topics(
+async def _topics(
     offsets: Offsets, asked: Any, code: Code, version: int, services: Services
 ) -> list[dict[str, Any]]:
     if asked is None:
@@ -104,6 +109,7 @@ def _topics(
     by_id = version >= _IDS_SINCE
     told = []
     seen: set[tuple[Any, int]] = set()
+    portion = 0
     for topic in asked:
         found = _topic(topic, version, services)
         missing = Code.UNKNOWN_TOPIC_ID if by_id and found is None else Code.NONE
@@ -112,14 +118,17 @@ def _topics(
         # Each once, as groups: what a short request can ask for has a bound.
         indexes = [one for one in dict.fromkeys(topic.partition_indexes) if (key, one) not in seen]
         seen.update((key, one) for one in indexes)
+        partitions = []
+        for index in indexes:
+            portion = (portion + 1) % PORTION
+            if not portion:
+                await asyncio.sleep(0)
+            partitions.append(_told(index, offsets.find(name, index, topic_id), code or missing))
         told.append(
             {
                 "name": None if by_id else topic.name,
                 "topic_id": topic.topic_id if by_id else None,
-                "partitions": [
-                    _told(index, offsets.find(name, index, topic_id), code or missing)
-                    for index in indexes
-                ],
+                "partitions": partitions,
             }
         )
     return told

@@ -3,8 +3,10 @@
 Source: KIP-320, Partition.lastOffsetForLeaderEpoch (4.3).
 """
 
+import asyncio
 from typing import Any
 
+from headrace.broker.budgets import PORTION
 from headrace.broker.errors import Code
 from headrace.broker.partitions import LEADER_EPOCH, Partition
 from headrace.broker.request import Answer, Request
@@ -12,19 +14,18 @@ from headrace.broker.services import Services
 
 
 async def handle(request: Request, services: Services) -> Answer:
-    return {
-        "topics": [
-            {
-                "topic": topic.topic,
-                "partitions": [
-                    {"partition": asked.partition}
-                    | _end(services.partition(topic.topic, asked.partition), asked)
-                    for asked in topic.partitions
-                ],
-            }
-            for topic in request.message().topics
-        ]
-    }
+    topics: list[dict[str, Any]] = []
+    portion = 0
+    for topic in request.message().topics:
+        partitions = []
+        for asked in topic.partitions:
+            portion = (portion + 1) % PORTION
+            if not portion:
+                await asyncio.sleep(0)
+            end = _end(services.partition(topic.topic, asked.partition), asked)
+            partitions.append({"partition": asked.partition} | end)
+        topics.append({"topic": topic.topic, "partitions": partitions})
+    return {"topics": topics}
 
 
 def _end(partition: Partition | None, asked: Any) -> dict[str, Any]:
