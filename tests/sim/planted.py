@@ -218,7 +218,7 @@ _IN_BOTH: list[Plant] = [
     leases_keep_what_was_reset,
     pruned_too_far,
 ]
-_BEGINS = {
+_BEGINS: dict[Plant, int] = {
     answers_before_the_sync: 11,
     acceptance_before_the_sync: 3,
     lock_expiry_forgets_the_delivery: 260,

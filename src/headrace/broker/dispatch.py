@@ -145,7 +145,9 @@ class Dispatcher:
                 answer = route.handler.handle(request, self._services)
         except (Malformed, StorageFault, OSError) as error:
             raise _hang_up(route.api, head.version, error) from error
-        numbers = [overtaking.correlation_id(one) for one in before]
+        numbers: Sequence[bytes] = (
+            [overtaking.correlation_id(one) for one in before] if before else ()
+        )
         if isinstance(answer, Later):
             self._metrics.in_flight += 1
             self._look_at_time(route, perf_counter() - began)
@@ -234,9 +236,9 @@ class Dispatcher:
             self._metrics.failed(key, answer.get("error_code", Code.NONE))
             buffers = [codec.encode_response(key, head.version, answer)]
         response = _framed(head.correlation_id, buffers, flexible=route.answers_flexible)
+        seconds, sent = perf_counter() - began, sum(map(len, response))
         for _ in range(1 + len(before)):
-            seconds = perf_counter() - began
-            self._metrics.request(key, seconds, size, sum(map(len, response)))
+            self._metrics.request(key, seconds, size, sent)
         if at_once and seconds >= STALL_SECONDS:
             self._metrics.stalls.add(route.api.name, seconds)
         return _also_for(before, response) if before else response

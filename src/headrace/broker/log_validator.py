@@ -91,6 +91,8 @@ class LogValidator:
         # Pages of the system, so that an idle broker holds none of it.
         scratch_bytes = min(self.inline_bytes_max, self._decompressed_bytes_max)
         self._scratch = memoryview(mmap.mmap(-1, scratch_bytes))
+        # The last terms with their rules: requests of the same millisecond share them.
+        self._last: tuple[Terms, produced.Rules] | None = None
 
     def validate_inline(
         self, records: memoryview | None, terms: Terms, bytes_max: int
@@ -116,6 +118,19 @@ class LogValidator:
             return self.validate(records, terms, self._scratch, bytes_max)
         except OutputFull:
             return None
+
+    def terms(self, settings: TopicSettings, now: WallMs, version: int, doubt_ms: int) -> Terms:
+        """Make the terms for a batch, or return the last ones where they are equal."""
+        if self._last is not None:
+            terms = self._last[0]
+            if (
+                terms.settings is settings
+                and terms.now == now
+                and terms.version == version
+                and terms.doubt_ms == doubt_ms
+            ):
+                return terms
+        return Terms(settings, now, version, doubt_ms)
 
     def buffer(self) -> AbstractContextManager[memoryview]:
         """Provide a buffer for the records of the largest batch."""
@@ -215,6 +230,15 @@ class LogValidator:
         return header
 
     def _rules(self, terms: Terms) -> produced.Rules:
+        # One tuple, because threads validate too.
+        last = self._last
+        if last is not None and last[0] is terms:
+            return last[1]
+        rules = self._make_rules(terms)
+        self._last = terms, rules
+        return rules
+
+    def _make_rules(self, terms: Terms) -> produced.Rules:
         settings = terms.settings
         is_keyed = "compact" in settings.cleanup_policy
         if settings.timestamp_type == "LogAppendTime":

@@ -93,22 +93,38 @@ def sim(
             _count(total, outcome, replayed=True)
         total.seeds = 1
     else:
+        progress = _Progress()
         seconds = None if minutes is None and hours is None else _seconds(minutes, hours)
         until = None if seconds is None else time.monotonic() + seconds
-        progress = _Progress()
-        numbers = _numbers(first, seeds, until)
-        for found in _all_outcomes(world, numbers, workers):
-            for outcome in found:
-                _count(total, outcome, replayed=False)
-                if outcome.failures:
-                    _compare(total, world, outcome.seed, found)
-            total.seeds += 1
-            progress.tell(total)
-            if total.failures and not keep_going:
-                break
+        found = _all_outcomes(world, _numbers(first, seeds, until), workers)
+        _try_seeds(total, world, found, progress, keep_going=keep_going)
         _try_core(total, first, histories, progress)
         progress.end()
         total.seconds = round(time.monotonic() - began, 1)
+    _print_sum(total, world, as_json=as_json)
+    raise typer.Exit(bool(total.failures))
+
+
+def _try_seeds(
+    total: _Sum,
+    world: Worlds,
+    outcomes: "Iterator[list[Outcome | GrowthOutcome]]",
+    progress: _Progress,
+    *,
+    keep_going: bool,
+) -> None:
+    for found in outcomes:
+        for outcome in found:
+            _count(total, outcome, replayed=False)
+            if outcome.failures:
+                _compare(total, world, outcome.seed, found)
+        total.seeds += 1
+        progress.tell(total)
+        if total.failures and not keep_going:
+            break
+
+
+def _print_sum(total: _Sum, world: Worlds, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(total)))
     elif world is Worlds.GROWTH:
@@ -121,7 +137,6 @@ def sim(
             f"{total.seeds} seeds and {total.histories} histories of the core: {total.events} "
             f"events, {total.faults} faults, {total.failures} failures"
         )
-    raise typer.Exit(bool(total.failures))
 
 
 def _numbers(first: int, count: int, until: float | None) -> Iterator[int]:

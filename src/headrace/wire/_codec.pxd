@@ -9,7 +9,7 @@ ctypedef unsigned long long uint64
 
 cdef int _BAD_VARINT, _BAD_LENGTH, _BAD_HEADER_COUNT, _BAD_RECORD_LENGTH
 cdef int _BAD_DELTA, _BAD_TIMESTAMP, _NAMELESS, _TOO_MANY_HEADERS, _KEYLESS, _UNTIMELY
-cdef int _RELEASE_BYTES
+cdef int _RELEASE_BYTES, _PLAIN_BYTES, _SHORT_END
 cdef int _HEADER_BYTES, _VARINT_BYTES_MAX, _VARLONG_BYTES_MAX
 cdef int64 _INT64_MAX, _INT64_MIN, _MS_MAX, _UINT32
 cdef uint64 _UINT64
@@ -67,6 +67,11 @@ cpdef decode_headers(const octet_t[::1] data, Rows rows, Binary names, Binary co
 
 cpdef check(const octet_t[::1] data, int64 start, int64 stop, int64 count, Scan scan)
 
+@cython.locals(scan=Scan)
+cpdef int64 highest_timestamp(const octet_t[::1] data, int64 start, int64 stop, int64 count,
+                              int64 base_timestamp, int64 earliest, int64 latest, bint is_keyed,
+                              int64 headers_max)
+
 @cython.locals(refusal=int)
 cpdef int find_time(const octet_t[::1] data, int64 start, int64 stop, int64 count,
                     int64 last_delta, int64 base_timestamp, int64 wanted, int64 least,
@@ -107,10 +112,21 @@ cdef void _keep(Rows rows, int64 delta, int64 elapsed, int64 position, int64 end
 @cython.locals(position=int64, name_size=int64, name_start=int64, size=int64, start=int64)
 cdef bint _headers(const octet_t *source, int64 row, Rows rows, Binary names,
                    Binary contents) noexcept nogil
-@cython.locals(latest=int64, index=int64, size=int64, end=int64, elapsed=int64, delta=int64,
-               refusal=int, key_size=int64, value_size=int64, timestamp=int64)
+@cython.locals(latest=int64, index=int64, end=int64, elapsed=int64, key_size=int64,
+               timestamp=int64, base_timestamp=int64, is_keyed=bint, allowed_from=int64,
+               allowed_to=int64)
 cdef bint _check(const octet_t *source, int64 position, int64 stop, int64 count,
                  Scan scan) noexcept nogil
+@cython.locals(size=int64, at=int64, end=int64, elapsed=int64, delta=int64, key=int64,
+               key_size=int64, value=int64, value_size=int64, is_short=bint, is_positive=bint)
+cdef (int64, int64, int64) _plain_record(const octet_t *source, int64 position, int64 stop,
+                                         int64 index) noexcept nogil
+@cython.locals(raw=int64)
+cdef (int64, int64) _short_varint(const octet_t *source, int64 at) noexcept nogil
+@cython.locals(size=int64, end=int64, elapsed=int64, delta=int64, refusal=int, key_size=int64,
+               value_size=int64)
+cdef (int64, int64, int64) _any_record(const octet_t *source, int64 position, int64 stop,
+                                       int64 index, Scan scan) noexcept nogil
 cdef bint _end_check(Scan scan, int64 parsed, int64 latest, int refusal) noexcept nogil
 cdef int _check_place(Scan scan, int64 index, int64 delta, int64 elapsed) noexcept nogil
 @cython.locals(count=int64, name_size=int64, size=int64)

@@ -16,7 +16,7 @@ from headrace.wire.checksums import crc32c
 from headrace.wire.compression import OUTPUT_BYTES_MAX, Codec, compress, decompress
 from headrace.wire.primitives import Buffer, Malformed
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _LEADER_EPOCH_AT = 12
@@ -24,8 +24,8 @@ CRC = struct.Struct(">I")
 CRC_AT = 17
 CRC_FROM = 21
 MAGIC = 2
-_OVERHEAD = 12  # base offset and length, which the length does not count
-HEADER_BYTES = _HEADER.size
+OVERHEAD_BYTES = 12  # base offset and length, which the length does not count
+HEADER_BYTES = HEADER.size
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
@@ -106,12 +106,12 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
     """
     if len(data) - position < HEADER_BYTES:
         raise CorruptBatch(f"{len(data) - position} bytes are no batch header")
-    base_offset, length, epoch, magic, *rest = _HEADER.unpack_from(data, position)
+    base_offset, length, epoch, magic, *rest = HEADER.unpack_from(data, position)
     if magic != MAGIC:
         raise CorruptBatch(f"magic {magic} at {position}, not {MAGIC}")
-    if length < HEADER_BYTES - _OVERHEAD:
+    if length < HEADER_BYTES - OVERHEAD_BYTES:
         raise CorruptBatch(f"a batch of {length} bytes at {position} has no room for its header")
-    return BatchHeader(base_offset, length + _OVERHEAD, epoch, magic, *rest)
+    return BatchHeader(base_offset, length + OVERHEAD_BYTES, epoch, magic, *rest)
 
 
 def headers(data: Buffer) -> list[BatchHeader]:
@@ -232,8 +232,8 @@ def build_encoded(
 def seal(header: BatchHeader, stored: Buffer) -> bytes:
     """A batch of this header and of records as they are stored; size and checksum are made anew."""
     head = bytearray(HEADER_BYTES)
-    size = HEADER_BYTES - _OVERHEAD + len(stored)
-    _HEADER.pack_into(head, 0, *header._replace(size=size, magic=MAGIC, crc=0))
+    size = HEADER_BYTES - OVERHEAD_BYTES + len(stored)
+    HEADER.pack_into(head, 0, *header._replace(size=size, magic=MAGIC, crc=0))
     CRC.pack_into(head, CRC_AT, crc32c(stored, crc32c(memoryview(head)[CRC_FROM:])))
     return b"".join((head, stored))
 

@@ -1,7 +1,7 @@
 """What producers send: one whole batch a partition, validated by its header and its records.
 
 A pass over the records makes no object of any: the compiled kernel does it, or plain Python where
-there is none, with the same outcome. Cost: some 15 ns a record compiled.
+there is none, with the same outcome. Cost: some 7 ns a record compiled.
 Sources: LogValidator, DefaultRecordBatch and DefaultRecord (Kafka 4.3).
 """
 
@@ -16,9 +16,11 @@ from headrace.wire.batches import (
     CRC,
     CRC_AT,
     CRC_FROM,
+    HEADER,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     MAGIC,
+    OVERHEAD_BYTES,
     RECORD_BYTES_MIN,
     TRANSACTIONAL,
     VARINT_BYTES_MAX,
@@ -42,7 +44,6 @@ _MAX_TIMESTAMP_AT = 35
 _KNOWN_ATTRIBUTES = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 _NO_TIMESTAMP = -1
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
-_NO_ROOM = array("q", bytes(8))  # a view of nothing has no address
 
 _kernel = kernel.load()
 
@@ -83,12 +84,12 @@ def check(data: memoryview) -> BatchHeader:
     magic = data[CRC_AT - 1]
     if magic != MAGIC:
         raise InvalidRecord(f"magic {magic}: only record batches of magic {MAGIC} are accepted")
-    header = read_header(data)
     # Names are faster than attributes; this is run for every batch.
-    base_offset, size, _, _, crc, attributes, last_delta, _, _, producer, epoch, first, count = (
-        header
-    )
+    (base_offset, length, leader_epoch, _, crc, attributes, last_delta, base_timestamp,
+     max_timestamp, producer, epoch, first, count) = HEADER.unpack_from(data)  # fmt: skip
+    size = length + OVERHEAD_BYTES
     if size != len(data):
+        read_header(data)  # which refuses a size without room for the header
         raise InvalidRecord(f"a batch of {size} bytes in {len(data)}: one whole batch")
     if crc32c(data[CRC_FROM:]) != crc:
         raise CorruptBatch("the checksum of the batch is wrong")
@@ -97,14 +98,16 @@ def check(data: memoryview) -> BatchHeader:
     if count <= 0 or count != last_delta + 1:
         raise InvalidRecord(f"{count} records, last offset delta {last_delta}")
     if count > size:
-        _require_possible(header)
+        _require_possible(read_header(data))
     if attributes > LOG_APPEND_TIME | Codec.ZSTD or attributes < 0:
         _check_attributes(attributes)
     if attributes & CODEC_MASK > Codec.ZSTD:
         raise UnknownCodec(f"codec {attributes & CODEC_MASK} is not one of 0 to {Codec.ZSTD}")
     if producer >= 0 and (first < 0 or epoch < 0):
         raise InvalidRecord(f"producer {producer} without epoch or sequence")
-    return header
+    fields = (base_offset, size, leader_epoch, magic, crc, attributes, last_delta, base_timestamp,
+              max_timestamp, producer, epoch, first, count)  # fmt: skip
+    return BatchHeader._make(fields)
 
 
 def _check_attributes(attributes: int) -> None:
@@ -137,15 +140,15 @@ def inspect(body: Buffer, start: int, stop: int, header: BatchHeader, rules: Rul
         raise InvalidRecord(f"{count} records claimed in {stop - start} bytes")
     if _kernel is None:
         return _inspect(bytes(memoryview(body)[start:stop]), header, rules)
-    scan = _kernel.Scan(header.base_timestamp, *rules, _NO_ROOM)
+    base_timestamp = header.base_timestamp
+    highest = _kernel.highest_timestamp(body, start, stop, count, base_timestamp, *rules)
+    if highest != _INT64_MIN:
+        return highest, ()
+    wrong = array("q", bytes(16 * WRONG_RECORDS_MAX))
+    scan = _kernel.Scan(base_timestamp, *rules, wrong)
     _kernel.check(body, start, stop, count, scan)
     if scan.refusal:
         raise _refusal(scan.refusal, scan.parsed, count, rules)
-    if not scan.noted:
-        return scan.max_timestamp, ()
-    wrong = array("q", bytes(16 * WRONG_RECORDS_MAX))
-    scan = _kernel.Scan(header.base_timestamp, *rules, wrong)
-    _kernel.check(body, start, stop, count, scan)
     end = 2 * min(scan.noted, WRONG_RECORDS_MAX)
     return scan.max_timestamp, tuple(zip(wrong[:end:2], wrong[1:end:2], strict=True))
 

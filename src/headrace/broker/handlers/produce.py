@@ -50,7 +50,9 @@ _FLEXIBLE_SINCE = 9
 _IDS_SINCE = 13
 _ACKS = (-1, 0, 1)
 _ACKS_TIMEOUT = struct.Struct(">hi")
+_INDEX_SIZE = struct.Struct(">ii")
 _PART_HEAD = struct.Struct(">ihqq")
+_PART_HEAD_WITH_START = struct.Struct(">ihqqq")
 _NO_ERRORS = b"\x01\x00\x00"  # no record errors, no message, no tagged fields
 
 
@@ -174,7 +176,8 @@ class _Produce:
         return Raw([_encoded(self._topics, self._version)])
 
     def _terms(self, partition: Partition) -> Terms:
-        return Terms(partition.settings, self._now, self._version, self._doubt_ms)
+        validator = self._services.validator
+        return validator.terms(partition.settings, self._now, self._version, self._doubt_ms)
 
     def _is_resolved(self, part: _Part) -> bool:
         try:
@@ -349,8 +352,10 @@ def _decoded_topic(source: Reader, version: int, parts_max: int) -> list[_Part]:
     if count > parts_max or parts_max <= 0:
         raise Malformed(f"more than {_PARTS_MAX} partitions in one request")
     for _ in range(count):
-        index = source.int32()
-        size = source.uvarint() - 1 if flexible else source.int32()
+        if flexible:
+            index, size = source.int32(), source.uvarint() - 1
+        else:
+            index, size = source.unpack(_INDEX_SIZE)
         parts.append(_Part(topic, index, None if size < 0 else source.take(size)))
         if flexible:
             source.tags()
@@ -388,9 +393,11 @@ def _encoded(topics: list[list[_Part]], version: int) -> bytearray:
 
 def _write_part(out: Writer, part: _Part, version: int) -> None:
     flexible = version >= _FLEXIBLE_SINCE
-    out.raw(_PART_HEAD.pack(part.index, part.code, part.base_offset, part.append_time))
+    head = part.index, part.code, part.base_offset, part.append_time
     if version >= _START_OFFSET_SINCE:
-        out.int64(part.start_offset)
+        out.data += _PART_HEAD_WITH_START.pack(*head, part.start_offset)
+    else:
+        out.data += _PART_HEAD.pack(*head)
     if flexible and part.message is None:
         out.raw(_NO_ERRORS)
         return
