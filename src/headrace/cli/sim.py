@@ -109,7 +109,7 @@ def _try_seeds(
     total: _Sum,
     world: Worlds,
     outcomes: "Iterator[list[Outcome | GrowthOutcome]]",
-    progress: _Progress,
+    progress: "_Progress",
     *,
     keep_going: bool,
 ) -> None:
