@@ -29,10 +29,15 @@ def _commands() -> dict[str, Any]:
 COMMANDS = _commands()
 
 
+def _names(option: Any) -> list[str]:
+    """Return the names of an option, with those that switch it off."""
+    return [*option.opts, *option.secondary_opts]
+
+
 def table(command: Any) -> str:
     """The options of a command as the page has them."""
     rows = [
-        f"| {', '.join(f'`{name}`' for name in option.opts)} | {option.help} |"
+        f"| {', '.join(f'`{name}`' for name in _names(option))} | {option.help} |"
         for option in command.params
         if option.opts != ["--help"]
     ]
@@ -63,7 +68,7 @@ def test_examples_use_options_that_exist() -> None:
         words = shlex.split(line, comments=True)[1:]
         name = next((one for one in COMMANDS if words[: len(one.split())] == one.split()), None)
         assert name is not None, line
-        known = {opt for option in COMMANDS[name].params for opt in option.opts}
+        known = {opt for option in COMMANDS[name].params for opt in _names(option)}
         assert {word for word in words if word.startswith("--")} <= known, line
         shown += 1
     assert shown >= len(COMMANDS)
