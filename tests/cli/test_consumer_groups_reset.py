@@ -188,7 +188,11 @@ def test_only_offsets_outside_the_log_move_to_its_nearest_end(
             'The partitions "orders-7,orders-8" do not exist, or have no leader',
         ),
         (("--to-earliest", "--topic", "orders:x"), "Invalid partition 'x'"),
-        (("--to-datetime", "2026-11-21", "--all-topics"), "'2026-11-21' is no time"),
+        (
+            ("--to-datetime", "2026-11-21", "--all-topics"),
+            "'2026-11-21' is a date without a time",
+        ),
+        (("--to-datetime", "yesterday", "--all-topics"), "'yesterday' is no time"),
         (("--by-duration", "1h", "--all-topics"), "'1h' is no length of time"),
         (("--from-file", "/nonexistent"), "--from-file /nonexistent cannot be read"),
     ],
