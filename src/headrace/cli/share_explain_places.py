@@ -16,12 +16,15 @@ from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.fetch import fetch
 from headrace.client.share_records import BrowsedRun, RecordState, in_flight
 from headrace.client.topics import describe_topics
+from headrace.log import partition_metadata
+from headrace.log.api import CorruptFileError
+from headrace.log.manifest import METADATA
+from headrace.log.os_disk import OsDisk
 from headrace.wire import batches
 from headrace.wire.batches import Record
 
 _BYTES_MAX = 1 << 20
 _SEGMENT_BYTES_MAX = 1 << 40
-_METADATA = "partition.metadata"
 
 Place = tuple[str, int, int]  # topic, partition, offset
 
@@ -118,11 +121,14 @@ class LogInFiles:
         self._segments = sorted(folder.glob("*.log"))
         if not self._segments:
             raise Trouble(f"{data_dir} has no log {folder.name}; check the name of the topic")
-        told = (folder / _METADATA).read_text(errors="replace").split()
         try:
-            self.topic_id = UUID(bytes=urlsafe_b64decode(f"{told[-1]}=="))
-        except (IndexError, ValueError):
-            raise Trouble(f"{folder / _METADATA} names no topic id") from None
+            found = partition_metadata.read(OsDisk(data_dir), folder.name, unsealed=True)
+            self.topic_id = UUID(bytes=urlsafe_b64decode(f"{found.topic_id}=="))
+        except CorruptFileError as error:
+            raise Trouble(f"cannot read the topic id of {folder.name}: {error}") from None
+        except ValueError:
+            path = folder / METADATA
+            raise Trouble(f"cannot read the topic id of {folder.name}: invalid in {path}") from None
 
     def ends(self) -> Ends:
         """What DeleteRecords removed counts as there, as long as its files are."""
