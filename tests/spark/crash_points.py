@@ -86,9 +86,14 @@ def records_in(folder: Path) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def seen(output: Path) -> Seen:
+def writes_in(output: Path) -> list[int]:
+    """Return the batches written so far, also while one of them is being replaced."""
     log = output / "writes"
-    writes = [int(line) for line in log.read_text().split()] if log.exists() else []
+    return [int(line) for line in log.read_text().split()] if log.exists() else []
+
+
+def seen(output: Path) -> Seen:
+    writes = writes_in(output)
     folders = {one: list(output.glob(f"session=*/batch={one}")) for one in set(writes)}
     assert all(len(found) == 1 for found in folders.values())
     return Seen(writes, {one: records_in(folder) for one, (folder,) in folders.items()})

@@ -14,7 +14,7 @@ import pytest
 from headrace.client.connection import Cluster
 from headrace.client.group_offsets import list_group_offsets
 
-from .crash_points import RECORDS, Aftermath, Point, check_batches, play_crash, seen
+from .crash_points import RECORDS, Aftermath, Point, check_batches, play_crash, writes_in
 from .halting_driver import PARTITIONS, RECORDS_A_BATCH
 
 pytestmark = pytest.mark.spark
@@ -37,7 +37,7 @@ def unfinished(folder: Path, cluster: Cluster, names: Iterable[str]) -> list[str
     return [
         name
         for name in names
-        if len(seen(outputs[name]).writes) < wanted[name] or committed(cluster, name) != ends
+        if len(writes_in(outputs[name])) < wanted[name] or committed(cluster, name) != ends
     ]
 
 

@@ -1,11 +1,17 @@
 """The sink's options: Spark's and Kafka's names, and what cannot be honoured is refused."""
 
 import re
+import time
+from types import SimpleNamespace
 
 import pytest
 
+import headrace
+from headrace.client.admin import create_topic
+from headrace.client.connection import Cluster
 from headrace.client.produce.producer import Limits
 from headrace.spark.options import OptionError
+from headrace.spark.sink import writer
 from headrace.spark.sink.options import SinkOptions
 from headrace.wire.compression import Codec
 
@@ -70,3 +76,16 @@ def test_what_cannot_be_honoured_is_refused_with_the_remedy(
         SinkOptions.parse({**SERVERS, name: value})
     assert name in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_topic_that_appears_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker of Apache Kafka may not know a topic that another one has just created."""
+    with headrace.Broker() as broker:
+
+        def pause(_seconds: float) -> None:
+            with Cluster(broker.bootstrap_servers) as cluster:
+                create_topic(cluster, "late", 1, exist_ok=True)
+
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=pause)
+        monkeypatch.setattr(writer, "time", clock)
+        writer.check_topic(SinkOptions(bootstrap_servers=broker.bootstrap_servers, topic="late"))

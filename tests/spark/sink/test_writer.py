@@ -109,7 +109,6 @@ def test_columns_are_refused_before_anything_runs(out: Any) -> None:
 @pytest.mark.parametrize(
     ("query", "options", "told"),
     [
-        ("SELECT 'x' AS value", {"topic": "absent"}, "'absent': UNKNOWN_TOPIC.*create the topic"),
         ("SELECT 'x' AS value, 7 AS partition", {}, "partition 7 .* 'out', which has 3"),
         (
             "SELECT repeat('x', 5000) AS value",
@@ -123,6 +122,18 @@ def test_what_a_task_cannot_write_is_named(
 ) -> None:
     with pytest.raises(PythonException, match=told):
         write(out, out.spark.sql(query), **options)
+
+
+def test_a_missing_topic_that_a_row_names_fails_its_task(out: Any) -> None:
+    rows = out.spark.sql("SELECT 'absent' AS topic, 'x' AS value")
+    writer = rows.write.format("headrace").option("kafka.bootstrap.servers", out.servers)
+    with pytest.raises(PythonException, match=r"'absent': UNKNOWN_TOPIC.*create the topic"):
+        writer.mode("append").save()
+
+
+def test_a_missing_topic_of_all_rows_is_refused_before_a_task_runs(out: Any) -> None:
+    with pytest.raises(AnalysisException, match=r"topic 'absent' does not exist at .*: create it"):
+        write(out, out.spark.sql("SELECT 'x' AS value"), topic="absent")
 
 
 def test_a_null_topic_names_the_remedy(out: Any) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
 from headrace.client.produce.producer import Producer
 from headrace.spark.log_lines import show
@@ -30,6 +31,7 @@ LOG = logging.getLogger(__name__)
 
 _TELL_EVERY_S = 10.0
 _UNKNOWN_TOPIC = 3
+_METADATA_LAG_S, _PAUSE_S = 3.0, 0.1  # a broker may not know a topic that was just created
 _checked: set[tuple[str, str]] = set()  # brokers and topics, by this process
 
 
@@ -92,22 +94,33 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def check_topic(options: SinkOptions) -> None:
     """Check that the topic of all rows exists, before a task writes.
 
-    Spark makes a writer for each batch, so a topic is looked up once in each process.
+    Spark makes a writer for each batch, so a topic is looked up once in each process. A missing
+    topic is looked up again for three seconds: brokers of Apache Kafka learn of a new topic late.
     Raises: `OptionError` for a topic that does not exist; otherwise as `Cluster`.
     """
     if options.topic is None or (options.bootstrap_servers, options.topic) in _checked:
         return
+    deadline = time.monotonic() + _METADATA_LAG_S
     with connect(options) as cluster:
-        try:
-            cluster.partitions(options.topic)
-        except BrokerError as error:
-            if error.code != _UNKNOWN_TOPIC:
-                raise
-            raise OptionError(
-                f"topic {options.topic!r} does not exist at {options.bootstrap_servers}: create it "
-                f"(headrace topics --create --topic {options.topic}), or correct option 'topic'"
-            ) from None
+        while not _exists(cluster, options.topic):
+            if time.monotonic() >= deadline:
+                raise OptionError(
+                    f"topic {options.topic!r} does not exist at {options.bootstrap_servers}: "
+                    f"create it (headrace topics --create --topic {options.topic}), or correct "
+                    "option 'topic'"
+                )
+            time.sleep(_PAUSE_S)
     _checked.add((options.bootstrap_servers, options.topic))
+
+
+def _exists(cluster: Cluster, topic: str) -> bool:
+    try:
+        cluster.partitions(topic)
+    except BrokerError as error:
+        if error.code != _UNKNOWN_TOPIC:
+            raise
+        return False
+    return True
 
 
 def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Written:
