@@ -205,6 +205,10 @@ public class JavaShareGroups extends Checks {
         until(() -> Sharer.hasMembers(queue, 0, 0));
         admin.deleteShareGroupOffsets(queue, Set.of(queue)).all().get();
         requireThrows(
+                UnknownTopicOrPartitionException.class,
+                () -> admin.deleteShareGroupOffsets(queue, Set.of(queue)).all().get());
+        admin.deleteShareGroups(List.of(queue)).all().get(); // the group stays known until then
+        requireThrows(
                 GroupIdNotFoundException.class,
                 () -> admin.deleteShareGroupOffsets(queue, Set.of(queue)).all().get());
     }
