@@ -137,7 +137,10 @@ class Frames:
             return memoryview(self._staging)[count:]
         growth = self.growth_bytes
         if growth:
-            frame.extend(bytes(growth))
+            try:
+                frame.extend(bytes(growth))
+            except BufferError:  # the caller still has an earlier view, which fixes the size
+                frame = self._frame = frame + bytes(growth)
         return memoryview(frame)[self._filled :]
 
     def received(self, count: int) -> list[bytearray]:
