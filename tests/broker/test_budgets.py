@@ -267,7 +267,7 @@ def test_files_are_left_to_logs(connect: Connect, caplog: Any, monkeypatch: Any)
 
 
 def join(wire: Any, group: str, size: int) -> int:
-    answer = wire.call(11, 3, group_id=group, session_timeout=10_000, rebalance_timeout=10,
+    answer = wire.call(11, 3, group_id=group, session_timeout=10_000, rebalance_timeout=60_000,
         member_id="", protocol_type="consumer",
         protocols=[{"name": "range", "metadata": bytes(size)}])  # fmt: skip
     return int(answer.error_code)

@@ -49,7 +49,7 @@ def test_a_replay_shows_every_step() -> None:
 
 def test_the_faults_of_all_seeds_together_are_of_every_kind() -> None:
     told: list[str] = []
-    for seed in (*range(160), *range(216, 220)):  # the last ones for what is rare
+    for seed in (*range(160), 1314):  # the last one for what is rare
         World(seed, tell=told.append).run()
     faults = [line for line in told if " FAULT " in line]
     for kind in (

@@ -56,12 +56,26 @@ def require_torn(
         reason = f"{problem}, below the recovery point at byte {durable_size}"
     elif clean:
         reason = f"{problem}, although the broker stopped in order"
-    else:
-        follower = next_batch(pread, position + 1, size, expected)
-        if follower is None:
-            return
+    elif (follower := next_batch(pread, position + 1, size, expected)) is not None:
         reason = f"{problem}, and a valid batch follows at byte {follower}"
+    elif _is_misplaced(pread, position, size):
+        reason = f"{problem}, although the batch there is whole"
+    else:
+        return
     raise CorruptFileError(path, reason, position=position)
+
+
+def _is_misplaced(pread: Pread, position: int, size: int) -> bool:
+    """Return whether a whole batch is at `position`, which no crash puts where it does not belong.
+
+    Raises: OSError.
+    """
+    data = pread(HEADER_BYTES, position)
+    try:
+        header = batches.read_header(data, 0)
+    except CorruptBatch:
+        return False
+    return header.size <= size - position and _is_valid(pread, position, header)
 
 
 def next_batch(pread: Pread, position: int, size: int, expected: int) -> int | None:
