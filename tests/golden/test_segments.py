@@ -1,4 +1,4 @@
-"""Index and snapshot files that Apache Kafka's own tool has read: ours are the same bytes but for the snapshot seal."""
+"""Index and snapshot files that Apache Kafka read: ours are the same but for the snapshot seal."""
 
 import re
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_a_segment_sealed_now_has_the_files_that_kafka_read() -> None:
     assert disk.read(f"{FIRST}.timeindex") == stored("timeindex")
     path = path_of("golden-0", log.end_offset)
     snapshot, golden = disk.read(path), stored("snapshot")
-    # The checksum (bytes 2 to 6) also covers the seal behind the entries, which Kafka does not read.
+    # The checksum (bytes 2 to 6) also covers the seal after the entries; Kafka ignores the seal.
     assert (snapshot[:2], snapshot[6:-4]) == (golden[:2], golden[6:])
     assert decoded(snapshot, path) == decoded(golden)
     assert decoded(snapshot, path_of("other-0", log.end_offset)) is None
