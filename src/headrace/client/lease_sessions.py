@@ -23,7 +23,8 @@ class LeaseSession:
     """A reader that holds records by lease, such as a Spark query by its checkpoint.
 
     Numbers are those of its batches: `committed` is the last that was settled, `outstanding` has
-    the records of those that were not. `seen_ms` is how long ago its last call was, None when the
+    the number of locked records of each that was not; `lapsed` counts the records of those whose
+    locks have ended. `seen_ms` is how long ago its last call was, None when the
     broker has heard of none; `active` whether that counts as being at work.
     """
 
@@ -35,10 +36,11 @@ class LeaseSession:
     seen_ms: int | None
     topics: tuple[str, ...]
     outstanding: Mapping[int, int]
+    lapsed: int
 
     @property
     def held(self) -> int:
-        """Records of the batches that were not settled."""
+        """Locked records of the batches that were not settled."""
         return sum(self.outstanding.values())
 
 
@@ -78,4 +80,5 @@ def _told(one: Session) -> LeaseSession:
         None if one.seen_ms == UNKNOWN else one.seen_ms,
         one.topics,
         {number.seq: number.records for number in one.outstanding},
+        one.lapsed,
     )

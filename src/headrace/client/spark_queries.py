@@ -95,8 +95,8 @@ def _queue(one: LeaseSession, lags: dict[str, int]) -> SparkQuery:
         one.epoch,
         max(one.outstanding, default=one.committed),
         one.committed,
-        one.held if one.active else 0,
-        0 if one.active else one.held,
+        one.held,
+        one.lapsed,
     )
 
 

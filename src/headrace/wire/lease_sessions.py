@@ -37,7 +37,7 @@ class Session(Struct):
 
     `active` is 1 while its driver is at work: for as long after each call as locks last. The last
     call was `seen_ms` ago, counted from the broker's start when that was later; -1 if there is
-    none.
+    none. `lapsed` counts the records of outstanding acquisitions whose locks have ended.
     """
 
     group: Text
@@ -48,6 +48,7 @@ class Session(Struct):
     seen_ms: Int64
     topics: tuple[Text, ...]
     outstanding: tuple[Outstanding, ...]
+    lapsed: Int64
 
 
 @dataclass(frozen=True, slots=True)

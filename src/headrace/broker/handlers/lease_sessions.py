@@ -47,7 +47,10 @@ def _session(lease: Lease, services: Services) -> wire.Session:
         wire.Outstanding(seq, locked(lease, one, partitions))
         for seq, one in sorted(lease.acquisitions.items())
     )
+    acquired = sum(held.span.count for one in lease.acquisitions.values() for held in one.held)
+    lapsed = acquired - sum(one.records for one in outstanding)
     active = int(lease.is_member(now))
     return wire.Session(
-        group, name, lease.epoch, lease.committed, active, seen_ms, lease.topics, outstanding
-    )
+        group, name, lease.epoch, lease.committed, active, seen_ms, lease.topics, outstanding,
+        lapsed,
+    )  # fmt: skip
