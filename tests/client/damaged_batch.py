@@ -1,9 +1,16 @@
-"""A batch that a broker takes, because its checksum is right, and that nobody can decode."""
+"""Store a batch whose checksum is right and whose records cannot be decoded.
+
+Releases without validation of batches stored one; the broker of this process does while it is off.
+"""
+
+from typing import Any
+from unittest import mock
 
 from crc32c import crc32c
 
+from headrace.broker.log_validator import LogValidator
 from headrace.client.connection import Cluster
-from headrace.wire import batches
+from headrace.wire import batches, produced
 
 _PRODUCE, _VERSION = 0, 8
 
@@ -18,5 +25,10 @@ def produce_damaged(cluster: Cluster, topic: str, count: int) -> None:
     part = {"index": 0, "records": bytes(batch)}
     topics = [{"name": topic, "partition_data": [part]}]
     asked = {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": topics}
-    (answered,) = cluster.ask(_PRODUCE, _VERSION, asked).responses
+    with mock.patch.object(LogValidator, "validate_inline", _unvalidated):
+        (answered,) = cluster.ask(_PRODUCE, _VERSION, asked).responses
     assert answered.partition_responses[0].error_code == 0
+
+
+def _unvalidated(_: LogValidator, records: memoryview, *_terms: Any) -> Any:
+    return records, produced.check(records), 0
