@@ -92,6 +92,7 @@ class Partition:
         self._damage: CorruptLog | None = None
         self._read_failures: set[str] = set()
         self.failed_bytes = 0  # of the append that failed last
+        self.failed_position = 0  # where its file may not grow, if that is why it failed
         self._is_closed = False
         self._flush_due: asyncio.TimerHandle | None = None
         self._roll_due: asyncio.TimerHandle | None = None
@@ -220,6 +221,8 @@ class Partition:
             first = opened.append(data, headers)
         except OSError as error:
             self.failed_bytes = len(data)
+            is_limit = error.errno == errno.EFBIG
+            self.failed_position = opened.segments()[-1].size if is_limit else 0
             if opened.fault is not None:
                 self._begin_mending(error)
             else:

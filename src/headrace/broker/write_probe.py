@@ -2,6 +2,7 @@
 
 A partition whose append failed is reported by `/-/ready`. Behind a readiness gate no client would
 ever write to it again, so the probe writes and syncs a small file of its own until that succeeds.
+Where the size of files is limited, the file begins with a hole as large as the log's segment.
 Partitions with a failed sync and journals repair themselves (`partition.py`, `runtime.py`).
 """
 
@@ -39,19 +40,22 @@ class WriteProbe:
         if not failing:
             return
         size_bytes = max(_BYTES_MIN, *(one.failed_bytes for one in failing))
+        position = max(one.failed_position for one in failing)
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(None, self._write, size_bytes)
+            await loop.run_in_executor(None, self._write, size_bytes, position)
         except OSError:
             return
         for one in failing:
             one.retry()
 
-    def _write(self, size_bytes: int) -> None:
-        """Write and sync a file of that size, and remove it. Raises: OSError."""
+    def _write(self, size_bytes: int, position: int) -> None:
+        """Write and sync so many bytes at `position` of a file, and remove it. Raises: OSError."""
         try:
             file = self._disk.open(FILE)
             try:
+                if position:
+                    file.truncate(position)
                 file.append(bytes(size_bytes))
                 file.sync()
             finally:
