@@ -4,6 +4,7 @@ What every version answers, and what is refused everywhere, is in `test_records.
 """
 
 import errno
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -312,6 +313,20 @@ def test_a_full_segment_is_synced_beside_the_loop(
     monkeypatch.undo()
     assert produce(wire, batch(bytes(900), base_sequence=5, **ids)).base_offset == 5  # again
     assert stored(wire)
+
+
+@pytest.mark.parametrize(
+    "config", [{"message_timestamp_type": "LogAppendTime"}, {"compression_type": "lz4"}]
+)
+def test_a_batch_that_begins_a_segment_is_validated_once(
+    connect: Connect, config: dict[str, str]
+) -> None:
+    """Validation writes the time of the append, which a second one would refuse."""
+    wire = connect()
+    create(wire, segment_bytes="1024", **config)
+    for number in range(5):
+        part = produce(wire, batch(os.urandom(900)))
+        assert (part.error_code, part.base_offset) == (0, number)
 
 
 def test_a_segment_that_cannot_be_sealed_is_answered(

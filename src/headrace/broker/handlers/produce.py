@@ -65,6 +65,7 @@ class _Part:
     records: memoryview | None
     is_done: bool = False
     terms: Terms | None = None
+    validated: Validated | None = None  # once only: it may have been changed by that
     code: Code = Code.NONE
     message: str | None = None
     errors: Sequence[RecordError] = ()
@@ -116,8 +117,8 @@ class _Produce:
         """Validate and append one partition's batch at once.
 
         Returns:
-            The cost in bytes of records that were looked at; None, and nothing is done, when there
-            are more than `bytes_max`, or a new segment has to begin.
+            The cost in bytes of records that were looked at; None, and nothing is appended, when
+            there are more than `bytes_max`, or a new segment has to begin.
         """
         inspected = _PART_BYTES
         try:
@@ -130,6 +131,7 @@ class _Produce:
             records, header, bytes_seen = validated
             inspected += bytes_seen
             if _must_roll(partition, header):
+                part.validated = validated
                 return None
             part.records = records
             self._append(partition, part, header)
@@ -210,6 +212,9 @@ def _validate_some(
     inspected = 0
     with validator.buffer() as output:
         for part, terms in jobs:
+            if part.validated is not None:
+                outcomes.append(part.validated)
+                continue
             try:
                 validated = validator.validate_whole(part.records, terms, output)
             except Faulty as fault:
