@@ -287,6 +287,9 @@ def test_a_group_goes_on_where_it_was_and_passes_over_no_partition(
 ) -> None:
     # At its end it asks a broker that may be away; this one is not, however slow it is.
     monkeypatch.setattr("headrace.cli.consume_loop._COMMITTED_S", 30.0)
+    # librdkafka's lookup of both ends returns the end as the start if it loses an error.
+    lossy = "headrace.client.consumer.Consumer.get_watermark_offsets"
+    monkeypatch.setattr(lossy, lambda *_, **__: (10, 10))
     assert cli("topics", "--create", "--topic", "wide", "--partitions", "3").code == 0
     lines = [f"k{number}\t{number}" for number in range(30)]
     text = "".join(f"{line}\n" for line in lines).encode()

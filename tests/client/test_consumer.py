@@ -21,7 +21,8 @@ from headrace.client.admin import create_topic
 from headrace.client.connection import Cluster
 from headrace.client.group_offsets import list_group_offsets
 from headrace.client.group_start import started
-from headrace.client.positions import were_added
+from headrace.client.positions import watermark_offsets, were_added
+from headrace.client.topics import delete_records
 from headrace.core.types import WallMs
 
 SECONDS_MAX = 60.0
@@ -108,15 +109,14 @@ def errors(messages: list[Message]) -> list[int]:
 def no_ends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """So many looks for the ends of a log fail as those to a broker that is away; none at first."""
     left = [0]
-    sound = headrace.Consumer.get_watermark_offsets
 
-    def failing(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def failing(*args: Any) -> tuple[int, int]:
         if left[0]:
             left[0] -= 1
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-        return sound(self, *args, **kwargs)
+        return watermark_offsets(*args)
 
-    monkeypatch.setattr(headrace.Consumer, "get_watermark_offsets", failing)
+    monkeypatch.setattr(module, "watermark_offsets", failing)
     monkeypatch.setattr(module, "_BACKOFF_S_MAX", 0.5)
     return left
 
@@ -182,6 +182,21 @@ def test_a_place_that_was_sought_is_kept_when_another_partition_is_moved(
         assert until_moved(consumer, caplog) == []
         consumer.resume([rig.place(1)])
         assert values(told(polling(consumer), 1)) == ["d"]
+
+
+def test_nothing_is_skipped_when_librdkafka_loses_the_error_of_a_lookup(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka then returns the end of the log as its start; see `watermark_offsets`."""
+    delete_records(rig.cluster, {(rig.topic, 0): 1})
+
+    def lossy(*_: Any, **__: Any) -> tuple[int, int]:
+        return 2, 2
+
+    monkeypatch.setattr(headrace.Consumer, "get_watermark_offsets", lossy)
+    with rig.consumer(NEAREST) as consumer:
+        consumer.assign([rig.place(0, 0)])
+        assert values(told(polling(consumer), 1)) == ["b"]
 
 
 @pytest.mark.parametrize("how", ["positional message", "message", "offsets", "stored", "nothing"])

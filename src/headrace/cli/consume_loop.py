@@ -30,6 +30,7 @@ from headrace.client.connection import Cluster, Patience
 from headrace.client.consumer import Consumer
 from headrace.client.errors import ClientError
 from headrace.client.log_ends import ends_of
+from headrace.client.positions import EARLIEST, checked, offsets_at
 from headrace.client.topics import describe_topics
 
 _POLL_S = 0.2
@@ -107,11 +108,16 @@ class Reading:
             return
         with suppress(KafkaException):  # nobody answers: then nothing else is committed either
             owned = self._consumer.assignment()
-            for one in self._consumer.committed(owned, timeout=_COMMITTED_S) if owned else ():
-                if one.offset < 0 and (one.topic, one.partition) not in self._next:
-                    first, _ = self._consumer.get_watermark_offsets(one, timeout=_COMMITTED_S)
-                    one.offset = first
-                    self._consumer.store_offsets(offsets=[one])
+            committed = self._consumer.committed(owned, timeout=_COMMITTED_S) if owned else []
+            missing = [
+                one
+                for one in checked(committed)
+                if one.offset < 0 and (one.topic, one.partition) not in self._next
+            ]
+            if missing:
+                stamps = [EARLIEST] * len(missing)
+                starts = offsets_at(self._consumer, missing, stamps, _COMMITTED_S)
+                self._consumer.store_offsets(offsets=starts)
 
     def _loop(self, cluster: Cluster) -> None:
         self._look(cluster, at_start=True)

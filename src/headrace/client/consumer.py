@@ -39,6 +39,7 @@ from headrace.client.positions import (
     known_partitions,
     offsets_at,
     refresh_metadata,
+    watermark_offsets,
     were_added,
 )
 from headrace.client.reset_settings import (
@@ -481,7 +482,7 @@ class Consumer(MarkingConsumer):
 
     def _is_refused(self, place: Place, position: int) -> bool:
         """Read on where the strategy says, if it has a place."""
-        start, end = self.get_watermark_offsets(TopicPartition(*place), self._patience_s())
+        start, end = watermark_offsets(self, TopicPartition(*place), self._patience_s())
         reset = decide(Outside(position, start, end), self._strategy, self._out_of_range)
         if reset is Reset.REFUSE:
             return True

@@ -66,6 +66,25 @@ def offsets_at(
     return [found[one.topic, one.partition] for one in partitions]
 
 
+def watermark_offsets(
+    consumer: Consumer, partition: TopicPartition, timeout_s: float
+) -> tuple[int, int]:
+    """Return the first offset of a partition's log and the offset after its last record.
+
+    librdkafka's `get_watermark_offsets` sends both lookups at once. If both responses arrive before
+    it handles the first, an error in the first is lost, and it returns the end of the log as the
+    start too (librdkafka 2.16, `rd_kafka_query_wmark_offsets_resp_cb`).
+
+    Args:
+        timeout_s: limit of each of the two lookups, in seconds.
+
+    Raises: KafkaException if either lookup fails.
+    """
+    [start] = offsets_at(consumer, [partition], [EARLIEST], timeout_s)
+    [end] = offsets_at(consumer, [partition], [LATEST], timeout_s)
+    return start.offset, end.offset
+
+
 def were_added(
     consumer: Consumer, partitions: Sequence[TopicPartition], since: WallMs, timeout_s: float
 ) -> list[bool]:
