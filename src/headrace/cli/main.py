@@ -66,7 +66,10 @@ def run() -> None:
     try:
         build(asked if asked and asked[0] in COMMANDS else COMMANDS)()
     except SystemExit as end:
-        sys.exit(1 if end.code == _USAGE else end.code)
+        from headrace.cli.ending import UnusableExit
+
+        is_usage_error = end.code == _USAGE and not isinstance(end, UnusableExit)
+        sys.exit(1 if is_usage_error else end.code)
 
 
 def _fill_standard_streams() -> None:
