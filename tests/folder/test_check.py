@@ -2,7 +2,8 @@
 
 import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -16,6 +17,7 @@ from headrace.folder.check import Grade, Report, check
 from headrace.folder.lock import FolderError
 
 CASES = 60
+_NOBODY = 65534
 
 
 def checked(root: Path) -> Report:
@@ -58,13 +60,35 @@ def test_a_damaged_folder_is_not_touched_either(killed: Folder, write: Write) ->
     assert state(root) == before
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_write_permission_is_checked(stopped: Folder, write: Write) -> None:
+@contextmanager
+def as_ordinary_user() -> Iterator[None]:
+    """Give up root's right to write everywhere, where the tests run as root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_folder_without_write_permission_is_checked(
+    stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = write(stopped.files)
-    for path in (root, *root.rglob("*")):
+    assert checked(root).is_clean  # imports what the check needs while it can be read
+    paths = (root, *root.rglob("*"))
+    for path in paths:
+        if os.geteuid() == 0:
+            os.chown(path, _NOBODY, -1)
         path.chmod(0o500 if path.is_dir() else 0o400)
-    assert checked(root).is_clean
-    for path in (root, *root.rglob("*")):
+    monkeypatch.chdir(root)  # an ordinary user cannot enter root's temporary folders
+    with as_ordinary_user():
+        with pytest.raises(PermissionError):
+            Path("new").touch()
+        assert checked(Path()).is_clean
+    for path in paths:
         path.chmod(0o700)
 
 
