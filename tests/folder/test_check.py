@@ -15,6 +15,9 @@ from tests.folder.conftest import Write
 
 from headrace.folder.check import Grade, Report, check
 from headrace.folder.lock import FolderError
+from headrace.log import partition_metadata
+from headrace.log.manifest import ListedTopic, Manifest
+from headrace.log.os_disk import OsDisk
 
 CASES = 60
 _NOBODY = 65534
@@ -144,6 +147,21 @@ def test_strays_leftovers_and_copies_are_notes(stopped: Folder, write: Write) ->
     assert {one.path for one in report.findings} == {
         "orders-0/00000000000000000005.log.torn.100", "old.0000-0-stray", "gone.0000-0-delete",
     }  # fmt: skip
+
+
+def test_a_folder_that_a_deletion_left_is_told_from_a_stray(stopped: Folder, write: Write) -> None:
+    root = write(stopped.files)
+    disk = OsDisk(root)
+    ids = {"gone": "BgAAAAAAAAAAAAAAAAAAAA", "foreign": "BwAAAAAAAAAAAAAAAAAAAA"}
+    for name, topic_id in ids.items():
+        partition_metadata.write(disk, f"{name}-0", topic_id)
+    Manifest(disk).begin_deletion(ids["gone"], ListedTopic(1, "gone"))
+    report = checked(root)
+    assert report.is_clean
+    assert {one.path: one.consequence for one in report.findings} == {
+        "gone-0": "the next start removes it",
+        "foreign-0": "the next start renames it to `…-stray`",
+    }
 
 
 @pytest.mark.parametrize("sort", ["stopped", "killed"])
