@@ -14,7 +14,7 @@ from headrace.cli.ending import Trouble, UnusableExit, ending, error_text, tell
 DATA_DIR = Path("headrace-data")
 DataDir = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The data folder.")]
 Folder = Annotated[
-    Path | None, typer.Argument(metavar="[DATA_DIR]", help="The data folder, as --data-dir.")
+    Path | None, typer.Argument(metavar="DATA_DIR", help="The data folder; the same as --data-dir.")
 ]
 JsonObject = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _QUIET_S, _EVERY_S = 1.0, 0.2

