@@ -5,6 +5,7 @@ serves: it lacks the module `jdk.incubator.vector`, which Spark's launcher asks 
 need, so a wrapper `bin/java` drops that one argument.
 """
 
+import atexit
 import logging
 import os
 import re
@@ -12,11 +13,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+
+from headrace.temporary_folders import TemporaryFolder
 
 LOG = logging.getLogger(__name__)
 
@@ -150,7 +152,9 @@ def _wrapped(java: Path) -> Path:
         return _written(home, java)
     except OSError as error:
         LOG.debug("%s cannot hold the wrapper: %s", home, error)
-        return _written(Path(tempfile.mkdtemp(prefix="headrace-java-")), java)
+        folder = TemporaryFolder()
+        atexit.register(folder.remove)
+        return _written(folder.path, java)
 
 
 def _written(home: Path, java: Path) -> Path:
