@@ -21,7 +21,8 @@ def require_folder(folder: Path) -> None:
         raise FolderError(f"there is no folder {folder}; name a data folder with --data-dir")
     if is_restore_interrupted(folder):
         raise FolderError(
-            f"the restore of {folder} did not end; run `headrace restore` with it again, or with another backup"
+            f"the restore of {folder} did not end; run `headrace restore` with it again, or with "
+            "another backup"
         )
     if not (folder / "meta.properties").exists() and not (folder / "__cluster_metadata-0").exists():
         raise FolderError(
