@@ -22,7 +22,8 @@ from headrace.broker.replay import JournalDamaged
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services, StartError, _cluster_id
 from headrace.core.catalog import CreateTopic, DeleteTopic
-from headrace.log import small_files
+from headrace.core.errors import Refused, Why
+from headrace.log import partition_metadata, small_files
 from headrace.log.api import CorruptFileError, CorruptLog, NewerFormatError
 from headrace.log.checkpoints import CLEAN_MARK
 from headrace.log.manifest import Manifest
@@ -337,6 +338,79 @@ def test_nobody_else_may_read_a_new_data_folder(tmp_path: Path) -> None:
         for path in [tmp_path / "data", *(tmp_path / "data").rglob("*")]
     }
     assert modes == {(True, 0o700), (False, 0o600)}
+
+
+# ---- deletions
+
+
+class WatchedDisk(MemoryDisk):
+    """Keeps a copy of itself as it is before each change, once `states` is a list."""
+
+    states: list[MemoryDisk] | None = None
+
+    def check(self, operation: str) -> None:
+        super().check(operation)
+        if self.states is not None and operation in ("remove", "rename", "write", "append"):
+            self.states.append(copied(self))
+
+
+def copied(disk: MemoryDisk) -> MemoryDisk:
+    copy = MemoryDisk()
+    for path, content in disk._files.items():
+        copy.write(path, bytes(content.data))
+    return copy
+
+
+def test_a_kill_amid_a_deletion_leaves_no_folder_behind() -> None:
+    disk = WatchedDisk()
+
+    async def go() -> None:
+        life = await Life(disk).__aenter__()
+        for name in IDS:
+            await life.create(name)
+            await life.put(name, 0, b"0")
+        partition_metadata.write(disk, "foreign-0", "BgAAAAAAAAAAAAAAAAAAAA")
+        disk.states = []
+        await life.services.topics.delete(DeleteTopic(IDS["orders"]))
+        disk.states.append(copied(disk))
+        disk.kill()
+        with contextlib.suppress(OSError, StorageFault):
+            await life.services.close()
+
+    run(go)
+    assert disk.states is not None
+    deleted = []
+    for state in disk.states:
+        assert start_of(state) == []
+        is_deleted = not any(one.name == "orders" for one in Manifest(state).topics.values())
+        left = {name for name in state.list("") if name.startswith("orders")}
+        assert left == (set() if is_deleted else {"orders-0", "orders-1"})
+        assert "other-0" in state.list("")
+        assert "foreign.BgAAAAAAAAAAAAAAAAAAAA-0-stray" in state.list(""), "kept: no deletion's"
+        deleted.append(is_deleted)
+    assert deleted == sorted(deleted)
+    assert {False, True} <= set(deleted)
+
+
+def test_a_topic_that_could_not_be_deleted_is_listed_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = filled()
+
+    async def go() -> None:
+        async with Life(disk) as life:
+            refused = Refused(Why.INVALID_REQUEST, "no")
+
+            async def refuse(command: object) -> Refused:
+                assert command == DeleteTopic(IDS["orders"])
+                return refused
+
+            monkeypatch.setattr(life.services.topics._catalog, "ask", refuse)
+            assert await life.services.topics.delete(DeleteTopic(IDS["orders"])) is refused
+            monkeypatch.undo()
+
+    run(go)
+    assert not any(topic.is_deleting for topic in Manifest(disk).topics.values())
 
 
 # ---- upgrades

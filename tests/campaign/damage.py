@@ -55,7 +55,7 @@ def draw(files: Files, rng: Random) -> Damage:
     others = [one for one in kinds[kind] if one != path and files[one] != files[path]]
     if others and rng.random() < 0.15:
         how = rng.choice(("swap", "overwrite"))
-        return _exchanged(files, path, rng.choice(others), both=how == "swap")
+        return exchanged(files, path, rng.choice(others), both=how == "swap")
     if how == "delete" or not files[path]:
         return _without(files, path)
     return _damaged(files, path, how, rng)
@@ -105,7 +105,8 @@ def _without_folder(files: Files, folder: str) -> Damage:
     return Damage(f"{folder}: delete the folder", folder, new, 0, 0, gone, keeps_bytes=False)
 
 
-def _exchanged(files: Files, path: str, other: str, *, both: bool) -> Damage:
+def exchanged(files: Files, path: str, other: str, *, both: bool) -> Damage:
+    """Overwrite a file by another one, or exchange both."""
     new = {**files, path: files[other]}
     paths = (path, other) if both else (path,)
     if both:

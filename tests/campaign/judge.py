@@ -121,7 +121,7 @@ class Judge:
         thorough = "index" in damage.path  # which alone leads reads astray
         first = observe(disk, self._folder, probes=-1 if thorough else 2, stops=True)
         outcome = self._outcome(damage, first, disk)
-        if outcome.name == EQUAL or not outcome.is_allowed:
+        if outcome.name == EQUAL or not outcome.is_allowed or is_unchanged(disk, damage):
             return outcome
         again = observe(disk, self._folder, probes=2)
         if outcome.name == TORN and again.account is not None and first.account is not None:
@@ -253,6 +253,11 @@ class Judge:
     def _cut_at(self, path: str, end: int) -> Run:
         files = {**self._folder.files, path: self._folder.files[path][:end]}
         return observe(disk_of(files, self._folder.synced), self._folder)
+
+
+def is_unchanged(disk: MemoryDisk, damage: Damage) -> bool:
+    """Whether a start left all files as they were, so that a second one would do the same."""
+    return {path: one.data for path, one in disk._files.items()} == damage.files
 
 
 def _comparable(account: Account) -> Account:

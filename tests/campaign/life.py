@@ -7,6 +7,7 @@ thread of the loop, so that a life with the same input takes the same steps.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import struct
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -141,7 +142,7 @@ class Client:
         answer = await self._exchange(key, version, body, flexible=codec.is_flexible(key, version))
         if codec.is_flexible(key, version):
             answer = answer[1:]
-        return codec.decode_response(key, version, answer)
+        return _decoded(key, version, bytes(answer))
 
     async def own(self, key: int, request: Struct, response: type[A]) -> A:
         """Send a request of Headrace's own APIs; its response."""
@@ -170,6 +171,12 @@ class Client:
             sent += len(piece)
             self._connection.buffer_updated(len(piece))
         return memoryview(await answered)[8:]
+
+
+@functools.lru_cache(maxsize=4096)
+def _decoded(key: int, version: int, answer: bytes) -> Any:
+    """Decode a response; damages change few of them, and nobody changes what is decoded."""
+    return codec.decode_response(key, version, memoryview(answer))
 
 
 class _Transport(asyncio.Transport):

@@ -1,12 +1,14 @@
-"""The damage campaign: seeded, in parts that run beside each other."""
+"""The damage campaign over folders of brokers that stopped in order, and the judge itself."""
+
+from itertools import combinations
 
 import pytest
 from tests.campaign import account
-from tests.campaign.campaign import SORTS, campaign, judges
-from tests.campaign.damage import Damage, kind_of
-from tests.campaign.judge import EQUAL, REFUSED_BROKER, REFUSED_PARTITION, TORN, observe
+from tests.campaign.campaign import SORTS, judges
+from tests.campaign.damage import Damage, exchanged, kind_of
+from tests.campaign.judge import REFUSED_PARTITION, TORN, observe
+from tests.campaign.parts import check_part, parts
 
-CASES, PARTS = 2000, 8
 # Every kind of file that a data folder has.
 KINDS = {
     ".kafka_cleanshutdown", "cleaner-offset-checkpoint", "headrace.manifest",
@@ -24,12 +26,9 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", parts(clean=True))
 def test_no_damage_changes_anything_silently(part: int) -> None:
-    report = campaign(CASES // PARTS, seed=part, sorts=[SORTS[part % len(SORTS)]])
-    assert report.cases == CASES // PARTS
-    assert report.failures == []
-    assert {EQUAL, REFUSED_BROKER, REFUSED_PARTITION} <= report.outcomes.keys()
+    check_part(part)
 
 
 def test_the_folders_have_every_kind_of_file() -> None:
@@ -48,6 +47,26 @@ def test_a_cut_at_the_end_of_a_log_is_torn_only_above_what_was_synced(durability
     damage = Damage(f"{path}: cut", path, cut, size - 5, size, (path,), keeps_bytes=False)
     expected = REFUSED_PARTITION if durability == "fsync" else TORN
     assert judge.judge(damage).name == expected
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_last_segments_that_were_exchanged_are_refused(durability: str) -> None:
+    """They have the same name, and all of their batches are valid."""
+    [(folder, judge)] = judges([(durability, False)])
+    lasts = {path.partition("/")[0]: path for path in sorted(folder.files) if is_topic_log(path)}
+    pairs = [
+        (one, other)
+        for one, other in combinations(lasts.values(), 2)
+        if one.partition("/")[2] == other.partition("/")[2]
+    ]
+    assert len(pairs) >= 3
+    for one, other in pairs:
+        outcome = judge.judge(exchanged(folder.files, one, other, both=True))
+        assert outcome.name == REFUSED_PARTITION, (one, other, outcome)
+
+
+def is_topic_log(path: str) -> bool:
+    return path.endswith(".log") and not path.startswith("__")
 
 
 def test_the_judge_notices_a_change_that_nothing_refuses() -> None:

@@ -1,6 +1,8 @@
 """`headrace check`, `repair`, `backup` and `restore`: text, JSON, exit codes."""
 
+import errno
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 from tests.campaign.data import Folder, build
 
 import headrace
+from headrace.cli import main
 
 SEGMENT = "orders-0/00000000000000000010.log"
 
@@ -77,6 +80,32 @@ def test_a_folder_that_a_broker_uses_is_left_alone(command: Any, tmp_path: Path)
             assert "a broker runs on" in ended.err
     for name in ("check", "repair"):
         assert command(name, "--data-dir", tmp_path / "none").code == 2
+
+
+@pytest.mark.parametrize("name", ["check", "repair"])
+def test_the_exit_code_of_the_program_tells_damage_from_a_folder_that_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], root: Path, name: str
+) -> None:
+    def code(*arguments: object) -> object:
+        monkeypatch.setattr(sys, "argv", ["headrace", name, *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main.run()
+        return ended.value.code
+
+    assert code(root) == 0
+    assert code(root / "none") == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert code("--nonsense") == 1, "usage errors end with 1, as with Kafka's tools"
+    (root / "meta.properties").write_bytes(b"\0")
+    assert code(root) == (1 if name == "check" else 0), "a plan that is whole is no error"
+
+    def fail(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "data/.lock")
+
+    monkeypatch.setattr(f"headrace.folder.{name}.unused", fail)
+    capsys.readouterr()
+    assert code(root) == 2
+    assert capsys.readouterr().err == f"headrace {name}: data/.lock: Permission denied\n"
 
 
 def test_backup_and_restore(command: Any, root: Path, tmp_path: Path) -> None:

@@ -214,7 +214,10 @@ def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
 def test_a_core_install_has_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "confluent-kafka", "pyspark", "pyarrow", "pandas", "numpy", "uvloop")
     found = by_name(installed.packages())
-    assert found["pyspark"].remedy == "pip install 'headrace[spark]'"
+    assert found["pyspark"].remedy == "pip install 'pyspark>=4.2'"
+    assert found["confluent-kafka"].remedy.startswith("pip install 'confluent-kafka>=")
+    assert installed.kernel().remedy == "pip install 'numpy>=2' 'pyarrow>=18'"
+    assert not [one for one in found.values() if "headrace" in one.remedy], "no index has it"
     assert found["uvloop"].grade is Grade.WARN
     assert {one.grade for one in found.values()} == {Grade.OK, Grade.WARN}
     assert installed.kernel().found == "not decoded without numpy and pyarrow"

@@ -32,6 +32,19 @@ def test_the_version_and_a_command_that_is_none() -> None:
     assert "No such command" in told.stderr
 
 
+@pytest.mark.parametrize("command", ["backup", "log dump", "serve", ""])
+def test_flags_take_no_value_in_the_help(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["headrace", *command.split(), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        main.run()
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert "bool" not in told.lower()
+    assert re.search(r"--help +Show this message", told)
+
+
 KAFKAS = ["configs", "consume", "consumer-groups", "log dump", "produce", "share-groups", "topics"]
 
 

@@ -30,7 +30,9 @@ COMMANDS = _commands()
 
 
 def _names(option: Any) -> list[str]:
-    """Return the names of an option, with those that switch it off."""
+    """Return the names of an option, with those that switch it off; of an argument its own."""
+    if option.param_type_name == "argument":
+        return [option.metavar or option.name]
     return [*option.opts, *option.secondary_opts]
 
 

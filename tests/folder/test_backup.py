@@ -158,6 +158,33 @@ def test_a_restore_needs_an_empty_folder(
     assert [path.name for path in target.iterdir()] == ["file"]
 
 
+class KilledError(BaseException):
+    """Stands for SIGKILL."""
+
+
+def test_a_restore_that_was_killed_anywhere_is_begun_again(
+    stopped: Folder, write: Write, store: Store, tmp_path: Path
+) -> None:
+    made(write(stopped.files), store)
+    target, steps = tmp_path / "restored", 0
+
+    def kill(count: int) -> None:
+        nonlocal steps
+        steps += 1
+        if steps in (1, 2, 30, 100):
+            raise KilledError
+
+    for _ in range(4):
+        with pytest.raises(KilledError):
+            backup.restore(store, None, target, kill)
+        with pytest.raises(FolderError, match="did not end; run `headrace restore`"):
+            check(target, quiet)
+    backup.restore(store, None, target, kill)
+    assert restored(target) == stopped.files
+    with pytest.raises(FolderError, match="is not empty"):
+        backup.restore(store, None, target, quiet)
+
+
 def test_damage_to_a_backup_is_found_before_a_broker_sees_it(
     stopped: Folder, write: Write, store: Store, tmp_path: Path
 ) -> None:
@@ -172,7 +199,8 @@ def test_damage_to_a_backup_is_found_before_a_broker_sees_it(
     target = tmp_path / "restored"
     with pytest.raises(StoreError, match=digest):
         backup.restore(store, None, target, quiet)
-    assert not check(target, quiet).is_clean  # an incomplete folder does not pass for a whole one
+    with pytest.raises(FolderError, match="did not end"):
+        check(target, quiet)  # an incomplete folder does not pass for a whole one
 
 
 @pytest.mark.parametrize("change", ["flip", "newer", "escape"])

@@ -2,7 +2,8 @@
 
 import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -14,8 +15,12 @@ from tests.folder.conftest import Write
 
 from headrace.folder.check import Grade, Report, check
 from headrace.folder.lock import FolderError
+from headrace.log import partition_metadata
+from headrace.log.manifest import ListedTopic, Manifest
+from headrace.log.os_disk import OsDisk
 
 CASES = 60
+_NOBODY = 65534
 
 
 def checked(root: Path) -> Report:
@@ -58,13 +63,35 @@ def test_a_damaged_folder_is_not_touched_either(killed: Folder, write: Write) ->
     assert state(root) == before
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_write_permission_is_checked(stopped: Folder, write: Write) -> None:
+@contextmanager
+def as_ordinary_user() -> Iterator[None]:
+    """Give up root's right to write everywhere, where the tests run as root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_folder_without_write_permission_is_checked(
+    stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = write(stopped.files)
-    for path in (root, *root.rglob("*")):
+    assert checked(root).is_clean  # imports what the check needs while it can be read
+    paths = (root, *root.rglob("*"))
+    for path in paths:
+        if os.geteuid() == 0:
+            os.chown(path, _NOBODY, -1)
         path.chmod(0o500 if path.is_dir() else 0o400)
-    assert checked(root).is_clean
-    for path in (root, *root.rglob("*")):
+    monkeypatch.chdir(root)  # an ordinary user cannot enter root's temporary folders
+    with as_ordinary_user():
+        with pytest.raises(PermissionError):
+            Path("new").touch()
+        assert checked(Path()).is_clean
+    for path in paths:
         path.chmod(0o700)
 
 
@@ -120,6 +147,21 @@ def test_strays_leftovers_and_copies_are_notes(stopped: Folder, write: Write) ->
     assert {one.path for one in report.findings} == {
         "orders-0/00000000000000000005.log.torn.100", "old.0000-0-stray", "gone.0000-0-delete",
     }  # fmt: skip
+
+
+def test_a_folder_that_a_deletion_left_is_told_from_a_stray(stopped: Folder, write: Write) -> None:
+    root = write(stopped.files)
+    disk = OsDisk(root)
+    ids = {"gone": "BgAAAAAAAAAAAAAAAAAAAA", "foreign": "BwAAAAAAAAAAAAAAAAAAAA"}
+    for name, topic_id in ids.items():
+        partition_metadata.write(disk, f"{name}-0", topic_id)
+    Manifest(disk).begin_deletion(ids["gone"], ListedTopic(1, "gone"))
+    report = checked(root)
+    assert report.is_clean
+    assert {one.path: one.consequence for one in report.findings} == {
+        "gone-0": "the next start removes it",
+        "foreign-0": "the next start renames it to `…-stray`",
+    }
 
 
 @pytest.mark.parametrize("sort", ["stopped", "killed"])

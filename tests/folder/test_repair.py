@@ -88,6 +88,16 @@ def test_fields_outside_the_checksum_are_recovered(
     assert contents(root)[SEGMENT] == stopped.files[SEGMENT]
 
 
+def test_a_whole_segment_of_another_log_is_set_aside(killed: Folder, write: Write) -> None:
+    path, other = (f"orders-{index}/00000000000000000033.log" for index in range(2))
+    root = write({**killed.files, path: killed.files[other]})
+    done = repaired(root)
+    assert done.is_complete
+    assert started(root, killed)["bounds", "orders-0"] == (0, 33)
+    assert contents(root)[f"{path}.torn.0"] == killed.files[other]
+    assert (root / other).read_bytes() == killed.files[other]
+
+
 def test_the_offsets_of_a_missing_last_segment_are_not_used_again(
     stopped: Folder, write: Write
 ) -> None:

@@ -234,10 +234,10 @@ def test_the_end_at_an_orderly_stop_must_be_the_end_at_the_next_start() -> None:
 def test_a_recovery_point_is_the_newer_of_two_slots() -> None:
     disk = MemoryDisk()
     point = RecoveryPoint(disk, FOLDER)
-    point.began(0, 0)
-    claims = [Claim(0, 0, 10 * n, n) for n in range(1, 5)]
+    point.began(0, 0, 77)
+    claims = [Claim(0, 0, 10 * n, n, 77) for n in range(1, 5)]
     for claim in claims:
-        point.synced(*claim[1:])
+        point.synced(*claim[1:4])
         assert read_claim(disk, FOLDER)[1] == claim
     good = disk.read(POINT)
     for bit in range(8 * len(good)):
@@ -292,6 +292,117 @@ def test_the_recovery_point_of_a_format_0_folder_counts_and_is_replaced() -> Non
     append(log, 10)
     log.sync()
     assert read_claim(disk, FOLDER)[1] == Claim(-1, 0, log.size_bytes, 22)
+
+
+# ---- a whole file of another log
+
+
+def first_crc(disk: MemoryDisk) -> int:
+    return next(iter(batches.headers(disk.read(last_log(disk))))).crc
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_a_last_segment_of_another_log_is_refused(synced: bool) -> None:
+    """The files are alike: same name, size, offsets, and all batches are valid."""
+    disk, other = filled(2, synced=synced), MemoryDisk()
+    log = opened(other)
+    for number in (1, 0):
+        append(log, number)
+    log.close()
+    path = last_log(disk)
+    foreign = other.read(path)
+    assert (len(foreign), foreign == disk.read(path)) == (disk.size(path), False)
+    disk.write(path, foreign)
+    with pytest.raises(CorruptFileError, match="the first batch is not the one that was written"):
+        opened(disk)
+    assert disk.read(path) == foreign
+
+
+def test_a_first_batch_that_a_power_cut_took_may_be_followed_by_another() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    append(log, 1)
+    for content in (disk._files[POINT], disk._files[last_log(disk)]):
+        content.synced = 0 if content.data[:4] != b"HRRP" else len(content.data)
+    disk._files[POINT].sync()  # the claim survives, the batch does not
+    disk.crash()
+    log = opened(disk)
+    assert log.end_offset == 0
+    append(log, 2)
+    disk._files[last_log(disk)].sync()
+    disk.crash()  # now the batch survives, and the claim that followed it does not
+    log = opened(disk)
+    assert log.end_offset == 2
+    append(log, 3)
+    log.close()
+    assert opened(disk).end_offset == 4
+
+
+def test_a_first_batch_that_a_failed_sync_took_back_may_be_followed_by_another() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    append(log, 1)
+    before = first_crc(disk)
+    disk.failing = {"sync"}
+    with pytest.raises(OSError, match="Input/output"):
+        log.sync()
+    disk.failing = set()
+    log.mend(keep=False)
+    log.resume()
+    append(log, 2)
+    assert read_claim(disk, FOLDER)[1].first_crc == first_crc(disk) != before
+    disk._files[last_log(disk)].sync()
+    disk.crash()
+    assert opened(disk).end_offset == 2
+
+
+def test_the_first_batch_is_known_after_an_orderly_stop_and_in_a_further_segment() -> None:
+    disk = closed()
+    assert read_claim(disk, FOLDER)[1].first_crc == first_crc(disk)
+    log = opened(disk, clean=True)
+    log.roll()
+    log.settle()
+    log.close()
+    log = opened(disk, clean=True)
+    append(log, 60)
+    assert read_claim(disk, FOLDER)[1].first_crc == first_crc(disk)
+    log.close()
+
+
+# ---- cutting a log whose offsets have gaps
+
+
+@pytest.mark.parametrize("base_offset", [0, 38])
+def test_a_compacted_log_is_cut_behind_a_whole_batch_and_opens_again(base_offset: int) -> None:
+    """Compaction leaves gaps, which only a sealed segment may have."""
+    disk = closed()
+    path = f"{FOLDER}/{base_offset:020d}.log"
+    bases = repair.segment_bases(disk, FOLDER)
+    end = next((base for base in bases if base > base_offset), None)
+    assert base_offset in bases
+    assert end is not None
+    data = disk.read(path)
+    kept, position, at = bytearray(), 0, 0
+    for number, header in enumerate(batches.headers(data)):
+        if number % 3 == 0 or header.last_offset + 1 == end:
+            at = len(kept) if len(kept) < 500 else at
+            kept += data[position : position + header.size]
+        position += header.size
+    disk.write(path, bytes(kept))
+    for suffix in (".index", ".timeindex", ".checksums"):
+        disk.remove(path.replace(".log", suffix))
+    before = account(opened(disk))
+    repair.cut_log(disk, FOLDER, base_offset, at)
+    log = opened(disk)
+    assert account(log) == before[: len(account(log))]
+    assert account(log)
+    last = list(batches.headers(bytes(kept[:at])))[-1]
+    assert log.end_offset == last.last_offset + 1
+    append(log, 99)
+    log.close()
+    again = opened(disk)
+    assert again.end_offset == last.last_offset + 3
+    assert disk.read(path) == kept[:at]
 
 
 # ---- a campaign over all files of a log

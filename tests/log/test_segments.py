@@ -196,13 +196,14 @@ def test_the_tail_is_cut_wherever_it_is_torn(append: Append, caplog: Any) -> Non
         append(log, b"value %d" % n, b"more")
         ends.append(log.size_bytes)
     log.close()
-    stored = disk.read(f"{FIRST}.log")
+    stored, point = disk.read(f"{FIRST}.log"), disk.read(f"{FOLDER}/recovery-point")
     for size in range(len(stored) + 1):
         for tail in (b"", bytes(40), bytes(200), b"\xff" * 90):
             torn = stored[:size] + tail
             # A batch may end in zeros, so that those of the tail complete it.
             whole = sum(torn[:end] == stored[:end] for end in ends)
             disk.write(f"{FIRST}.log", torn)
+            disk.write(f"{FOLDER}/recovery-point", point)
             caplog.clear()
             log = SegmentedLog(disk, FOLDER)
             good = ends[whole - 1] if whole else 0

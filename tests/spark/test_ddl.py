@@ -11,7 +11,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from headrace.spark.ddl import schema_from
+from headrace.spark.ddl import nullable, schema_from
 
 WRITTEN = [
     "id bigint",
@@ -39,8 +39,10 @@ def test_other_spellings_of_a_schema_are_read_too() -> None:
     assert schema_from(plain.simpleString()) == plain
 
 
-def test_what_must_not_be_null_may_be_all_the_same() -> None:
-    assert schema_from("a int NOT NULL, b int") == schema_from("a int, b int")
+def test_not_null_is_read_and_can_be_taken_away_at_any_depth() -> None:
+    required = schema_from("a int NOT NULL, b int")
+    assert [one.nullable for one in required] == [False, True]
+    assert nullable(required) == schema_from("a int, b int")
     nested = StructType([StructField("x", IntegerType(), nullable=False)])
     strict = StructType(
         [
@@ -49,7 +51,8 @@ def test_what_must_not_be_null_may_be_all_the_same() -> None:
         ]
     )
     lenient = schema_from("a array<struct<x:int>>, m map<string,struct<x:int>>")
-    assert schema_from(strict.json()) == lenient
+    assert schema_from(strict.json()) == strict
+    assert nullable(strict) == lenient
 
 
 @pytest.mark.parametrize(

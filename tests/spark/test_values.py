@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType
 
 from headrace.spark.ddl import schema_from
 from headrace.spark.options import ReadOptions
@@ -146,6 +147,43 @@ def test_what_is_not_there_is_null_what_nobody_asked_for_is_passed_over_the_last
         (2, None),
         (None, None),
     ]
+
+
+def test_null_is_refused_where_the_schema_has_not_null() -> None:
+    decoder = values("id bigint NOT NULL, name string, tags array<string> NOT NULL, bad string",
+                     corrupt_record="bad")  # fmt: skip
+    raws = [
+        b'{"id":1,"tags":[]}', b'{"name":"a","tags":[]}', b'{"id":null,"tags":[]}', b'{"id":4}',
+        None, b'{"id":"x","tags":[]}', b'{"id":7,"tags":["a"]}',
+    ]  # fmt: skip
+    found, reasons = rows(decoder, raws)
+    refused = "null, and the schema has it NOT NULL"
+    assert reasons == {
+        1: f"id: {refused}", 2: f"id: {refused}", 3: f"tags: {refused}", 4: f"id: {refused}",
+        5: 'id: "x" is no bigint',
+    }  # fmt: skip
+    assert [row["id"] for row in found] == [1, None, None, None, None, None, 7]
+    assert [row["bad"] is None for row in found] == [True, False, False, False, True, False, True]
+    assert rows(values("id bigint, day date NOT NULL"), [b'{"id":1}'])[1] == {0: f"day: {refused}"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "place"),
+    [
+        ("x struct<y:int not null>", '{"x":{}}', "x.y"),
+        ("x struct<y:int not null>", '{"x":{"y":null}}', "x.y"),
+        (StructType([StructField("x", ArrayType(LongType(), False))]), '{"x":[1,null]}', "x[1]"),
+        (
+            StructType([StructField("x", MapType(StringType(), LongType(), False))]),
+            '{"x":{"k":null}}', 'x."k"',
+        ),
+    ],
+)  # fmt: skip
+def test_not_null_counts_inside_of_fields(schema: str | StructType, text: str, place: str) -> None:
+    decoder = values(schema if isinstance(schema, str) else schema.json())
+    found, reasons = rows(decoder, [text.encode(), b"{}"])
+    assert reasons == {0: f"{place}: null, and the schema has it NOT NULL"}
+    assert found == [{"x": None}, {"x": None}]
 
 
 def test_a_refused_value_is_null_in_every_column_and_kept_where_asked_for() -> None:

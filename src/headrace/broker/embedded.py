@@ -1,8 +1,6 @@
 """A broker inside another Python process: `with headrace.Broker() as broker: ...`."""
 
 import asyncio
-import shutil
-import tempfile
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -13,13 +11,15 @@ from typing import Self
 from headrace.broker.addresses import address_text
 from headrace.broker.config import Config
 from headrace.broker.node import Node, new_event_loop, start_node
+from headrace.temporary_folders import TemporaryFolder
 
 
 class Broker:
     """A broker on a thread of its own, for tests, notebooks and small programs.
 
     Args:
-        data_dir: folder for the records; a temporary one, removed at the end, when not given.
+        data_dir: folder for the records; a temporary one, removed at the end, when not given. One
+            that SIGKILL left is removed by the next process that makes one.
         port: port to listen on; 0 lets the system choose.
         host: address to listen on.
         settings: broker settings by Kafka's names, as for `headrace serve --set`.
@@ -44,6 +44,7 @@ class Broker:
         self._port = port
         self._metrics_port: int | None = None
         self._data_dir: Path | None = self._given
+        self._temporary: TemporaryFolder | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
@@ -69,7 +70,8 @@ class Broker:
         """Start and return once clients can connect. Raises: StartError."""
         assert self._thread is None, "the broker is already running"
         if self._given is None:
-            self._data_dir = Path(tempfile.mkdtemp(prefix="headrace-"))
+            self._temporary = TemporaryFolder()
+            self._data_dir = self._temporary.path / "data"
         started: Future[Node] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(started,), name="headrace-broker", daemon=True
@@ -106,8 +108,9 @@ class Broker:
         assert self._thread is not None
         self._thread.join()
         self._thread = self._loop = None
-        if self._given is None:
-            shutil.rmtree(self.data_dir, ignore_errors=True)
+        if self._temporary is not None:
+            self._temporary.remove()
+            self._temporary = None
 
     def _run(self, started: Future[Node]) -> None:
         with asyncio.Runner(loop_factory=self._new_loop) as runner:

@@ -9,7 +9,8 @@ is opened at the start, so that damage shows there and not later. A partition wh
 damaged or missing is refused, and the others are served; for a journal the start is refused.
 
 The manifest of the data folder lists the folders that must exist (`log/manifest.py`): a topic is
-listed once its folders are made, and forgotten before they go.
+listed once its folders are made, marked before the catalogue forgets it, and forgotten once they
+are gone, so that the next start ends a deletion that a crash interrupted.
 """
 
 import asyncio
@@ -177,6 +178,26 @@ class Partitions:
             if partition is not None:
                 partition.configure(settings)
 
+    async def begin_deletion(self, topic: Topic) -> None:
+        """Note that a topic's folders may go once the catalogue forgets it. Raises: OSError."""
+
+        def begin(topic: Topic) -> None:
+            try:
+                self.manifest.begin_deletion(uuid_text(topic.id), _listed(topic, topic.partitions))
+            except OSError as error:
+                if not is_full(error):  # a deletion makes room
+                    raise
+
+        await _in_thread(begin, [topic])
+
+    async def cancel_deletion(self, topic: Topic) -> None:
+        """Undo `begin_deletion` of a topic that the catalogue keeps. Raises: OSError."""
+
+        def cancel(topic: Topic) -> None:
+            self.manifest.put_topic(uuid_text(topic.id), _listed(topic, topic.partitions))
+
+        await _in_thread(cancel, [topic])
+
     async def delete_topic(self, topic: Topic) -> None:
         """Close and remove the partitions of a topic that the catalogue forgot; wakes readers.
 
@@ -187,28 +208,19 @@ class Partitions:
             for partition in some:
                 partition.close()
                 self._waits.notify(partition.key)
-            await _in_thread(self._remove_all, [(topic, some)])
+            await _in_thread(self._remove, some)
+        await _in_thread(self.manifest.remove_topic, [uuid_text(topic.id)])
         self._kept_starts.forget(topic.name, range(topic.partitions))
-
-    def _remove_all(self, removal: tuple[Topic, list[Partition]]) -> None:
-        topic, some = removal
-        topic_id = uuid_text(topic.id)
-        try:
-            self.manifest.remove_topic(topic_id)
-        except OSError as error:
-            if not is_full(error):
-                raise
-        for partition in some:
-            self._remove(partition)
-        self.manifest.remove_topic(topic_id)  # again, where only the files made room for it
 
     def _remove(self, partition: Partition) -> None:
         if partition.is_open:  # a sync under way could find another topic's files there
             partition.log.retire()
-        if not self._disk.exists(partition.name):
-            return
-        gone = _aside(partition.name, partition.topic.id.hex, "delete")
-        self._disk.rename(partition.name, gone)
+        if self._disk.exists(partition.name):
+            self._remove_folder(partition.name, uuid_text(partition.topic.id))
+
+    def _remove_folder(self, folder: str, topic_id: str) -> None:
+        gone = _aside(folder, topic_id, "delete")
+        self._disk.rename(folder, gone)
         self._disk.remove(gone)
 
     async def close(
@@ -288,7 +300,7 @@ class Partitions:
         """Raises: CorruptFileError where the folder of a partition must exist."""
         listed = self.manifest.topics.get(uuid_text(topic.id))
         folder = f"{topic.name}-{index}"
-        if listed is not None and index < listed.partitions:
+        if listed is not None and index < listed.partitions and not listed.is_deleting:
             if self._disk.exists(folder):
                 raise CorruptFileError(f"{folder}/{METADATA}", "the file is missing")
             raise CorruptFileError(folder, "the folder of the partition is missing")
@@ -312,7 +324,7 @@ class Partitions:
         )
 
     def _make_folder(self, topic: Topic, index: int) -> None:
-        """A folder for a new partition; another's of the same name is set aside."""
+        """A folder for a new partition; another's of the same name is set aside or removed."""
         folder = f"{topic.name}-{index}"
         if self._disk.exists(f"{folder}/{METADATA}"):
             topic_id = self._topic_id(folder)
@@ -388,13 +400,18 @@ class Partitions:
             return
         if owner is not None:
             listed = self.manifest.topics.get(uuid_text(owner[0].id))
-            if listed is not None and owner[1] < listed.partitions:
+            is_listed = listed is not None and owner[1] < listed.partitions
+            if is_listed and not self.manifest.is_deleting(folder, topic_id):
                 raise CorruptFileError(
                     f"{folder}/{METADATA}", f"it names another topic, {topic_id}"
                 )
         self._set_aside(folder, topic_id)
 
     def _set_aside(self, folder: str, topic_id: str) -> None:
+        if self.manifest.is_deleting(folder, topic_id):
+            log.info("%s: the topic was deleted; the folder is removed", folder)
+            self._remove_folder(folder, topic_id)
+            return
         aside = _aside(folder, topic_id, "stray")
         log.warning("%s: the folder belongs to no topic; renamed to %s", folder, aside)
         self._disk.rename(folder, aside)

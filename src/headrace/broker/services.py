@@ -131,6 +131,7 @@ class Services:
             self.housekeeping.work,
             self.write_probe.work,
             self.scrub.work,
+            self.refusals.work,
         )
 
     def trouble(self) -> str | None:
@@ -184,9 +185,11 @@ class Services:
         self.housekeeping.start()
         self.write_probe.start()
         self.scrub.start()
+        self.refusals.start()
 
     async def close(self) -> None:
         """Write, sync and close everything. Raises: OSError."""
+        await self.refusals.close()
         await self.scrub.close()
         await self.write_probe.close()
         await self.housekeeping.close()

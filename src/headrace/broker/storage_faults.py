@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import resource
 from dataclasses import dataclass
 
 from headrace.broker.runtime import StorageFault
@@ -13,6 +14,7 @@ log = logging.getLogger("headrace.broker")
 _TOLD_MAX = 10  # a full disk fails every partition; the first few say enough
 STORAGE_ERRORS = (OSError, StorageFault)
 _SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_FILES = {errno.EMFILE, errno.ENFILE}
 
 
 @dataclass(slots=True)
@@ -66,15 +68,28 @@ def is_full(error: OSError) -> bool:
 
 def storage_text(error: Exception) -> str:
     """Return the message of KAFKA_STORAGE_ERROR for an administrator."""
-    return (
-        f"the broker cannot write to its data folder ({error}); free space or look for disk errors "
-        "on its machine, then repeat the request; no restart is needed"
-    )
+    cause = error if isinstance(error, OSError) else error.__cause__
+    if isinstance(cause, OSError) and cause.errno in _NO_FILES:
+        remedy = f"on its machine: {_advice(cause)}"
+    else:
+        remedy = (
+            "free space or look for disk errors on its machine, then repeat the request; no "
+            "restart is needed"
+        )
+    return f"the broker cannot write to its data folder ({error}); {remedy}"
 
 
 def _advice(error: OSError) -> str:
     if is_full(error):
         return "Free space, or raise the quota or file size limit; no restart is needed."
+    if error.errno == errno.EMFILE:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return (
+            f"The process may open {limit} files: raise the limit (ulimit -n, nofile in "
+            "limits.conf) and restart the broker."
+        )
+    if error.errno == errno.ENFILE:
+        return "The system has no more open files to give: raise the sysctl fs.file-max."
     if error.errno == errno.EROFS:
         return "The file system is read-only: look for disk errors, then mount it writable."
     return "Look for disk errors (dmesg); it is tried again without a restart."

@@ -141,9 +141,15 @@ class Topics:
         return await self._whole(self._delete(command))
 
     async def _delete(self, command: DeleteTopic) -> Topic | Refused:
+        topic = self.catalog.topics_by_id.get(command.topic_id)
+        if topic is not None:
+            await self.partitions.begin_deletion(topic)
         reply = await self._catalog.ask(command)
         assert isinstance(reply, Topic | Refused)
-        if isinstance(reply, Topic):
+        if not isinstance(reply, Topic):
+            if topic is not None:
+                await self.partitions.cancel_deletion(topic)
+        else:
             by = command.by or "the broker"
             log.info("topic %s was deleted by %s", reply.name, by, extra={"always": True})
             for forget in self.on_deleted:  # not before the catalogue's journal has it

@@ -5,9 +5,17 @@ from dataclasses import asdict
 
 import typer
 
-from headrace.cli.data_tools import DATA_DIR, DataDir, Folder, JsonObject, running, size_text
+from headrace.cli.data_tools import (
+    DATA_DIR,
+    DataDir,
+    Folder,
+    JsonObject,
+    running,
+    size_text,
+    unusable_exit,
+)
 
-_FOUND, _UNUSABLE = 1, 2
+_FOUND = 1
 
 
 def register(app: typer.Typer) -> None:
@@ -25,14 +33,9 @@ def check(folder: Folder = None, data_dir: DataDir = DATA_DIR, as_json: JsonObje
     data_dir = folder or data_dir
     with running("check", "checking") as progress:
         from headrace.folder.check import check as run
-        from headrace.folder.lock import FolderError
 
-        try:
+        with unusable_exit("check", progress):
             report = run(data_dir, progress)
-        except FolderError as error:
-            progress.end()
-            typer.echo(f"headrace check: {error}", err=True)
-            raise typer.Exit(_UNUSABLE) from error
         progress.end()
         if as_json:
             findings = [asdict(one) for one in report.findings]

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.ending import Trouble, ending
+from headrace.cli.ending import Trouble, UnusableExit, ending, error_text, tell
 
 DATA_DIR = Path("headrace-data")
 DataDir = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The data folder.")]
 Folder = Annotated[
-    Path | None, typer.Argument(metavar="[DATA_DIR]", help="The data folder, as --data-dir.")
+    Path | None, typer.Argument(metavar="DATA_DIR", help="The data folder; the same as --data-dir.")
 ]
 JsonObject = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _QUIET_S, _EVERY_S = 1.0, 0.2
@@ -61,6 +61,23 @@ def running(command: str, what: str) -> Iterator[ByteProgress]:
             raise Trouble(str(error)) from error
         finally:
             progress.end()
+
+
+@contextmanager
+def unusable_exit(command: str, progress: ByteProgress) -> Iterator[None]:
+    """Run the work on a data folder; where it fails as a whole the command ends with exit code 2.
+
+    Raises: UnusableExit, after one line on standard error.
+    """
+    from headrace.folder.lock import FolderError
+    from headrace.log.api import CorruptLog
+
+    try:
+        yield
+    except (FolderError, CorruptLog, OSError) as error:
+        progress.end()
+        tell(command, error_text(error) if isinstance(error, OSError) else str(error))
+        raise UnusableExit from error
 
 
 def size_text(size: int) -> str:

@@ -39,7 +39,10 @@ def demo(
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        _fail(f"no module {', '.join(missing)}; install it: pip install 'headrace[demo]'")
+        from headrace.cli.installed import install
+
+        advice = install(*(name.replace("_", "-") for name in missing))
+        _fail(f"no module {', '.join(missing)}; install it: {advice}")
 
     # Late: Spark and its friends take a second to import, and may not be there.
     from rich.console import Console

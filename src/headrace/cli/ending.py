@@ -1,7 +1,8 @@
 """How a command ends: quietly, or with one line on stderr that says what to do, and exit code 1.
 
 Exit codes: 0 done; 1 something failed or was refused, usage errors included, as Kafka's tools;
-130 and 143 ended by SIGINT and SIGTERM; 141 when nobody reads the output any more.
+2 `check` or `repair` could not begin; 130 and 143 ended by SIGINT and SIGTERM; 141 when nobody
+reads the output any more.
 """
 
 import os
@@ -14,12 +15,20 @@ from typing import NoReturn
 import typer
 
 FAILED = 1
+UNUSABLE = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 
 class Trouble(Exception):
     """What a person has to be told, in one line with its remedy; ends the command."""
+
+
+class UnusableExit(SystemExit):
+    """Ends a command with exit code 2, which `main.run` leaves as it is."""
+
+    def __init__(self) -> None:
+        super().__init__(UNUSABLE)
 
 
 @contextmanager
@@ -37,8 +46,7 @@ def ending(command: str) -> Iterator[None]:
     except BrokenPipeError:
         leave_closed_pipe()
     except OSError as error:
-        named = f"{error.filename}: " if error.filename else ""
-        fail(command, f"{named}{error.strerror or error}")
+        fail(command, error_text(error))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
@@ -62,6 +70,12 @@ def stopping(stop: Callable[[int], None]) -> Iterator[None]:
 def _unwritable(error: UnicodeEncodeError) -> str:
     text = error.object[error.start : error.end]
     return f"{text!r} cannot be written as {error.encoding}; set PYTHONIOENCODING=utf-8"
+
+
+def error_text(error: OSError) -> str:
+    """Format an error of the operating system: the file, and what is wrong with it."""
+    named = f"{error.filename}: " if error.filename else ""
+    return f"{named}{error.strerror or error}"
 
 
 def end_with(command: str, troubles: Sequence[str]) -> None:

@@ -3,11 +3,12 @@
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,15 +24,8 @@ _NEEDED = (
     ("crc32c", "crc32c"),
     ("google-re2", "re2"),
 )
-# Distribution, and the extra that brings it; None for the core.
-_USEFUL = (
-    ("prometheus-client", None),
-    ("confluent-kafka", "demo"),
-    ("pyspark", "spark"),
-    ("pyarrow", "spark"),
-    ("pandas", "spark"),
-    ("numpy", "spark"),
-)
+# Distributions that some commands, clients and Spark use.
+_USEFUL = ("prometheus-client", "confluent-kafka", "pyspark", "pyarrow", "pandas", "numpy")
 
 
 def packages() -> Iterator[Finding]:
@@ -41,15 +35,29 @@ def packages() -> Iterator[Finding]:
     for name, module in _NEEDED:
         yield _needed(name, module)
     yield _event_loop()
-    for name, extra in _USEFUL:
+    for name in _USEFUL:
         found = _version(name)
         if found is not None:
             yield Finding(name, Grade.OK, found)
-        elif extra is None:
+        elif name == "prometheus-client":
             yield Finding(name, Grade.WARN, "not installed, so that no metrics can be served",
-                          f"pip install {name}")  # fmt: skip
+                          install(name))  # fmt: skip
         else:
-            yield Finding(name, Grade.OK, "not installed", f"pip install 'headrace[{extra}]'")
+            yield Finding(name, Grade.OK, "not installed", install(name))
+
+
+def install(*names: str) -> str:
+    """Return the command that installs distributions in the versions that Headrace needs.
+
+    It names the distributions and no extra of Headrace, as no package index has Headrace.
+    """
+    try:
+        declared = [one.partition(";")[0].strip() for one in requires("headrace") or ()]
+    except PackageNotFoundError:
+        declared = []
+    plain = (one for one in declared if "[" not in one)
+    versions = {re.split(r"[<>=!~ ]", one, maxsplit=1)[0]: one for one in plain}
+    return f"pip install {shlex.join(versions.get(name, name) for name in names)}"
 
 
 def _needed(name: str, module: str) -> Finding:
@@ -82,7 +90,7 @@ def kernel() -> Finding:
     missing = [name for name in ("numpy", "pyarrow") if find_spec(name) is None]
     if missing:
         return Finding("columns", Grade.OK, f"not decoded without {' and '.join(missing)}",
-                       "pip install 'headrace[spark]'")  # fmt: skip
+                       install(*missing))  # fmt: skip
     from headrace.wire import columns
 
     if getattr(columns, "KERNEL", "numpy") == "compiled":

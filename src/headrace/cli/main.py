@@ -49,6 +49,21 @@ def build(commands: Sequence[str] = COMMANDS) -> "typer.Typer":
     return built
 
 
+def command_line(commands: Sequence[str] = COMMANDS) -> Any:
+    """Make the command that `run` calls: that of `build`, whose help shows no type for flags."""
+    import typer
+
+    command = typer.main.get_command(build(commands))
+    waiting: list[Any] = [command]
+    while waiting:
+        one = waiting.pop()
+        waiting += getattr(one, "commands", {}).values()
+        for option in one.get_params(typer.Context(one)):
+            if getattr(option, "is_flag", False):
+                option.metavar = ""  # else typer shows <bool>, as if a value had to follow
+    return command
+
+
 def run() -> None:
     """Entry point of the command. A usage error ends with 1, as it does with Kafka's tools."""
     asked = sys.argv[1:2]
@@ -64,9 +79,12 @@ def run() -> None:
         if options is not None:
             sys.exit(serve(options))
     try:
-        build(asked if asked and asked[0] in COMMANDS else COMMANDS)()
+        command_line(asked if asked and asked[0] in COMMANDS else COMMANDS)()
     except SystemExit as end:
-        sys.exit(1 if end.code == _USAGE else end.code)
+        from headrace.cli.ending import UnusableExit
+
+        is_usage_error = end.code == _USAGE and not isinstance(end, UnusableExit)
+        sys.exit(1 if is_usage_error else end.code)
 
 
 def _fill_standard_streams() -> None:

@@ -5,9 +5,16 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.data_tools import DATA_DIR, DataDir, Folder, JsonObject, running
+from headrace.cli.data_tools import (
+    DATA_DIR,
+    DataDir,
+    Folder,
+    JsonObject,
+    running,
+    unusable_exit,
+)
 
-_LEFT, _UNUSABLE = 1, 2
+_LEFT = 1
 _Execute = Annotated[
     bool, typer.Option("--execute", help="Carry the plan out; else it is printed only.")
 ]
@@ -35,15 +42,10 @@ def repair(
     data_dir = folder or data_dir
     with running("repair", "checking") as progress:
         from headrace.folder.check import Grade
-        from headrace.folder.lock import FolderError
         from headrace.folder.repair import repair as run
 
-        try:
+        with unusable_exit("repair", progress):
             done = run(data_dir, progress, execute=execute)
-        except FolderError as error:
-            progress.end()
-            typer.echo(f"headrace repair: {error}", err=True)
-            raise typer.Exit(_UNUSABLE) from error
         progress.end()
         left = [one for one in done.left if one.grade is not Grade.NOTE]
         if as_json:

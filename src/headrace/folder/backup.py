@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from headrace.folder.lock import FolderError, require_folder, unused
+from headrace.folder.lock import (
+    RESTORING,
+    FolderError,
+    is_restore_interrupted,
+    require_folder,
+    unused,
+)
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.store import Backup, Progress, Store, StoredFile, StoreError, sync_all
 from headrace.log import checksums
@@ -68,19 +74,22 @@ def make(folder: Path, store: Store, request_cut: RequestCut, progress: Progress
 def restore(store: Store, id_: str | None, folder: Path, progress: Progress) -> Backup:
     """Write the files of a backup, the newest when `id_` is None, to a new data folder.
 
-    The manifest is written last: a broker refuses a folder whose restore was interrupted.
+    The manifest is written last: a broker refuses a folder whose restore was interrupted, and the
+    file `RESTORING` lets a further restore begin again there.
 
     Raises:
-        FolderError: the folder is not empty.
+        FolderError: the folder is not empty, and not one whose restore was interrupted.
         StoreError: the backup is unknown or damaged; the folder is incomplete.
         OSError: the disk failed.
     """
     store.require()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    is_interrupted = is_restore_interrupted(folder)
+    if not is_interrupted and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FolderError(f"{folder} is not empty; name a folder that does not exist")
     with store.locked(exclusive=False):
         backup = chosen(store, id_)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _begin_restore(folder)
         first = [path for path in backup.files if path != _MANIFEST]
         for path in first:
             (folder / path).parent.mkdir(mode=0o700, exist_ok=True)
@@ -89,7 +98,20 @@ def restore(store: Store, id_: str | None, folder: Path, progress: Progress) -> 
         for path in backup.files.keys() - first:
             store.copy(backup.files[path], folder / path, progress)
             sync_all([folder / path, folder])
+        (folder / RESTORING).unlink()
+        sync_all([folder])
     return backup
+
+
+def _begin_restore(folder: Path) -> None:
+    """Mark a folder as one under restore, and remove what a restore before left in it."""
+    (folder / RESTORING).touch(mode=0o600)
+    sync_all([folder])
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != RESTORING:
+            path.unlink()
 
 
 def verify(store: Store, id_: str | None, progress: Progress) -> Backup:

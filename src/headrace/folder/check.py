@@ -22,12 +22,12 @@ from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services, StartError, open_services
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk
-from headrace.log import checksums, recovery_point
+from headrace.log import checksums, partition_metadata, recovery_point
 from headrace.log.api import REMEDY, CorruptFileError, CorruptLog
 from headrace.log.checkpoints import CLEAN_MARK
 from headrace.log.index import SUFFIXES as INDEXES
 from headrace.log.index import SegmentIndex
-from headrace.log.manifest import METADATA, PROPERTIES
+from headrace.log.manifest import METADATA, PROPERTIES, Manifest
 from headrace.log.os_disk import SystemClock
 from headrace.log.segment import Segment
 from headrace.log.verify import verify_file
@@ -116,6 +116,7 @@ class _Check:
         self._progress = progress
         self._findings: dict[str, list[Finding]] = {}
         self._opened: dict[str, bool] = {}  # folders of partitions: whether a start opens their log
+        self._manifest: Manifest | None = None
 
     def run(self) -> Report:
         with silent():
@@ -152,6 +153,7 @@ class _Check:
         """Bring up the state of a broker in memory, as far as the folder allows."""
         disk = self._disk.copied()
         try:
+            self._manifest = Manifest(disk)
             services = open_services(
                 _config(disk), self._folder, clock=SystemClock(), new_id=uuid4, disk=disk
             )
@@ -311,11 +313,21 @@ class _Check:
             )  # fmt: skip
         else:
             is_stray = disk.exists(f"{folder}/{METADATA}") and folder not in self._opened
-            if is_stray and self._opened:
+            if is_stray and self._opened and self._is_deleting(folder):
+                self._add(Grade.NOTE, folder, "a deleted partition", "the next start removes it")
+            elif is_stray and self._opened:
                 text = "the folder belongs to no topic"
                 self._add(Grade.NOTE, folder, text, "the next start renames it to `…-stray`")
             return bool(folder) and not names
         return True
+
+    def _is_deleting(self, folder: str) -> bool:
+        """Return whether a deletion that was interrupted owns the folder of a partition."""
+        try:
+            topic_id = partition_metadata.read(self._disk, folder).topic_id
+        except CorruptLog:
+            return False
+        return self._manifest is not None and self._manifest.is_deleting(folder, topic_id)
 
 
 def _is_index_sound(disk: OverlayDisk, stem: str, path: str) -> bool:

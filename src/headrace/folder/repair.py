@@ -23,6 +23,7 @@ from headrace.log.checkpoints import CLEAN_MARK, read_clean_mark, remove_clean_m
 from headrace.log.damage import keep_copy
 from headrace.log.index import SUFFIXES as INDEXES
 from headrace.log.manifest import CATALOGUE, METADATA, NAME, PROPERTIES, START_OFFSETS, Manifest
+from headrace.log.opening import FOREIGN
 from headrace.log.os_disk import OsDisk
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, read_claim
 from headrace.log.repair import cut_log, drop_log_head, segment_bases, set_aside
@@ -153,6 +154,9 @@ class _Mechanic:
         following = [one for one in bases if one > base]
         end = self._known_end(folder, base) if is_last else following[0]
         remove_clean_mark(self._disk)
+        copies = []
+        if FOREIGN in finding.problem:  # its batches are whole, but of another log
+            copies.append(set_aside(self._disk, finding.path))
         done = bridge(self._disk, finding.path, base, end)
         if is_last:
             first = min([base, *bases])
@@ -160,7 +164,7 @@ class _Mechanic:
             RecoveryPoint(self._disk, folder).replace(claim)
         lost = ", ".join(f"{first} to {last}" for first, last in done.lost) or "none"
         return f"rewrite the segment without what is damaged; offsets lost: {lost}" + _kept(
-            [] if done.copy is None else [done.copy]
+            copies if done.copy is None else [*copies, done.copy]
         )
 
     def _journal(self, folder: str, offset: int) -> str | None:
@@ -214,7 +218,9 @@ class _Mechanic:
             topics = Manifest(self._disk).topics
         except CorruptLog:
             return None
-        ids = [id_ for id_, topic in topics.items() if topic.name == found[1]]
+        ids = [
+            id_ for id_, topic in topics.items() if topic.name == found[1] and not topic.is_deleting
+        ]
         if not ids:
             return None
         text = f"write {METADATA} with the topic id {ids[0]}"

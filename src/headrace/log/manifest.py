@@ -2,9 +2,10 @@
 
 `headrace.manifest` is a sealed file (`small_files.py`) with a line for each journal, each small
 file, and each topic with its id and the number of its partitions. A name is added after its files
-exist and before anything in them is promised to somebody; it is removed before its files are. A
-crash in between leaves files without a name, which the next start takes up or sets aside, and
-never a name without files. So a name without files means that files were lost.
+exist and before anything in them is promised to somebody. A crash in between leaves files without a
+name, which the next start takes up or sets aside. A topic is marked as `deleting` before the
+catalogue forgets it, and removed after its files: so the next start removes the folders that a
+crash amid the deletion left. A name without this mark and without files means that files were lost.
 
 The catalogue says which topics there are. The manifest says which of their folders were made.
 
@@ -27,6 +28,7 @@ METADATA = "partition.metadata"
 PROPERTIES = "meta.properties"
 START_OFFSETS = "log-start-offset-checkpoint"
 _UPGRADING = "upgrading"
+_DELETING = "deleting"
 
 
 class ListedTopic(NamedTuple):
@@ -34,6 +36,7 @@ class ListedTopic(NamedTuple):
 
     partitions: int
     name: str
+    is_deleting: bool = False
 
 
 class Manifest:
@@ -77,8 +80,12 @@ class Manifest:
             if self.topics.get(topic_id) != topic:
                 self._change(topics={**self.topics, topic_id: topic})
 
+    def begin_deletion(self, topic_id: str, topic: ListedTopic) -> None:
+        """Mark a topic that the catalogue is about to forget, so that its folders may go then."""
+        self.put_topic(topic_id, topic._replace(is_deleting=True))
+
     def remove_topic(self, topic_id: str) -> None:
-        """Forget a topic, whose folders may go then."""
+        """Forget a topic whose folders are removed."""
         with self._lock:
             if topic_id in self.topics:
                 left = {id_: one for id_, one in self.topics.items() if id_ != topic_id}
@@ -89,6 +96,12 @@ class Manifest:
         with self._lock:
             if self.is_upgrading:
                 self._change(is_upgrading=False)
+
+    def is_deleting(self, folder: str, topic_id: str) -> bool:
+        """Return whether an interrupted deletion owns a folder with this topic id."""
+        topic = self.topics.get(topic_id)
+        name, _, index = folder.rpartition("-")
+        return topic is not None and topic.is_deleting and name == topic.name and index.isdecimal()
 
     # ---- small files
 
@@ -137,7 +150,8 @@ class Manifest:
         yield from (f"journal {one}" for one in sorted(self.journals))
         yield from (f"file {one}" for one in sorted(self.files))
         for topic_id, topic in self.topics.items():
-            yield f"topic {topic.partitions} {topic_id} {topic.name}"
+            mark = f" {_DELETING}" if topic.is_deleting else ""
+            yield f"topic {topic.partitions} {topic_id} {topic.name}{mark}"
 
     def _parse(self, text: str) -> None:
         journals: set[str] = set()
@@ -153,6 +167,8 @@ class Manifest:
                     files.add(name)
                 case ["topic", count, topic_id, name] if count.isdecimal():
                     topics[topic_id] = ListedTopic(int(count), name)
+                case ["topic", count, topic_id, name, "deleting"] if count.isdecimal():
+                    topics[topic_id] = ListedTopic(int(count), name, is_deleting=True)
                 case _:
                     raise CorruptFileError(NAME, f"the line {line!r} is unknown")
         self.journals, self.files = frozenset(journals), frozenset(files)

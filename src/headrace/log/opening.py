@@ -21,11 +21,12 @@ from headrace.log.index import remove_index
 from headrace.log.producers import Producers
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint
 from headrace.log.segment import Segment
-from headrace.wire.batches import CorruptBatch
+from headrace.wire.batches import BatchHeader, CorruptBatch
 
 log = logging.getLogger("headrace.log")
 
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
+FOREIGN = "the first batch is not the one that was written"
 
 
 @dataclass(slots=True)
@@ -191,6 +192,8 @@ class Opening:
         path, size = f"{segment.path}.log", segment.file.size()
         try:
             for header in segment.check(size, contiguous=True):
+                if header.base_offset == base:
+                    self._require_first(path, header)
                 producers.record(header, header.base_offset)
         except CorruptBatch as error:
             self._cut(segment, str(error), size, synced)
@@ -201,8 +204,16 @@ class Opening:
             remove_index(self._disk, segment.path)
         if synced < segment.size:
             segment.file.rewrite(synced)
+        if not segment.size:
+            self._point.emptied(base)
         segment.release()
         return segment
+
+    def _require_first(self, path: str, header: BatchHeader) -> None:
+        """Check that a segment begins with the batch it began with. Raises: CorruptFileError."""
+        claim = self._point.claim
+        if claim.base_offset == header.base_offset and claim.first_crc not in (0, header.crc):
+            raise CorruptFileError(path, f"{FOREIGN}; the file is that of another log", position=0)
 
     def _cut(self, segment: Segment, problem: str, size: int, synced: int) -> None:
         """Cut off the torn end of the last segment, and keep a copy."""

@@ -8,7 +8,9 @@ claim is therefore always true:
 
 - there are segments for every offset from `first_base` on,
 - the segment `base_offset` exists, and its first `size` bytes, which end before `end_offset`, are
-  on stable storage.
+  on stable storage,
+- the first batch of this segment, if there is one, has the checksum `first_crc`, which tells the
+  segment from a whole one of another log under its name.
 
 Opening refuses a log that is less than its claim (`opening.py`). After a sync that failed a system
 may call written what never reached the disk, so what is above the claim is written once more.
@@ -31,7 +33,7 @@ log = logging.getLogger("headrace.log")
 NAME = "recovery-point"
 _MAGIC = b"HRRP"
 _VERSION = 1
-_SLOT = struct.Struct(">4shhqqqqq12x")
+_SLOT = struct.Struct(">4shhqqqqqI8x")
 _CRC = struct.Struct(">I")
 _SLOT_BYTES = _SLOT.size + _CRC.size
 _SLOT_DISTANCE = 512  # a disk writes a sector whole
@@ -46,6 +48,7 @@ class Claim(NamedTuple):
     base_offset: int
     size: int
     end_offset: int
+    first_crc: int = 0  # unknown; also what one checksum in four thousand million is
 
 
 NO_CLAIM = Claim(UNKNOWN, UNKNOWN, 0, UNKNOWN)
@@ -69,11 +72,22 @@ class RecoveryPoint:
         self._is_closed = False
         self._sequence, self.claim = read_claim(disk, folder)
 
-    def began(self, first_base: int, base_offset: int) -> None:
-        """Record that a segment file exists and that nothing of it is synced yet."""
+    def began(self, first_base: int, base_offset: int, first_crc: int) -> None:
+        """Record that a segment has its first batch and that nothing of it is synced yet."""
         with self._lock:
-            if base_offset > self.claim.base_offset:
-                self._try_to_write(Claim(first_base, base_offset, 0, base_offset))
+            kept = self.claim
+            is_next = base_offset > kept.base_offset
+            if is_next or (base_offset == kept.base_offset and not kept.size):
+                self._try_to_write(Claim(first_base, base_offset, 0, base_offset, first_crc))
+
+    def emptied(self, base_offset: int) -> None:
+        """Forget the first batch of a segment that is empty, durably. Raises: OSError.
+
+        The next first batch is another one, and a power cut may leave it beside the claim before.
+        """
+        with self._lock:
+            if base_offset == self.claim.base_offset and self.claim.first_crc:
+                self._write_both(self.claim._replace(first_crc=0))
 
     def synced(self, base_offset: int, size: int, end_offset: int) -> None:
         """Record that the first `size` bytes of the last segment are synced."""

@@ -3,7 +3,8 @@
 For an operator who decided to go on without what is damaged, while no broker runs. Bytes are copied
 beside their file, or files renamed, before anything is cut off; all copies end with `.torn` and a
 position, and no start reads or removes them. A log is cut as a whole: what follows the damage goes
-with it, as offsets must not be missing in between.
+with it, as offsets must not be missing in between. A segment in which compaction left gaps stays a
+sealed one: an empty segment follows it, as in the last segment a gap is damage.
 """
 
 from headrace.log import damage, snapshots
@@ -31,7 +32,7 @@ def cut_log(disk: Disk, folder: str, base_offset: int, position: int) -> list[st
     Raises: OSError; CorruptBatch where what is before `position` is damaged, too, and nothing has
         changed.
     """
-    end_offset = _end_offset(disk, folder, base_offset, position)
+    end_offset, has_gaps = _kept_offsets(disk, folder, base_offset, position)
     remove_clean_mark(disk)
     copies: list[str] = []
     for base in reversed(segment_bases(disk, folder)):
@@ -42,14 +43,13 @@ def cut_log(disk: Disk, folder: str, base_offset: int, position: int) -> list[st
     size = disk.size(path)
     if position < size:
         copies.append(damage.keep_copy(disk, path, position, size))
-    _claim(disk, folder, Claim(_first_base(disk, folder), base_offset, position, end_offset))
-    file = disk.open(path)
-    try:
-        file.truncate(position)
-        file.sync()
-    finally:
-        file.close()
+    first_base = _first_base(disk, folder)
+    _claim(disk, folder, Claim(first_base, base_offset, position, end_offset))
+    _truncate(disk, path, position)
     remove_index(disk, f"{folder}/{base_offset:020d}")
+    if has_gaps:
+        _truncate(disk, f"{folder}/{end_offset:020d}{_SUFFIX}", 0)
+        _claim(disk, folder, Claim(first_base, end_offset, 0, end_offset))
     for offset in snapshots.offsets(disk.list(folder)):
         if offset > end_offset:
             disk.remove(snapshots.path_of(folder, offset))
@@ -96,13 +96,29 @@ def _first_base(disk: Disk, folder: str) -> int:
     return segment_bases(disk, folder)[0]
 
 
-def _end_offset(disk: Disk, folder: str, base_offset: int, position: int) -> int:
-    segment = Segment(disk, folder, base_offset, _INTERVAL_BYTES)
+def _truncate(disk: Disk, path: str, size: int) -> None:
+    """Cut a file, durably; one that does not exist is created."""
+    file = disk.open(path)
     try:
-        for _ in segment.check(position):
-            pass
+        file.truncate(size)
+        file.sync()
+    finally:
+        file.close()
+
+
+def _kept_offsets(disk: Disk, folder: str, base_offset: int, position: int) -> tuple[int, bool]:
+    """Return the end of the batches before `position`, and whether offsets between them lack."""
+    segment, has_gaps, expected = (
+        Segment(disk, folder, base_offset, _INTERVAL_BYTES),
+        False,
+        base_offset,
+    )
+    try:
+        for header in segment.check(position):
+            has_gaps = has_gaps or header.base_offset != expected
+            expected = header.last_offset + 1
     finally:
         segment.release()
     if segment.size != position:
         raise CorruptBatch(f"no batch begins at byte {position}")
-    return segment.end_offset
+    return segment.end_offset, has_gaps

@@ -27,7 +27,7 @@ from headrace.log.api import Disk, OffsetOutOfRange, SegmentInfo, Slice
 from headrace.log.buggify import buggify
 from headrace.log.opening import Opening
 from headrace.log.reading import Stops, bytes_from
-from headrace.log.recovery_point import Claim, RecoveryPoint
+from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint
 from headrace.log.segment import LEADER_EPOCH, Segment, begun
 from headrace.log.segment_list import SegmentList, try_to_save_index
 from headrace.wire import batches
@@ -98,7 +98,8 @@ class SegmentedLog:
         self._segments = SegmentList(disk, opened.segments, dropped)
         self._start = max(start_offset, self._segments.bases[0])
         active = self._segments.active
-        self._claimed_base = self._point.claim.base_offset
+        # Of an empty segment the first batch is still to be claimed.
+        self._claimed_base = self._point.claim.base_offset if active.size else UNKNOWN
         self._settled_end = self.end_offset if opened.is_clean else -1
         self._durable_end = self.end_offset if opened.is_clean else self._claimed_end(active)
 
@@ -167,7 +168,7 @@ class SegmentedLog:
                 self.producers.record(header, offset)
             offset += header.last_offset_delta + 1
         if segment.base_offset != self._claimed_base:
-            self._claim_segment(segment)
+            self._claim_segment(segment, headers[0].crc)
         return first
 
     def must_roll(self, header: BatchHeader) -> bool:
@@ -284,6 +285,9 @@ class SegmentedLog:
                 active.cut(self._cut_at)
             except CorruptBatch as damage:
                 raise active.damaged(damage) from damage
+            if not active.size:
+                self._point.emptied(active.base_offset)
+                self._claimed_base = UNKNOWN
             opening = Opening(self._disk, self._folder, self._interval_bytes, self._point)
             self.producers = opening.rebuilt(list(self._segments), self._durable_end)
         self._durable_end = self.end_offset
@@ -409,8 +413,10 @@ class SegmentedLog:
         # The one at which the active segment begins may be all that tells of dropped segments.
         self._save_snapshot(list(self.producers.entries()), durable=not active.size)
         if self.end_offset:
-            claim = self._first_base, active.base_offset, active.size, self.end_offset
-            self._point.settled(Claim(*claim))
+            claim = Claim(self._first_base, active.base_offset, active.size, self.end_offset)
+            if active.size and self._point.claim.base_offset == active.base_offset:
+                claim = claim._replace(first_crc=self._point.claim.first_crc)
+            self._point.settled(claim)
         self._settled_end = self.end_offset
 
     def close(self) -> None:
@@ -447,9 +453,9 @@ class SegmentedLog:
         known = claim.base_offset == active.base_offset and claim.end_offset >= 0
         return claim.end_offset if known else active.base_offset
 
-    def _claim_segment(self, segment: Segment) -> None:
+    def _claim_segment(self, segment: Segment, first_crc: int) -> None:
         """Let the recovery point name a segment that got its first batch."""
-        self._point.began(self._first_base, segment.base_offset)
+        self._point.began(self._first_base, segment.base_offset, first_crc)
         self._claimed_base = segment.base_offset
 
     def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:

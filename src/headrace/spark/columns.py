@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from headrace.spark.ddl import nullable
 from headrace.spark.options import OptionError, ReadOptions
 from headrace.spark.values import Values
 from headrace.wire.columns import Wanted
@@ -59,7 +60,7 @@ def schema_of(options: ReadOptions, *, delivery: bool) -> StructType:
         if name not in there:
             raise OptionError(_no_column(name, list(there)))
         if name == "value" and options.value_schema is not None:
-            fields += options.value_schema.fields
+            fields += nullable(options.value_schema).fields
             fields += () if options.rejects else (StructField(VALUE_ERROR, StringType()),)
         else:
             fields.append(there[name])

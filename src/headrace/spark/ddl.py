@@ -56,10 +56,10 @@ _SIMPLE: dict[str, type[DataType]] = {
 
 
 def schema_from(text: str) -> StructType:
-    """The schema, every field nullable. Raises: ValueError, in one line, when it is none."""
+    """Read a schema. Raises: ValueError, in one line, when the text is no schema."""
     if text.lstrip().startswith("{"):
         try:
-            return StructType.fromJson(_lenient(json.loads(text)))
+            return StructType.fromJson(json.loads(text))
         except Exception as error:  # pyspark names no exceptions for what is no schema
             raise ValueError(f"no schema in JSON ({type(error).__name__}: {error})") from None
     reader = _Reader(text)
@@ -71,14 +71,18 @@ def schema_from(text: str) -> StructType:
     return found
 
 
-def _lenient(found: Any) -> Any:
-    """A schema in JSON in which anything may be null, as values that are refused are null."""
+def nullable(schema: StructType) -> StructType:
+    """Make a copy of a schema in which anything may be null, as rows of refused values are."""
+    return StructType.fromJson(_nullable(schema.jsonValue()))
+
+
+def _nullable(found: Any) -> Any:
     if isinstance(found, list):
-        return [_lenient(one) for one in found]
+        return [_nullable(one) for one in found]
     if not isinstance(found, dict):
         return found
     return {
-        name: True if name in _NULLABLE and one is False else _lenient(one)
+        name: True if name in _NULLABLE and one is False else _nullable(one)
         for name, one in found.items()
     }
 
@@ -124,10 +128,11 @@ class _Reader:
         name = self.word("the name of a field")
         self.took(":")
         kind = self.type()
-        if self.took("not"):
+        is_nullable = not self.took("not")
+        if not is_nullable:
             self.need("null")
         comment = {"comment": self.word("a comment")[1:-1]} if self.took("comment") else None
-        return StructField(name, kind, True, comment)
+        return StructField(name, kind, is_nullable, comment)
 
     def word(self, wanted: str) -> str:
         if not self.tokens or self.tokens[0] in "<>(),:":

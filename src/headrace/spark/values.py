@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructType
 
+from headrace.spark.ddl import nullable
 from headrace.spark.options import ReadOptions
 from headrace.spark.values_json import Misfit, converter, field_converter
 from headrace.wire import json_columns
@@ -26,7 +27,8 @@ class Values:
         fields = options.value_schema.fields
         wanted = StructType([one for one in fields if one.name != options.corrupt_record])
         self._corrupt = next((one for one in fields if one.name == options.corrupt_record), None)
-        self._schema = to_arrow_schema(wanted, timezone="UTC")
+        self._schema = to_arrow_schema(nullable(wanted), timezone="UTC")
+        self._required = [n for n, one in enumerate(wanted.fields) if not one.nullable]
         self._convert = converter(wanted)
         self._nothing = (None,) * len(wanted.fields)
         self._by_kernel = json_columns.IS_COMPILED
@@ -41,7 +43,7 @@ class Values:
         """The columns, and by their rows the reasons of values that are not as they should be.
 
         Those rows have null in every column but that of corrupt records, as have null values, which
-        have no reason.
+        have a reason only where a field is NOT NULL.
         """
         reasons: Reasons = {}
         if self._by_kernel:
@@ -63,6 +65,9 @@ class Values:
             number: _converted(arrays[number], convert, unusual)
             for number, convert in self._inner.items()
         }
+        for number in self._required:
+            if arrays[number].null_count:
+                unusual |= arrays[number].is_null().to_numpy(zero_copy_only=False)
         rows = np.flatnonzero(unusual)
         if len(rows):
             single = self._one_by_one(values, rows, reasons)
@@ -84,7 +89,8 @@ class Values:
         found = []
         for row, raw in zip(rows.tolist(), values.take(pa.array(rows)).to_pylist(), strict=True):
             try:
-                found.append(self._nothing if raw is None else self._convert(raw))
+                is_absent = raw is None and not self._required
+                found.append(self._nothing if is_absent else self._convert(raw))
             except Misfit as error:
                 reasons[row] = str(error)
                 found.append(self._nothing)
@@ -99,7 +105,8 @@ class Values:
         kept: list[bytes | str | None] = [None] * len(values)
         for row in reasons:
             raw = values[row].as_py()
-            kept[row] = raw if is_binary else raw.decode(errors="replace")
+            if raw is not None:
+                kept[row] = raw if is_binary else raw.decode(errors="replace")
         return pa.array(kept, kind)
 
 

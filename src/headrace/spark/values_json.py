@@ -1,6 +1,7 @@
 """JSON values by Python, one at a time: every type, every oddity, and the reason of each refusal.
 
-What a value means is as in Spark's `from_json`: a field that is not there is null, fields that
+What a value means is as in Spark's `from_json`: a field that is not there is null (and refused
+where the schema has it NOT NULL, which `from_json` ignores), fields that
 nobody asked for are passed over, the last of several with the same name counts. A string takes
 anything else by its JSON text; a decimal or a timestamp takes what Spark takes for it.
 `wire/json_columns.py` does the same for what is usual.
@@ -36,6 +37,7 @@ from pyspark.sql.types import (
 Converter = Callable[[Any], Any]
 
 _SHOWN_MAX = 80
+NULL_REFUSED = "null, and the schema has it NOT NULL"
 _TOO_DEEP = "the value is nested too deep"
 _INTEGER_MAX = 20  # characters; 64 bits need no more
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
@@ -86,17 +88,17 @@ def field_converter(kind: DataType) -> Callable[[str], Any]:
     return converted
 
 
-def converter(schema: StructType) -> Callable[[bytes], tuple[Any, ...]]:
+def converter(schema: StructType) -> Callable[[bytes | None], tuple[Any, ...]]:
     """A function from a value to those of the fields of `schema`, as `pyarrow.array` takes them.
 
-    It raises: `Misfit`, in one line, whatever the bytes are.
+    None lacks every field. It raises: `Misfit`, in one line, whatever the bytes are.
     """
-    fields = [(one.name, _converter(one.dataType)) for one in schema.fields]
+    fields = _fields(schema)
 
-    def convert(raw: bytes) -> tuple[Any, ...]:
+    def convert(raw: bytes | None) -> tuple[Any, ...]:
         try:
-            found = _parsed(raw)
-            return tuple(_at(name, convert, found.get(name)) for name, convert in fields)
+            found = {} if raw is None else _parsed(raw)
+            return tuple(_at(name, convert, found.get(name), may) for name, convert, may in fields)
         except RecursionError:
             raise Misfit(_TOO_DEEP) from None
 
@@ -132,9 +134,11 @@ def _parsed(raw: bytes) -> dict[str, Any]:
     return found
 
 
-def _at(place: str, convert: Converter, value: Any) -> Any:
+def _at(place: str, convert: Converter, value: Any, nullable: bool) -> Any:
     if value is None:
-        return None
+        if nullable:
+            return None
+        raise Misfit(NULL_REFUSED, place)
     try:
         return convert(value)
     except Misfit as error:
@@ -164,35 +168,41 @@ def _misfit(value: Any, name: str) -> Misfit:
     return Misfit(f"{_shown(value)} is no {name}")
 
 
+def _fields(kind: StructType) -> list[tuple[str, Converter, bool]]:
+    """Name, converter, and whether it may be null, of each field."""
+    return [(one.name, _converter(one.dataType), one.nullable) for one in kind.fields]
+
+
 def _struct(kind: StructType) -> Converter:
-    fields = [(one.name, _converter(one.dataType)) for one in kind.fields]
+    fields = _fields(kind)
 
     def convert(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _misfit(value, "struct")
-        return {name: _at(name, inner, value.get(name)) for name, inner in fields}
+        return {name: _at(name, inner, value.get(name), may) for name, inner, may in fields}
 
     return convert
 
 
 def _array(kind: ArrayType) -> Converter:
-    inner = _converter(kind.elementType)
+    inner, may = _converter(kind.elementType), kind.containsNull
 
     def convert(value: Any) -> Any:
         if not isinstance(value, list):
             raise _misfit(value, "array")
-        return [_at(f"[{number}]", inner, one) for number, one in enumerate(value)]
+        return [_at(f"[{number}]", inner, one, may) for number, one in enumerate(value)]
 
     return convert
 
 
 def _map(kind: MapType) -> Converter:
     inner, name_of = _converter(kind.valueType), _converter(kind.keyType)
+    may = kind.valueContainsNull
 
     def convert(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _misfit(value, "map")
-        return [(name_of(name), _at(_shown(name), inner, one)) for name, one in value.items()]
+        return [(name_of(name), _at(_shown(name), inner, one, may)) for name, one in value.items()]
 
     return convert
 

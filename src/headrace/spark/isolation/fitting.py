@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.spark.dispositions import REASON_LENGTH_MAX
-from headrace.spark.values_json import FLOAT_MAX, Misfit
+from headrace.spark.values_json import FLOAT_MAX, NULL_REFUSED, Misfit
 
 # What a function raises is its record's fault, but for these: they concern the whole process.
 NO_FAULT_OF_A_RECORD = (MemoryError, SystemExit, KeyboardInterrupt, GeneratorExit)
@@ -94,7 +94,7 @@ class Field:
     @property
     def null_refusal(self) -> str:
         """Say that there is no value."""
-        return f"{self.name}: null, and the schema has it NOT NULL"
+        return f"{self.name}: {NULL_REFUSED}"
 
     def cast(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Convert a column of a batch. Raises: ValueError when a value of it does not fit."""
@@ -169,7 +169,7 @@ def _inside(place: str, check: Check, nullable: bool, value: Any) -> None:
         if value is not None:
             check(value)
         elif not nullable:
-            raise Misfit("null, and the schema has it NOT NULL")
+            raise Misfit(NULL_REFUSED)
     except Misfit as error:
         raise error.inside(place) from None
 

@@ -1,0 +1,72 @@
+"""Log messages of refused requests: throttled, and the number of those left out is not lost."""
+
+import asyncio
+import logging
+
+import pytest
+
+from headrace.broker import refusal_log
+from headrace.broker.refusal_log import RefusalLog
+from headrace.log.memory_disk import VirtualClock
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def refusals(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> RefusalLog:
+    caplog.set_level(logging.INFO, "headrace.broker")
+    return RefusalLog(clock)
+
+
+def refuse(refusals: RefusalLog, client: str = "m1", times: int = 1) -> None:
+    for _ in range(times):
+        refusals.refused("group g", client, "fenced", level=logging.WARNING)
+
+
+def test_what_was_left_out_is_reported_when_the_minute_is_over(
+    refusals: RefusalLog, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse(refusals, times=4)
+    assert caplog.messages == ["group g: refused m1: fenced"]
+    clock.advance(59_000)
+    refusals.report()
+    assert len(caplog.messages) == 1, "the minute is not over"
+    clock.advance(1_000)
+    refusals.report()
+    assert caplog.messages[1:] == ["group g: refused m1 3 more times: fenced"]
+    assert caplog.records[-1].levelno == logging.WARNING
+    refusals.report()
+    refuse(refusals)
+    assert caplog.messages[2:] == ["group g: refused m1: fenced"]
+
+
+def test_a_running_broker_reports_without_a_further_refusal(
+    refusals: RefusalLog, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        refusals.start()
+        refuse(refusals, times=2)
+        await asyncio.sleep(0)
+        clock.advance(60_000)
+        refusals.work.end_pauses()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert caplog.messages[1:] == ["group g: refused m1 1 more times: fenced"]
+        refuse(refusals, "m2", times=3)
+        await refusals.close()
+        assert caplog.messages[3:] == ["group g: refused m2 2 more times: fenced"]
+
+    asyncio.run(run())
+
+
+def test_a_forgotten_refusal_is_reported(
+    refusals: RefusalLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusal_log, "_KEYS_MAX", 2)
+    refuse(refusals, "m1", times=6)
+    refuse(refusals, "m2")
+    refuse(refusals, "m3")
+    assert "group g: refused m1 5 more times: fenced" in caplog.messages
