@@ -13,13 +13,15 @@ import asyncio
 import logging
 import resource
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from itertools import count
+from time import perf_counter
 from typing import Any, cast
 
 from headrace.broker.background import Background, in_background
 from headrace.broker.budgets import LIGHT_BYTES
 from headrace.broker.dispatch import JOIN_BYTES_MAX, Buffers, Dispatcher, Peer, Pending
+from headrace.broker.loop_turns import InTurns, LoopUse, Turns
 from headrace.broker.request import HangUp
 from headrace.broker.services import Services
 from headrace.log.buggify import buggify
@@ -51,11 +53,15 @@ _CONNECTIONS_WITHOUT_FILES = 32
 
 
 class Server:
-    """Listens and serves until it is stopped."""
+    """Listens and serves until it is stopped; `timer` measures what requests cost."""
 
-    def __init__(self, services: Services, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, services: Services, dispatcher: Dispatcher,
+        timer: Callable[[], float] = perf_counter,
+    ) -> None:  # fmt: skip
         self.services = services
         self.dispatcher = dispatcher
+        self.turns = Turns(timer)
         self.connections: dict[Connection, None] = {}  # an ordered set
         self.connection_ids = count(1)
         self.staging = bytearray(STAGING_BYTES)
@@ -235,7 +241,8 @@ class Connection(asyncio.BufferedProtocol):
         self._later_bytes = 0  # of the requests that these answer
         self._sending: asyncio.Handle | None = None
         self._all_sent: asyncio.Future[None] | None = None  # who waits for all of that
-        self._turn: asyncio.Handle | None = None  # when this connection is to go on
+        self._use = LoopUse(server.turns)
+        self._waits_for_turn = False
         self._writable = True
         self._reading = True
         self._ending = False
@@ -433,7 +440,10 @@ class Connection(asyncio.BufferedProtocol):
 
         Other connections have their turn when that takes long.
         """
-        until = self._loop.time() + ANSWERING_SECONDS_MAX
+        if self._queue and self._use.must_wait and self._may_answer(self._queue[0]):
+            self._wait_for_turn()
+        timer, seconds = self._server.turns.timer, None
+        began = timer()
         while self._queue and self._may_answer(self._queue[0]):
             *before, frame = self._server.dispatcher.take(self._queue)
             self._queued_bytes -= len(frame) * (1 + len(before))  # they are alike
@@ -448,13 +458,12 @@ class Connection(asyncio.BufferedProtocol):
                 self._in_turn(response)
             else:
                 self._task_bytes = len(frame)
-                self._task = self._loop.create_task(
-                    self._server.services.metrics.stalls.timed(
-                        self._server.dispatcher.name_of(frame), self._finished(response)
-                    )
-                )
-            if self._queue and (self._loop.time() >= until or buggify("server.turn")):
-                self._turn = self._loop.call_soon(self._go_on)
+                self._task = self._loop.create_task(self._timed(frame, response))
+            seconds = timer() - began
+            if self._queue and (seconds >= ANSWERING_SECONDS_MAX or buggify("server.turn")):
+                self._wait_for_turn()
+        if seconds is not None:
+            self._use.add(seconds)
         if self._is_counted:
             self._count()
         self._throttle()
@@ -462,7 +471,7 @@ class Connection(asyncio.BufferedProtocol):
     def _may_answer(self, frame: bytearray) -> bool:
         # A write that failed closes the transport; a task begun after that would be cancelled
         # before its first step, and so never clean up.
-        under_way = self._task is not None or self._turn is not None
+        under_way = self._task is not None or self._waits_for_turn
         if self._later:
             goes_on = self._server.dispatcher.answers_later(frame)
             full = len(self._later) >= UNSENT_MAX or self._later_bytes >= BYTES_QUEUED_MAX
@@ -470,9 +479,18 @@ class Connection(asyncio.BufferedProtocol):
         ended = self._ending or self._transport.is_closing()
         return self._writable and not under_way and not ended
 
+    def _wait_for_turn(self) -> None:
+        self._waits_for_turn = True
+        self._server.turns.wait(self._go_on)
+
     def _go_on(self) -> None:
-        self._turn = None
+        self._waits_for_turn = False
         self._answer()
+
+    def _timed(self, frame: bytearray, response: Coroutine[Any, Any, Buffers]) -> InTurns[None]:
+        server = self._server
+        stalls, name = server.services.metrics.stalls, server.dispatcher.name_of(frame)
+        return InTurns(stalls, name, self._finished(response), server.turns, self._use)
 
     def _hold(self, response: Pending) -> None:
         self._later.append(response)
