@@ -26,6 +26,7 @@ from headrace.broker.loop_stalls import LoopStalls, Timed
 T = TypeVar("T")
 
 TURN_SECONDS = 0.002
+SLICE_SECONDS = 0.005  # for one connection while no other waits for its turn
 COSTLY_SECONDS = 0.001
 _NEW = 2.0  # score of a new connection
 _WAITS_FROM = 1.5
@@ -51,6 +52,11 @@ class Turns:
     def is_over(self) -> bool:
         """Return whether costly steps have used up this turn."""
         return self._used >= TURN_SECONDS
+
+    @property
+    def slice_seconds(self) -> float:
+        """Time that one connection may take at a stretch."""
+        return TURN_SECONDS if self._waiting else SLICE_SECONDS
 
     @property
     def waiting(self) -> int:

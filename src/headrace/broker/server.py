@@ -35,9 +35,6 @@ UNSENT_MAX = 1024  # answers that wait for a journal, or behind one that does
 STOP_SECONDS_MAX = 5.0
 # Then, for peers to take what was answered: who does not read holds no stop up for long.
 UNREAD_SECONDS_MAX = 1.0
-# At a stretch, for one connection; then others have their turn. As long again may take the write
-# of what was decided in it.
-ANSWERING_SECONDS_MAX = 0.005
 _IDLE_LOOKS = 10  # in the time after which a connection is idle
 _IDLE_LOOK_MS_MIN = 100
 _MEMORY_LOOK_SECONDS = 0.1
@@ -442,8 +439,8 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._queue and self._use.must_wait and self._may_answer(self._queue[0]):
             self._wait_for_turn()
-        timer, seconds = self._server.turns.timer, None
-        began = timer()
+        turns, seconds = self._server.turns, None
+        began = turns.timer()
         while self._queue and self._may_answer(self._queue[0]):
             *before, frame = self._server.dispatcher.take(self._queue)
             self._queued_bytes -= len(frame) * (1 + len(before))  # they are alike
@@ -459,8 +456,8 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._task_bytes = len(frame)
                 self._task = self._loop.create_task(self._timed(frame, response))
-            seconds = timer() - began
-            if self._queue and (seconds >= ANSWERING_SECONDS_MAX or buggify("server.turn")):
+            seconds = turns.timer() - began
+            if self._queue and (seconds >= turns.slice_seconds or buggify("server.turn")):
                 self._wait_for_turn()
         if seconds is not None:
             self._use.add(seconds)
