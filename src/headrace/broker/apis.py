@@ -91,9 +91,9 @@ SERVED = (
 )
 # OffsetCommit: those that follow each other on a connection share a write (`request.Later`).
 ANSWERED_LATER = frozenset({8})
-# Carried out though the peer hung up, since they do not wait for anybody else: Produce, OffsetCommit,
-# LeaveGroup, the heartbeats and acknowledgements of groups, changes by administrators, and what
-# leases stage and commit.
+# Carried out though the peer hung up, since they do not wait for others: Produce, OffsetCommit,
+# LeaveGroup, heartbeats and acknowledgements of groups, changes by administrators, and what leases
+# stage and commit.
 CARRIED_OUT = frozenset(
     {0, 8, 13, 19, 20, 21, 33, 37, 42, 44, 47, 68, 76, 79, 91, 92, 20903, 20904, 20908}
 )

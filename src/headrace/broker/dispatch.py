@@ -4,7 +4,6 @@ Whatever is wrong with a frame ends its connection with a reason, except one thi
 ApiVersions from the future is answered in version 0 with error 35, on which clients rely (KIP-511).
 """
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -183,10 +182,7 @@ class Dispatcher:
                 return await self._refused(route, request)
         answer = route.handler.handle(request, self._services)
         if isinstance(answer, Later):
-            ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            answer.when_ready(partial(_set, ready))
-            await ready
-            return answer.answer()
+            return await answer.wait()
         return await answer if isinstance(answer, Coroutine) else answer
 
     async def _refused(self, route: _Route, request: Request) -> Answer:
@@ -323,11 +319,6 @@ def _refusal(request: Request) -> bytearray | None:
     code, text = Code.INVALID_REQUEST, TOO_MANY_ELEMENTS
     fields = refusals.refused_request(key, version, message, code, text)
     return None if fields is None else codec.encode_response(key, version, fields)
-
-
-def _set(ready: "asyncio.Future[None]") -> None:
-    if not ready.done():
-        ready.set_result(None)
 
 
 def _switched_off(api: Api) -> Api:
