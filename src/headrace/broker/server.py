@@ -68,6 +68,7 @@ class Server:
         self.receiving: dict[Connection, int] = {}
         self.unread: dict[Connection, int] = {}
         self.muted: dict[Connection, None] = {}  # not read until there is memory
+        self._carrying_out: set[asyncio.Task[None]] = set()  # requests of peers that hung up
         self._memory_look: asyncio.TimerHandle | None = None
         self.files_max = _files_for_connections()
         self.work = Background("idle connections are no longer closed", "idle connections")
@@ -91,7 +92,7 @@ class Server:
             self._memory_look.cancel()
         self.services.waits.close()
         tasks = [connection.finish() for connection in list(self.connections)]
-        running = [task for task in tasks if task is not None]
+        running = [task for task in tasks if task is not None] + list(self._carrying_out)
         if running:
             _, late = await asyncio.wait(running, timeout=STOP_SECONDS_MAX)
             for task in late:
@@ -114,6 +115,11 @@ class Server:
         self.muted.pop(connection, None)
         if not self.connections and self._none_left is not None and not self._none_left.done():
             self._none_left.set_result(None)
+
+    def carry_out(self, task: "asyncio.Task[None]") -> None:
+        """Let a request of a connection that is closed end, also when the broker stops."""
+        self._carrying_out.add(task)
+        task.add_done_callback(self._carrying_out.discard)
 
     def left(self, peer: Peer) -> None:
         """A connection is gone, and no request of it runs any more."""
@@ -248,6 +254,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = 0
         self._ended_by = "peer"
         self._task_bytes = 0  # of the request that has to wait
+        self._is_carried_out = False  # that request, if the peer hangs up
         self._is_counted = False  # in the budget of requests
         self._is_muted = False
         self.progressed = self._active  # when a request was last complete or answered
@@ -307,6 +314,8 @@ class Connection(asyncio.BufferedProtocol):
         self._ending = True
         if self._task is None:
             self._peer_gone()
+        elif self._is_carried_out:
+            self._server.carry_out(self._task)
         else:
             self._task.cancel()
 
@@ -455,6 +464,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._in_turn(response)
             else:
                 self._task_bytes = len(frame)
+                self._is_carried_out = self._server.dispatcher.is_carried_out(frame)
                 self._task = self._loop.create_task(self._timed(frame, response))
             seconds = turns.timer() - began
             if self._queue and (seconds >= turns.slice_seconds or buggify("server.turn")):
@@ -549,7 +559,9 @@ class Connection(asyncio.BufferedProtocol):
     async def _finished(self, response: Coroutine[Any, Any, Buffers]) -> None:
         """Answer a request that has to wait, then those that came meanwhile."""
         try:
-            self._send(await response)
+            answer = await response
+            if self in self._server.connections:  # else the peer hung up meanwhile
+                self._send(answer)
         except Exception as error:
             self._end(error)
         finally:
@@ -568,7 +580,7 @@ class Connection(asyncio.BufferedProtocol):
         carried_out = [one for one in self._queue if self._server.dispatcher.is_carried_out(one)]
         self._queue.clear()
         if carried_out:
-            in_background(self._carry_out(carried_out))
+            self._server.carry_out(in_background(self._carry_out(carried_out)))
         else:
             self._server.left(self._peer)
 

@@ -38,10 +38,11 @@ from headrace.core.types import after, elapsed_ms
 from headrace.log.api import OffsetOutOfRange
 from headrace.log.buggify import buggify
 from headrace.wire.batches import CorruptBatch
-from headrace.wire.primitives import Buffer
 
 log = logging.getLogger("headrace.broker")
 _KEY = 1
+_ALL = slice(None)
+_NOTED_PORTION = 1000  # partitions whose answer is noted without a pause
 LOOK_PORTION = 50  # partitions that are read without a pause: a file is read for each
 READ_PORTION_BYTES = 4 * 1024 * 1024  # of records that are read without a pause: 2 to 4 ms
 PARTITION_BYTES_MAX = 2 * READ_PORTION_BYTES  # of one partition in a response
@@ -51,13 +52,14 @@ def handle(request: Request, services: Services) -> Answering:
     if len(request.body) > DECODE_BYTES_MAX:
         return _large(request, services)
     asking = decoded(request.body, request.version)
-    poll = _begun(asking, services)
-    if isinstance(poll, Raw):
-        return poll
+    begun = _begun(asking, services)
+    if isinstance(begun, Raw):
+        return begun
+    poll = _Poll(asking, *begun, services)
     if len(poll.found) > PORTION or not poll.look(PORTION):
         return _in_portions(poll, services)
     if poll.is_ready():
-        return Raw(_answer(poll, services))
+        return _answer(poll, services)
     return _when_ready(poll, services)
 
 
@@ -65,16 +67,30 @@ async def _large(request: Request, services: Services) -> Answer:
     """Answer a request that names many partitions; it is decoded in a thread."""
     budgets = services.budgets
     async with budgets.one_large():
-        asking = await budgets.in_thread(partial(decoded, request.body, request.version))
-    poll = _begun(asking, services)
-    return poll if isinstance(poll, Raw) else await _in_portions(poll, services)
+        asking = await budgets.in_thread(partial(_decoded_once_each, request))
+    begun = _begun(asking, services)
+    if isinstance(begun, Raw):
+        return begun
+    poll = await budgets.in_thread(partial(_Poll, asking, *begun, services))
+    return await _in_portions(poll, services)
+
+
+def _decoded_once_each(request: Request) -> FetchRequest:
+    asking = decoded(request.body, request.version)
+    asking.asked = _once_each(asking.asked)
+    return asking
+
+
+def _once_each(asked: Sequence[Asked]) -> list[Asked]:
+    """Return each partition once, as in a session: the last mention counts."""
+    return list({one.key: one for one in asked}.values())
 
 
 async def _in_portions(poll: "_Poll", services: Services) -> Answer:
     """Look at many partitions, with pauses, then answer."""
     await _look(poll, services)
     if poll.is_ready():
-        return Raw(_answer(poll, services))
+        return await _large_answer(poll, services)
     return await _when_ready(poll, services)
 
 
@@ -84,8 +100,10 @@ async def _look(poll: "_Poll", services: Services) -> None:
             await asyncio.sleep(0)
 
 
-def _begun(asking: FetchRequest, services: Services) -> "_Poll | Raw":
-    """Move the session of a request; return what to look at, or the refusal."""
+def _begun(
+    asking: FetchRequest, services: Services
+) -> tuple[Sequence[Asked], Session | None] | Raw:
+    """Move the session of a request; return what to look at with the session, or the refusal."""
     session: Session | None = None
     if asking.epoch in {OPEN, FINAL}:
         if asking.session_id != NO_SESSION:
@@ -105,16 +123,16 @@ def _begun(asking: FetchRequest, services: Services) -> "_Poll | Raw":
             return Raw(encoded(asking, [], NO_SESSION, error_code(refused)))
         session = services.fetch_sessions.get(asking.session_id)
         asked = asking.asked if session is None else list(session.partitions.values())
-    if session is None and len(asked) > 1:  # once each, as in a session: the last mention counts
-        asked = list({one.key: one for one in asked}.values())
-    return _Poll(asking, asked, session, services)
+    if session is None and 1 < len(asked) <= PORTION:  # of more, it was done in a thread
+        asked = _once_each(asked)
+    return asked, session
 
 
 async def _when_ready(poll: "_Poll", services: Services) -> Answer:
     deadline = after(services.clock.mono(), poll.asking.wait_ms_max)
     poll.look_again()  # something may have come before this task began to run
     if poll.is_ready() or services.waits.is_full:
-        return Raw(_answer(poll, services))
+        return await _large_answer(poll, services)
     with services.waits.watch(poll.keys(), poll.may_be_ready) as watch:
         while not poll.is_ready():
             poll.let_go()
@@ -126,40 +144,62 @@ async def _when_ready(poll: "_Poll", services: Services) -> Answer:
             poll.look_again()  # also for what came between two portions
             if time_is_up:
                 break
-    return Raw(_answer(poll, services))
+    return await _large_answer(poll, services)
 
 
-def _answer(poll: "_Poll", services: Services) -> list[Buffer]:
+def _answer(poll: "_Poll", services: Services) -> Raw:
     """What is told, once the session has noted it."""
-    asking, session = poll.asking, poll.session
-    for one, partition in zip(poll.found, poll.partitions, strict=True):
+    session_id = _answered_session(poll, services)
+    told = _noted(poll, _ALL, session_id, services)
+    return Raw(encoded(poll.asking, told, session_id))
+
+
+async def _large_answer(poll: "_Poll", services: Services) -> Raw:
+    """As `_answer`, for many partitions in portions."""
+    if len(poll.found) <= PORTION:
+        return _answer(poll, services)
+    async with services.budgets.one_large():
+        session_id = _answered_session(poll, services)
+        told: list[Found] = []
+        for first in range(0, len(poll.found), _NOTED_PORTION):
+            part = slice(first, first + _NOTED_PORTION)
+            told += _noted(poll, part, session_id, services)
+            await asyncio.sleep(0)
+        encode = partial(encoded, poll.asking, told, session_id)
+        return Raw(await services.budgets.in_thread(encode))
+
+
+def _noted(poll: "_Poll", part: slice, session_id: int, services: Services) -> list[Found]:
+    """Note in metrics and session what is told of some partitions, and return it."""
+    found = poll.found[part]
+    for one, partition in zip(found, poll.partitions[part], strict=True):
         if one.code:
             services.metrics.failed(_KEY, one.code)
         if partition is not None:
             partition.traffic.fetched_bytes += len(one.records)
-    if asking.epoch == OPEN:
-        return _opened(poll, services)
-    if session is None:
-        return encoded(asking, poll.found, NO_SESSION)
-    news = [(one, told) for one in poll.found if session.is_news(one.asked.key, told := _told(one))]
+    if session_id == NO_SESSION:
+        return found
+    news, told_now = [], []
+    for one in found:
+        key, told = one.asked.key, _told(one)
+        if poll.session is None or poll.session.is_news(key, told):
+            news.append(one)
+            told_now.append((key, told))
     if news:
-        told_now = [(one.asked.key, told) for one, told in news]
-        services.fetch_sessions.apply(SessionTold(asking.session_id, told_now))
-    return encoded(asking, [one for one, _ in news], asking.session_id)
+        services.fetch_sessions.apply(SessionTold(session_id, told_now))
+    return news
 
 
-def _opened(poll: "_Poll", services: Services) -> list[Buffer]:
+def _answered_session(poll: "_Poll", services: Services) -> int:
+    """Return the session of the answer, which is opened where the request wants one."""
     asking = poll.asking
+    if asking.epoch != OPEN:
+        return NO_SESSION if poll.session is None else asking.session_id
     new_id = services.next_fetch_session_id()
     asked = [one.asked for one in poll.found]
     if not _sessions_are_full(services, len(asked)):
         _decide(services, Open(new_id, asking.by_ids, asked, services.clock.mono()))
-    if services.fetch_sessions.get(new_id) is None:
-        new_id = NO_SESSION
-    else:
-        told = [(one.asked.key, _told(one)) for one in poll.found]
-        services.fetch_sessions.apply(SessionTold(new_id, told))
-    return encoded(asking, poll.found, new_id)
+    return NO_SESSION if services.fetch_sessions.get(new_id) is None else new_id
 
 
 def _sessions_are_full(services: Services, added: int) -> bool:

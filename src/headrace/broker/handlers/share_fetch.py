@@ -12,7 +12,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from headrace.broker.errors import error_code
-from headrace.broker.handlers.share_acknowledge import acknowledge, release, session_key
+from headrace.broker.handlers.share_acknowledge import (
+    ParsedPart,
+    acknowledge,
+    parsed,
+    release,
+    session_key,
+)
 from headrace.broker.request import Answer, Answering, Later, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
@@ -29,12 +35,18 @@ _ERRORS_WAIT_MS = 500
 _ACQUIRE_MODES = (0, 1)  # batch_optimized, record_limit
 
 
-def handle(request: Request, services: Services) -> Answering:
+def decode(request: Request) -> tuple[FetchRequest, Sequence[ParsedPart]]:
+    """Decode a request. Raises: Malformed."""
     asking = share_requests.read_fetch(request.body, request.version)
-    who = session_key(asking)
+    return asking, parsed(asking)
+
+
+def handle(request: Request, services: Services) -> Answering:
+    asking, parts = request.decoded or decode(request)
+    who = session_key(asking, services)
     if isinstance(who, Refused):
         return _refusal(who, services)
-    has_acks = any(part.batches for part in asking.parts)
+    has_acks = any(part.has_batches for part in parts)
     refused = _malformed(asking, has_acks)
     if refused is not None:
         return _refusal(refused, services)
@@ -52,7 +64,7 @@ def handle(request: Request, services: Services) -> Answering:
         # Behind the session, whose epoch the client moves on unless it is told of the session.
         wrong = f"{asking.acquire_mode} is not an acquire mode"
         return _refusal(Refused(Why.INVALID_REQUEST, wrong), services)
-    acked = acknowledge(services, who, asking.parts, renewing=asking.renews)
+    acked = acknowledge(services, who, parts, renewing=asking.renews)
     order: Sequence[TopicPartition] = ()
     told: Sequence[TopicPartition] = ()
     if asking.epoch == FINAL:

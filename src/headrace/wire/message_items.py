@@ -7,6 +7,7 @@ fields differ, what they stand for does not. So one walk serves all APIs and ver
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -42,6 +43,7 @@ class Item:
     items: list["Item"] = field(default_factory=list)
 
 
+@cache
 def kind_of(schema: Any) -> Kind | None:
     """What a structure stands for, by its fields."""
     types = {one.name: unwrapped(one.type)[0].__name__ for one in fields(schema)}
@@ -79,6 +81,7 @@ def items_of(message: Any) -> list[Item]:
     return found
 
 
+@cache
 def identity_fields(schema: Any, kind: Kind) -> Sequence[str]:
     """The fields of a structure that say which one it is."""
     names = [one.name for one in fields(schema)]
