@@ -145,11 +145,8 @@ class ShareShard:
                     return Refused(Why.UNKNOWN_PARTITION, f"{key} is not a share-partition")
                 events = partition.decide(inner, now, self._outside.policy(key.group))
                 return events if isinstance(events, Refused) else Decided(events, events)
-            case StartPartitions(group, starts):
-                keys = [(ShareKey(group, topic, index), start) for topic, index, start in starts]
-                return Decided([Started(*one, 0) for one in keys if one[0] not in self.partitions])
-            case ReleaseMember(group, member):
-                return Decided(self._member_left(group, member, now))
+            case ReleaseMember() | StartPartitions():
+                return Decided(self._for_members(command, now))
             case OpenLease():
                 return self._seen(command.lease, self._open(command, now), now)
             case AcquireLease() | RenewLease() | StageLease() | CommitLease():
@@ -322,9 +319,18 @@ class ShareShard:
                 more += self.archive.forgotten(event.key)
         return [*events, *more] if more else events
 
-    def _member_left(self, group: str, member: MemberId, now: Now) -> list[Event]:
+    def _for_members(
+        self, command: ReleaseMember | StartPartitions, now: Now
+    ) -> Sequence[PartitionEvent]:
+        group = command.group
+        if isinstance(command, ReleaseMember):
+            return self._member_left(group, command.member, now)
+        keys = ((ShareKey(group, topic, index), start) for topic, index, start in command.starts)
+        return [Started(key, start, 0) for key, start in keys if key not in self.partitions]
+
+    def _member_left(self, group: str, member: MemberId, now: Now) -> list[PartitionEvent]:
         policy, left = self._outside.policy(group), PORTION_RUNS
-        events: list[Event] = []
+        events: list[PartitionEvent] = []
         for partition in self.partitions_of(group).values():
             released = _certain(partition.decide(ReleaseHeld(member, left), now, policy))
             left = max(left - len(released), 0)
