@@ -21,7 +21,7 @@ from headrace.broker.apis import (
     SERVED_FOR_SHARE_GROUPS,
     Api,
 )
-from headrace.broker.budgets import DECODE_BYTES_MAX, is_large
+from headrace.broker.budgets import DECODE_BYTES_MAX, encoded_and_freed, is_large
 from headrace.broker.errors import Code
 from headrace.broker.handlers import api_versions
 from headrace.broker.loop_stalls import STALL_SECONDS
@@ -255,7 +255,7 @@ class Dispatcher:
         key, budgets = route.api.key, self._services.budgets
         self._metrics.failed(key, answer.get("error_code", Code.NONE))
         async with budgets.one_large():
-            encode = partial(codec.encode_response, key, head.version, answer)
+            encode = partial(encoded_and_freed, key, head.version, answer)
             return Raw([await budgets.in_thread(encode)])
 
     def _encoded(

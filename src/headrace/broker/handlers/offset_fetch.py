@@ -6,6 +6,7 @@ In the new protocol a member says that it is one; librdkafka's does not, and is 
 `require_stable`, which consumers ask for. There are no transactions, so that has no other meaning.
 """
 
+from collections import defaultdict
 from typing import Any
 from uuid import UUID
 
@@ -111,7 +112,7 @@ async def _topics(
         return await _all(offsets, version, services)
     by_id = version >= _IDS_SINCE
     told = []
-    seen: set[tuple[Any, int]] = set()
+    seen: defaultdict[Any, set[int]] = defaultdict(set)
     async for topic in services.budgets.portions(asked):
         found = _topic(topic, version, services)
         missing = Code.UNKNOWN_TOPIC_ID if by_id and found is None else Code.NONE
@@ -120,9 +121,9 @@ async def _topics(
         # Each once, as groups: what a short request can ask for has a bound.
         partitions = []
         async for index in services.budgets.portions(topic.partition_indexes):
-            if (key, index) in seen:
+            if index in seen[key]:
                 continue
-            seen.add((key, index))
+            seen[key].add(index)
             partitions.append(_told(index, offsets.find(name, index, topic_id), code or missing))
         told.append(
             {

@@ -32,7 +32,7 @@ from headrace.wire.share_requests import (
 
 _KEY = 79
 _BATCHES_MAX = 10_000
-_PORTION = 50  # partitions whose records are acknowledged without a pause
+ACKNOWLEDGE_PORTION = 50  # partitions whose records are acknowledged without a pause
 REASON_BYTES_MAX = 1_024
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
 # What one acknowledge type says of a range, by that type; made once, as it comes with every poll.
@@ -68,7 +68,7 @@ def handle(request: Request, services: Services) -> Answering:
     )
     if isinstance(moved, Refused):
         return _refusal(moved, request, services)
-    if len(parts) > _PORTION:
+    if len(parts) > ACKNOWLEDGE_PORTION:
         return _in_portions(message, parts, request, services)
     acked = acknowledge(services, who, parts, renewing=message.renews)
     return _when_durable(message, acked, request, services)
@@ -144,7 +144,7 @@ async def acknowledge_many(
     """As `acknowledge`, with pauses."""
     return [
         _one(services, who, part, renewing)
-        async for part in services.budgets.portions(parts, _PORTION)
+        async for part in services.budgets.portions(parts, ACKNOWLEDGE_PORTION)
         if part.has_batches
     ]
 
