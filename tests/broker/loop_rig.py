@@ -38,7 +38,7 @@ class Steps:
             self.seconds.append(seconds)
             self.worst = max(self.worst, (seconds, name))
 
-        asyncio.Handle._run = measured  # type: ignore[method-assign]
+        asyncio.Handle._run = measured  # type: ignore[method-assign,assignment]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,7 +134,7 @@ class LoopRig:
     """A started broker in memory; `run` works on its loop. The collector rests meanwhile."""
 
     def __init__(self, **settings: str) -> None:
-        self.inside = Inside(**settings)
+        self.inside = Inside(None, **settings)
         self.services = self.inside.services
         self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
         self._was_collecting = gc.isenabled()

@@ -95,8 +95,7 @@ class Gate:
 
         async def gated(threads: DecodingThreads, work: Callable[[], Any]) -> Any:
             self.entered.set()
-            while not self.opened.is_set():
-                await asyncio.sleep(0.001)
+            await asyncio.get_running_loop().run_in_executor(None, self.opened.wait)
             return await run(threads, work)
 
         monkeypatch.setattr(DecodingThreads, "run", gated)

@@ -179,13 +179,13 @@ class Dispatcher:
             try:
                 request.decoded = await budgets.in_thread(partial(decode, request))
             except TooManyElementsError:
-                return await self._refused(route, request)
+                return await self._too_many_elements(route, request)
         answer = route.handler.handle(request, self._services)
         if isinstance(answer, Later):
             return await answer.wait()
         return await answer if isinstance(answer, Coroutine) else answer
 
-    async def _refused(self, route: _Route, request: Request) -> Answer:
+    async def _too_many_elements(self, route: _Route, request: Request) -> Answer:
         """Refuse a request with too many elements, each part of it or the whole.
 
         Raises: TooManyElementsError where its answer has no room for an error.

@@ -132,7 +132,7 @@ def without(message: Any, drop: Callable[[Item], bool]) -> dict[str, Any]:
         if value is None:
             continue
         if is_dataclass(inner):
-            kind = kind_of(inner) if is_array else None
+            kind = kind_of(inner) if is_array else None  # type: ignore[arg-type]  # classes are hashable
             parts = value if is_array else (value,)
             if kind is not None:
                 parts = [part for part in parts if not drop(Item(kind, _identity(part, kind)))]

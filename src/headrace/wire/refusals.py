@@ -59,7 +59,7 @@ def refusal(
         return values
     for one in fields(response):
         inner, is_array, _ = unwrapped(one.type)
-        kind = kind_of(inner) if is_array and is_dataclass(inner) else None
+        kind = kind_of(inner) if is_array and is_dataclass(inner) else None  # type: ignore[arg-type]  # classes are hashable
         if kind is None:
             continue
         values[one.name] = [
@@ -124,8 +124,8 @@ def _places_below(schema: Any) -> list[Place]:
         inner, is_array, _ = unwrapped(one.type)
         if is_array and is_dataclass(inner):
             below = _places_below(inner)
-            kind = kind_of(inner)
-            if kind is not None and (_has_error(inner) or below):
+            kind = kind_of(inner)  # type: ignore[arg-type]  # classes are hashable
+            if kind is not None and (_has_error(inner) or below):  # type: ignore[arg-type]  # classes are hashable
                 found.append(kind)
             found += below
     return found
