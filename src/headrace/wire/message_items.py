@@ -73,7 +73,7 @@ def items_of(message: Any) -> list[Item]:
         if not is_array or not value:
             continue
         if is_dataclass(inner):
-            kind = kind_of(inner)
+            kind = kind_of(inner)  # type: ignore[arg-type]  # classes are hashable
             if kind is not None:
                 found += [Item(kind, _identity(part, kind), items_of(part)) for part in value]
         else:
@@ -102,7 +102,7 @@ def identity_fields(schema: Any, kind: Kind) -> Sequence[str]:
 
 
 def _identity(part: Any, kind: Kind) -> dict[str, Any]:
-    values = {name: getattr(part, name) for name in identity_fields(type(part), kind)}
+    values = {name: getattr(part, name) for name in identity_fields(type(part), kind)}  # type: ignore[arg-type]  # classes are hashable
     if kind is Kind.TOPIC:
         name = next((values[one] for one in _TOPIC_NAMES if one in values), None)
         return {"name": name, "topic_id": values.get("topic_id")}
