@@ -102,7 +102,8 @@ def identity_fields(schema: Any, kind: Kind) -> Sequence[str]:
 
 
 def _identity(part: Any, kind: Kind) -> dict[str, Any]:
-    values = {name: getattr(part, name) for name in identity_fields(type(part), kind)}  # type: ignore[arg-type]  # classes are hashable
+    fields_named = identity_fields(type(part), kind)  # type: ignore[arg-type]  # it is hashable
+    values = {name: getattr(part, name) for name in fields_named}
     if kind is Kind.TOPIC:
         name = next((values[one] for one in _TOPIC_NAMES if one in values), None)
         return {"name": name, "topic_id": values.get("topic_id")}
