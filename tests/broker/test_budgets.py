@@ -106,15 +106,6 @@ def test_a_fetch_reads_a_partition_once(connect: Connect) -> None:
     assert len(topic.partitions) == 1
 
 
-def test_too_many_elements_end_the_connection(connect: Connect, caplog: Any) -> None:
-    wire, bystander = connect(), connect()
-    names = [{"name": "a"}] * 20_000
-    wire.send(3, 1, bytes(codec.encode_request(3, 1, {"topics": names})))
-    assert wire.closed()
-    assert "headrace.max.request.elements" in caplog.text
-    assert bystander.call(18, 0).error_code == 0
-
-
 @pytest.mark.parametrize(
     ("key", "version", "fields"),
     [(9, 8, {"require_stable": False, "groups": [{"group_id": "g", "topics": [
@@ -159,7 +150,7 @@ def test_a_fetch_sees_what_came_between_two_portions(
         producer.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
 
     monkeypatch.setattr(fetch, "_look", look)
-    monkeypatch.setattr(fetch._Poll, "may_be_ready", lambda _: True)
+    monkeypatch.setattr(fetch._Poll, "may_be_ready", lambda *_: True)
     produce()
     partitions = [
         {"partition": n, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
@@ -178,6 +169,90 @@ def test_a_fetch_sees_what_came_between_two_portions(
     produce()
     wire.socket.settimeout(WAIT_SECONDS)
     assert len(wire.receive()[1]) > 60_000
+
+
+def test_an_append_makes_a_wide_fetch_look_at_nothing_until_it_is_enough(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire, producer = connect(), connect()
+    wire.create("orders", num_partitions=100)
+    looks, checks, original, checking = [0], [0], fetch._Poll.look_at, fetch._Poll.may_be_ready
+    waits, keys = threading.Event(), fetch._Poll.keys
+
+    def keys_of(poll: Any) -> Any:
+        waits.set()
+        return keys(poll)
+
+    def look_at(poll: Any, index: int) -> None:
+        looks[0] += 1
+        original(poll, index)
+
+    def may_be_ready(poll: Any, key: Any) -> bool:
+        checks[0] += 1
+        return checking(poll, key)
+
+    def produce(partition: int) -> None:
+        records = batches.build([Record(0, 1000, None, bytes(1000))])
+        topics = [{"name": "orders", "partition_data": [{"index": partition, "records": records}]}]
+        producer.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
+
+    monkeypatch.setattr(fetch._Poll, "look_at", look_at)
+    monkeypatch.setattr(fetch._Poll, "may_be_ready", may_be_ready)
+    monkeypatch.setattr(fetch._Poll, "keys", keys_of)
+    partitions = [
+        {"partition": n, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
+         "partition_max_bytes": 1 << 20} for n in range(100)
+    ]  # fmt: skip
+    request = {
+        "replica_id": -1, "max_wait": WAIT_SECONDS * 1000, "min_bytes": 10_000,
+        "max_bytes": 1 << 30, "isolation_level": 0, "session_id": 0, "session_epoch": -1,
+        "topics": [{"topic": "orders", "partitions": partitions}], "forgotten_topics_data": [],
+        "rack_id": "",
+    }  # fmt: skip
+    wire.send(1, 11, bytes(codec.encode_request(1, 11, request)))
+    assert waits.wait(WAIT_SECONDS)
+    for number in range(9):
+        produce(number % 3)
+    assert (looks[0], checks[0]) == (100, 9)
+    produce(0)
+    wire.socket.settimeout(WAIT_SECONDS)
+    assert len(wire.receive()[1]) > 10_000
+    assert (looks[0], checks[0]) == (103, 10)  # those three that have moved
+
+
+def test_a_fetch_of_much_is_read_in_portions(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = connect()
+    wire.create("orders", num_partitions=6)
+    for number in range(6):
+        records = batches.build([Record(0, 1000, None, bytes(9000))] * 2)
+        topics = [{"name": "orders", "partition_data": [{"index": number, "records": records}] * 1}]
+        for _ in range(2):
+            wire.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=topics)
+    portions: list[int] = []
+    original = fetch._Poll.look
+
+    def look(poll: Any, most: int) -> bool:
+        before = poll._bytes
+        is_all = original(poll, most)
+        portions.append(poll._bytes - before)
+        return is_all
+
+    monkeypatch.setattr(fetch._Poll, "look", look)
+    monkeypatch.setattr(fetch, "READ_PORTION_BYTES", 40_000)
+    monkeypatch.setattr(fetch, "PARTITION_BYTES_MAX", 20_000)
+    partitions = [
+        {"partition": n, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1,
+         "partition_max_bytes": 1 << 20} for n in range(6)
+    ]  # fmt: skip
+    answer = wire.call(1, 11, replica_id=-1, max_wait=1000, min_bytes=1 << 30, max_bytes=1 << 30,
+        isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
+        topics=[{"topic": "orders", "partitions": partitions}])  # fmt: skip
+    (topic,) = answer.responses
+    assert [18_000 < len(one.records) < 20_000 for one in topic.partitions] == [True] * 6
+    assert len(portions) == 2
+    assert max(portions) < 60_000
 
 
 @pytest.mark.parametrize(

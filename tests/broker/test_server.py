@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 import headrace
-from headrace.broker import server as server_module
+from headrace.broker import loop_turns
 from headrace.broker.config import Config
 from headrace.broker.dispatch import Dispatcher, Peer
 from headrace.broker.server import Server
@@ -96,7 +96,7 @@ def test_who_does_not_read_holds_up_nobody_and_loses_nothing(connecting: Connect
             assert correlation_id == number
             sizes.append(size)
         assert len(set(sizes)) == 1
-        assert sizes[0] > 11_000_000
+        assert sizes[0] > 7_000_000  # of one partition, 8 MiB at most
 
 
 def greedyreceive(peer: socket.socket) -> tuple[int, int]:
@@ -147,7 +147,7 @@ def test_what_comes_before_a_poll_begins_to_wait_is_not_missed(tmp_path: Path) -
 def test_who_sends_many_requests_at_once_takes_turns_with_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "ANSWERING_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(loop_turns, "SLICE_SECONDS", 0.0)
 
     async def go() -> None:
         dispatcher: Any = StubDispatcher()

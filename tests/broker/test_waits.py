@@ -1,8 +1,11 @@
 """Long polls: woken by their keys, by time and by the end, and never more than allowed."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable, Hashable
+from contextlib import ExitStack
 
-from headrace.broker.waits import Waits
+from headrace.broker.waits import WAKE_PORTION, Waits
 
 LONG_MS = 60_000
 
@@ -60,5 +63,54 @@ def test_what_is_notified_while_somebody_looks_ends_the_wait_at_once() -> None:
             assert not await watch.wait(1)
         waits.notify("a")
         assert waits.waiting == 0
+
+    asyncio.run(go())
+
+
+def test_a_notification_wakes_only_those_whose_check_holds() -> None:
+    async def go() -> None:
+        waits, is_enough = Waits(limit=10), False
+        with waits.watch("ab", lambda key: is_enough and key == "a") as watch:
+            waiting = asyncio.create_task(watch.wait(LONG_MS))
+            await asyncio.sleep(0)
+            waits.notify("a")
+            is_enough = True
+            waits.notify("b")
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            waits.notify("a")
+            assert await waiting
+
+    asyncio.run(go())
+
+
+def test_many_waiters_are_notified_in_portions_and_all_of_them() -> None:
+    async def go() -> None:
+        waits, checked, turns = Waits(limit=10_000), Counter[int](), 0
+        count = 10 * WAKE_PORTION + 7
+
+        def checking(number: int) -> Callable[[Hashable], bool]:
+            return lambda _: bool(checked.update([number]))
+
+        with ExitStack() as stack:
+            for number in range(count):
+                stack.enter_context(waits.watch("a", checking(number)))
+            other = stack.enter_context(waits.watch("b"))
+            for _ in range(3):  # the second begins again once, the third is the same as it
+                before = checked.total()
+                waits.notify("a")
+                waits.notify("b")
+                assert checked.total() - before <= WAKE_PORTION
+                assert await other.wait(LONG_MS)
+            while checked.total() < 2 * count:
+                before = checked.total()
+                await asyncio.sleep(0)
+                turns += 1
+                assert 0 < checked.total() - before <= WAKE_PORTION
+            await asyncio.sleep(0)
+            assert set(checked.values()) == {2}
+            waits.notify("a")
+        await asyncio.sleep(0)  # those that are gone are not checked
+        assert checked.total() == 2 * count + WAKE_PORTION
 
     asyncio.run(go())

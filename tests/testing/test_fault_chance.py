@@ -3,7 +3,7 @@
 from headrace.client.connection import Cluster
 from headrace.testing import BrokerUnderTest, Faults
 from headrace.testing.faults import APIS, Fault
-from headrace.testing.messages import Named
+from headrace.wire.message_items import Named
 
 from .conftest import produced
 

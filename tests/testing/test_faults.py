@@ -14,9 +14,9 @@ import headrace
 from headrace.client.connection import Cluster
 from headrace.testing import BrokerUnderTest, Faults
 from headrace.testing.faults import APIS
-from headrace.testing.messages import Item, Kind, items_of
-from headrace.testing.refusals import places_of, refusal
 from headrace.wire import codec
+from headrace.wire.message_items import Item, Kind, items_of
+from headrace.wire.refusals import places_of, refusal
 
 from .conftest import consumer, join, next_of, produce, produced
 
@@ -75,7 +75,7 @@ def test_every_answer_can_be_an_error_wherever_it_has_a_place(name: str) -> None
         response = codec.schemas(api.key, version)[1]
         for place in places_of(response):
             seen += 1
-            values = refusal(response, WITH_GROUPS, place, NOT_LEADER)
+            values = refusal(response, WITH_GROUPS, place, NOT_LEADER, "")
             body = codec.encode_response(api.key, version, values)
             decoded = codec.decode_response(api.key, version, body)
             assert codes(decoded).count(NOT_LEADER) == 1, (version, place)

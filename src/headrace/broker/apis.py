@@ -91,9 +91,12 @@ SERVED = (
 )
 # OffsetCommit: those that follow each other on a connection share a write (`request.Later`).
 ANSWERED_LATER = frozenset({8})
-# Produce, OffsetCommit, LeaveGroup, ConsumerGroupHeartbeat, ShareGroupHeartbeat, ShareAcknowledge:
-# carried out though the peer hung up behind them, since they do not wait for anybody else.
-CARRIED_OUT = frozenset({0, 8, 13, 68, 76, 79})
+# Carried out though the peer hung up, since they do not wait for others: Produce, OffsetCommit,
+# LeaveGroup, heartbeats and acknowledgements of groups, changes by administrators, and what leases
+# stage and commit.
+CARRIED_OUT = frozenset(
+    {0, 8, 13, 19, 20, 21, 33, 37, 42, 44, 47, 68, 76, 79, 91, 92, 20903, 20904, 20908}
+)
 SERVED_FOR_SHARE_GROUPS = (
     Api(76, "ShareGroupHeartbeat", range(1, 2), "share_group_heartbeat"),
     Api(77, "ShareGroupDescribe", range(1, 2), "share_group_describe"),

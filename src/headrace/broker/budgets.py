@@ -15,6 +15,7 @@ loopback all clients share one.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -30,7 +31,9 @@ T = TypeVar("T")
 LIGHT_BYTES = 16 * 1024  # of requests or responses; a connection with less is not counted
 DECODE_BYTES_MAX = 8 * 1024  # a larger request is decoded in a thread
 PORTION = 200  # elements of a response that are built without a pause: a millisecond or less
+_BYTES_PER_ELEMENT = 1024
 READ_BYTES_MAX = 16 * 1024 * 1024  # in one response; reading holds the loop
+_COUNTED_PORTION = 2000
 _NO_LIMIT = 1 << 62
 
 
@@ -90,9 +93,16 @@ class Budgets:
             if number % size == 0:
                 await asyncio.sleep(0)
 
-    async def encoded(self, request: Request, answer: Mapping[str, Any]) -> Raw:
-        """Encode a large response in a thread; call it inside `one_large`."""
-        encode = partial(codec.encode_response, request.api_key, request.version, answer)
+    async def counted(self, keys: Iterable[T]) -> Counter[T]:
+        """Count how often each key occurs, with pauses."""
+        found: Counter[T] = Counter()
+        async for key in self.portions(keys, _COUNTED_PORTION):
+            found[key] += 1
+        return found
+
+    async def encoded(self, request: Request, answer: dict[str, Any]) -> Raw:
+        """Encode a large response in a thread; call it inside `one_large`. Empties `answer`."""
+        encode = partial(encoded_and_freed, request.api_key, request.version, answer)
         return Raw([await self.in_thread(encode)])
 
     async def in_thread(self, work: Callable[[], T]) -> T:
@@ -100,18 +110,27 @@ class Budgets:
         return await self._threads.run(work)
 
 
+def encoded_and_freed(key: int, version: int, answer: dict[str, Any]) -> bytearray:
+    """Encode a response, and free it: to free a large one takes tens of milliseconds."""
+    data = codec.encode_response(key, version, answer)
+    answer.clear()
+    return data
+
+
 def is_large(answer: Mapping[str, Any]) -> bool:
-    """Whether a response has more than `PORTION` elements in its lists, two levels deep."""
-    count = 0
+    """Return whether a response has more than `PORTION` elements, or a value of many bytes."""
+    return _elements_left(answer, PORTION) < 0
+
+
+def _elements_left(answer: Mapping[str, Any], left: int) -> int:
     for value in answer.values():
-        if not isinstance(value, list | tuple):
-            continue
-        count += len(value)
-        if count > PORTION:
-            return True
-        for item in value:
-            if isinstance(item, dict):
-                count += sum(len(v) for v in item.values() if isinstance(v, list | tuple))
-                if count > PORTION:
-                    return True
-    return False
+        if isinstance(value, list | tuple):
+            left -= len(value)
+            for item in value:
+                if left < 0:
+                    return left
+                if isinstance(item, dict):
+                    left = _elements_left(item, left)
+        elif isinstance(value, bytes):
+            left -= len(value) // _BYTES_PER_ELEMENT
+    return left

@@ -61,7 +61,7 @@ class CheckedClock:
     """
 
     def __init__(self, clock: Clock, disk: Disk, config: Callable[[], Config]) -> None:
-        self.work = Background("time is no longer checked for jumps and stalls")
+        self.work = Background("time is no longer checked for jumps and stalls", "clock")
         self._clock = clock
         self._disk = disk
         self._config = config

@@ -4,8 +4,9 @@ Whatever is wrong with a frame ends its connection with a reason, except one thi
 ApiVersions from the future is answered in version 0 with error 35, on which clients rely (KIP-511).
 """
 
+import logging
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -20,7 +21,7 @@ from headrace.broker.apis import (
     SERVED_FOR_SHARE_GROUPS,
     Api,
 )
-from headrace.broker.budgets import DECODE_BYTES_MAX, is_large
+from headrace.broker.budgets import DECODE_BYTES_MAX, encoded_and_freed, is_large
 from headrace.broker.errors import Code
 from headrace.broker.handlers import api_versions
 from headrace.broker.loop_stalls import STALL_SECONDS
@@ -29,16 +30,28 @@ from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.wire import codec, frames
 from headrace.wire.frames import RequestHead
-from headrace.wire.primitives import Buffer, Malformed
+from headrace.wire.primitives import (
+    TOO_MANY_ELEMENTS,
+    Buffer,
+    Malformed,
+    TooManyElementsError,
+)
 
+log = logging.getLogger("headrace.broker")
 JOIN_BYTES_MAX = 16 * 1024  # larger buffers are sent as they are
 # Produce, Fetch, OffsetCommit, ShareFetch, ShareAcknowledge: decoded by hand, in their handlers.
 _WITHOUT_SCHEMA = frozenset({0, 1, 8, 78, 79})
+# Times `headrace.max.request.elements`: a request with more is refused as a whole, or closed.
+_REFUSED_ONE_BY_ONE = 4
 _SIZE_BYTES = _NUMBER_BYTES = 4  # at the start of a response
 
 
 class Handler(Protocol):
-    """A module of `handlers/`."""
+    """A module of `handlers/`.
+
+    One whose messages have no schema may have a function `decode(request)` besides: a large request
+    is decoded by it in a thread, and `handle` finds the result in `request.decoded`.
+    """
 
     def handle(self, request: Request, services: Services) -> Answering: ...
 
@@ -67,7 +80,7 @@ class _Route(NamedTuple):
     handler: Handler
     flexible: bool
     answers_flexible: bool
-    has_schema: bool  # of the codec; other messages are decoded by their handlers
+    decode: Callable[[Request], Any] | None  # of a large request, in a thread
 
 
 class Pending(NamedTuple):
@@ -139,8 +152,9 @@ class Dispatcher:
                 peer.host, peer.connection_id, body, len(before),
                 None, self._services.config.elements_max * route.api.elements_factor,
             )  # fmt: skip
-            if route.has_schema and len(frame) > DECODE_BYTES_MAX:
-                answer: Any = self._decoded_first(route, request)
+            is_large = len(frame) > DECODE_BYTES_MAX or len(frame) > request.elements_max
+            if is_large and route.decode is not None:
+                answer: Any = self._decoded_first(route, route.decode, request)
             else:
                 answer = route.handler.handle(request, self._services)
         except (Malformed, StorageFault, OSError) as error:
@@ -156,14 +170,36 @@ class Dispatcher:
             return self._awaited(route, head, answer, began, len(frame))
         return self._encoded(route, head, answer, began, len(frame), numbers, at_once=True)
 
-    async def _decoded_first(self, route: _Route, request: Request) -> Answer:
+    async def _decoded_first(
+        self, route: _Route, decode: Callable[[Request], Any], request: Request
+    ) -> Answer:
         """Answer a large request, which is decoded in a thread. Raises: as `respond`."""
         budgets = self._services.budgets
         async with budgets.one_large():
-            request.decoded = await budgets.in_thread(request.message)
+            try:
+                request.decoded = await budgets.in_thread(partial(decode, request))
+            except TooManyElementsError:
+                return await self._too_many_elements(route, request)
         answer = route.handler.handle(request, self._services)
-        assert not isinstance(answer, Later), "only messages without a schema are answered later"
+        if isinstance(answer, Later):
+            return await answer.wait()
         return await answer if isinstance(answer, Coroutine) else answer
+
+    async def _too_many_elements(self, route: _Route, request: Request) -> Answer:
+        """Refuse a request with too many elements, each part of it or the whole.
+
+        Raises: TooManyElementsError where its answer has no room for an error.
+        """
+        refuse = partial(_refusal, request)
+        answer = await self._services.budgets.in_thread(refuse)
+        if answer is None:
+            raise TooManyElementsError(TOO_MANY_ELEMENTS)
+        self._metrics.failed(request.api_key, Code.INVALID_REQUEST)
+        log.warning(
+            "refusing %s of %s:%d: %s", route.api.name, request.host, request.connection_id,
+            TOO_MANY_ELEMENTS,
+        )  # fmt: skip
+        return Raw([answer])
 
     def _look_at_time(self, route: _Route, seconds: float) -> None:
         if seconds >= STALL_SECONDS:
@@ -219,7 +255,7 @@ class Dispatcher:
         key, budgets = route.api.key, self._services.budgets
         self._metrics.failed(key, answer.get("error_code", Code.NONE))
         async with budgets.one_large():
-            encode = partial(codec.encode_response, key, head.version, answer)
+            encode = partial(encoded_and_freed, key, head.version, answer)
             return Raw([await budgets.in_thread(encode)])
 
     def _encoded(
@@ -259,10 +295,30 @@ class Dispatcher:
         flexible = api.is_flexible(head.version)
         # KIP-511: a client that knows no flexible headers must be able to read ApiVersions.
         answers_flexible = flexible and api.key != api_versions.KEY
-        has_schema = api.key not in _WITHOUT_SCHEMA and codec.knows(api.key, head.version)
-        route = _Route(api, handler, flexible, answers_flexible, has_schema)
+        decode: Callable[[Request], Any] | None = getattr(handler, "decode", None)
+        if api.key not in _WITHOUT_SCHEMA and codec.knows(api.key, head.version):
+            decode = Request.message
+        route = _Route(api, handler, flexible, answers_flexible, decode)
         self._routes[head.api_key, head.version] = route
         return route
+
+
+def _refusal(request: Request) -> bytearray | None:
+    """Encode the refusal of a request with too many elements; None if it cannot be answered.
+
+    Not too many to be named again are refused one by one.
+    """
+    from headrace.wire import refusals  # late: it is rarely needed
+
+    key, version = request.api_key, request.version
+    limit = request.elements_max * _REFUSED_ONE_BY_ONE
+    try:
+        message = codec.decode_request(key, version, request.body, limit)
+    except TooManyElementsError:
+        message = None
+    code, text = Code.INVALID_REQUEST, TOO_MANY_ELEMENTS
+    fields = refusals.refused_request(key, version, message, code, text)
+    return None if fields is None else codec.encode_response(key, version, fields)
 
 
 def _switched_off(api: Api) -> Api:

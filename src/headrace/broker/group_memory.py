@@ -86,6 +86,10 @@ class GroupMemory:
             is_new=not self._shares.exists(group),
         )
 
+    def admit_share_partitions(self, count: int) -> Refused | None:
+        """Admit `count` new share-partitions of a group."""
+        return self._admit(count * _SHARE_PARTITION_BYTES, Why.GROUP_FULL)
+
     def _admit(
         self, size: int, why: Why, *, is_new: bool = False, replaces: bool = False
     ) -> Refused | None:

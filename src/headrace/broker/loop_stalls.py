@@ -44,10 +44,10 @@ class LoopStalls:
 
     def timed(self, name: str, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Return a coroutine for a task that runs `work` and records its long steps."""
-        return _Timed(self, name, work)
+        return Timed(self, name, work)
 
 
-class _Timed(Coroutine[Any, Any, T]):
+class Timed(Coroutine[Any, Any, T]):
     """Runs a coroutine in its place, and measures each step of it."""
 
     __slots__ = ("_name", "_stalls", "_work")

@@ -6,8 +6,10 @@ requests have nothing to wait for (`Answering`):
     async def handle(request: Request, services: Services) -> Answer: ...
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from headrace.wire import codec
@@ -93,11 +95,23 @@ class Later:
         assert self._answer is not None, "asked for before it was set"
         return self._answer()
 
+    async def wait(self) -> Answer:
+        """Return the answer once it is ready."""
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.when_ready(partial(_set, ready))
+        await ready
+        return self.answer()
+
     def when_ready(self, call: Callable[[], None]) -> None:
         """Who is told; at once when it is ready already."""
         self._when_ready = call
         if self.ready:
             call()
+
+
+def _set(ready: "asyncio.Future[None]") -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 # What a handler returns: a coroutine, or at once what it would return, which saves a task.

@@ -39,7 +39,7 @@ class Scrub:
         self.passes = 0
         self.passed_at: WallMs | None = None
         self.damages: dict[str, CorruptFileError] = {}
-        self.work = Background("data at rest is no longer verified")
+        self.work = Background("data at rest is no longer verified", "scrub")
         self._interval_ms = config.scrub_interval_ms
         self._bytes_per_second = config.scrub_bytes_per_second
         self._disk = disk

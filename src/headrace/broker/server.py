@@ -13,13 +13,15 @@ import asyncio
 import logging
 import resource
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from itertools import count
+from time import perf_counter
 from typing import Any, cast
 
 from headrace.broker.background import Background, in_background
 from headrace.broker.budgets import LIGHT_BYTES
 from headrace.broker.dispatch import JOIN_BYTES_MAX, Buffers, Dispatcher, Peer, Pending
+from headrace.broker.loop_turns import InTurns, LoopUse, Turns
 from headrace.broker.request import HangUp
 from headrace.broker.services import Services
 from headrace.log.buggify import buggify
@@ -33,9 +35,6 @@ UNSENT_MAX = 1024  # answers that wait for a journal, or behind one that does
 STOP_SECONDS_MAX = 5.0
 # Then, for peers to take what was answered: who does not read holds no stop up for long.
 UNREAD_SECONDS_MAX = 1.0
-# At a stretch, for one connection; then others have their turn. As long again may take the write
-# of what was decided in it.
-ANSWERING_SECONDS_MAX = 0.005
 _IDLE_LOOKS = 10  # in the time after which a connection is idle
 _IDLE_LOOK_MS_MIN = 100
 _MEMORY_LOOK_SECONDS = 0.1
@@ -51,11 +50,15 @@ _CONNECTIONS_WITHOUT_FILES = 32
 
 
 class Server:
-    """Listens and serves until it is stopped."""
+    """Listens and serves until it is stopped; `timer` measures what requests cost."""
 
-    def __init__(self, services: Services, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, services: Services, dispatcher: Dispatcher,
+        timer: Callable[[], float] = perf_counter,
+    ) -> None:  # fmt: skip
         self.services = services
         self.dispatcher = dispatcher
+        self.turns = Turns(timer)
         self.connections: dict[Connection, None] = {}  # an ordered set
         self.connection_ids = count(1)
         self.staging = bytearray(STAGING_BYTES)
@@ -65,6 +68,7 @@ class Server:
         self.receiving: dict[Connection, int] = {}
         self.unread: dict[Connection, int] = {}
         self.muted: dict[Connection, None] = {}  # not read until there is memory
+        self._carrying_out: set[asyncio.Task[None]] = set()  # requests of peers that hung up
         self._memory_look: asyncio.TimerHandle | None = None
         self.files_max = _files_for_connections()
         self.work = Background("idle connections are no longer closed", "idle connections")
@@ -88,7 +92,7 @@ class Server:
             self._memory_look.cancel()
         self.services.waits.close()
         tasks = [connection.finish() for connection in list(self.connections)]
-        running = [task for task in tasks if task is not None]
+        running = [task for task in tasks if task is not None] + list(self._carrying_out)
         if running:
             _, late = await asyncio.wait(running, timeout=STOP_SECONDS_MAX)
             for task in late:
@@ -111,6 +115,11 @@ class Server:
         self.muted.pop(connection, None)
         if not self.connections and self._none_left is not None and not self._none_left.done():
             self._none_left.set_result(None)
+
+    def carry_out(self, task: "asyncio.Task[None]") -> None:
+        """Let a request of a connection that is closed end, also when the broker stops."""
+        self._carrying_out.add(task)
+        task.add_done_callback(self._carrying_out.discard)
 
     def left(self, peer: Peer) -> None:
         """A connection is gone, and no request of it runs any more."""
@@ -235,7 +244,8 @@ class Connection(asyncio.BufferedProtocol):
         self._later_bytes = 0  # of the requests that these answer
         self._sending: asyncio.Handle | None = None
         self._all_sent: asyncio.Future[None] | None = None  # who waits for all of that
-        self._turn: asyncio.Handle | None = None  # when this connection is to go on
+        self._use = LoopUse(server.turns)
+        self._waits_for_turn = False
         self._writable = True
         self._reading = True
         self._ending = False
@@ -244,6 +254,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = 0
         self._ended_by = "peer"
         self._task_bytes = 0  # of the request that has to wait
+        self._is_carried_out = False  # that request, if the peer hangs up
         self._is_counted = False  # in the budget of requests
         self._is_muted = False
         self.progressed = self._active  # when a request was last complete or answered
@@ -303,6 +314,8 @@ class Connection(asyncio.BufferedProtocol):
         self._ending = True
         if self._task is None:
             self._peer_gone()
+        elif self._is_carried_out:
+            self._server.carry_out(self._task)
         else:
             self._task.cancel()
 
@@ -433,7 +446,10 @@ class Connection(asyncio.BufferedProtocol):
 
         Other connections have their turn when that takes long.
         """
-        until = self._loop.time() + ANSWERING_SECONDS_MAX
+        if self._queue and self._use.must_wait and self._may_answer(self._queue[0]):
+            self._wait_for_turn()
+        turns, seconds = self._server.turns, None
+        began = turns.timer()
         while self._queue and self._may_answer(self._queue[0]):
             *before, frame = self._server.dispatcher.take(self._queue)
             self._queued_bytes -= len(frame) * (1 + len(before))  # they are alike
@@ -448,13 +464,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._in_turn(response)
             else:
                 self._task_bytes = len(frame)
-                self._task = self._loop.create_task(
-                    self._server.services.metrics.stalls.timed(
-                        self._server.dispatcher.name_of(frame), self._finished(response)
-                    )
-                )
-            if self._queue and (self._loop.time() >= until or buggify("server.turn")):
-                self._turn = self._loop.call_soon(self._go_on)
+                self._is_carried_out = self._server.dispatcher.is_carried_out(frame)
+                self._task = self._loop.create_task(self._timed(frame, response))
+            seconds = turns.timer() - began
+            if self._queue and (seconds >= turns.slice_seconds or buggify("server.turn")):
+                self._wait_for_turn()
+        if seconds is not None:
+            self._use.add(seconds)
         if self._is_counted:
             self._count()
         self._throttle()
@@ -462,7 +478,7 @@ class Connection(asyncio.BufferedProtocol):
     def _may_answer(self, frame: bytearray) -> bool:
         # A write that failed closes the transport; a task begun after that would be cancelled
         # before its first step, and so never clean up.
-        under_way = self._task is not None or self._turn is not None
+        under_way = self._task is not None or self._waits_for_turn
         if self._later:
             goes_on = self._server.dispatcher.answers_later(frame)
             full = len(self._later) >= UNSENT_MAX or self._later_bytes >= BYTES_QUEUED_MAX
@@ -470,9 +486,18 @@ class Connection(asyncio.BufferedProtocol):
         ended = self._ending or self._transport.is_closing()
         return self._writable and not under_way and not ended
 
+    def _wait_for_turn(self) -> None:
+        self._waits_for_turn = True
+        self._server.turns.wait(self._go_on)
+
     def _go_on(self) -> None:
-        self._turn = None
+        self._waits_for_turn = False
         self._answer()
+
+    def _timed(self, frame: bytearray, response: Coroutine[Any, Any, Buffers]) -> InTurns[None]:
+        server = self._server
+        stalls, name = server.services.metrics.stalls, server.dispatcher.name_of(frame)
+        return InTurns(stalls, name, self._finished(response), server.turns, self._use)
 
     def _hold(self, response: Pending) -> None:
         self._later.append(response)
@@ -534,7 +559,9 @@ class Connection(asyncio.BufferedProtocol):
     async def _finished(self, response: Coroutine[Any, Any, Buffers]) -> None:
         """Answer a request that has to wait, then those that came meanwhile."""
         try:
-            self._send(await response)
+            answer = await response
+            if self in self._server.connections:  # else the peer hung up meanwhile
+                self._send(answer)
         except Exception as error:
             self._end(error)
         finally:
@@ -553,7 +580,7 @@ class Connection(asyncio.BufferedProtocol):
         carried_out = [one for one in self._queue if self._server.dispatcher.is_carried_out(one)]
         self._queue.clear()
         if carried_out:
-            in_background(self._carry_out(carried_out))
+            self._server.carry_out(in_background(self._carry_out(carried_out)))
         else:
             self._server.left(self._peer)
 

@@ -5,8 +5,9 @@ without a record as gaps, which would lose them. So the log is read first, no fu
 can be acquired (`core.reach`), and what was read is then asked for.
 """
 
+import asyncio
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
@@ -29,6 +30,7 @@ from headrace.wire.primitives import Buffer
 from headrace.wire.share_requests import AcknowledgedPart, Acquisition, FetchedPart, FetchRequest
 
 _RECORD_LIMIT = 1
+LOOK_PORTION = 200  # partitions that are looked at without a pause
 _READ_BYTES_MAX = 1 << 20
 # So many that lie apart are looked up in some 10 ms; how many are asked for is the client's choice.
 _RECORDS_MAX = 50_000
@@ -108,14 +110,34 @@ class SharePoll:
         `bytes_min`, and could be more, nothing is acquired: others may have it while this poll
         waits.
         """
+        looking = self._look(bytes_min)
+        while True:
+            try:
+                next(looking)
+            except StopIteration as end:
+                return bool(end.value)
+
+    async def look_in_portions(self, bytes_min: int = 0) -> bool:
+        """As `look`, with a pause after each `LOOK_PORTION` partitions."""
+        looking = self._look(bytes_min)
+        while True:
+            try:
+                next(looking)
+            except StopIteration as end:
+                return bool(end.value)
+            await asyncio.sleep(0)
+
+    def _look(self, bytes_min: int) -> Generator[None, None, bool]:
         bytes_left = min(self._asking.bytes_max, self._services.budgets.fetch_bytes_max)
-        if bytes_min > 1 and not self._has(min(bytes_min, bytes_left)):
+        if bytes_min > 1 and not (yield from self._has(min(bytes_min, bytes_left))):
             return False
         records_left = self._records_max
         something = False
-        for where in self.order:
+        for number, where in enumerate(self.order, 1):
             if bytes_left <= 0 or records_left <= 0:
                 break
+            if number % LOOK_PORTION == 0:
+                yield
             found = self._found.get(where) or _Found()
             found.code, found.message = Code.NONE, None  # of the look before
             read_bytes = 1 if buggify("share_fetch.one_batch") else _READ_BYTES_MAX
@@ -132,12 +154,14 @@ class SharePoll:
         """Whether the last look found an error to tell."""
         return any(found.code for found in self._found.values())
 
-    def _has(self, bytes_min: int) -> bool:
+    def _has(self, bytes_min: int) -> Generator[None, None, bool]:
         """Whether so much can be acquired, or all that the limits allow, or an error be told.
 
         Counted as in Kafka: of each partition from the first record that can be acquired on.
         """
-        for where in self.order:
+        for number, where in enumerate(self.order, 1):
+            if number % LOOK_PORTION == 0:
+                yield
             partition, share = self._place(where)
             if partition is None or share is None:
                 return True

@@ -8,7 +8,8 @@ fetch. The number of shards is fixed when the topic is created.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
+from uuid import UUID
 
 from headrace.broker import archived_log, share_log, share_meters
 from headrace.broker.archived_log import ArchivedLog
@@ -60,6 +61,38 @@ _WAKING = (Settled, Started, Advanced, Delayed, Forgotten)
 Shard = ShardRuntime[Command, Event]
 
 
+class _Offsets(Sequence[int]):
+    """One offset of each partition, read when it is used: a heartbeat needs few of them."""
+
+    def __init__(self, partitions: Sequence[Partition]) -> None:
+        self._partitions = partitions
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        if isinstance(index, slice):
+            return [self._offset(one) for one in self._partitions[index]]
+        return self._offset(self._partitions[index])
+
+    def _offset(self, partition: Partition) -> int:
+        raise NotImplementedError
+
+
+class _Starts(_Offsets):
+    def _offset(self, partition: Partition) -> int:
+        return partition.start_offset
+
+
+class _Ends(_Offsets):
+    def _offset(self, partition: Partition) -> int:
+        return partition.high_watermark
+
+
 @dataclass(frozen=True, slots=True)
 class _Resolved:
     """A group's settings in the forms that decisions want."""
@@ -85,6 +118,7 @@ class Shares:
         self._waits = waits
         self.archived_log = ArchivedLog(clock, topics)
         self._resolved: dict[str, _Resolved] = {}
+        self._opened: dict[UUID, Sequence[Partition]] = {}  # topics, all of them open
         self._resolved_with = config
         self._defaults = self._resolved_from({})
 
@@ -244,22 +278,26 @@ class Shares:
         topic = self._topics.catalog.topics.get(name)
         if topic is None or topic.internal:
             return None
+        opened = self._opened.get(topic.id, ())
+        if len(opened) != topic.partitions:
+            opened = self._open_partitions(topic)
+        return TopicView(topic.id, _Starts(opened), _Ends(opened)) if opened else None
+
+    def _open_partitions(self, topic: Topic) -> Sequence[Partition]:
+        """Open the first partitions, as many as there are; none if one cannot be opened."""
         opened: list[Partition] = []
         for index in range(topic.partitions):
             partition = self._topics.partitions.get(topic.id, index)
             if partition is None:  # it was added a moment ago, and is served once it is open
                 break
+            try:
+                _ = partition.log
+            except OSError:  # which the partition tells; ticks must go on
+                return ()
             opened.append(partition)
-        if not opened:
-            return None
-        try:
-            return TopicView(
-                topic.id,
-                tuple(log.start_offset for log in opened),
-                tuple(log.high_watermark for log in opened),
-            )
-        except OSError:  # one cannot be opened, which the partition tells; ticks must go on
-            return None
+        if len(opened) == topic.partitions:
+            self._opened[topic.id] = opened
+        return opened
 
     def _resolve(self, group: str) -> _Resolved:
         if self._resolved_with is not self._topics.config:
@@ -341,6 +379,7 @@ class Shares:
         return before >= min(policy.window, policy.lease_window)
 
     def _forget(self, topic: Topic, by: str) -> None:  # noqa: ARG002  # as all that are told
+        self._opened.pop(topic.id, None)
         for shard in self.shards:
             shard.tell(ForgetTopic(topic.id))
 

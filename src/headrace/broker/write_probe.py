@@ -22,7 +22,7 @@ class WriteProbe:
     """Runs from `start` to `close`, on the event loop."""
 
     def __init__(self, disk: Disk, partitions: Partitions) -> None:
-        self.work = Background("partitions that failed are no longer probed")
+        self.work = Background("partitions that failed are no longer probed", "write probe")
         self._disk = disk
         self._partitions = partitions
 

@@ -12,8 +12,10 @@ _HASH_BYTES = 8  # the journal has room for an int64
 
 def topics_of(group: ConsumerGroup, outside: ConsumerOutside) -> dict[str, TopicView]:
     """The topics that the group subscribes to and that exist."""
-    found = ((name, outside.topic(name)) for name in sorted(group.subscribed))
-    return {name: view for name, view in found if view is not None}
+    find = outside.topic
+    found = [(name, view) for name in group.subscribed if (view := find(name)) is not None]
+    found.sort()  # of those only that exist: a member may name ten thousand others
+    return dict(found)
 
 
 def hash_of(topics: Mapping[str, TopicView]) -> int:

@@ -5,6 +5,7 @@ and its leases, lives in one shard, so a decision over several of them is one at
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import assert_never
@@ -54,6 +55,7 @@ from headrace.core.shard_words import (
     RenewLease,
     Restarted,
     StageLease,
+    StartPartitions,
 )
 from headrace.core.share_admin import Queue, decide_admin
 from headrace.core.share_group import (
@@ -101,6 +103,7 @@ class ShareShard:
         self.archiving: set[ShareKey] = set()  # where dead letters wait to be written
         self.restarted: dict[str, MonoMs] = {}  # groups whose members are not known since
         self._of_group: dict[str, dict[ShareKey, SharePartition]] = {}
+        self._of_topic: Counter[tuple[str, UUID]] = Counter()  # share-partitions
         self._due: list[tuple[MonoMs, int, ShareGroup | SharePartition]] = []
         self._queued: dict[ShareGroup | SharePartition, MonoMs] = {}  # each one's earliest
         self._pushes = count()
@@ -108,6 +111,10 @@ class ShareShard:
     def partitions_of(self, group: str) -> Mapping[ShareKey, SharePartition]:
         """The share-partitions of a group."""
         return self._of_group.get(group, {})
+
+    def missing(self, group: str, topic_id: UUID, partitions: int) -> int:
+        """Return how many of a topic's partitions are not share-partitions of a group."""
+        return partitions - self._of_topic[group, topic_id]
 
     def queue(self, group: str) -> Queue:
         """All that there is of a group."""
@@ -138,8 +145,8 @@ class ShareShard:
                     return Refused(Why.UNKNOWN_PARTITION, f"{key} is not a share-partition")
                 events = partition.decide(inner, now, self._outside.policy(key.group))
                 return events if isinstance(events, Refused) else Decided(events, events)
-            case ReleaseMember(group, member):
-                return Decided(self._member_left(group, member, now))
+            case ReleaseMember() | StartPartitions():
+                return Decided(self._for_members(command, now))
             case OpenLease():
                 return self._seen(command.lease, self._open(command, now), now)
             case AcquireLease() | RenewLease() | StageLease() | CommitLease():
@@ -168,14 +175,18 @@ class ShareShard:
     def tick(self, now: Now, runs_max: int = PORTION_RUNS) -> Sequence[Event]:
         """Locks that ended, a portion of them at a time, and members that fell silent."""
         events: list[Event] = []
-        for key, partition in self.partitions.items():
+        # Only of those that have a deadline: there may be many more that nobody reads.
+        waiting = dict.fromkeys(target for due, _, target in self._due if due <= now.mono)
+        for partition in waiting:
             due = partition.next_deadline()
-            if due is not None and due <= now.mono and len(events) < runs_max:
-                policy = self._outside.policy(key.group)
+            if due is None or due > now.mono or not isinstance(partition, SharePartition):
+                continue
+            if len(events) < runs_max:
+                policy = self._outside.policy(partition.key.group)
                 events += partition.expired(now, policy, runs_max - len(events))
-        for group in self.groups.values():
+        for group in waiting:
             due = group.next_deadline()
-            if due is not None and due <= now.mono:
+            if isinstance(group, ShareGroup) and due is not None and due <= now.mono:
                 timing = self._outside.timing(group.name)
                 events += group.expired(now, timing, self._views(group.topics()))
         return self._with_lists(events, now)
@@ -217,6 +228,7 @@ class ShareShard:
                 partition = SharePartition(key, start, state_epoch)
                 self.partitions[key] = partition
                 self._of_group.setdefault(key.group, {})[key] = partition
+                self._of_topic[key.group, key.topic_id] += 1
             case Started() | Advanced() | Leaving():
                 self._lay([event])
             case Acquired() | Settled() | Replayed() | Delayed():
@@ -276,6 +288,9 @@ class ShareShard:
                 if gone is not None:
                     # Its deadlines must not wake anybody any more.
                     gone.runs, gone.leaving = Runs(gone.start), frozenset()
+                    self._of_topic[key.group, key.topic_id] -= 1
+                    if not self._of_topic[key.group, key.topic_id]:
+                        del self._of_topic[key.group, key.topic_id]
                     del self._of_group[key.group][key]
                     if not self._of_group[key.group]:
                         del self._of_group[key.group]
@@ -304,9 +319,18 @@ class ShareShard:
                 more += self.archive.forgotten(event.key)
         return [*events, *more] if more else events
 
-    def _member_left(self, group: str, member: MemberId, now: Now) -> list[Event]:
+    def _for_members(
+        self, command: ReleaseMember | StartPartitions, now: Now
+    ) -> Sequence[PartitionEvent]:
+        group = command.group
+        if isinstance(command, ReleaseMember):
+            return self._member_left(group, command.member, now)
+        keys = ((ShareKey(group, topic, index), start) for topic, index, start in command.starts)
+        return [Started(key, start, 0) for key, start in keys if key not in self.partitions]
+
+    def _member_left(self, group: str, member: MemberId, now: Now) -> list[PartitionEvent]:
         policy, left = self._outside.policy(group), PORTION_RUNS
-        events: list[Event] = []
+        events: list[PartitionEvent] = []
         for partition in self.partitions_of(group).values():
             released = _certain(partition.decide(ReleaseHeld(member, left), now, policy))
             left = max(left - len(released), 0)
@@ -326,6 +350,11 @@ class ShareShard:
         if isinstance(answer, Refused):
             return answer
         events, seen = answer
+        views = {
+            name: view
+            for name, view in views.items()
+            if self.missing(command.group, view.id, view.partitions)
+        }
         # A topic that was subscribed to before it existed is read from its first record: "latest"
         # is where it was when the subscription was added, and it was nowhere.
         appeared = [view for name, view in views.items() if name in waited_for]

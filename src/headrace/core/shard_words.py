@@ -49,6 +49,18 @@ class On:
 
 
 @dataclass(frozen=True, slots=True)
+class StartPartitions:
+    """Begin share-partitions before the heartbeat that needs them, because they are many.
+
+    `starts` has topic, partition and SPSO. Partition 0 of a topic is started last: a group knows a
+    topic once it has partition 0 of it, also when the broker dies amid the portions.
+    """
+
+    group: str
+    starts: tuple[tuple[UUID, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseMember:
     """A member's share session ended: release all that it holds in the group."""
 
@@ -168,7 +180,7 @@ class ClearArchived:
 
 LeaseCommand = OpenLease | AcquireLease | RenewLease | StageLease | CommitLease
 AdminCommand = AlterShareOffsets | DeleteShareOffsets | DeleteShareGroup
-GroupCommand = Heartbeat | ReleaseMember | AdminCommand
+GroupCommand = Heartbeat | StartPartitions | ReleaseMember | AdminCommand
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ A member is told its whole assignment in the answer that first knows it; there i
 phase, because acquisition locks protect the records (reference: heartbeat rules of Kafka 4.3).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 from uuid import UUID
@@ -139,8 +139,8 @@ class TopicView:
     """What a group may know of a topic: its id and, by partition, where its log begins and ends."""
 
     id: UUID
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
+    starts: Sequence[int]
+    ends: Sequence[int]
 
     @property
     def partitions(self) -> int:
@@ -148,6 +148,8 @@ class TopicView:
 
     def since(self, found: tuple[int, ...]) -> "TopicView":
         """The same, beginning where was `found` for the first partitions, the rest as it is."""
+        if not found:
+            return self
         moved = (max(pair) for pair in zip(self.starts, found, strict=False))
         return replace(self, starts=(*moved, *self.starts[len(found) :]))
 
@@ -180,7 +182,7 @@ class ShareGroup:
             if known is None:
                 return _unknown(command.member)
             return self._gone({known.id}, now, timing, topics), Seen(LEAVE, 0, None)
-        refused = self._check(command, known, timing)
+        refused = self.check(command, timing)
         if refused is not None:
             return refused
         subscribed = command.topics if command.topics is not None else None
@@ -208,7 +210,7 @@ class ShareGroup:
         if assigned is not None:
             epoch, target = assigned.epoch, assigned.assignment
         told = target.get(seen.id, frozenset())
-        changed = known is None or told != known.told
+        changed = known is None or (told is not known.told and told != known.told)
         unchanged_epoch = known is not None and known.epoch == epoch
         seen = replace(
             seen,
@@ -245,7 +247,9 @@ class ShareGroup:
             case _:
                 assert_never(event)
 
-    def _check(self, command: Heartbeat, known: Member | None, timing: Timing) -> Refused | None:
+    def check(self, command: Heartbeat, timing: Timing) -> Refused | None:
+        """Return why a heartbeat that does not leave is refused, if it is."""
+        known = self.members.get(command.member)
         if command.epoch == JOIN:
             if not command.topics:
                 return Refused(

@@ -14,15 +14,16 @@ def started(
     Decided and durable before anybody is told of the partition, so that nothing produced
     afterwards is skipped.
     """
-    topics_known = {key.topic_id for key in known}
     events: list[Started] = []
     for view in views:
+        # Of many partitions, that of number 0 is started last.
+        is_known = ShareKey(group, view.id, 0) in known
         for partition in range(view.partitions):
             key = ShareKey(group, view.id, partition)
             if key in known:
                 continue
             start = (view.starts if earliest else view.ends)[partition]
-            if view.id in topics_known:
+            if is_known:
                 start = 0
             events.append(Started(key, start, state_epoch=0))
     return events

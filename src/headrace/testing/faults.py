@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
 from headrace.broker.apis import SERVED, SERVED_FOR_SHARE_GROUPS, Api
-from headrace.testing.messages import Kind, Named, kinds_named
-from headrace.testing.refusals import Place, Whole, places_of
 from headrace.wire import codec
+from headrace.wire.message_items import Kind, Named, kinds_named
+from headrace.wire.refusals import Place, Whole, places_of
 from headrace.wire.schemas import ErrorCode
 
 APIS = {api.name: api for api in (*SERVED, *SERVED_FOR_SHARE_GROUPS)}

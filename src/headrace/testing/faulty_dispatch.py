@@ -15,13 +15,14 @@ from headrace.broker.request import HangUp
 from headrace.broker.services import Services
 from headrace.core.types import MemberId
 from headrace.testing.faults import Effect, Fault, Faults
-from headrace.testing.messages import Item, Kind, Named, items_of, without
-from headrace.testing.refusals import Place, Whole, merged, of_kind, refusal
 from headrace.testing.topics import CLIENT_ID as FIXTURES
 from headrace.wire import codec, frames
 from headrace.wire.frames import RequestHead
+from headrace.wire.message_items import Item, Kind, Named, items_of, without
 from headrace.wire.primitives import Malformed
+from headrace.wire.refusals import Place, Whole, merged, of_kind, refusal
 
+_TEXT = "ordered by a fault of the test"
 # Its request moves the share session on, even when nothing is left in it.
 _ALWAYS_SERVED = "ShareAcknowledge"
 # Requests that name no topic and mean all of them.
@@ -185,12 +186,12 @@ class FaultyDispatcher(Dispatcher):
         if place is Whole.WHOLE:
             if fault.aim.after:
                 await self._served(call.frame, call.peer)
-            return self._answered(call, refusal(response, [], place, fault.code))
+            return self._answered(call, refusal(response, [], place, fault.code, _TEXT))
         meant = partial(_is_meant, fault, place, self._topic_names())
         items = of_kind(items_of(call.message), place, meant)
         frame = self._rest(call, fault, place, meant)
         if frame is None:
-            return self._answered(call, refusal(response, items, place, fault.code))
+            return self._answered(call, refusal(response, items, place, fault.code, _TEXT))
         served = await self._served(frame, call.peer)
         decoded = self._decoded(call, served)
         if getattr(decoded, "error_code", 0):
@@ -198,7 +199,7 @@ class FaultyDispatcher(Dispatcher):
         session = self._session(getattr(decoded, "session_id", 0))
         all_said = (session, items_of(call.message), items_of(decoded))
         said = next((one for one in all_said if of_kind(one, place, _anything)), [])
-        refused = refusal(response, of_kind(said, place, meant), place, fault.code)
+        refused = refusal(response, of_kind(said, place, meant), place, fault.code, _TEXT)
         return self._answered(call, merged(without(decoded, meant), refused))
 
     def _rest(

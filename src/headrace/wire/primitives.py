@@ -22,10 +22,15 @@ _UVARINT_BYTES_MAX = 5
 _VARLONG_BYTES_MAX = 10
 _TAGS_MAX = 1000  # in one section; Kafka's messages have a handful
 _NO_LIMIT = 1 << 62
+TOO_MANY_ELEMENTS = "more array elements than headrace.max.request.elements allows"
 
 
 class Malformed(Exception):
     """Bytes that are not what their schema says."""
+
+
+class TooManyElementsError(Malformed):
+    """A request has more array elements than are accepted."""
 
 
 class NewerVersionError(Malformed):
@@ -44,7 +49,7 @@ class Reader:
     Raises: `Malformed` when the bytes end early or a length is impossible, from every method.
 
     Args:
-        elements: Array elements that may be read; more are `Malformed`.
+        elements: Array elements that may be read; more raise `TooManyElementsError`.
     """
 
     __slots__ = ("_data", "_elements", "position")
@@ -55,10 +60,10 @@ class Reader:
         self.position = position
 
     def spend(self, count: int) -> None:
-        """Take `count` elements from those that may be read. Raises: Malformed."""
+        """Take `count` elements from those that may be read. Raises: TooManyElementsError."""
         self._elements -= count
         if self._elements < 0:
-            raise Malformed("more array elements than headrace.max.request.elements allows")
+            raise TooManyElementsError(TOO_MANY_ELEMENTS)
 
     def part(self, data: Buffer) -> "Reader":
         """Return a reader of a part, which draws from the elements that are left here."""

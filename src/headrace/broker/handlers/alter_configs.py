@@ -29,6 +29,7 @@ _TABLES: Mapping[int, type[Table]] = {
     Resource.GROUP: GroupSettings,
 }
 _NAME_BYTES_MAX = 1000
+_PORTION = 50  # resources that are checked without a pause
 Values = dict[str, str | None]
 
 
@@ -37,7 +38,7 @@ async def handle(request: Request, services: Services) -> Answer:
     values_of = _replaced if request.api_key == REPLACE else _altered
     times = Counter((one.resource_type, one.resource_name) for one in message.resources)
     responses = []
-    for asked in message.resources:
+    async for asked in services.budgets.portions(message.resources, _PORTION):
         twice = times[asked.resource_type, asked.resource_name] > 1
         code, said = (
             (Code.INVALID_REQUEST, "a resource may be named once in a request")

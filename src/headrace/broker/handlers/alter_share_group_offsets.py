@@ -6,6 +6,7 @@ What is in flight there, and how often it was delivered, is gone with it.
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.broker.budgets import PORTION
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
@@ -13,6 +14,8 @@ from headrace.broker.share_group_names import misnamed
 from headrace.broker.share_resets import starts_by_duration
 from headrace.core.errors import Refused, Why
 from headrace.core.shard_words import AlterShareOffsets
+
+_PORTION = 200  # partitions in one command: some milliseconds
 
 
 async def handle(request: Request, services: Services) -> Answer:
@@ -32,7 +35,8 @@ async def handle(request: Request, services: Services) -> Answer:
         return told | {"responses": ()}
     assert answers is not None
     told_of: dict[str, list[dict[str, Any]]] = {}
-    for (name, index, _), refused in zip(starts, answers, strict=True):
+    answered = zip(starts, answers, strict=True)
+    async for (name, index, _), refused in services.budgets.portions(answered, 10 * PORTION):
         code, text = error_code(refused), refused and refused.message
         one = {"partition_index": index, "error_code": code, "error_message": text}
         told_of.setdefault(name, []).append(one)
@@ -61,7 +65,11 @@ async def _altered(
     refused = misnamed(group, services)  # it may have become another kind's meanwhile
     if refused is not None:
         return refused
-    answers: Sequence[Refused | None] | Refused = await services.shares.administer(
-        AlterShareOffsets(group, starts, policy), by
-    )
+    answers: list[Refused | None] = []
+    for first in range(0, len(starts), _PORTION) or (0,):
+        command = AlterShareOffsets(group, starts[first : first + _PORTION], policy)
+        reply: Sequence[Refused | None] | Refused = await services.shares.administer(command, by)
+        if isinstance(reply, Refused):
+            return reply
+        answers += reply
     return answers

@@ -11,30 +11,35 @@ from headrace.core.consumer_group import ConsumerGroup
 from headrace.core.consumer_words import ConsumerMember
 
 _CLASSIC, _CONSUMER = 0, 1
+_PORTION = 50  # groups, or members, that are described without a pause
 
 
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
     operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
     # Once each: a short request could ask for a large group very often.
-    told = {name: _described(name, services) for name in dict.fromkeys(message.group_ids)}
+    portions = services.budgets.portions
+    told = {
+        name: await _described(name, services)
+        async for name in portions(dict.fromkeys(message.group_ids), _PORTION)
+    }
     refused = await services.groups.durable()
     if refused is not None:
         told = dict.fromkeys(told, _missing(error_code(refused), refused.message))
     return {
         "groups": [
             {"group_id": name, "authorized_operations": operations} | one
-            for name, one in told.items()
+            async for name, one in portions(told.items())
         ]
     }
 
 
-def _described(name: str, services: Services) -> dict[str, Any]:
+async def _described(name: str, services: Services) -> dict[str, Any]:
     if not name:
         return _missing(Code.INVALID_GROUP_ID, "The group id is empty.")
     group = services.groups.find(name)
     if isinstance(group, ConsumerGroup):
-        return _found(group, services)
+        return await _found(group, services)
     if group is not None or services.groups.is_share_group(name):
         return _missing(Code.GROUP_ID_NOT_FOUND, f"Group {name} is not a consumer group.")
     return _missing(Code.GROUP_ID_NOT_FOUND, f"Group {name} not found.")
@@ -44,7 +49,7 @@ def _missing(code: Code, message: str) -> dict[str, Any]:
     return {"error_code": code, "error_message": message} | NOTHING_KNOWN
 
 
-def _found(group: ConsumerGroup, services: Services) -> dict[str, Any]:
+async def _found(group: ConsumerGroup, services: Services) -> dict[str, Any]:
     return {
         "error_code": Code.NONE,
         "error_message": None,
@@ -52,7 +57,10 @@ def _found(group: ConsumerGroup, services: Services) -> dict[str, Any]:
         "group_epoch": group.epoch,
         "assignment_epoch": group.target_epoch,
         "assignor_name": group.assignor(next(iter(services.groups.consumer_limits.assignors))),
-        "members": [_member(member, group, services) for member in group.members.values()],
+        "members": [
+            _member(member, group, services)
+            async for member in services.budgets.portions(list(group.members.values()), _PORTION)
+        ],
     }
 
 

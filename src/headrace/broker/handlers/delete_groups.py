@@ -15,7 +15,7 @@ async def handle(request: Request, services: Services) -> Answer:
     return {
         "results": [
             {"group_id": name, "error_code": await _delete(name, request.asked_by(), services)}
-            for name in names
+            async for name in services.budgets.portions(names)
         ]
     }
 

@@ -13,19 +13,21 @@ from headrace.broker.services import Services
 log = logging.getLogger("headrace.broker")
 _HIGH_WATERMARK = -1
 _NO_LOW_WATERMARK = -1
+_PORTION = 50  # partitions whose start is moved without a pause
 
 
 async def handle(request: Request, services: Services) -> Answer:
+    portions = services.budgets.portions
     return {
         "topics": [
             {
                 "name": topic.name,
                 "partitions": [
                     {"partition_index": asked.partition_index} | _moved(topic.name, asked, services)
-                    for asked in topic.partitions
+                    async for asked in portions(topic.partitions, _PORTION)
                 ],
             }
-            for topic in request.message().topics
+            async for topic in portions(request.message().topics)
         ]
     }
 

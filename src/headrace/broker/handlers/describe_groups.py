@@ -11,6 +11,7 @@ from headrace.core.classic_group import ClassicGroup
 from headrace.core.group_words import Phase
 
 _NOT_FOUND_SINCE = 6
+_PORTION = 50  # groups that are described without a pause
 _GONE = "Dead"  # Kafka's word for a group that is not there
 
 
@@ -19,8 +20,10 @@ async def handle(request: Request, services: Services) -> Answer:
     wants_operations = getattr(message, "include_authorized_operations", False)
     operations = GROUP_OPERATIONS if wants_operations else NOT_ASKED
     # Once each: a short request could ask for a large group very often.
+    portions = services.budgets.portions
     told = {
-        name: _described(name, request.version, services) for name in dict.fromkeys(message.groups)
+        name: await _described(name, request.version, services)
+        async for name in portions(dict.fromkeys(message.groups), _PORTION)
     }
     # That one is a share group is told, too.
     refused = await all_durable([*services.groups.shards, *services.shares.shards])
@@ -29,15 +32,15 @@ async def handle(request: Request, services: Services) -> Answer:
     return {
         "groups": [
             {"group_id": name, "authorized_operations": operations} | one
-            for name, one in told.items()
+            async for name, one in portions(told.items())
         ]
     }
 
 
-def _described(name: str, version: int, services: Services) -> dict[str, Any]:
+async def _described(name: str, version: int, services: Services) -> dict[str, Any]:
     group = services.groups.find(name)
     if isinstance(group, ClassicGroup):
-        return _found(group)
+        return await _found(group, services)
     if version < _NOT_FOUND_SINCE:
         return _missing(Code.NONE, None)
     if group is not None or services.groups.is_share_group(name):
@@ -57,7 +60,7 @@ def _missing(code: Code, message: str | None) -> dict[str, Any]:
     return told | {"authorized_operations": NOT_ASKED} if code else told
 
 
-def _found(group: ClassicGroup) -> dict[str, Any]:
+async def _found(group: ClassicGroup, services: Services) -> dict[str, Any]:
     stable = group.phase is Phase.STABLE
     return {
         "error_code": Code.NONE,
@@ -73,6 +76,6 @@ def _found(group: ClassicGroup) -> dict[str, Any]:
                 "member_metadata": member.metadata(group.protocol) if stable else b"",
                 "member_assignment": member.assignment if stable else b"",
             }
-            for member in group.members.values()
+            async for member in services.budgets.portions(list(group.members.values()))
         ],
     }

@@ -12,14 +12,17 @@ from headrace.broker.partitions import Partition
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 
+_PORTION = 50  # partitions whose size is found without a pause
+
 
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
     wanted = None
     if message.topics is not None:
-        wanted = {(one.topic, index) for one in message.topics for index in one.partitions}
+        named = ((one.topic, index) for one in message.topics for index in one.partitions)
+        wanted = await services.budgets.counted(named)
     topics: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for partition in services.partitions:
+    async for partition in services.budgets.portions(list(services.partitions), _PORTION):
         name = partition.topic.name
         if wanted is None or (name, partition.index) in wanted:
             topics[name].append(

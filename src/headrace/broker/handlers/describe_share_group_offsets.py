@@ -23,12 +23,17 @@ async def handle(request: Request, services: Services) -> Answer:
     for one in request.message().groups:
         # Once each: a short request could ask for all of a large group very often.
         asked.setdefault(one.group_id if one.topics is None else one, one)
-    return {"groups": [await _described(one, services) for one in asked.values()]}
+    return {
+        "groups": [
+            await _described(one, services)
+            async for one in services.budgets.portions(asked.values())
+        ]
+    }
 
 
 async def _described(asked: Any, services: Services) -> dict[str, Any]:
     name = asked.group_id
-    found = _topics(asked, services.shares.find(name), services)
+    found = await _topics(asked, services.shares.find(name), services)
     faulty = await services.shares.durable_of(name)
     if faulty is not None:
         code, told = error_code(faulty), faulty.message
@@ -36,15 +41,18 @@ async def _described(asked: Any, services: Services) -> dict[str, Any]:
     return {"group_id": name, "topics": found, "error_code": Code.NONE, "error_message": None}
 
 
-def _topics(asked: Any, queue: Queue, services: Services) -> list[dict[str, Any]]:
+async def _topics(asked: Any, queue: Queue, services: Services) -> list[dict[str, Any]]:
     if asked.topics is None:
-        return [_topic(topic, indexes, queue, services) for topic, indexes in _all(queue, services)]
+        return [
+            await _topic(topic, indexes, queue, services)
+            for topic, indexes in list(_all(queue, services))
+        ]
     topics = services.catalog.topics
     return [
-        _topic(topics[one.topic_name], one.partitions, queue, services)
+        await _topic(topics[one.topic_name], one.partitions, queue, services)
         if one.topic_name in topics
         else _unknown(one.topic_name, one.partitions)
-        for one in asked.topics
+        async for one in services.budgets.portions(asked.topics)
     ]
 
 
@@ -56,13 +64,16 @@ def _all(queue: Queue, services: Services) -> Iterable[tuple[Topic, list[int]]]:
     return ((topics[id_], indexes) for id_, indexes in found.items() if id_ in topics)
 
 
-def _topic(
+async def _topic(
     topic: Topic, indexes: Iterable[int], queue: Queue, services: Services
 ) -> dict[str, Any]:
     return {
         "topic_name": topic.name,
         "topic_id": topic.id,
-        "partitions": [_partition(topic, index, queue, services) for index in indexes],
+        "partitions": [
+            _partition(topic, index, queue, services)
+            async for index in services.budgets.portions(indexes)
+        ],
     }
 
 

@@ -24,7 +24,8 @@ async def handle(request: Request, services: Services) -> Answer:
         first, start = message.cursor.topic_name, max(message.cursor.partition_index, 0)
     room = max(1, min(message.response_partition_limit, _PARTITIONS_MAX))
     shown: list[dict[str, Any]] = []
-    for name in sorted(name for name in names if name >= first):
+    names_left = sorted(name for name in names if name >= first)
+    async for name in services.budgets.portions(names_left):
         if room == 0:
             return _page(shown, name, 0)
         topic = _topic(name, start if name == first else 0, room, services)

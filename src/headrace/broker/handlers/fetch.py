@@ -7,8 +7,9 @@ Source: KIP-74 for the limits, KIP-227 for sessions; ReplicaManager.fetchMessage
 DelayedFetch, KafkaApis.handleFetchRequest (4.3).
 """
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -37,25 +38,28 @@ from headrace.core.types import after, elapsed_ms
 from headrace.log.api import OffsetOutOfRange
 from headrace.log.buggify import buggify
 from headrace.wire.batches import CorruptBatch
-from headrace.wire.primitives import Buffer
 
 log = logging.getLogger("headrace.broker")
 _KEY = 1
+_ALL = slice(None)
+_NOTED_PORTION = 1000  # partitions whose answer is noted without a pause
 LOOK_PORTION = 50  # partitions that are read without a pause: a file is read for each
+READ_PORTION_BYTES = 4 * 1024 * 1024  # of records that are read without a pause: 2 to 4 ms
+PARTITION_BYTES_MAX = 2 * READ_PORTION_BYTES  # of one partition in a response
 
 
 def handle(request: Request, services: Services) -> Answering:
     if len(request.body) > DECODE_BYTES_MAX:
         return _large(request, services)
     asking = decoded(request.body, request.version)
-    poll = _begun(asking, services)
-    if isinstance(poll, Raw):
-        return poll
-    if len(poll.found) > PORTION:
+    begun = _begun(asking, services)
+    if isinstance(begun, Raw):
+        return begun
+    poll = _Poll(asking, *begun, services)
+    if len(poll.found) > PORTION or not poll.look(PORTION):
         return _in_portions(poll, services)
-    poll.look()
     if poll.is_ready():
-        return Raw(_answer(poll, services))
+        return _answer(poll, services)
     return _when_ready(poll, services)
 
 
@@ -63,27 +67,43 @@ async def _large(request: Request, services: Services) -> Answer:
     """Answer a request that names many partitions; it is decoded in a thread."""
     budgets = services.budgets
     async with budgets.one_large():
-        asking = await budgets.in_thread(partial(decoded, request.body, request.version))
-    poll = _begun(asking, services)
-    return poll if isinstance(poll, Raw) else await _in_portions(poll, services)
+        asking = await budgets.in_thread(partial(_decoded_once_each, request))
+    begun = _begun(asking, services)
+    if isinstance(begun, Raw):
+        return begun
+    poll = await budgets.in_thread(partial(_Poll, asking, *begun, services))
+    return await _in_portions(poll, services)
+
+
+def _decoded_once_each(request: Request) -> FetchRequest:
+    asking = decoded(request.body, request.version)
+    asking.asked = _once_each(asking.asked)
+    return asking
+
+
+def _once_each(asked: Sequence[Asked]) -> list[Asked]:
+    """Return each partition once, as in a session: the last mention counts."""
+    return list({one.key: one for one in asked}.values())
 
 
 async def _in_portions(poll: "_Poll", services: Services) -> Answer:
     """Look at many partitions, with pauses, then answer."""
     await _look(poll, services)
     if poll.is_ready():
-        return Raw(_answer(poll, services))
+        return await _large_answer(poll, services)
     return await _when_ready(poll, services)
 
 
 async def _look(poll: "_Poll", services: Services) -> None:
     async with services.budgets.one_large():
-        async for index in services.budgets.portions(range(len(poll.found)), LOOK_PORTION):
-            poll.look_at(index)
+        while not poll.look(LOOK_PORTION):  # noqa: ASYNC110  # a portion in each turn
+            await asyncio.sleep(0)
 
 
-def _begun(asking: FetchRequest, services: Services) -> "_Poll | Raw":
-    """Move the session of a request; return what to look at, or the refusal."""
+def _begun(
+    asking: FetchRequest, services: Services
+) -> tuple[Sequence[Asked], Session | None] | Raw:
+    """Move the session of a request; return what to look at with the session, or the refusal."""
     session: Session | None = None
     if asking.epoch in {OPEN, FINAL}:
         if asking.session_id != NO_SESSION:
@@ -103,60 +123,83 @@ def _begun(asking: FetchRequest, services: Services) -> "_Poll | Raw":
             return Raw(encoded(asking, [], NO_SESSION, error_code(refused)))
         session = services.fetch_sessions.get(asking.session_id)
         asked = asking.asked if session is None else list(session.partitions.values())
-    if session is None and len(asked) > 1:  # once each, as in a session: the last mention counts
-        asked = list({one.key: one for one in asked}.values())
-    return _Poll(asking, asked, session, services)
+    if session is None and 1 < len(asked) <= PORTION:  # of more, it was done in a thread
+        asked = _once_each(asked)
+    return asked, session
 
 
 async def _when_ready(poll: "_Poll", services: Services) -> Answer:
     deadline = after(services.clock.mono(), poll.asking.wait_ms_max)
-    keys = [partition.key for partition in poll.partitions if partition is not None]
     poll.look_again()  # something may have come before this task began to run
-    while not poll.is_ready():
-        poll.let_go()
-        left_ms = elapsed_ms(services.clock.mono(), deadline)
-        time_is_up = not await services.waits.wait(keys, left_ms)
-        if time_is_up or poll.may_be_ready():
+    if poll.is_ready() or services.waits.is_full:
+        return await _large_answer(poll, services)
+    with services.waits.watch(poll.keys(), poll.may_be_ready) as watch:
+        while not poll.is_ready():
+            poll.let_go()
+            left_ms = elapsed_ms(services.clock.mono(), deadline)
+            time_is_up = not await watch.wait(left_ms)
             if poll.has_let_go:
                 poll.begin_again()
                 await _look(poll, services)
             poll.look_again()  # also for what came between two portions
-        if time_is_up:
-            break
-    return Raw(_answer(poll, services))
+            if time_is_up:
+                break
+    return await _large_answer(poll, services)
 
 
-def _answer(poll: "_Poll", services: Services) -> list[Buffer]:
+def _answer(poll: "_Poll", services: Services) -> Raw:
     """What is told, once the session has noted it."""
-    asking, session = poll.asking, poll.session
-    for one, partition in zip(poll.found, poll.partitions, strict=True):
+    session_id = _answered_session(poll, services)
+    told = _noted(poll, _ALL, session_id, services)
+    return Raw(encoded(poll.asking, told, session_id))
+
+
+async def _large_answer(poll: "_Poll", services: Services) -> Raw:
+    """As `_answer`, for many partitions in portions."""
+    if len(poll.found) <= PORTION:
+        return _answer(poll, services)
+    async with services.budgets.one_large():
+        session_id = _answered_session(poll, services)
+        told: list[Found] = []
+        for first in range(0, len(poll.found), _NOTED_PORTION):
+            part = slice(first, first + _NOTED_PORTION)
+            told += _noted(poll, part, session_id, services)
+            await asyncio.sleep(0)
+        encode = partial(encoded, poll.asking, told, session_id)
+        return Raw(await services.budgets.in_thread(encode))
+
+
+def _noted(poll: "_Poll", part: slice, session_id: int, services: Services) -> list[Found]:
+    """Note in metrics and session what is told of some partitions, and return it."""
+    found = poll.found[part]
+    for one, partition in zip(found, poll.partitions[part], strict=True):
         if one.code:
             services.metrics.failed(_KEY, one.code)
         if partition is not None:
             partition.traffic.fetched_bytes += len(one.records)
-    if asking.epoch == OPEN:
-        return _opened(poll, services)
-    if session is None:
-        return encoded(asking, poll.found, NO_SESSION)
-    news = [(one, told) for one in poll.found if session.is_news(one.asked.key, told := _told(one))]
+    if session_id == NO_SESSION:
+        return found
+    news, told_now = [], []
+    for one in found:
+        key, told = one.asked.key, _told(one)
+        if poll.session is None or poll.session.is_news(key, told):
+            news.append(one)
+            told_now.append((key, told))
     if news:
-        told_now = [(one.asked.key, told) for one, told in news]
-        services.fetch_sessions.apply(SessionTold(asking.session_id, told_now))
-    return encoded(asking, [one for one, _ in news], asking.session_id)
+        services.fetch_sessions.apply(SessionTold(session_id, told_now))
+    return news
 
 
-def _opened(poll: "_Poll", services: Services) -> list[Buffer]:
+def _answered_session(poll: "_Poll", services: Services) -> int:
+    """Return the session of the answer, which is opened where the request wants one."""
     asking = poll.asking
+    if asking.epoch != OPEN:
+        return NO_SESSION if poll.session is None else asking.session_id
     new_id = services.next_fetch_session_id()
     asked = [one.asked for one in poll.found]
     if not _sessions_are_full(services, len(asked)):
         _decide(services, Open(new_id, asking.by_ids, asked, services.clock.mono()))
-    if services.fetch_sessions.get(new_id) is None:
-        new_id = NO_SESSION
-    else:
-        told = [(one.asked.key, _told(one)) for one in poll.found]
-        services.fetch_sessions.apply(SessionTold(new_id, told))
-    return encoded(asking, poll.found, new_id)
+    return NO_SESSION if services.fetch_sessions.get(new_id) is None else new_id
 
 
 def _sessions_are_full(services: Services, added: int) -> bool:
@@ -184,8 +227,8 @@ class _Poll:
     """One request, what was found for it so far, and where."""
 
     __slots__ = (
-        "_bytes", "_failed", "_let_go", "_produced", "_services", "asking", "found", "partitions",
-        "session",
+        "_bytes", "_bytes_min", "_coming", "_coming_bytes", "_failed", "_indexes", "_let_go",
+        "_looked", "_produced", "_services", "asking", "found", "partitions", "session",
     )  # fmt: skip
 
     def __init__(
@@ -199,14 +242,40 @@ class _Poll:
         # What a partition had taken in when it was looked at; -1 if not all of it was seen.
         self._produced = [-1] * len(asked)
         self._services = services
+        # As in Kafka, what a response may carry is enough.
+        self._bytes_min = min(asking.bytes_min, max(asking.bytes_max, 1), PARTITION_BYTES_MAX)
         self._bytes = 0
         self._failed = False
         self._let_go = False  # of records that were found
+        self._looked = 0  # partitions that were looked at, in order
+        self._indexes: dict[Hashable, int] = {}  # of partitions that are waited for
+        # Bytes that were produced to partitions since they were looked at, and their sum.
+        self._coming: dict[int, int] = {}
+        self._coming_bytes = 0
 
-    def look(self) -> None:
-        """Read every partition, in order, while the limits last."""
-        for index in range(len(self.found)):
+    def look(self, most: int) -> bool:
+        """Read the next partitions, in order, while the limits last.
+
+        Args:
+            most: Partitions to read; fewer are read when they have many records.
+
+        Returns:
+            Whether all partitions have been read.
+        """
+        bytes_max = self._bytes + READ_PORTION_BYTES
+        for index in range(self._looked, min(self._looked + most, len(self.found))):
             self.look_at(index)
+            self._looked = index + 1
+            if self._bytes >= bytes_max:
+                break
+        return self._looked == len(self.found)
+
+    def keys(self) -> Sequence[Hashable]:
+        """Return what to wait for: the partitions that there are."""
+        self._indexes = {
+            one.key: index for index, one in enumerate(self.partitions) if one is not None
+        }
+        return list(self._indexes)
 
     def let_go(self) -> None:
         """Drop the records found while the request waits for more of them: they may be many."""
@@ -223,7 +292,7 @@ class _Poll:
     def begin_again(self) -> None:
         """Forget what was found."""
         self._let_go = self._failed = False
-        self._bytes = 0
+        self._bytes = self._looked = 0
         self.found = [Found(one.asked) for one in self.found]
 
     def look_again(self) -> None:
@@ -240,36 +309,38 @@ class _Poll:
                 self.found[index] = Found(one.asked)
                 self.look_at(index)
 
-    def may_be_ready(self) -> bool:
-        """Whether to look again: not while what was appended is too little to be enough.
+    def may_be_ready(self, key: Hashable) -> bool:
+        """Return whether to look again after an append to the partition `key`.
 
-        A look reads all there is; one for each append would read it as often as there are batches.
+        Not while what was appended is too little to be enough: a look reads all there is, and one
+        for each append would read it as often as there are batches.
         """
-        bytes_found = self._bytes
-        if self.asking.bytes_min <= bytes_found + 1:
+        index = self._indexes[key]
+        one, known = self.found[index], self.partitions[index]
+        if known is None or self._bytes_min <= self._bytes + 1:
             return True
-        for one, known, produced in zip(self.found, self.partitions, self._produced, strict=True):
-            if known is None:
-                continue
-            if not self._is_there(known) or known.start_offset != one.start_offset:
-                return True
-            if produced >= 0:
-                bytes_found += known.traffic.produced_bytes - produced
-            elif known.high_watermark != one.high_watermark:
-                return True
-        return bytes_found >= self.asking.bytes_min
+        if not self._is_there(known) or known.start_offset != one.start_offset:
+            return True
+        produced = self._produced[index]
+        if produced < 0:
+            return bool(known.high_watermark != one.high_watermark)
+        coming = known.traffic.produced_bytes - produced
+        self._coming_bytes += coming - self._coming.get(index, 0)
+        self._coming[index] = coming
+        return self._bytes + self._coming_bytes >= self._bytes_min
 
     def _is_there(self, known: Partition) -> bool:
         return self._services.partitions.get(known.topic.id, known.index) is known
 
     def is_ready(self) -> bool:
         """Whether enough was found, or waiting is of no use."""
-        if self._failed or self._bytes >= self.asking.bytes_min or self.asking.wait_ms_max <= 0:
+        if self._failed or self._bytes >= self._bytes_min or self.asking.wait_ms_max <= 0:
             return True
         return not any(self.partitions)
 
     def look_at(self, index: int) -> None:
         """Read one partition, by its number in the request."""
+        self._coming_bytes -= self._coming.pop(index, 0)
         found = self.found[index]
         topic = _topic(found.asked.topic, self._services)
         partition = None
@@ -281,7 +352,7 @@ class _Poll:
             found.code = self._unknown(found, topic)
             return
         room = self._services.budgets.fetch_bytes_max
-        left = min(self.asking.bytes_max, room) - self._bytes
+        left = min(min(self.asking.bytes_max, room) - self._bytes, PARTITION_BYTES_MAX)
         # At least one batch, unless unread responses have used up their budget.
         _read(partition, found, left, whole=self._bytes == 0 and room > 0)
         # With an error nothing more is asked of the log, which may not even open.

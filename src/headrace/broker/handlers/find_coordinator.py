@@ -15,6 +15,7 @@ from headrace.broker.services import Services
 
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _SHARE_SINCE = 6
+_LOGGED_MAX = 10  # transactional ids of one request
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -23,11 +24,16 @@ async def handle(request: Request, services: Services) -> Answer:
     kind = getattr(message, "key_type", _GROUP)
     keys = [message.key] if request.version < 4 else message.coordinator_keys
     if kind == _TRANSACTION:
-        for key in keys:
+        for key in keys[:_LOGGED_MAX]:
             transactions.log_refusal(key, request, services)
     if request.version < 4:
         return _found(message.key, kind, request.version, services)
-    return {"coordinators": [_found(key, kind, request.version, services) for key in keys]}
+    return {
+        "coordinators": [
+            _found(key, kind, request.version, services)
+            async for key in services.budgets.portions(keys)
+        ]
+    }
 
 
 def _found(key: str, kind: int, version: int, services: Services) -> dict[str, Any]:

@@ -5,18 +5,19 @@ from typing import Any
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
-from headrace.core.errors import Refused
+from headrace.core.errors import Refused, Why
 from headrace.core.group_words import Candidate, IdRequired, Join, Joined
 from headrace.core.types import MemberId
 
 _ID_REQUIRED_SINCE = 4
 _NULLABLE_PROTOCOL_SINCE = 7
 _SKIP_SINCE = 9
+_PROTOCOLS_MAX = 100
 
 
 async def handle(request: Request, services: Services) -> Answer:
     command = _command(request, services)
-    answer: Any = services.group_memory.admit_member(
+    answer: Any = _too_many_protocols(command) or services.group_memory.admit_member(
         command.group, command.member, len(request.body)
     )
     if answer is None:
@@ -43,9 +44,19 @@ async def handle(request: Request, services: Services) -> Answer:
                 "group_instance_id": peer.instance,
                 "metadata": peer.metadata,
             }
-            for peer in answer.members
+            async for peer in services.budgets.portions(answer.members)
         ],
     }
+
+
+def _too_many_protocols(command: Join) -> Refused | None:
+    """A choice among protocols looks at those of all members."""
+    if len(command.candidates) <= _PROTOCOLS_MAX:
+        return None
+    return Refused(
+        Why.INCONSISTENT_PROTOCOL,
+        f"A member has {len(command.candidates)} protocols; {_PROTOCOLS_MAX} are allowed.",
+    )
 
 
 def _command(request: Request, services: Services) -> Join:

@@ -9,6 +9,7 @@ from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
+from headrace.broker.share_starts import start_for_lease
 from headrace.broker.shares import wait_key
 from headrace.core.errors import Refused
 from headrace.core.leases import DELAY_MS_MAX, REASON_LENGTH_MAX, Held, LeaseKey, Staged
@@ -85,6 +86,12 @@ async def _open(call: wire.OpenRequest, services: Services) -> wire.OpenResponse
     if refused is not None:
         return wire.OpenResponse(error_code(refused), refused.message)
     command = OpenLease(_lease(call), call.topics, call.start == "earliest")
+    try:
+        refused = await start_for_lease(services, command)
+    except (StorageFault, OSError) as fault:
+        return wire.OpenResponse(Code.STORAGE_ERROR, str(fault))
+    if refused is not None:
+        return wire.OpenResponse(error_code(refused), refused.message)
     opened, code, message = await _ask(services, call.group, command)
     if opened is None:
         return wire.OpenResponse(code, message)

@@ -1,5 +1,7 @@
 """LeaveGroup (13): members go, of their own or because an administrator removes them (KIP-345)."""
 
+from typing import Any
+
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
@@ -8,6 +10,7 @@ from headrace.core.group_words import Leave, Leaver
 from headrace.core.types import MemberId
 
 _SEVERAL_SINCE = 3
+_PORTION = 200  # members in one command: some milliseconds
 
 
 async def handle(request: Request, services: Services) -> Answer:
@@ -20,9 +23,13 @@ async def handle(request: Request, services: Services) -> Answer:
         leavers = tuple(
             Leaver(MemberId(one.member_id), one.group_instance_id) for one in message.members
         )
-    answers = await services.groups.ask(message.group_id, Leave(message.group_id, leavers))
-    if isinstance(answers, Refused):
-        return {"error_code": error_code(answers), "members": ()}
+    answers: list[Any] = []
+    for first in range(0, len(leavers), _PORTION) or (0,):
+        command = Leave(message.group_id, leavers[first : first + _PORTION])
+        reply = await services.groups.ask(message.group_id, command)
+        if isinstance(reply, Refused):
+            return {"error_code": error_code(reply), "members": ()}
+        answers += reply
     if request.version < _SEVERAL_SINCE:
         return {"error_code": error_code(answers[0])}
     return {

@@ -9,6 +9,7 @@ from headrace.broker.services import Services
 from headrace.core.catalog import Resource
 
 _BROKER_LOGGER, _CLIENT_METRICS = 8, 16
+_PORTION = 5000
 _KINDS = (Resource.TOPIC, Resource.BROKER, _BROKER_LOGGER, _CLIENT_METRICS, Resource.GROUP)
 
 
@@ -32,6 +33,6 @@ async def handle(request: Request, services: Services) -> Answer:
             {"resource_name": name, "resource_type": kind}
             for kind in _KINDS
             if kind in kinds
-            for name in names[kind]
+            async for name in services.budgets.portions(names[kind], _PORTION)
         ],
     }

@@ -6,6 +6,8 @@ from headrace.broker.services import Services
 from headrace.broker.shards import all_durable
 from headrace.core.consumer_group import ConsumerGroup
 
+_PORTION = 2000
+
 
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
@@ -13,7 +15,7 @@ async def handle(request: Request, services: Services) -> Answer:
     types = {kind.strip().lower() for kind in getattr(message, "types_filter", ())}
     groups = [
         {"group_id": name, "protocol_type": protocol, "group_state": state, "group_type": kind}
-        for name, protocol, state, kind in _all(services)
+        async for name, protocol, state, kind in services.budgets.portions(_all(services), _PORTION)
         if (not states or state.lower() in states) and (not types or kind in types)
     ]
     refused = await all_durable([*services.groups.shards, *services.shares.shards])

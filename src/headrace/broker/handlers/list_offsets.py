@@ -6,7 +6,6 @@ are decoded in a thread one after the other; between two partitions, others have
 
 import asyncio
 import logging
-from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -29,7 +28,7 @@ _IN_MEMORY = {_LATEST, _EARLIEST, _EARLIEST_LOCAL}
 
 async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
-    times = Counter(
+    times = await services.budgets.counted(
         (topic.name, asked.partition_index)
         for topic in message.topics
         for asked in topic.partitions

@@ -35,7 +35,10 @@ async def handle(request: Request, services: Services) -> Answer:
         may_create = services.config.auto_create_topics and (
             request.version < 4 or message.allow_auto_topic_creation
         )
-        asked = [await _topic(one, services, may_create) for one in named.values()]
+        asked = [
+            await _topic(one, services, may_create)
+            async for one in services.budgets.portions(named.values())
+        ]
     size = sum(one.partitions for one in asked if isinstance(one, Topic))
     if len(asked) + size <= PORTION:
         topics = [_shown(one, node_id) for one in asked]

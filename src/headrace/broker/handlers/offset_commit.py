@@ -26,6 +26,7 @@ _UNKNOWN_GROUP_SINCE = 9
 _NO_RETENTION = -1
 
 _PORTION = 500  # offsets in one command of a large request: some milliseconds
+_TOLD = 2000  # codes that are noted without a pause
 
 Told = dict[TopicKey, list[tuple[int, int]]]  # partitions with their codes
 Good = list[tuple[TopicKey, int]]
@@ -75,10 +76,10 @@ async def _large(request: Request, services: Services) -> Raw:
         )
         good: Good = []
         offsets: list[Offset] = []
-        count = sum(len(places) for _, places in message.topics)
+        count = await budgets.in_thread(partial(_count, message))
         # Else the shard refuses the commit, and must see all of it for that.
         is_cut = len(message.group.encode()) * count <= NAMES_BYTES_MAX
-        for key, places in message.topics:
+        async for key, places in budgets.portions(message.topics):
             for first in range(0, len(places), _PORTION):
                 part = places[first : first + _PORTION]
                 _sort(key, part, version, services, told, good, offsets)
@@ -86,16 +87,25 @@ async def _large(request: Request, services: Services) -> Raw:
                     waiting.append((good, _submitted(message, offsets, request, services)))
                     good, offsets = [], []
                     await asyncio.sleep(0)
+                elif len(part) == _PORTION:
+                    await asyncio.sleep(0)  # none of them is of a partition that exists
         if good and refused is None:
             waiting.append((good, _submitted(message, offsets, request, services)))
     if refused is not None:
-        for (key, partition), code in zip(good, _codes(refused, len(good), request), strict=True):
+        codes = _codes(refused, len(good), request)
+        async for (key, partition), code in budgets.portions(zip(good, codes, strict=True), _TOLD):
             told.setdefault(key, []).append((partition, code))
     for good, reply in waiting:
         codes = _codes(await reply, len(good), request)
         for (key, partition), code in zip(good, codes, strict=True):
             told.setdefault(key, []).append((partition, code))
-    return _answer(told, version)
+        await asyncio.sleep(0)
+    async with budgets.one_large():
+        return await budgets.in_thread(partial(_answer, told, version))
+
+
+def _count(message: CommitRequest) -> int:
+    return sum(len(places) for _, places in message.topics)
 
 
 def _submitted(

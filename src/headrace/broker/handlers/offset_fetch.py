@@ -6,11 +6,10 @@ In the new protocol a member says that it is one; librdkafka's does not, and is 
 `require_stable`, which consumers ask for. There are no transactions, so that has no other meaning.
 """
 
-import asyncio
+from collections import defaultdict
 from typing import Any
 from uuid import UUID
 
-from headrace.broker.budgets import PORTION
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
@@ -34,17 +33,21 @@ async def handle(request: Request, services: Services) -> Answer:
     asked = {one.group_id: one for one in asked}.values()
     reads = version >= _STABLE_SINCE and message.require_stable
     refused = None
-    for one in asked:
+    async for one in services.budgets.portions(asked):
         if services.groups.reset_policy(one.group_id) is not None:
             refused = await _seed(one, request, services, reads=reads) or refused
     groups = [
-        await _group(one, _may_read(one, version, services), version, services) for one in asked
+        await _group(one, _may_read(one, version, services), version, services)
+        async for one in services.budgets.portions(asked)
     ]
     refused = await services.groups.durable() or refused
     if refused is not None:
         # Clients of old versions try again at once on NOT_COORDINATOR, and on no other code.
         code = Code.NOT_COORDINATOR
-        groups = [await _group(one, code, version, services) for one in asked]
+        groups = [
+            await _group(one, code, version, services)
+            async for one in services.budgets.portions(asked)
+        ]
     return {"groups": groups} if version >= _GROUPS_SINCE else groups[0]
 
 
@@ -62,11 +65,12 @@ async def _seed(asked: Any, request: Request, services: Services, *, reads: bool
     if _may_read(asked, version, services):
         return None
     wanted: dict[tuple[UUID, int], tuple[Topic, int]] = {}
-    for topic in asked.topics:
+    async for topic in services.budgets.portions(asked.topics):
         found = _topic(topic, version, services)
         if found is not None:
-            known = (index for index in topic.partition_indexes if 0 <= index < found.partitions)
-            wanted |= {(found.id, index): (found, index) for index in known}
+            async for index in services.budgets.portions(topic.partition_indexes):
+                if 0 <= index < found.partitions:
+                    wanted[found.id, index] = found, index
     by = request.asked_by(member or "")
     return await services.offset_seeding.asked(asked.group_id, list(wanted.values()), by)
 
@@ -105,24 +109,21 @@ async def _topics(
     offsets: Offsets, asked: Any, code: Code, version: int, services: Services
 ) -> list[dict[str, Any]]:
     if asked is None:
-        return _all(offsets, version, services)
+        return await _all(offsets, version, services)
     by_id = version >= _IDS_SINCE
     told = []
-    seen: set[tuple[Any, int]] = set()
-    portion = 0
-    for topic in asked:
+    seen: defaultdict[Any, set[int]] = defaultdict(set)
+    async for topic in services.budgets.portions(asked):
         found = _topic(topic, version, services)
         missing = Code.UNKNOWN_TOPIC_ID if by_id and found is None else Code.NONE
         name, topic_id = (found.name, found.id) if found else ("", None)
         key = topic.topic_id if by_id else topic.name
         # Each once, as groups: what a short request can ask for has a bound.
-        indexes = [one for one in dict.fromkeys(topic.partition_indexes) if (key, one) not in seen]
-        seen.update((key, one) for one in indexes)
         partitions = []
-        for index in indexes:
-            portion = (portion + 1) % PORTION
-            if not portion:
-                await asyncio.sleep(0)
+        async for index in services.budgets.portions(topic.partition_indexes):
+            if index in seen[key]:
+                continue
+            seen[key].add(index)
             partitions.append(_told(index, offsets.find(name, index, topic_id), code or missing))
         told.append(
             {
@@ -134,21 +135,22 @@ async def _topics(
     return told
 
 
-def _all(offsets: Offsets, version: int, services: Services) -> list[dict[str, Any]]:
+async def _all(offsets: Offsets, version: int, services: Services) -> list[dict[str, Any]]:
     told = []
-    for name, partitions in offsets.by_topic.items():
+    portions = services.budgets.portions
+    # Copies: offsets may come and go between two portions.
+    async for name in portions(list(offsets.by_topic)):
+        partitions = list(offsets.by_topic.get(name, ()))
         topic = services.catalog.topics.get(name)
         topic_id = topic.id if topic else None
         if topic is None and version >= _IDS_SINCE:
             continue  # there is no id to tell of a topic that is gone
-        found = [(index, offsets.find(name, index, topic_id)) for index in partitions]
-        told.append(
-            {
-                "name": name,
-                "topic_id": topic_id,
-                "partitions": [_told(index, one, Code.NONE) for index, one in found if one],
-            }
-        )
+        found = [
+            _told(index, one, Code.NONE)
+            async for index in portions(partitions)
+            if (one := offsets.find(name, index, topic_id)) is not None
+        ]
+        told.append({"name": name, "topic_id": topic_id, "partitions": found})
     return told
 
 

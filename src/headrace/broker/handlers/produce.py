@@ -40,7 +40,8 @@ KEY = 0
 # Of records that a thread looks at before others have their turn; a refusal counts as so many.
 _PORTION_BYTES = 4 << 20
 _REFUSED_BYTES = 1 << 20
-_PORTION_PARTS = 256
+_PORTION_PARTS = 100
+_PARTS_INLINE = 200  # partitions of a request that is decoded on the event loop
 _PART_BYTES = 4096  # what a partition costs beside its records: validating so many takes as long
 _PARTS_MAX = 10_000  # partitions in a request
 # librdkafka takes a broker for too old unless versions from 0 are advertised; they are not served.
@@ -75,7 +76,10 @@ class _Part:
 
 
 def handle(request: Request, services: Services) -> Answering:
-    acks, topics = _decoded(request)
+    try:
+        acks, topics = _decoded(request, _PARTS_INLINE)
+    except _ManyPartsError:
+        return _in_portions(request, services)
     work = _Produce(services, acks, topics, request.version)
     bytes_left = services.validator.inline_bytes_max
     for parts in topics:
@@ -85,6 +89,18 @@ def handle(request: Request, services: Services) -> Answering:
                 return _finish_in_threads(work)
             bytes_left -= inspected
     return work.answer()
+
+
+async def _in_portions(request: Request, services: Services) -> Answer:
+    """Answer a request with many partitions: decoded in a thread, appended in portions."""
+    budgets = services.budgets
+    async with budgets.one_large():
+        acks, topics = await budgets.in_thread(partial(_decoded_many, request))
+    work = _Produce(services, acks, topics, request.version)
+    await asyncio.shield(in_background(work.append_in_threads()))
+    async with budgets.one_large():
+        answer = await budgets.in_thread(work.answer)
+    return await answer if isinstance(answer, Coroutine) else answer
 
 
 async def _finish_in_threads(work: "_Produce") -> Answer:
@@ -143,7 +159,8 @@ class _Produce:
     async def append_in_threads(self) -> None:
         """Validate and append batches, a portion at a time: others have their turn."""
         parts = (part for parts in self._topics for part in parts if not part.is_done)
-        left = deque(part for part in parts if self._is_resolved(part))
+        portions = self._services.budgets.portions(parts)
+        left = deque([part async for part in portions if self._is_resolved(part)])
         while left:
             some = islice(left, _PORTION_PARTS)
             jobs = [(part, terms) for part in some if (terms := part.terms) is not None]
@@ -332,13 +349,25 @@ def _require_success(topics: list[list[_Part]]) -> None:
             raise HangUp(f"acks 0, and partition {part.index} of {part.topic}: {part.message}")
 
 
-def _decoded(request: Request) -> tuple[int, list[list[_Part]]]:
-    """Acks and the partitions by topic. Raises: Malformed."""
+class _ManyPartsError(Exception):
+    """A request has more partitions than are to be decoded."""
+
+
+def _decoded_many(request: Request) -> tuple[int, list[list[_Part]]]:
+    """As `_decoded`, for a request with many partitions. Raises: Malformed."""
+    try:
+        return _decoded(request, _PARTS_MAX)
+    except _ManyPartsError:
+        raise Malformed(f"more than {_PARTS_MAX} partitions in one request") from None
+
+
+def _decoded(request: Request, parts_max: int) -> tuple[int, list[list[_Part]]]:
+    """Acks and the partitions by topic. Raises: Malformed; _ManyPartsError."""
     source, flexible = Reader(request.body), request.version >= _FLEXIBLE_SINCE
     source.string(flexible=flexible)
     acks, _ = source.unpack(_ACKS_TIMEOUT)
     topics = []
-    parts_left = _PARTS_MAX
+    parts_left = parts_max
     for _ in range(_count(source, flexible)):
         topics.append(_decoded_topic(source, request.version, parts_left))
         parts_left -= max(1, len(topics[-1]))
@@ -355,7 +384,7 @@ def _decoded_topic(source: Reader, version: int, parts_max: int) -> list[_Part]:
     parts = []
     count = _count(source, flexible)
     if count > parts_max or parts_max <= 0:
-        raise Malformed(f"more than {_PARTS_MAX} partitions in one request")
+        raise _ManyPartsError
     for _ in range(count):
         if flexible:
             index, size = source.int32(), source.uvarint() - 1

@@ -14,9 +14,12 @@ _ELECT, _REASSIGN, _LIST = 43, 45, 46
 
 
 async def handle(request: Request, services: Services) -> Answer:
-    message = request.message()
+    message, portions = request.message(), services.budgets.portions
     if request.api_key == _ELECT:
-        return {"error_code": Code.NONE, "replica_election_results": _elected(message, services)}
+        return {
+            "error_code": Code.NONE,
+            "replica_election_results": await _elected(message, services),
+        }
     if request.api_key == _LIST:
         return {"error_code": Code.NONE, "error_message": None, "topics": []}
     responses = [
@@ -25,25 +28,26 @@ async def handle(request: Request, services: Services) -> Answer:
             "partitions": [
                 {"partition_index": asked.partition_index}
                 | _said(*_reassigned(topic.name, asked, services))
-                for asked in topic.partitions
+                async for asked in portions(topic.partitions)
             ],
         }
-        for topic in message.topics
+        async for topic in portions(message.topics)
     ]
     return {"error_code": Code.NONE, "error_message": None, "responses": responses}
 
 
-def _elected(message: Any, services: Services) -> list[dict[str, Any]]:
+async def _elected(message: Any, services: Services) -> list[dict[str, Any]]:
     """What was asked for by name; of all partitions (null), those that changed: none."""
+    portions = services.budgets.portions
     return [
         {
             "topic": topic.topic,
             "partition_result": [
                 {"partition_id": index} | _said(*_election(topic.topic, index, services))
-                for index in topic.partitions
+                async for index in portions(topic.partitions)
             ],
         }
-        for topic in message.topic_partitions or ()
+        async for topic in portions(message.topic_partitions or ())
     ]
 
 

@@ -8,10 +8,12 @@ a tagged field of ours; it is kept with what was rejected.
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
+from uuid import UUID
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.handlers.share_group_heartbeat import MEMBER_ID_CHARS_MAX
-from headrace.broker.request import Answering, Later, Raw, Request
+from headrace.broker.request import Answer, Answering, Later, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.core.errors import Refused, Why
@@ -20,24 +22,45 @@ from headrace.core.share_session import FINAL, Continue, SessionKey
 from headrace.core.share_words import NAME_BYTES_MAX, Acknowledge, Acknowledged, ShareKey, Verdict
 from headrace.core.types import MemberId, Span
 from headrace.wire import share_requests
+from headrace.wire.primitives import TOO_MANY_ELEMENTS
 from headrace.wire.share_requests import (
     AcknowledgedPart,
     AcknowledgeRequest,
     Batch,
     FetchRequest,
-    Part,
 )
 
 _KEY = 79
+_BATCHES_MAX = 10_000
+ACKNOWLEDGE_PORTION = 50  # partitions whose records are acknowledged without a pause
 REASON_BYTES_MAX = 1_024
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
 # What one acknowledge type says of a range, by that type; made once, as it comes with every poll.
 _ONE_VERDICT = {bytes([verdict]): (verdict,) for verdict in Verdict}
 
 
-def handle(request: Request, services: Services) -> Answering:
+class ParsedPart(NamedTuple):
+    """What a request has about one partition; `batches` is None where they are malformed."""
+
+    topic_id: UUID
+    partition: int
+    batches: Sequence[Acknowledged] | None
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether the request acknowledges records of the partition."""
+        return self.batches is None or len(self.batches) > 0
+
+
+def decode(request: Request) -> tuple[AcknowledgeRequest, Sequence[ParsedPart]]:
+    """Decode a request. Raises: Malformed."""
     message = share_requests.read_acknowledge(request.body, request.version)
-    who = session_key(message)
+    return message, parsed(message)
+
+
+def handle(request: Request, services: Services) -> Answering:
+    message, parts = request.decoded or decode(request)
+    who = session_key(message, services)
     if isinstance(who, Refused):
         return _refusal(who, request, services)
     moved = services.shares.move(
@@ -45,8 +68,25 @@ def handle(request: Request, services: Services) -> Answering:
     )
     if isinstance(moved, Refused):
         return _refusal(moved, request, services)
-    group, _ = who
-    acked = acknowledge(services, who, message.parts, renewing=message.renews)
+    if len(parts) > ACKNOWLEDGE_PORTION:
+        return _in_portions(message, parts, request, services)
+    acked = acknowledge(services, who, parts, renewing=message.renews)
+    return _when_durable(message, acked, request, services)
+
+
+async def _in_portions(
+    message: AcknowledgeRequest, parts: Sequence[ParsedPart], request: Request, services: Services
+) -> Answer:
+    """Acknowledge records of many partitions, with pauses."""
+    acked = await acknowledge_many(services, session_key_of(message), parts, message.renews)
+    return await _when_durable(message, acked, request, services).wait()
+
+
+def _when_durable(
+    message: AcknowledgeRequest, acked: list[AcknowledgedPart], request: Request,
+    services: Services,
+) -> Later:  # fmt: skip
+    group, _ = who = session_key_of(message)
     if message.epoch == FINAL:
         release(services, who)
     later = Later()
@@ -59,8 +99,20 @@ def handle(request: Request, services: Services) -> Answering:
     return later
 
 
-def session_key(message: AcknowledgeRequest | FetchRequest) -> SessionKey | Refused:
-    """The group and the member that ask, unless one of them can be nobody's name."""
+def session_key_of(message: AcknowledgeRequest | FetchRequest) -> SessionKey:
+    """Return the group and the member of a request that `session_key` accepted."""
+    return message.group or "", MemberId(message.member or "")
+
+
+def session_key(
+    message: AcknowledgeRequest | FetchRequest, services: Services
+) -> SessionKey | Refused:
+    """The group and the member that ask, unless one of them can be nobody's name.
+
+    Refused also where the request names more partitions than it may have elements.
+    """
+    if len(message.parts) > services.config.elements_max:
+        return Refused(Why.INVALID_REQUEST, TOO_MANY_ELEMENTS)
     group, member = message.group, message.member
     if group is None or len(group.encode()) > NAME_BYTES_MAX:
         return Refused(Why.INVALID_REQUEST, f"GroupId must be a name of {NAME_BYTES_MAX} bytes.")
@@ -72,13 +124,29 @@ def session_key(message: AcknowledgeRequest | FetchRequest) -> SessionKey | Refu
 
 
 def acknowledge(
-    services: Services, who: SessionKey, parts: Iterable[Part], *, renewing: bool
+    services: Services, who: SessionKey, parts: Iterable[ParsedPart], *, renewing: bool
 ) -> list[AcknowledgedPart]:
     """Carry out the acknowledgements of a request; one result for each partition that has any.
 
     Nobody may be told of it before the group's shard is durable.
     """
-    return [_one(services, who, part, renewing) for part in parts if part.batches]
+    return [_one(services, who, part, renewing) for part in parts if part.has_batches]
+
+
+def _batches_max(group: str, services: Services) -> int:
+    """Return a bound of the batches of one partition; each acknowledges a record in flight."""
+    return max(_BATCHES_MAX, services.shares.policy(group).window)
+
+
+async def acknowledge_many(
+    services: Services, who: SessionKey, parts: Iterable[ParsedPart], renewing: bool
+) -> list[AcknowledgedPart]:
+    """As `acknowledge`, with pauses."""
+    return [
+        _one(services, who, part, renewing)
+        async for part in services.budgets.portions(parts, ACKNOWLEDGE_PORTION)
+        if part.has_batches
+    ]
 
 
 def release(services: Services, who: SessionKey) -> None:
@@ -94,13 +162,13 @@ def failed(one: AcknowledgedPart, fault: StorageFault) -> AcknowledgedPart:
     return one._replace(code=Code.STORAGE_ERROR, message=str(fault))
 
 
-def _one(services: Services, who: SessionKey, part: Part, renewing: bool) -> AcknowledgedPart:
+def _one(services: Services, who: SessionKey, part: ParsedPart, renewing: bool) -> AcknowledgedPart:
     topic_id, index, (group, member) = part.topic_id, part.partition, who
     told = partial(AcknowledgedPart, topic_id, index)
     if topic_id not in services.catalog.topics_by_id:
         return told(Code.UNKNOWN_TOPIC_ID, "The topic does not exist any more.")
-    batches = _parsed(part.batches, renewing)
-    if batches is None:
+    batches = part.batches
+    if batches is None or len(batches) > _batches_max(group, services):
         return told(Code.INVALID_REQUEST, "The acknowledgement batches are malformed.")
     renews = renewing and any(Verdict.RENEW in batch.verdicts for batch in batches)
     if renews and not services.shares.settings(group).renew_enable:
@@ -115,6 +183,14 @@ def _one(services: Services, who: SessionKey, part: Part, renewing: bool) -> Ack
     if isinstance(answer, Refused):
         return told(error_code(answer), answer.message)
     return told(Code.NONE, None)
+
+
+def parsed(message: AcknowledgeRequest | FetchRequest) -> list[ParsedPart]:
+    """Return the acknowledgements of a request by partition, their syntax checked."""
+    return [
+        ParsedPart(topic_id, partition, _parsed(batches, message.renews) if batches else ())
+        for topic_id, partition, batches in message.parts
+    ]
 
 
 def _parsed(batches: Iterable[Batch], renewing: bool) -> Sequence[Acknowledged] | None:

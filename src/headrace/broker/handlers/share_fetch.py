@@ -8,33 +8,49 @@ that brings none waits for as much as it wants, and takes what there is when its
 of partitions wait, too, for a little while: clients come back at once, however often.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from headrace.broker.budgets import PORTION
 from headrace.broker.errors import error_code
-from headrace.broker.handlers.share_acknowledge import acknowledge, release, session_key
+from headrace.broker.handlers.share_acknowledge import (
+    ACKNOWLEDGE_PORTION,
+    ParsedPart,
+    acknowledge,
+    acknowledge_many,
+    parsed,
+    release,
+    session_key,
+)
 from headrace.broker.request import Answer, Answering, Later, Raw, Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
-from headrace.broker.share_polls import SharePoll
+from headrace.broker.share_polls import LOOK_PORTION, SharePoll
 from headrace.broker.shares import wait_key
 from headrace.core.errors import Refused, Why
 from headrace.core.share_session import FINAL, OPEN, Continue, SessionKey
 from headrace.core.types import TopicPartition, elapsed_ms
 from headrace.wire import share_requests
-from headrace.wire.share_requests import FetchedPart, FetchRequest
+from headrace.wire.primitives import Buffer
+from headrace.wire.share_requests import AcknowledgedPart, FetchedPart, FetchRequest
 
 _KEY = 78
 _ERRORS_WAIT_MS = 500
 _ACQUIRE_MODES = (0, 1)  # batch_optimized, record_limit
 
 
-def handle(request: Request, services: Services) -> Answering:
+def decode(request: Request) -> tuple[FetchRequest, Sequence[ParsedPart]]:
+    """Decode a request. Raises: Malformed."""
     asking = share_requests.read_fetch(request.body, request.version)
-    who = session_key(asking)
+    return asking, parsed(asking)
+
+
+def handle(request: Request, services: Services) -> Answering:
+    asking, parts = request.decoded or decode(request)
+    who = session_key(asking, services)
     if isinstance(who, Refused):
         return _refusal(who, services)
-    has_acks = any(part.batches for part in asking.parts)
+    has_acks = any(part.has_batches for part in parts)
     refused = _malformed(asking, has_acks)
     if refused is not None:
         return _refusal(refused, services)
@@ -52,7 +68,38 @@ def handle(request: Request, services: Services) -> Answering:
         # Behind the session, whose epoch the client moves on unless it is told of the session.
         wrong = f"{asking.acquire_mode} is not an acquire mode"
         return _refusal(Refused(Why.INVALID_REQUEST, wrong), services)
-    acked = acknowledge(services, who, asking.parts, renewing=asking.renews)
+    if len(parts) > ACKNOWLEDGE_PORTION or len(_order(services, who)) > LOOK_PORTION:
+        return _in_portions(services, who, asking, parts)
+    acked = acknowledge(services, who, parts, renewing=asking.renews)
+    poll, wait_ms_max = _poll(services, who, asking, parts, acked)
+    if poll.order and services.waits.waiting_for(wait_key(who[0])):
+        # What the acknowledgements made room for is for those who waited: they are awake, and look
+        # first. Else members that are quick to come back would leave nothing to the others.
+        services.shares.shard(who[0]).when_durable(poll.acknowledged)
+        return _when_found(services, who, poll, asking, wait_ms_max)
+    if poll.look(_bytes_min(asking)) or wait_ms_max <= 0:
+        return _durable(services, who, poll)
+    return _when_found(services, who, poll, asking, wait_ms_max)
+
+
+async def _in_portions(
+    services: Services, who: SessionKey, asking: FetchRequest, parts: Sequence[ParsedPart]
+) -> Answer:
+    """Answer a request of many partitions, with pauses."""
+    acked = await acknowledge_many(services, who, parts, asking.renews)
+    poll, wait_ms_max = _poll(services, who, asking, parts, acked)
+    if poll.order:
+        services.shares.shard(who[0]).when_durable(poll.acknowledged)
+    return await _when_found(services, who, poll, asking, wait_ms_max)
+
+
+def _poll(
+    services: Services, who: SessionKey, asking: FetchRequest, parts: Sequence[ParsedPart],
+    acked: Sequence[AcknowledgedPart],
+) -> tuple[SharePoll, int]:  # fmt: skip
+    """Return the search for records of a request, and how long it may wait for some."""
+    added = [TopicPartition(part.topic_id, part.partition) for part in parts]
+    has_acks = any(part.has_batches for part in parts)
     order: Sequence[TopicPartition] = ()
     told: Sequence[TopicPartition] = ()
     if asking.epoch == FINAL:
@@ -62,15 +109,7 @@ def handle(request: Request, services: Services) -> Answering:
         told = added  # also when there is nothing, so that the client knows it is served
     poll = SharePoll(services, who, asking, order, told, acked)
     waits = order and not has_acks and asking.records_max > 0 and asking.bytes_max > 0
-    wait_ms_max = asking.wait_ms_max if waits else 0
-    if order and services.waits.waiting_for(wait_key(who[0])):
-        # What the acknowledgements made room for is for those who waited: they are awake, and look
-        # first. Else members that are quick to come back would leave nothing to the others.
-        services.shares.shard(who[0]).when_durable(poll.acknowledged)
-        return _when_found(services, who, poll, asking, wait_ms_max)
-    if poll.look(_bytes_min(asking)) or wait_ms_max <= 0:
-        return _durable(services, who, poll)
-    return _when_found(services, who, poll, asking, wait_ms_max)
+    return poll, asking.wait_ms_max if waits else 0
 
 
 def _bytes_min(asking: FetchRequest) -> int:
@@ -116,27 +155,39 @@ async def _when_found(
     began = services.clock.mono()
     keys = [*poll.order, wait_key(who[0])]
     # Both at first too: something may have come before this task began to run.
-    while poll.is_awaited and not poll.look(bytes_min):
+    while poll.is_awaited and not await poll.look_in_portions(bytes_min):
         wait_ms = min(wait_ms_max, _ERRORS_WAIT_MS) if poll.has_errors else wait_ms_max
         left_ms = wait_ms - elapsed_ms(began, services.clock.mono())
         if not await services.waits.wait(keys, left_ms):
             if bytes_min > 1 and wait_ms_max > 0 and poll.is_awaited:
-                poll.look()
+                await poll.look_in_portions()
             break
     fault: StorageFault | None = None
     try:
         await services.shares.shard(who[0]).durable()
     except StorageFault as error:
         fault = error
-    return _answer(services, who, poll.outcome(fault))
+    parts = poll.outcome(fault)
+    if len(parts) <= PORTION:
+        return _answer(services, who, parts)
+    written = _written(services, who, parts)
+    async with services.budgets.one_large():
+        return Raw(await services.budgets.in_thread(written))
 
 
 def _answer(services: Services, who: SessionKey, parts: Sequence[FetchedPart]) -> Raw:
+    return Raw(_written(services, who, parts)())
+
+
+def _written(
+    services: Services, who: SessionKey, parts: Sequence[FetchedPart]
+) -> Callable[[], list[Buffer]]:
+    """Count the errors of an answer; return what encodes it."""
     for part in parts:
         services.metrics.failed(_KEY, part.code)
         services.metrics.failed(_KEY, part.acknowledge_code)
     lock_ms = services.shares.policy(who[0]).lock_ms
-    return Raw(share_requests.written_fetch(parts, lock_ms=lock_ms))
+    return partial(share_requests.written_fetch, parts, lock_ms=lock_ms)
 
 
 async def _refused_later(refused: Refused, wait_ms: int, services: Services) -> Answer:

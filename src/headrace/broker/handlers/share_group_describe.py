@@ -19,6 +19,7 @@ from headrace.core.types import TopicPartition
 
 _ASSIGNOR = "simple"
 _LEASE_CLIENT = "lease"
+_PORTION = 50  # groups, or members, that are described without a pause
 
 
 async def handle(request: Request, services: Services) -> Answer:
@@ -29,7 +30,7 @@ async def handle(request: Request, services: Services) -> Answer:
             {"group_id": name, "authorized_operations": operations}
             | await _described(name, services)
             # Once each: a short request could ask for a large group very often.
-            for name in dict.fromkeys(message.group_ids)
+            async for name in services.budgets.portions(dict.fromkeys(message.group_ids), _PORTION)
         ]
     }
 
@@ -37,15 +38,15 @@ async def handle(request: Request, services: Services) -> Answer:
 async def _described(name: str, services: Services) -> dict[str, Any]:
     if not name:
         return _missing(Refused(Why.INVALID_GROUP, "The group id is empty."))
-    told = _told(name, services)
+    told = await _told(name, services)
     faulty = await services.shares.durable_of(name)
     return told if faulty is None else _missing(faulty)
 
 
-def _told(name: str, services: Services) -> dict[str, Any]:
+async def _told(name: str, services: Services) -> dict[str, Any]:
     queue = services.shares.find(name)
     if queue.exists:
-        return _found(queue, services)
+        return await _found(queue, services)
     if services.groups.find(name) is not None:
         told = f"Group {name} is not a share group."
         return _missing(Refused(Why.WRONG_GROUP_TYPE, told))
@@ -57,10 +58,11 @@ def _missing(refused: Refused) -> dict[str, Any]:
     return told | NOTHING_KNOWN
 
 
-def _found(queue: Queue, services: Services) -> dict[str, Any]:
+async def _found(queue: Queue, services: Services) -> dict[str, Any]:
     group = queue.group
     epoch = 0 if group is None else group.epoch
-    members = [] if group is None else [_member(one, services) for one in group.members.values()]
+    present = [] if group is None else list(group.members.values())
+    members = [_member(one, services) async for one in services.budgets.portions(present, _PORTION)]
     now = services.clock.now()
     return {
         "error_code": Code.NONE,

@@ -10,6 +10,7 @@ from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.broker.share_group_names import of_consumers
 from headrace.broker.share_resets import new_starts
+from headrace.broker.share_starts import start_for_heartbeat
 from headrace.core.errors import Refused, Why
 from headrace.core.share_group import JOIN, LEAVE, Heartbeat, Seen
 from headrace.core.share_words import NAME_BYTES_MAX
@@ -39,6 +40,9 @@ async def handle(request: Request, services: Services) -> Answer:
             message.rack_id,
             await new_starts(services, message.group_id, topics or ()),
         )
+        refused = await start_for_heartbeat(services, command)
+        if refused is not None:
+            return _refused(message, refused, request, services)
         refused = of_consumers(command.group, services)  # it may have become theirs meanwhile
         if refused is not None:
             return _refused(message, refused, request, services)

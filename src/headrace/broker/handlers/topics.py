@@ -15,15 +15,16 @@ from headrace.core.errors import Refused
 
 CREATE, DELETE = 19, 20
 _DEFAULT = -1
+_CREATED_PORTION = 20  # each is answered with all its settings
 
 
 async def handle(request: Request, services: Services) -> Answer:
-    message = request.message()
+    message, portions = request.message(), services.budgets.portions
     if request.api_key == CREATE:
         names = Counter(topic.name for topic in message.topics)
         unique = {topic.name: topic for topic in message.topics}
         results = []
-        for name, topic in unique.items():
+        async for name, topic in portions(unique.items(), _CREATED_PORTION):
             if names[name] > 1:
                 results.append(_refused(name, Code.INVALID_REQUEST, "named twice in the request"))
             else:
@@ -39,7 +40,7 @@ async def handle(request: Request, services: Services) -> Answer:
             await _delete(name, topic_id, request, services)
             if times[name, topic_id] == 1
             else _deleted(name, topic_id, Code.INVALID_REQUEST, "named twice in the request")
-            for name, topic_id in unique_asked
+            async for name, topic_id in portions(unique_asked)
         ]
     }
 

@@ -7,13 +7,13 @@ fail; inside of these it is the outermost structure with an error code.
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
-from headrace.testing.messages import ERROR, Item, Kind, identity_fields, kind_of
-from headrace.wire.codec import unwrapped
+from headrace.wire.codec import schemas, unwrapped
+from headrace.wire.message_items import ERROR, Item, Kind, identity_fields, items_of, kind_of
 
 _MESSAGE = "error_message"
-_TEXT = "ordered by a fault of the test"
 _UNKNOWN = ("offset", "watermark", "time")  # is -1
 _ZEROS = {
     "string": "", "bytes": b"", "records": b"", "uuid": None, "bool": False, "float64": 0.0,
@@ -37,28 +37,56 @@ def places_of(response: Any) -> list[Place]:
 
 
 def refusal(
-    response: Any, items: Sequence[Item], place: Place, code: int, *, armed: bool = False
-) -> dict[str, Any]:
-    """The fields of an answer, given its schema, that refuses `items`, and answers nothing else."""
+    response: Any, items: Sequence[Item], place: Place, code: int, text: str, *,
+    armed: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the fields of an answer that refuses `items`, and answers nothing else.
+
+    Args:
+        response: Schema of the answer.
+        items: What the request names, as a tree.
+        place: Where the error stands.
+        code: Kafka's error code.
+        text: Error message, where the structure has a field for it.
+        armed: Whether a structure around this one is the place.
+    """
     values = _blank(response)
     armed = armed or place is Whole.WHOLE
     if armed and _has_error(response):
         values[ERROR] = code
         if any(one.name == _MESSAGE for one in fields(response)):
-            values[_MESSAGE] = _TEXT
+            values[_MESSAGE] = text
         return values
     for one in fields(response):
         inner, is_array, _ = unwrapped(one.type)
-        kind = kind_of(inner) if is_array and is_dataclass(inner) else None
+        kind = kind_of(inner) if is_array and is_dataclass(inner) else None  # type: ignore[arg-type]  # classes are hashable
         if kind is None:
             continue
         values[one.name] = [
-            refusal(inner, item.items, place, code, armed=armed or kind is place)
+            refusal(inner, item.items, place, code, text, armed=armed or kind is place)
             | _named(inner, item)
             for item in items
             if item.kind is kind
         ]
     return values
+
+
+def refused_request(
+    key: int, version: int, message: Any, code: int, text: str
+) -> dict[str, Any] | None:
+    """Return the fields of an answer that refuses a whole request; None where none has an error.
+
+    Args:
+        message: The decoded request; None where it was not decoded. Then only an answer with an
+            error code of its own can refuse it.
+    """
+    response = schemas(key, version)[1]
+    for place in places_of(response):
+        if place is Whole.WHOLE:
+            return refusal(response, [], place, code, text)
+        if message is not None:
+            return refusal(response, items_of(message), place, code, text)
+    return None
 
 
 def merged(served: dict[str, Any], refused: dict[str, Any]) -> dict[str, Any]:
@@ -96,13 +124,14 @@ def _places_below(schema: Any) -> list[Place]:
         inner, is_array, _ = unwrapped(one.type)
         if is_array and is_dataclass(inner):
             below = _places_below(inner)
-            kind = kind_of(inner)
-            if kind is not None and (_has_error(inner) or below):
+            kind = kind_of(inner)  # type: ignore[arg-type]  # classes are hashable
+            if kind is not None and (_has_error(inner) or below):  # type: ignore[arg-type]  # classes are hashable
                 found.append(kind)
             found += below
     return found
 
 
+@cache
 def _has_error(schema: Any) -> bool:
     return any(one.name == ERROR for one in fields(schema))
 
@@ -120,7 +149,12 @@ def _named(schema: Any, item: Item) -> dict[str, Any]:
 
 
 def _blank(schema: Any) -> dict[str, Any]:
-    """The fields that the codec wants to be given, empty."""
+    return _blank_of(schema).copy()
+
+
+@cache
+def _blank_of(schema: Any) -> dict[str, Any]:
+    """The fields that the codec wants to be given, empty; arrays are replaced, never filled."""
     return {
         one.name: _empty(one)
         for one in fields(schema)

@@ -7,6 +7,7 @@ fields differ, what they stand for does not. So one walk serves all APIs and ver
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -42,6 +43,7 @@ class Item:
     items: list["Item"] = field(default_factory=list)
 
 
+@cache
 def kind_of(schema: Any) -> Kind | None:
     """What a structure stands for, by its fields."""
     types = {one.name: unwrapped(one.type)[0].__name__ for one in fields(schema)}
@@ -71,7 +73,7 @@ def items_of(message: Any) -> list[Item]:
         if not is_array or not value:
             continue
         if is_dataclass(inner):
-            kind = kind_of(inner)
+            kind = kind_of(inner)  # type: ignore[arg-type]  # classes are hashable
             if kind is not None:
                 found += [Item(kind, _identity(part, kind), items_of(part)) for part in value]
         else:
@@ -79,6 +81,7 @@ def items_of(message: Any) -> list[Item]:
     return found
 
 
+@cache
 def identity_fields(schema: Any, kind: Kind) -> Sequence[str]:
     """The fields of a structure that say which one it is."""
     names = [one.name for one in fields(schema)]
@@ -99,7 +102,8 @@ def identity_fields(schema: Any, kind: Kind) -> Sequence[str]:
 
 
 def _identity(part: Any, kind: Kind) -> dict[str, Any]:
-    values = {name: getattr(part, name) for name in identity_fields(type(part), kind)}
+    fields_named = identity_fields(type(part), kind)  # type: ignore[arg-type]  # it is hashable
+    values = {name: getattr(part, name) for name in fields_named}
     if kind is Kind.TOPIC:
         name = next((values[one] for one in _TOPIC_NAMES if one in values), None)
         return {"name": name, "topic_id": values.get("topic_id")}
@@ -129,7 +133,7 @@ def without(message: Any, drop: Callable[[Item], bool]) -> dict[str, Any]:
         if value is None:
             continue
         if is_dataclass(inner):
-            kind = kind_of(inner) if is_array else None
+            kind = kind_of(inner) if is_array else None  # type: ignore[arg-type]  # classes are hashable
             parts = value if is_array else (value,)
             if kind is not None:
                 parts = [part for part in parts if not drop(Item(kind, _identity(part, kind)))]

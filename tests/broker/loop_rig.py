@@ -1,0 +1,178 @@
+"""A broker on an event loop that measures each of its steps, and connections without sockets."""
+
+import asyncio
+import gc
+import struct
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from headrace.broker.dispatch import Dispatcher
+from headrace.broker.server import Connection, Server
+from headrace.wire import codec
+
+from .inside_rig import Inside
+
+T = TypeVar("T")
+SECONDS_MAX = 120
+_CHUNK_BYTES = 256 * 1024
+_CALIBRATION = 100_000
+_CALIBRATION_SECONDS = 0.012  # on the machine whose steps take 20 ms at most
+
+
+class Steps:
+    """Seconds of processor time of each step of the loop, by what ran."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.worst = (0.0, "")
+
+    def __enter__(self) -> "Steps":
+        run = self._run = asyncio.Handle._run
+
+        def measured(handle: Any) -> None:
+            name = repr(handle)
+            began = time.thread_time()
+            run(handle)
+            seconds = time.thread_time() - began
+            self.seconds.append(seconds)
+            self.worst = max(self.worst, (seconds, name))
+
+        asyncio.Handle._run = measured  # type: ignore[method-assign,assignment]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.Handle._run = self._run  # type: ignore[method-assign]
+
+
+class _Transport(asyncio.Transport):
+    """Keeps what is written; tells when something is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.changed = asyncio.Event()
+        self._is_closed = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+    def write(self, data: Any) -> None:
+        self.written += data
+        self.changed.set()
+
+    def writelines(self, data: Any) -> None:
+        for one in data:
+            self.write(one)
+
+    def is_closing(self) -> bool:
+        return self._is_closed
+
+    def abort(self) -> None:
+        self._is_closed = True
+        self.changed.set()
+
+    close = abort
+
+    def pause_reading(self) -> None:
+        """The test sends no more than one request at a time."""
+
+    resume_reading = pause_reading
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class Client:
+    """One connection, as a socket would drive it."""
+
+    def __init__(self, server: Server) -> None:
+        self._connection = Connection(server)
+        self._transport = _Transport()
+        self._connection.connection_made(self._transport)
+
+    async def ask(self, frame: bytes) -> bytes:
+        """Send a whole request; return what follows the number of its response."""
+        transport, rest = self._transport, memoryview(frame)
+        transport.written = bytearray()
+        while rest:
+            buffer = self._connection.get_buffer(-1)
+            count = min(len(buffer), len(rest), _CHUNK_BYTES)
+            buffer[:count] = rest[:count]
+            del buffer
+            self._connection.buffer_updated(count)
+            rest = rest[count:]
+            await asyncio.sleep(0)
+        while True:
+            assert not transport.is_closing(), "the broker closed the connection"
+            if len(transport.written) >= 4:
+                (size,) = struct.unpack_from(">i", transport.written)
+                if len(transport.written) >= 4 + size:
+                    return bytes(transport.written[8 : 4 + size])
+            transport.changed.clear()
+            await transport.changed.wait()
+
+    async def call(self, key: int, version: int, **fields: Any) -> Any:
+        body = await self.ask(framed(key, version, fields))
+        skipped = int(codec.is_flexible(key, version))
+        return codec.decode_response(key, version, body[skipped:])
+
+    async def hang_up(self) -> None:
+        self._connection.connection_lost(None)
+        await asyncio.sleep(0)
+
+
+def framed(key: int, version: int, fields: dict[str, Any]) -> bytes:
+    """A whole request with its size."""
+    body = bytes(codec.encode_request(key, version, fields))
+    head = struct.pack(">hhih", key, version, 1, -1)
+    head += b"\0" if codec.is_flexible(key, version) else b""
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+class LoopRig:
+    """A started broker in memory; `run` works on its loop. The collector rests meanwhile."""
+
+    def __init__(self, **settings: str) -> None:
+        self.inside = Inside(None, **settings)
+        self.services = self.inside.services
+        self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
+        self._was_collecting = gc.isenabled()
+        gc.disable()
+        self.run(self.inside.start())
+        self.server = Server(self.services, Dispatcher(self.services))
+        self.scale = max(1.0, min(map(_calibrated, range(5))) / _CALIBRATION_SECONDS)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(asyncio.wait_for(work, SECONDS_MAX))
+
+    def close(self) -> None:
+        self.run(self.server.stop())
+        self.run(self.services.close())
+        self._runner.close()
+        if self._was_collecting:
+            gc.enable()
+
+    def require_short(
+        self, work: Callable[[], Coroutine[Any, Any, None]], seconds_max: float, tries: int = 3
+    ) -> Steps:
+        """Run `work` until no step of the loop takes longer than allowed; return its steps."""
+        allowed = seconds_max * self.scale
+        for number in range(1, tries + 1):
+            gc.collect()
+            with Steps() as steps:
+                self.run(work())
+            if steps.worst[0] <= allowed or number == tries:
+                break
+        seconds, name = steps.worst
+        assert seconds <= allowed, f"{seconds * 1000:.1f} ms of {allowed * 1000:.1f}: {name}"
+        return steps
+
+
+def _calibrated(_: int) -> float:
+    """Seconds of processor time that some work of a known amount takes."""
+    began = time.thread_time()
+    found = {}
+    for number in range(_CALIBRATION):
+        found[number & 1023] = (number, str(number & 7))
+    return time.thread_time() - began

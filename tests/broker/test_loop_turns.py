@@ -1,0 +1,159 @@
+"""How connections share the event loop: cheap requests do not wait for all costly ones."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from headrace.broker.config import Config
+from headrace.broker.dispatch import Buffers, Peer, Pending
+from headrace.broker.loop_stalls import LoopStalls
+from headrace.broker.loop_turns import COSTLY_SECONDS, TURN_SECONDS, InTurns, LoopUse, Turns
+from headrace.broker.server import Server
+from headrace.broker.services import open_services
+
+from .connection_rig import StubDispatcher, on_a_connection, receive
+
+COSTLY, COSTLY_TASK, CHEAP, CHEAP_TASK = 0, 1, 2, 3  # first bytes of requests
+ATTACKERS, PIPELINED, PORTIONS = 40, 10, 5
+
+
+class Work:
+    """A time that moves only while requests are worked on, and the order of the steps."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.steps: list[bool] = []  # whether each one was costly
+
+    def step(self, *, costly: bool) -> None:
+        self.seconds += 1.1 * TURN_SECONDS if costly else COSTLY_SECONDS / 10
+        self.steps.append(costly)
+
+
+class WorkingDispatcher(StubDispatcher):
+    """Answers COSTLY and CHEAP at once, the others in tasks of PORTIONS steps, or one."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self._work = work
+
+    def respond(
+        self, frame: bytearray, peer: Peer, before: Sequence[bytearray] = ()
+    ) -> Buffers | Pending | Coroutine[Any, Any, Buffers]:  # fmt: skip
+        kind = frame[0]
+        if kind in {COSTLY_TASK, CHEAP_TASK}:
+            return self._portions(frame)
+        self._work.step(costly=kind == COSTLY)
+        return [frame]
+
+    async def _portions(self, frame: bytearray) -> Buffers:
+        for _ in range(PORTIONS if frame[0] == COSTLY_TASK else 1):
+            self._work.step(costly=frame[0] == COSTLY_TASK)
+            await asyncio.sleep(0)
+        return [frame]
+
+
+def serve(folder: Path, test: Callable[[Server, Work], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        work = Work()
+        services = open_services(Config.parse({}), folder, new_id=uuid4)
+        try:
+            dispatcher: Any = WorkingDispatcher(work)
+            await test(Server(services, dispatcher, lambda: work.seconds), work)
+        finally:
+            await services.close()
+
+    asyncio.run(run())
+
+
+async def rest(turns: int = 50) -> None:
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("attack", [COSTLY, COSTLY_TASK])
+@pytest.mark.parametrize("request_", [CHEAP, CHEAP_TASK])
+def test_a_cheap_request_does_not_wait_for_all_costly_ones(
+    tmp_path: Path, attack: int, request_: int
+) -> None:
+    async def test(server: Server, work: Work) -> None:
+        polite, written = on_a_connection(server)
+        for _ in range(20):  # its requests are known to be cheap
+            receive(polite, CHEAP)
+            await rest(2)
+        attackers = [on_a_connection(server) for _ in range(ATTACKERS)]
+        for attacker, _ in attackers:
+            receive(attacker, *[attack] * PIPELINED)
+        for _ in range(10):
+            await rest(3)
+            answered, begun = len(written.written), len(work.steps)
+            receive(polite, request_)
+            while len(written.written) == answered:  # noqa: ASYNC110  # turn by turn
+                await asyncio.sleep(0)
+            assert sum(work.steps[begun:]) <= 4  # of turns, each with one costly step
+        await rest(ATTACKERS * PIPELINED * PORTIONS * 4)
+        assert all(len(transport.written) == PIPELINED for _, transport in attackers)
+
+    serve(tmp_path, test)
+
+
+def test_costly_connections_take_turns(tmp_path: Path) -> None:
+    async def test(server: Server, work: Work) -> None:
+        attackers = [on_a_connection(server) for _ in range(ATTACKERS)]
+        for attacker, _ in attackers:
+            receive(attacker, *[COSTLY] * PIPELINED)
+        await rest(ATTACKERS * PIPELINED * 2)
+        answered = [len(transport.written) for _, transport in attackers]
+        while sum(answered) < ATTACKERS * PIPELINED:
+            assert max(answered) - min(answered) <= 3
+            await asyncio.sleep(0)
+            answered = [len(transport.written) for _, transport in attackers]
+
+    serve(tmp_path, test)
+
+
+def test_one_costly_step_among_cheap_ones_does_not_count() -> None:
+    async def run() -> None:
+        turns = Turns(lambda: 0.0)
+        use = LoopUse(turns)
+        turns.spend(TURN_SECONDS)
+        assert use.must_wait  # of a new connection nothing is known
+        for _ in range(20):
+            use.add(COSTLY_SECONDS / 2)
+        assert not use.must_wait
+        use.add(COSTLY_SECONDS)
+        assert not use.must_wait
+        use.add(COSTLY_SECONDS)
+        assert use.must_wait
+
+    asyncio.run(run())
+
+
+def test_a_request_that_is_cancelled_gives_its_turn_away() -> None:
+    async def run() -> None:
+        turns = Turns(lambda: 0.0)
+        done: list[int] = []
+
+        async def work(number: int) -> None:
+            done.append(number)
+            await asyncio.sleep(0)
+
+        stalls, loop = LoopStalls(), asyncio.get_running_loop()
+        tasks = [
+            loop.create_task(InTurns(stalls, "work", work(number), turns, LoopUse(turns)))
+            for number in range(3)
+        ]
+        turns.spend(TURN_SECONDS)
+        await asyncio.sleep(0)
+        assert done == []
+        tasks[1].cancel()
+        assert [type(one) for one in await asyncio.gather(*tasks, return_exceptions=True)] == [
+            type(None), asyncio.CancelledError, type(None),
+        ]  # fmt: skip
+        assert done == [0, 2]
+        assert turns.waiting == 0
+
+    asyncio.run(run())

@@ -1,0 +1,120 @@
+"""Share-partitions of large topics: begun in portions, at the right offset, within the memory."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import headrace
+from headrace.broker import share_starts
+from headrace.core.errors import Refused
+from headrace.core.shard import ShareShard
+from headrace.core.shard_words import OpenLease, StartPartitions
+from headrace.core.share_group import Heartbeat, TopicView
+from headrace.core.share_words import ShareKey, Started
+from headrace.core.types import MemberId, MonoMs, Now, WallMs
+
+from ..core.share_shard_rig import ShardRig
+from .share_wire_rig import GROUP, Sharer, configure, produce, started
+
+BROKER_SETTINGS = {"headrace.groups.max.bytes": 1_048_576}
+PARTITIONS, PORTION = 7, 2
+ID = UUID(int=1)
+NOW = Now(MonoMs(0), WallMs(0))
+
+
+@pytest.fixture
+def portions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many share-partitions each command began."""
+    found: list[int] = []
+    decide = ShareShard.decide
+
+    def counting(shard: ShareShard, command: Any, now: Now) -> Any:
+        decided = decide(shard, command, now)
+        if isinstance(command, StartPartitions | Heartbeat | OpenLease):
+            assert not isinstance(decided, Refused)
+            found.append(sum(isinstance(one, Started) for one in decided.events))
+        return decided
+
+    monkeypatch.setattr(share_starts, "PORTION", PORTION)
+    monkeypatch.setattr(ShareShard, "decide", counting)
+    return found
+
+
+@pytest.mark.parametrize("reset", ["latest", "earliest"])
+def test_a_large_topic_is_begun_in_portions(
+    connect: Callable[[], Any], portions: list[int], reset: str
+) -> None:
+    wire = connect()
+    topic = wire.create("orders", num_partitions=PARTITIONS)
+    for partition in range(PARTITIONS):
+        produce(wire, 1 + partition, partition=partition)
+    configure(wire, share_auto_offset_reset=reset)
+    one = Sharer(wire, topic.topic_id)
+    assert one.assigned() == list(range(PARTITIONS))
+    assert portions == [2, 2, 2, 1, 0]
+    ends = {n: 1 + n for n in range(PARTITIONS)}
+    latest = {n: (end, 0) for n, end in ends.items()}
+    assert started(wire) == (latest if reset == "latest" else {n: (0, e) for n, e in ends.items()})
+    portions.clear()
+    assert one.beat(1, None).error_code == 0
+    assert portions == [0]
+
+
+def test_a_lease_begins_a_large_topic_in_portions(
+    broker: headrace.Broker, connect: Callable[[], Any], portions: list[int]
+) -> None:
+    from headrace.client.connection import Cluster
+    from headrace.client.leases import Lease
+
+    wire = connect()
+    wire.create("orders", num_partitions=PARTITIONS)
+    produce(wire, 3, partition=4)
+    with Cluster(broker.bootstrap_servers) as cluster:
+        Lease(cluster, GROUP, "session").open(["orders"], start="latest")
+    assert portions == [2, 2, 2, 1, 0]
+    assert started(wire)[4] == (3, 0)
+
+
+def test_share_partitions_draw_from_the_memory_of_groups(connect: Callable[[], Any]) -> None:
+    wire = connect()
+    topic = wire.create("orders", num_partitions=300)
+    codes = [Sharer(wire, topic.topic_id, group=f"g{n}").beat().error_code for n in range(5)]
+    assert codes == [0, 0, 0, 81, 81]
+    assert started(wire, "g4") == {}
+
+
+class World(ShardRig):
+    def topic(self, name: str) -> TopicView | None:
+        return TopicView(ID, (0,) * 4, (5, 6, 7, 8)) if name == "orders" else None
+
+
+def test_what_a_crash_left_half_begun_goes_on_by_the_policy() -> None:
+    rig = World()
+    rig.ask(StartPartitions(GROUP, ((ID, 3, 8), (ID, 2, 7))))
+    rig.restart()
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
+    starts = {key.partition: one.start for key, one in rig.shard.partitions.items()}
+    assert starts == {0: 5, 1: 6, 2: 7, 3: 8}  # "latest", not 0 as of partitions that were added
+
+
+def test_a_tick_looks_only_at_share_partitions_with_deadlines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from headrace.core.share_partition import SharePartition
+
+    rig, looks = World(), [0]
+    rig.ask(Heartbeat(GROUP, MemberId("m"), 0, frozenset({"orders"})))
+    rig.ask(StartPartitions("other", tuple((ID, n, 0) for n in range(1000))))
+    assert len(rig.shard.partitions) == 1004
+    next_deadline = SharePartition.next_deadline
+
+    def counting(partition: SharePartition) -> MonoMs | None:
+        looks[0] += 1
+        return next_deadline(partition)
+
+    monkeypatch.setattr(SharePartition, "next_deadline", counting)
+    rig.elapse(10)
+    assert looks[0] <= 4
+    assert ShareKey("other", ID, 7) in rig.shard.partitions
