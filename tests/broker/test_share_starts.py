@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.core.share_shard_rig import ShardRig
 
 import headrace
 from headrace.broker import share_starts
@@ -15,7 +16,6 @@ from headrace.core.share_group import Heartbeat, TopicView
 from headrace.core.share_words import ShareKey, Started
 from headrace.core.types import MemberId, MonoMs, Now, WallMs
 
-from ..core.share_shard_rig import ShardRig
 from .share_wire_rig import GROUP, Sharer, configure, produce, started
 
 BROKER_SETTINGS = {"headrace.groups.max.bytes": 1_048_576}
