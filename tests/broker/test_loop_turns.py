@@ -130,21 +130,21 @@ def test_steps_count_by_processor_time() -> None:
         turns = Turns(wall, cpu)
         use = LoopUse(turns)
         turns.spend(TURN_SECONDS)
-        assert use.must_wait  # of a new connection nothing is known
+        waits = [use.must_wait]  # of a new connection nothing is known
         assert use.timer is cpu
         for _ in range(50):
             use.add(COSTLY_SECONDS / 2, use.timer)
-        assert not use.must_wait
+        waits.append(use.must_wait)
         assert use.timer is wall
         for _ in range(5):  # other processes ran meanwhile
             use.add(COSTLY_SECONDS, wall)
             assert use.timer is cpu
             use.add(COSTLY_SECONDS / 2, cpu)
-        assert not use.must_wait
+        waits.append(use.must_wait)
         for _ in range(2):
             use.add(COSTLY_SECONDS, use.timer)
             use.add(COSTLY_SECONDS / 2, use.timer)
-        assert use.must_wait
+        assert [*waits, use.must_wait] == [True, False, False, True]
 
     asyncio.run(run())
 

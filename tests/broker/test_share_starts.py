@@ -72,7 +72,7 @@ def test_a_lease_begins_a_large_topic_in_portions(
     wire.create("orders", num_partitions=PARTITIONS)
     produce(wire, 3, partition=4)
     with Cluster(broker.bootstrap_servers) as cluster:
-        Lease(cluster, GROUP, "session").open(["orders"], start="latest")
+        Lease(cluster, GROUP, "session").open(("orders",), start="latest")
     assert portions == [2, 2, 2, 1, 0]
     assert started(wire)[4] == (3, 0)
 

@@ -18,6 +18,7 @@ The unit is a connection and not an address: behind a proxy or on loopback all c
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from headrace.broker.loop_stalls import LoopStalls, Timed
@@ -146,8 +147,13 @@ class LoopUse:
     def turn(self) -> "asyncio.Future[None]":
         """Return a future that is done when a task of this connection may go on."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._turns.wait(lambda: future.done() or future.set_result(None), self._seconds)
+        self._turns.wait(partial(_release, future), self._seconds)
         return future
+
+
+def _release(future: "asyncio.Future[None]") -> None:
+    if not future.done():  # else the request was cancelled
+        future.set_result(None)
 
 
 class InTurns(Timed[T]):
