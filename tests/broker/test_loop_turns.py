@@ -62,7 +62,9 @@ def serve(folder: Path, test: Callable[[Server, Work], Coroutine[Any, Any, None]
         services = open_services(Config.parse({}), folder, new_id=uuid4)
         try:
             dispatcher: Any = WorkingDispatcher(work)
-            await test(Server(services, dispatcher, lambda: work.seconds), work)
+            await test(
+                Server(services, dispatcher, lambda: work.seconds, lambda: work.seconds), work
+            )
         finally:
             await services.close()
 
@@ -115,26 +117,41 @@ def test_costly_connections_take_turns(tmp_path: Path) -> None:
     serve(tmp_path, test)
 
 
-def test_one_costly_step_among_cheap_ones_does_not_count() -> None:
+def wall() -> float:
+    return 0.0
+
+
+def cpu() -> float:
+    return 0.0
+
+
+def test_steps_count_by_processor_time() -> None:
     async def run() -> None:
-        turns = Turns(lambda: 0.0)
+        turns = Turns(wall, cpu)
         use = LoopUse(turns)
         turns.spend(TURN_SECONDS)
-        assert use.must_wait  # of a new connection nothing is known
-        for _ in range(20):
-            use.add(COSTLY_SECONDS / 2)
-        assert not use.must_wait
-        use.add(COSTLY_SECONDS)
-        assert not use.must_wait
-        use.add(COSTLY_SECONDS)
-        assert use.must_wait
+        waits = [use.must_wait]  # of a new connection nothing is known
+        assert use.timer is cpu
+        for _ in range(50):
+            use.add(COSTLY_SECONDS / 2, use.timer)
+        waits.append(use.must_wait)
+        assert use.timer is wall
+        for _ in range(5):  # other processes ran meanwhile
+            use.add(COSTLY_SECONDS, wall)
+            assert use.timer is cpu
+            use.add(COSTLY_SECONDS / 2, cpu)
+        waits.append(use.must_wait)
+        for _ in range(2):
+            use.add(COSTLY_SECONDS, use.timer)
+            use.add(COSTLY_SECONDS / 2, use.timer)
+        assert [*waits, use.must_wait] == [True, False, False, True]
 
     asyncio.run(run())
 
 
 def test_a_request_that_is_cancelled_gives_its_turn_away() -> None:
     async def run() -> None:
-        turns = Turns(lambda: 0.0)
+        turns = Turns(wall, cpu)
         done: list[int] = []
 
         async def work(number: int) -> None:
@@ -143,7 +160,7 @@ def test_a_request_that_is_cancelled_gives_its_turn_away() -> None:
 
         stalls, loop = LoopStalls(), asyncio.get_running_loop()
         tasks = [
-            loop.create_task(InTurns(stalls, "work", work(number), turns, LoopUse(turns)))
+            loop.create_task(InTurns(stalls, "work", work(number), LoopUse(turns)))
             for number in range(3)
         ]
         turns.spend(TURN_SECONDS)

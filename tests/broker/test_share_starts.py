@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.core.share_shard_rig import ShardRig
 
 import headrace
 from headrace.broker import share_starts
@@ -15,7 +16,6 @@ from headrace.core.share_group import Heartbeat, TopicView
 from headrace.core.share_words import ShareKey, Started
 from headrace.core.types import MemberId, MonoMs, Now, WallMs
 
-from ..core.share_shard_rig import ShardRig
 from .share_wire_rig import GROUP, Sharer, configure, produce, started
 
 BROKER_SETTINGS = {"headrace.groups.max.bytes": 1_048_576}
@@ -72,7 +72,7 @@ def test_a_lease_begins_a_large_topic_in_portions(
     wire.create("orders", num_partitions=PARTITIONS)
     produce(wire, 3, partition=4)
     with Cluster(broker.bootstrap_servers) as cluster:
-        Lease(cluster, GROUP, "session").open(["orders"], start="latest")
+        Lease(cluster, GROUP, "session").open(("orders",), start="latest")
     assert portions == [2, 2, 2, 1, 0]
     assert started(wire)[4] == (3, 0)
 

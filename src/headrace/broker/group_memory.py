@@ -29,6 +29,7 @@ OFFSET_BYTES = 300
 _SHARE_PARTITION_BYTES = 1000
 _MEASURES = 16  # until as much was added as is allowed
 _PORTION = 500
+_BYTES_PER_STEP = 5_000  # of one member: its names are counted one by one
 _REPLACED_MAX = 16  # offsets of a commit that are looked up, to accept it when memory is used up
 
 
@@ -128,10 +129,13 @@ class GroupMemory:
         try:
             before_bytes, before_groups = self._added_bytes, self._added_groups
             found = groups = 0
-            for number, (size, count) in enumerate(self._sizes(), 1):
+            work = 0
+            for size, count in self._sizes():
                 found += size
                 groups += count
-                if number % _PORTION == 0:
+                work += 1 + size // _BYTES_PER_STEP
+                if work >= _PORTION:
+                    work = 0
                     await asyncio.sleep(0)
             self._measured_bytes, self._measured_groups = found, groups
             self._added_bytes -= before_bytes

@@ -13,12 +13,12 @@ cheap request waits for at most one costly step and the rest of a turn, however 
 pipeline costly requests.
 
 The unit is a connection and not an address: behind a proxy or on loopback all clients share one.
-One costly step among cheap ones does not count: the system may have run other processes meanwhile.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from headrace.broker.loop_stalls import LoopStalls, Timed
@@ -32,6 +32,7 @@ _NEW = 2.0  # score of a new connection
 _WAITS_FROM = 1.5
 _SCORE_MAX = 10.0
 _CHEAP = 0.1  # what one cheap step takes from the score; a costly one adds 1
+_CHECKS = 20
 
 
 class Turns:
@@ -39,10 +40,11 @@ class Turns:
 
     Args:
         timer: Returns seconds; it does not move during a step of a simulation.
+        cpu_timer: Returns seconds of processor time of the thread.
     """
 
-    def __init__(self, timer: Callable[[], float]) -> None:
-        self.timer = timer
+    def __init__(self, timer: Callable[[], float], cpu_timer: Callable[[], float]) -> None:
+        self.timer, self.cpu_timer = timer, cpu_timer
         self._used = 0.0
         self._released = 0.0  # expected seconds of tasks that go on in the next turn
         self._waiting: deque[tuple[Callable[[], object], float]] = deque()
@@ -98,13 +100,19 @@ class Turns:
 
 
 class LoopUse:
-    """How costly the last steps of one connection were."""
+    """How costly the last steps of one connection were.
 
-    __slots__ = ("_score", "_seconds", "_turns")
+    A step that took long may have been cheap: the system ran other processes meanwhile. So one that
+    took long has the next steps measured by the processor time of the thread, which is slower to
+    read, and only those count.
+    """
+
+    __slots__ = ("_checks", "_score", "_seconds", "_turns")
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self._score = _NEW
+        self._checks = _CHECKS  # steps that are measured by processor time
         self._seconds = COSTLY_SECONDS  # of the last costly step
 
     @property
@@ -112,35 +120,51 @@ class LoopUse:
         """Return whether the next step belongs into a later turn."""
         return self._turns.is_over and self._score >= _WAITS_FROM
 
-    def add(self, seconds: float, *, is_counted: bool = False) -> None:
-        """Record a step; `is_counted`: the turn has counted it when the step was released."""
-        if seconds < COSTLY_SECONDS:
-            if self._score > 0:
-                self._score -= _CHEAP
-            return
-        self._score = min(self._score + 1, _SCORE_MAX)
-        self._seconds = seconds
-        if not is_counted:
-            self._turns.spend(seconds)
+    @property
+    def timer(self) -> Callable[[], float]:
+        """What measures the next step."""
+        return self._turns.cpu_timer if self._checks else self._turns.timer
+
+    def add(self, seconds: float, timer: Callable[[], float], *, is_counted: bool = False) -> None:
+        """Record a step.
+
+        Args:
+            seconds: Its duration.
+            timer: What measured it.
+            is_counted: The turn has counted it when the step was released.
+        """
+        if seconds >= COSTLY_SECONDS:
+            self._checks = _CHECKS
+            if timer is self._turns.cpu_timer:
+                self._score = min(self._score + 1, _SCORE_MAX)
+                self._seconds = seconds
+            if not is_counted:
+                self._turns.spend(seconds)
+        elif self._checks:
+            self._score = max(self._score - _CHEAP, 0.0)
+            self._checks -= self._score == 0
 
     def turn(self) -> "asyncio.Future[None]":
         """Return a future that is done when a task of this connection may go on."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._turns.wait(lambda: future.done() or future.set_result(None), self._seconds)
+        self._turns.wait(partial(_release, future), self._seconds)
         return future
+
+
+def _release(future: "asyncio.Future[None]") -> None:
+    if not future.done():  # else the request was cancelled
+        future.set_result(None)
 
 
 class InTurns(Timed[T]):
     """Runs the coroutine of a request; costly steps wait for their turn."""
 
-    __slots__ = ("_is_released", "_timer", "_use")
+    __slots__ = ("_is_released", "_use")
 
     def __init__(
-        self, stalls: LoopStalls, name: str, work: Coroutine[Any, Any, T], turns: Turns,
-        use: LoopUse,
-    ) -> None:  # fmt: skip
+        self, stalls: LoopStalls, name: str, work: Coroutine[Any, Any, T], use: LoopUse
+    ) -> None:
         super().__init__(stalls, name, work)
-        self._timer = turns.timer
         self._use = use
         self._is_released = False
 
@@ -149,8 +173,9 @@ class InTurns(Timed[T]):
             self._is_released = True
             return self._use.turn().__await__().send(None)  # the task waits for this future
         is_counted, self._is_released = self._is_released, False
-        began = self._timer()
+        timer = self._use.timer
+        began = timer()
         try:
             return super().send(value)
         finally:
-            self._use.add(self._timer() - began, is_counted=is_counted)
+            self._use.add(timer() - began, timer, is_counted=is_counted)

@@ -15,7 +15,7 @@ import resource
 from collections import deque
 from collections.abc import Callable, Coroutine
 from itertools import count
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, cast
 
 from headrace.broker.background import Background, in_background
@@ -50,15 +50,16 @@ _CONNECTIONS_WITHOUT_FILES = 32
 
 
 class Server:
-    """Listens and serves until it is stopped; `timer` measures what requests cost."""
+    """Listens and serves until it is stopped; timers measure what requests cost (`Turns`)."""
 
     def __init__(
         self, services: Services, dispatcher: Dispatcher,
         timer: Callable[[], float] = perf_counter,
+        cpu_timer: Callable[[], float] = thread_time,
     ) -> None:  # fmt: skip
         self.services = services
         self.dispatcher = dispatcher
-        self.turns = Turns(timer)
+        self.turns = Turns(timer, cpu_timer)
         self.connections: dict[Connection, None] = {}  # an ordered set
         self.connection_ids = count(1)
         self.staging = bytearray(STAGING_BYTES)
@@ -259,6 +260,10 @@ class Connection(asyncio.BufferedProtocol):
         self._is_muted = False
         self.progressed = self._active  # when a request was last complete or answered
         self._unread_since = 0.0
+        self._unread_bytes = 0  # at the last look
+        # Bytes handed to the transport since the peer last read all: it keeps a response in memory
+        # until all of it is sent.
+        self._sent_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclass of asyncio's.
@@ -386,9 +391,9 @@ class Connection(asyncio.BufferedProtocol):
     def look_at_unread(self, now: float) -> None:
         """Note how much the peer has read since the last look."""
         size = self._transport.get_write_buffer_size()
-        if size != self._server.unread.get(self):
-            self._unread_since = now
-            self._server.count_response_bytes(self, size)
+        if size != self._unread_bytes:
+            self._unread_since, self._unread_bytes = now, size
+        self._server.count_response_bytes(self, self._sent_bytes)
 
     def close_if_unread(self, since: float, why: str) -> None:
         """Close when the peer has read nothing since the loop's time `since`."""
@@ -408,8 +413,8 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = False
         self._unread_since = self._loop.time()
         if self in self._server.connections:
-            size = self._transport.get_write_buffer_size()
-            self._server.count_response_bytes(self, size)
+            self._unread_bytes = self._transport.get_write_buffer_size()
+            self._server.count_response_bytes(self, self._sent_bytes)
 
     def resume_writing(self) -> None:
         self._writable = True
@@ -448,8 +453,8 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._queue and self._use.must_wait and self._may_answer(self._queue[0]):
             self._wait_for_turn()
-        turns, seconds = self._server.turns, None
-        began = turns.timer()
+        turns, timer, seconds = self._server.turns, self._use.timer, None
+        began = timer()
         while self._queue and self._may_answer(self._queue[0]):
             *before, frame = self._server.dispatcher.take(self._queue)
             self._queued_bytes -= len(frame) * (1 + len(before))  # they are alike
@@ -466,11 +471,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._task_bytes = len(frame)
                 self._is_carried_out = self._server.dispatcher.is_carried_out(frame)
                 self._task = self._loop.create_task(self._timed(frame, response))
-            seconds = turns.timer() - began
+            seconds = timer() - began
             if self._queue and (seconds >= turns.slice_seconds or buggify("server.turn")):
                 self._wait_for_turn()
         if seconds is not None:
-            self._use.add(seconds)
+            self._use.add(seconds, timer)
         if self._is_counted:
             self._count()
         self._throttle()
@@ -497,7 +502,7 @@ class Connection(asyncio.BufferedProtocol):
     def _timed(self, frame: bytearray, response: Coroutine[Any, Any, Buffers]) -> InTurns[None]:
         server = self._server
         stalls, name = server.services.metrics.stalls, server.dispatcher.name_of(frame)
-        return InTurns(stalls, name, self._finished(response), server.turns, self._use)
+        return InTurns(stalls, name, self._finished(response), self._use)
 
     def _hold(self, response: Pending) -> None:
         self._later.append(response)
@@ -603,6 +608,8 @@ class Connection(asyncio.BufferedProtocol):
             self._server.left(self._peer)
 
     def _send(self, response: Buffers) -> None:
+        size = sum(map(len, response))
+        self._sent_bytes = size if self._writable else self._sent_bytes + size
         if len(response) == 1:
             self._transport.write(response[0])
         else:

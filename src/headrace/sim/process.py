@@ -59,7 +59,7 @@ class Process:
             lambda one: start_moved((one.topic.name, one.index), one.start_offset)
         )
         self.is_up = False
-        self._server = Server(self.services, Dispatcher(self.services), loop.time)
+        self._server = Server(self.services, Dispatcher(self.services), loop.time, loop.time)
         self._loop = loop
 
     async def start(self) -> None:

@@ -45,7 +45,7 @@ _ALL = slice(None)
 _NOTED_PORTION = 1000  # partitions whose answer is noted without a pause
 LOOK_PORTION = 50  # partitions that are read without a pause: a file is read for each
 READ_PORTION_BYTES = 4 * 1024 * 1024  # of records that are read without a pause: 2 to 4 ms
-PARTITION_BYTES_MAX = 2 * READ_PORTION_BYTES  # of one partition in a response
+PARTITION_BYTES_MAX = READ_PORTION_BYTES  # of one partition in a response
 
 
 def handle(request: Request, services: Services) -> Answering:
