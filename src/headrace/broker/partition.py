@@ -94,6 +94,8 @@ class Partition:
         self.failed_bytes = 0  # of the append that failed last
         self.failed_position = 0  # where its file may not grow, if that is why it failed
         self._is_closed = False
+        self.is_internal = topic.internal
+        self._flushes_as_set = _flushes_as_set(settings)
         self._flush_due: asyncio.TimerHandle | None = None
         self._roll_due: asyncio.TimerHandle | None = None
 
@@ -191,6 +193,7 @@ class Partition:
         """Take over changed settings; those of the log hold from its next append on."""
         waited = self._waits_for_disk
         self.settings = settings
+        self._flushes_as_set = _flushes_as_set(settings)
         if self._log is None:
             return
         self._log.configure(
@@ -208,17 +211,22 @@ class Partition:
 
     # ---- appends
 
-    def append(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> int:
+    def append(
+        self, data: bytearray | memoryview, headers: list[BatchHeader], *, has_room: bool = False
+    ) -> int:
         """Write batches at the end and wake readers; returns the first offset.
+
+        Args:
+            has_room: `must_roll` has just been false for this one batch.
 
         What is promised to others must wait for `durable`. Raises: OSError.
         """
-        opened = self.log
+        opened = self._log or self.log
         if self._fault is not None:
             self._failed(self._fault)
             raise self._refusal()
         try:
-            first = opened.append(data, headers)
+            first = opened.append(data, headers, has_room=has_room)
         except OSError as error:
             self.failed_bytes = len(data)
             is_limit = error.errno == errno.EFBIG
@@ -232,24 +240,31 @@ class Partition:
             self._recovered()
         self.traffic.produced(data, headers)
         self._unsynced_bytes += len(data)
-        if self.topic.internal and opened.room < self.settings.segment_bytes // _ROLL_AHEAD_PART:
+        if self.is_internal and opened.room < self.settings.segment_bytes // _ROLL_AHEAD_PART:
             self._roll_ahead()
-        if self._waits_for_disk:
+        if self._fsync or (self._flushes_as_set and self._waits_for_disk):
             self._begin_sync()
         else:
             self._waits.notify(self.key)
             if self._unsynced_bytes > self._unsynced_bytes_max:
                 self._begin_sync()
-            if self.settings.flush_messages < LONG_MAX or self.settings.flush_ms < LONG_MAX:
+            if self._flushes_as_set:
                 self._flush_as_set(opened)
         return first
+
+    def may_have_to_wait(self) -> bool:
+        """Return whether what was appended is perhaps less durable than configured."""
+        if not self._fsync and not self._flushes_as_set:
+            return False
+        flushes = self.settings.flush_messages < LONG_MAX
+        return flushes or self.high_watermark < self.log.end_offset
 
     def must_roll(self, header: BatchHeader) -> bool:
         """Return whether a batch needs a new segment: `roll_ready` must be awaited before.
 
         Raises: OSError, when the log cannot be opened.
         """
-        return self._fault is None and self.log.must_roll(header)
+        return self._fault is None and (self._log or self.log).must_roll(header)
 
     async def roll_ready(self) -> None:
         """Seal the active segment, in a thread; the next append begins a new segment.
@@ -500,3 +515,8 @@ class Partition:
         self._faults.forget(self.name)
         if self._log is not None:
             self._log.close()
+
+
+def _flushes_as_set(settings: TopicSettings) -> bool:
+    """Return whether flush.messages or flush.ms is set."""
+    return settings.flush_messages < LONG_MAX or settings.flush_ms < LONG_MAX
