@@ -13,7 +13,7 @@ import asyncio
 import logging
 import resource
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from itertools import count
 from typing import Any, cast
 
@@ -244,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = 0
         self._ended_by = "peer"
         self._task_bytes = 0  # of the request that has to wait
-        self._is_counted = False  # in the budget of requests
+        self._counted_bytes = 0  # in the budget of requests
         self._is_muted = False
         self.progressed = self._active  # when a request was last complete or answered
         self._unread_since = 0.0
@@ -310,9 +310,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._frames.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._active = self._loop.time()
+        now = self._active = self._loop.time()
+        frames = self._frames
         try:
-            arrived = self._frames.received(nbytes)
+            arrived = frames.received(nbytes)
         except Malformed as error:
             self._ended_by = "protocol"
             log.warning("closing %s: %s", self._peer, error, extra=self._peer.fields)
@@ -320,14 +321,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         if arrived:
             self._queue.extend(arrived)
-            self._queued_bytes += sum(map(len, arrived))
-            self.progressed = self._active
-            self._answer()
-        allocated = self._frames.allocated_bytes
+            for frame in arrived:
+                self._queued_bytes += len(frame)
+            self.progressed = now
+            self._answer(now)
+        allocated = frames.allocated_bytes
         waiting = self._queued_bytes + self._task_bytes + self._later_bytes
-        if self._is_counted or allocated + waiting > LIGHT_BYTES:
+        held = allocated + waiting
+        if held != self._counted_bytes and (self._counted_bytes or held > LIGHT_BYTES):
             self._count()
-        growth = self._frames.growth_bytes if allocated else 0
+        growth = frames.growth_bytes if allocated else 0
         if growth and not self._server.has_room(growth) and not self._is_muted:
             self._is_muted = True
             self._server.mute(self)
@@ -346,10 +349,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _count(self) -> None:
         held = self._held_bytes
-        if not self._is_counted:
+        if not self._counted_bytes:
             self.progressed = self._loop.time()
-        self._is_counted = held > LIGHT_BYTES and self in self._server.connections
-        self._server.count_request_bytes(self, held if self._is_counted else 0)
+        is_counted = held > LIGHT_BYTES and self in self._server.connections
+        self._counted_bytes = held if is_counted else 0
+        self._server.count_request_bytes(self, self._counted_bytes)
 
     def unmute(self) -> None:
         """Read again: there is memory for the incomplete request."""
@@ -401,7 +405,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writable = True
         self._server.count_response_bytes(self, 0)
-        self._answer()
+        self._answer(self._loop.time())
 
     def finish(self) -> "asyncio.Task[None] | None":
         """End after the request under way; returns the task to wait for, if there is one."""
@@ -428,34 +432,42 @@ class Connection(asyncio.BufferedProtocol):
             )
             self._transport.abort()
 
-    def _answer(self) -> None:
+    def _answer(self, now: float) -> None:
         """Answer what is queued, until a request has to wait or the peer does not read.
 
         Other connections have their turn when that takes long.
+
+        Args:
+            now: the loop's time.
         """
-        until = self._loop.time() + ANSWERING_SECONDS_MAX
-        while self._queue and self._may_answer(self._queue[0]):
-            *before, frame = self._server.dispatcher.take(self._queue)
+        until = now + ANSWERING_SECONDS_MAX
+        queue, dispatcher = self._queue, self._server.dispatcher
+        while queue and self._may_answer(queue[0]):
+            before: Sequence[bytearray] = ()
+            if len(queue) == 1:
+                frame = queue.popleft()
+            else:
+                *before, frame = dispatcher.take(queue)
             self._queued_bytes -= len(frame) * (1 + len(before))  # they are alike
             try:
-                response = self._server.dispatcher.respond(frame, self._peer, before)
+                response = dispatcher.respond(frame, self._peer, before)
             except Exception as error:
                 self._in_turn(error)
                 return
-            if isinstance(response, Pending):
-                self._hold(response)
-            elif isinstance(response, list):
+            if isinstance(response, list):
                 self._in_turn(response)
+            elif isinstance(response, Pending):
+                self._hold(response)
             else:
                 self._task_bytes = len(frame)
                 self._task = self._loop.create_task(
                     self._server.services.metrics.stalls.timed(
-                        self._server.dispatcher.name_of(frame), self._finished(response)
+                        dispatcher.name_of(frame), self._finished(response)
                     )
                 )
-            if self._queue and (self._loop.time() >= until or buggify("server.turn")):
+            if queue and (self._loop.time() >= until or buggify("server.turn")):
                 self._turn = self._loop.call_soon(self._go_on)
-        if self._is_counted:
+        if self._counted_bytes:
             self._count()
         self._throttle()
 
@@ -472,7 +484,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         self._turn = None
-        self._answer()
+        self._answer(self._loop.time())
 
     def _hold(self, response: Pending) -> None:
         self._later.append(response)
@@ -514,7 +526,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end(fault)
         if not self._later and self._all_sent is not None and not self._all_sent.done():
             self._all_sent.set_result(None)
-        self._answer()
+        self._answer(self._active)
 
     def _outcome(self, one: Pending | Buffers | Exception) -> Buffers:
         if isinstance(one, Exception):
@@ -540,14 +552,14 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._task, self._task_bytes = None, 0
             self._active = self.progressed = self._loop.time()  # the peer could not ask meanwhile
-            if self._is_counted:
+            if self._counted_bytes:
                 self._count()
             if self not in self._server.connections:
                 self._peer_gone()
             elif self._ending:
                 self._transport.close()
             else:
-                self._answer()
+                self._answer(self._active)
 
     def _peer_gone(self) -> None:
         carried_out = [one for one in self._queue if self._server.dispatcher.is_carried_out(one)]
