@@ -84,7 +84,7 @@ class _Part:
 
 
 def handle(request: Request, services: Services) -> Answering:
-    acks, topics = _decoded(request)
+    acks, topics = _decoded_alone(request) or _decoded(request)
     work = _Produce(services, acks, topics, request.version)
     bytes_left = services.validator.inline_bytes_max
     for parts in topics:
@@ -330,23 +330,23 @@ def _require_success(topics: list[list[_Part]]) -> None:
             raise HangUp(f"acks 0, and partition {part.index} of {part.topic}: {part.message}")
 
 
-def _decoded(request: Request) -> tuple[int, list[list[_Part]]]:
-    """Acks and the partitions by topic. Raises: Malformed."""
-    if request.version < _FLEXIBLE_SINCE:
-        alone = _decoded_alone(request.body)
-    else:
-        alone = _decoded_alone_flexible(request.body, has_id=request.version >= _IDS_SINCE)
-    return _decoded_any(request) if alone is None else alone
-
-
-def _decoded_alone(body: memoryview) -> tuple[int, list[list[_Part]]] | None:
+def _decoded_alone(request: Request) -> tuple[int, list[list[_Part]]] | None:
     """Decode a request for one partition without a transactional id, as nearly all are.
 
     In two steps: field by field it is a tenth of what a small request costs.
 
     Returns:
         None for any other request, well-formed or not.
+
+    Raises:
+        Malformed: as `_decoded` would find.
     """
+    if request.version < _FLEXIBLE_SINCE:
+        return _decoded_plain(request.body)
+    return _decoded_compact(request.body, has_id=request.version >= _IDS_SINCE)
+
+
+def _decoded_plain(body: memoryview) -> tuple[int, list[list[_Part]]] | None:
     if len(body) < _ALONE_BYTES_MIN:
         return None
     null, acks, _, topics, size = _ALONE_HEAD.unpack_from(body)
@@ -364,10 +364,7 @@ def _decoded_alone(body: memoryview) -> tuple[int, list[list[_Part]]] | None:
     return acks, [[_Part(topic, index, body[start : start + records])]]
 
 
-def _decoded_alone_flexible(
-    body: memoryview, *, has_id: bool
-) -> tuple[int, list[list[_Part]]] | None:
-    """As `_decoded_alone`, for versions with compact lengths. Raises: Malformed."""
+def _decoded_compact(body: memoryview, *, has_id: bool) -> tuple[int, list[list[_Part]]] | None:
     if len(body) < _ALONE_FLEXIBLE_BYTES_MIN:
         return None
     null, acks, _, topics, size = _ALONE_FLEXIBLE_HEAD.unpack_from(body)
@@ -392,8 +389,8 @@ def _decoded_alone_flexible(
     return acks, [[_Part(topic, index, body[start : start + records])]]
 
 
-def _decoded_any(request: Request) -> tuple[int, list[list[_Part]]]:
-    """As `_decoded`, for any request. Raises: Malformed."""
+def _decoded(request: Request) -> tuple[int, list[list[_Part]]]:
+    """Acks and the partitions by topic. Raises: Malformed."""
     source, flexible = Reader(request.body), request.version >= _FLEXIBLE_SINCE
     if flexible:
         source.compact_nullable_string()
