@@ -120,11 +120,11 @@ class RecoveryPoint:
     def _try_to_write(self, claim: Claim) -> None:
         if self._is_closed:
             return
-        with contextlib.suppress(OSError):  # the claim before is true, too
-            data, position = self._slot(self._sequence + 1, claim)
+        try:
             # Not kept open: thousands of partitions would have as many files more.
-            self._disk.overwrite(self._path, data, position)
-            self._sequence, self.claim = self._sequence + 1, claim
+            self._write(claim, durable=False)
+        except OSError as error:  # the claim before is true, too
+            log.debug("%s: not written: %s", self._path, error)
 
     def _write_both(self, claim: Claim) -> None:
         """Leave no slot that claims more than `claim`."""
