@@ -366,7 +366,7 @@ def test_a_request_for_one_partition_is_decoded_as_any_other(version: int) -> No
         except Malformed:
             return None
 
-    assert decoded(body, produce_handler._decoded_alone)
+    assert decoded(bytes(body), produce_handler._decoded_alone)
     for end in range(0, len(body) + 1, 3):
         for at in range(min(end, 40)):
             data = bytearray(body[:end])

@@ -379,7 +379,7 @@ def _decoded_compact(body: memoryview, *, has_id: bool) -> tuple[int, list[list[
     records = source.uvarint() - 1
     start = source.position
     # Behind the records: no tagged fields of the partition, of the topic, of the request.
-    if partitions != 2 or records < 0 or body[start + records :] != b"\0\0\0":
+    if partitions != 2 or records < 0 or bytes(body[start + records :]) != bytes(3):
         return None
     name = bytes(body[begin:end])
     try:
