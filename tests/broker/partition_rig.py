@@ -33,7 +33,7 @@ class SlowLog:
         self.is_closed = False
         self.let_go = threading.Semaphore(0)
 
-    def append(self, data: bytearray, headers: Any) -> int:
+    def append(self, data: bytearray, headers: Any, *, has_room: bool = False) -> int:
         self.end_offset += 1
         return self.end_offset - 1
 

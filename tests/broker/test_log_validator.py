@@ -286,8 +286,10 @@ def test_what_was_sent_before_hanging_up_is_appended() -> None:
         partition = await broker.topic(max_message_bytes=str(8 << 20))
         append, appended = partition.append, asyncio.Event()
 
-        def appending(data: bytearray | memoryview, headers: list[BatchHeader]) -> int:
-            first = append(data, headers)
+        def appending(
+            data: bytearray | memoryview, headers: list[BatchHeader], *, has_room: bool = False
+        ) -> int:
+            first = append(data, headers, has_room=has_room)
             if first == 1:
                 appended.set()
             return first

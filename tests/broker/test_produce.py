@@ -9,16 +9,20 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from crc32c import crc32c
 
 import headrace
+from headrace.broker.handlers import produce as produce_handler
+from headrace.broker.request import Request
 from headrace.log import os_disk, segments
 from headrace.log.os_disk import OsFile
-from headrace.wire import batches
+from headrace.wire import batches, codec
 from headrace.wire.batches import Record
 from headrace.wire.compression import Codec
+from headrace.wire.primitives import Malformed
 
 Connect = Callable[[], Any]
 HOUR_MS = 3_600_000
@@ -344,3 +348,28 @@ def test_a_segment_that_cannot_be_sealed_is_answered(
     monkeypatch.undo()
     part = produce(wire, batch(bytes(900)))
     assert (part.error_code, part.base_offset) == (0, 1)
+
+
+@pytest.mark.parametrize("version", [3, 7, 8, 9, 12, 13])
+def test_a_request_for_one_partition_is_decoded_as_any_other(version: int) -> None:
+    name = {"topic_id": UUID(int=7)} if version >= 13 else {"name": "orders"}
+    part = {"index": 1, "records": batch(b"v" * 200)}
+    body = codec.encode_request(
+        0, version,
+        {"transactional_id": None, "acks": 1, "timeout": 9,
+         "topic_data": [{**name, "partition_data": [part]}]},
+    )  # fmt: skip
+
+    def decoded(data: bytes, decode: Callable[[Request], Any]) -> Any:
+        try:
+            return decode(Request(0, version, 1, None, "host", 1, memoryview(data)))
+        except Malformed:
+            return None
+
+    assert decoded(bytes(body), produce_handler._decoded_alone)
+    for end in range(0, len(body) + 1, 3):
+        for at in range(min(end, 40)):
+            data = bytearray(body[:end])
+            data[at] ^= 0x81
+            alone = decoded(bytes(data), produce_handler._decoded_alone)
+            assert alone is None or alone == decoded(bytes(data), produce_handler._decoded)

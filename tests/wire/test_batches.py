@@ -89,7 +89,7 @@ def test_a_header_says_what_the_batch_was_built_with() -> None:
 
 def test_a_stamp_changes_place_and_nothing_else() -> None:
     data = bytearray(b"??" + batches.build([record(), record()]))
-    batches.stamp(data, 2, 1234, 5)
+    batches.stamp(data, 2, len(data) - 2, 1234, 5)
     header = batches.read_header(data, 2)
     assert (header.base_offset, header.leader_epoch) == (1234, 5)
     assert [one.offset for one in batches.records(data[2:])] == [1234, 1235]

@@ -108,7 +108,7 @@ def test_many_rows_come_back_as_columns(kernel: ModuleType, codec: Codec) -> Non
     offset = 0
     for one in made:
         placed = bytearray(one)
-        batches.stamp(placed, 0, offset, 0)
+        batches.stamp(placed, 0, len(placed), offset, 0)
         offset += batches.read_header(one).record_count
         found += placed
     decoded = kernel.decode(found, first=0, last=len(rows), headers=True)

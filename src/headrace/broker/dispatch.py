@@ -150,7 +150,7 @@ class Dispatcher:
             request = Request(
                 head.api_key, head.version, head.correlation_id, head.client_id,
                 peer.host, peer.connection_id, body, len(before),
-                None, self._services.config.elements_max * route.api.elements_factor,
+                None, self._services.topics.config.elements_max * route.api.elements_factor,
             )  # fmt: skip
             is_large = len(frame) > DECODE_BYTES_MAX or len(frame) > request.elements_max
             if is_large and route.decode is not None:
@@ -162,6 +162,8 @@ class Dispatcher:
         numbers: Sequence[bytes] = (
             [overtaking.correlation_id(one) for one in before] if before else ()
         )
+        if isinstance(answer, Raw):  # first: to look for a coroutine takes longer
+            return self._encoded(route, head, answer, began, len(frame), numbers, at_once=True)
         if isinstance(answer, Later):
             self._metrics.in_flight += 1
             self._look_at_time(route, perf_counter() - began)
@@ -272,8 +274,10 @@ class Dispatcher:
             self._metrics.failed(key, answer.get("error_code", Code.NONE))
             buffers = [codec.encode_response(key, head.version, answer)]
         response = _framed(head.correlation_id, buffers, flexible=route.answers_flexible)
-        seconds, sent = perf_counter() - began, sum(map(len, response))
-        for _ in range(1 + len(before)):
+        sent = len(response[0]) if len(response) == 1 else sum(map(len, response))
+        seconds = perf_counter() - began
+        self._metrics.request(key, seconds, size, sent)
+        for _ in before:
             self._metrics.request(key, seconds, size, sent)
         if at_once and seconds >= STALL_SECONDS:
             self._metrics.stalls.add(route.api.name, seconds)

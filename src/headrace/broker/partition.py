@@ -50,6 +50,18 @@ class Partition:
     `cuts` counts how often a failed sync cost what was appended and not promised.
     """
 
+    # Of the class until they change: with more than 30 attributes of its own, an object takes 2 KB.
+    cuts = 0
+    failed_bytes = 0  # of the append that failed last
+    failed_position = 0  # where its file may not grow, if that is why it failed
+    _rolling: asyncio.Future[None] | None = None
+    _mending: asyncio.Future[None] | None = None
+    _refused: CorruptLog | None = None
+    _damage: CorruptLog | None = None
+    _read_failures: frozenset[str] = frozenset()
+    _flush_due: asyncio.TimerHandle | None = None
+    _roll_due: asyncio.TimerHandle | None = None
+
     def __init__(
         self,
         topic: Topic,
@@ -69,7 +81,6 @@ class Partition:
         self.settings = settings
         self.key = TopicPartition(topic.id, index)
         self.on_start_moved = on_start_moved
-        self.cuts = 0
         self.traffic = Traffic()
         self._open_log = open_log
         self._log: SegmentedLog | None = None
@@ -84,18 +95,11 @@ class Partition:
             _UNSYNCED_JOURNAL_BYTES_MAX if topic.internal else _UNSYNCED_BYTES_MAX
         )
         self._syncing: asyncio.Future[None] | None = None
-        self._mending: asyncio.Future[None] | None = None
-        self._rolling: asyncio.Future[None] | None = None
         self._fault: OSError | None = None
         self.is_failing = False
-        self._refused: CorruptLog | None = None
-        self._damage: CorruptLog | None = None
-        self._read_failures: set[str] = set()
-        self.failed_bytes = 0  # of the append that failed last
-        self.failed_position = 0  # where its file may not grow, if that is why it failed
         self._is_closed = False
-        self._flush_due: asyncio.TimerHandle | None = None
-        self._roll_due: asyncio.TimerHandle | None = None
+        self.is_internal = topic.internal
+        self._flushes_as_set = _flushes_as_set(settings)
 
     @property
     def name(self) -> str:
@@ -166,9 +170,8 @@ class Partition:
         reason = str(error)
         if self._refused is not None or reason in self._read_failures:
             return
-        if len(self._read_failures) >= _READ_FAILURES_KEPT:
-            self._read_failures.clear()
-        self._read_failures.add(reason)
+        kept = self._read_failures if len(self._read_failures) < _READ_FAILURES_KEPT else ()
+        self._read_failures = frozenset((*kept, reason))
         log.error("%s: read failed: %s", self.name, error, extra=self.fields)
 
     @property
@@ -191,6 +194,7 @@ class Partition:
         """Take over changed settings; those of the log hold from its next append on."""
         waited = self._waits_for_disk
         self.settings = settings
+        self._flushes_as_set = _flushes_as_set(settings)
         if self._log is None:
             return
         self._log.configure(
@@ -208,17 +212,22 @@ class Partition:
 
     # ---- appends
 
-    def append(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> int:
+    def append(
+        self, data: bytearray | memoryview, headers: list[BatchHeader], *, has_room: bool = False
+    ) -> int:
         """Write batches at the end and wake readers; returns the first offset.
+
+        Args:
+            has_room: `must_roll` has just been false for this one batch.
 
         What is promised to others must wait for `durable`. Raises: OSError.
         """
-        opened = self.log
+        opened = self._log or self.log
         if self._fault is not None:
             self._failed(self._fault)
             raise self._refusal()
         try:
-            first = opened.append(data, headers)
+            first = opened.append(data, headers, has_room=has_room)
         except OSError as error:
             self.failed_bytes = len(data)
             is_limit = error.errno == errno.EFBIG
@@ -232,24 +241,31 @@ class Partition:
             self._recovered()
         self.traffic.produced(data, headers)
         self._unsynced_bytes += len(data)
-        if self.topic.internal and opened.room < self.settings.segment_bytes // _ROLL_AHEAD_PART:
+        if self.is_internal and opened.room < self.settings.segment_bytes // _ROLL_AHEAD_PART:
             self._roll_ahead()
-        if self._waits_for_disk:
+        if self._fsync or (self._flushes_as_set and self._waits_for_disk):
             self._begin_sync()
         else:
             self._waits.notify(self.key)
             if self._unsynced_bytes > self._unsynced_bytes_max:
                 self._begin_sync()
-            if self.settings.flush_messages < LONG_MAX or self.settings.flush_ms < LONG_MAX:
+            if self._flushes_as_set:
                 self._flush_as_set(opened)
         return first
+
+    def may_have_to_wait(self) -> bool:
+        """Return whether what was appended is perhaps less durable than configured."""
+        if not self._fsync and not self._flushes_as_set:
+            return False
+        flushes = self.settings.flush_messages < LONG_MAX
+        return flushes or self.high_watermark < self.log.end_offset
 
     def must_roll(self, header: BatchHeader) -> bool:
         """Return whether a batch needs a new segment: `roll_ready` must be awaited before.
 
         Raises: OSError, when the log cannot be opened.
         """
-        return self._fault is None and self.log.must_roll(header)
+        return self._fault is None and (self._log or self.log).must_roll(header)
 
     async def roll_ready(self) -> None:
         """Seal the active segment, in a thread; the next append begins a new segment.
@@ -500,3 +516,8 @@ class Partition:
         self._faults.forget(self.name)
         if self._log is not None:
             self._log.close()
+
+
+def _flushes_as_set(settings: TopicSettings) -> bool:
+    """Return whether flush.messages or flush.ms is set."""
+    return settings.flush_messages < LONG_MAX or settings.flush_ms < LONG_MAX

@@ -49,7 +49,7 @@ log = logging.getLogger("headrace.broker")
 LEADER_EPOCH = 0
 _PROGRESS_MS = 1000
 _NAME_KEPT = 150  # characters of a topic's name in the name of a folder set aside
-_FILES_PER_PARTITION = 4  # the segment written to, its recovery point, two sealed ones
+_FILES_PER_PARTITION = 3  # the segment written to, two sealed ones
 _FILES_SPARE = 128  # for connections, the journal and the interpreter
 _CHUNK = 32  # partitions whose files are made or removed at a time
 
@@ -70,6 +70,7 @@ class Partitions:
         self._by_key: dict[tuple[UUID, int], Partition] = {}
         self._starts: StartOffsets | None = None
         self.manifest = Manifest(disk)
+        self._plain: tuple[Config, TopicSettings] | None = None
         self._closed = read_clean_mark(disk, unsealed=self.manifest.is_upgrading)
         self.faults = StorageFaults(clock)
         self.on_start_moved: list[Callable[[Partition], None]] = []
@@ -359,7 +360,12 @@ class Partitions:
 
     def _settings(self, topic: Topic, catalog: Catalog) -> TopicSettings:
         overrides = catalog.configs_of(Resource.TOPIC, topic.name)
-        return TopicSettings.resolve(self.config, overrides)
+        if overrides:
+            return TopicSettings.resolve(self.config, overrides)
+        # One object for all topics without settings of their own.
+        if self._plain is None or self._plain[0] is not self.config:
+            self._plain = self.config, TopicSettings.resolve(self.config, {})
+        return self._plain[1]
 
     def _set_strays_aside(self, catalog: Catalog) -> dict[str, CorruptLog | None]:
         """Rename the folders of topics that no longer exist.
@@ -376,15 +382,18 @@ class Partitions:
             if folder.endswith("-delete"):
                 self._disk.remove(folder)
                 continue
-            if folder.endswith("-stray") or not self._disk.exists(f"{folder}/{METADATA}"):
+            if folder.endswith("-stray"):
+                continue
+            # Nearly all that are expected have the file, and are read at once.
+            if folder not in expected and not self._disk.exists(f"{folder}/{METADATA}"):
                 continue
             try:
                 self._claim(folder, expected.get(folder), found)
             except CorruptLog as error:
-                if folder in expected:
-                    found[folder] = error
-                else:
+                if folder not in expected:
                     log.warning("%s; the folder belongs to no topic and is left alone", error)
+                elif self._disk.exists(f"{folder}/{METADATA}"):
+                    found[folder] = error
         return found
 
     def _claim(

@@ -60,7 +60,7 @@ class Request:
         return f"{(member or self.client_id or '-')[:_NAME_TOLD_MAX]} /{self.host}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as above
 class Raw:
     """A response body encoded by hand; large buffers reach the socket without a copy."""
 

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import resource
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
 from time import perf_counter, thread_time
 from typing import Any, cast
@@ -256,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
         self._ended_by = "peer"
         self._task_bytes = 0  # of the request that has to wait
         self._is_carried_out = False  # that request, if the peer hangs up
-        self._is_counted = False  # in the budget of requests
+        self._counted_bytes = 0  # in the budget of requests
         self._is_muted = False
         self.progressed = self._active  # when a request was last complete or answered
         self._unread_since = 0.0
@@ -328,9 +328,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._frames.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._active = self._loop.time()
+        now = self._active = self._loop.time()
+        frames = self._frames
         try:
-            arrived = self._frames.received(nbytes)
+            arrived = frames.received(nbytes)
         except Malformed as error:
             self._ended_by = "protocol"
             log.warning("closing %s: %s", self._peer, error, extra=self._peer.fields)
@@ -338,14 +339,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         if arrived:
             self._queue.extend(arrived)
-            self._queued_bytes += sum(map(len, arrived))
-            self.progressed = self._active
+            for frame in arrived:
+                self._queued_bytes += len(frame)
+            self.progressed = now
             self._answer()
-        allocated = self._frames.allocated_bytes
+        allocated = frames.allocated_bytes
         waiting = self._queued_bytes + self._task_bytes + self._later_bytes
-        if self._is_counted or allocated + waiting > LIGHT_BYTES:
+        held = allocated + waiting
+        if held != self._counted_bytes and (self._counted_bytes or held > LIGHT_BYTES):
             self._count()
-        growth = self._frames.growth_bytes if allocated else 0
+        growth = frames.growth_bytes if allocated else 0
         if growth and not self._server.has_room(growth) and not self._is_muted:
             self._is_muted = True
             self._server.mute(self)
@@ -364,10 +367,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _count(self) -> None:
         held = self._held_bytes
-        if not self._is_counted:
+        if not self._counted_bytes:
             self.progressed = self._loop.time()
-        self._is_counted = held > LIGHT_BYTES and self in self._server.connections
-        self._server.count_request_bytes(self, held if self._is_counted else 0)
+        is_counted = held > LIGHT_BYTES and self in self._server.connections
+        self._counted_bytes = held if is_counted else 0
+        self._server.count_request_bytes(self, self._counted_bytes)
 
     def unmute(self) -> None:
         """Read again: there is memory for the incomplete request."""
@@ -451,32 +455,37 @@ class Connection(asyncio.BufferedProtocol):
 
         Other connections have their turn when that takes long.
         """
-        if self._queue and self._use.must_wait and self._may_answer(self._queue[0]):
+        queue, dispatcher = self._queue, self._server.dispatcher
+        if queue and self._use.must_wait and self._may_answer(queue[0]):
             self._wait_for_turn()
         turns, timer, seconds = self._server.turns, self._use.timer, None
         began = timer()
-        while self._queue and self._may_answer(self._queue[0]):
-            *before, frame = self._server.dispatcher.take(self._queue)
+        while queue and self._may_answer(queue[0]):
+            before: Sequence[bytearray] = ()
+            if len(queue) == 1:
+                frame = queue.popleft()
+            else:
+                *before, frame = dispatcher.take(queue)
             self._queued_bytes -= len(frame) * (1 + len(before))  # they are alike
             try:
-                response = self._server.dispatcher.respond(frame, self._peer, before)
+                response = dispatcher.respond(frame, self._peer, before)
             except Exception as error:
                 self._in_turn(error)
                 return
-            if isinstance(response, Pending):
-                self._hold(response)
-            elif isinstance(response, list):
+            if isinstance(response, list):
                 self._in_turn(response)
+            elif isinstance(response, Pending):
+                self._hold(response)
             else:
                 self._task_bytes = len(frame)
-                self._is_carried_out = self._server.dispatcher.is_carried_out(frame)
+                self._is_carried_out = dispatcher.is_carried_out(frame)
                 self._task = self._loop.create_task(self._timed(frame, response))
             seconds = timer() - began
-            if self._queue and (seconds >= turns.slice_seconds or buggify("server.turn")):
+            if queue and (seconds >= turns.slice_seconds or buggify("server.turn")):
                 self._wait_for_turn()
         if seconds is not None:
             self._use.add(seconds, timer)
-        if self._is_counted:
+        if self._counted_bytes:
             self._count()
         self._throttle()
 
@@ -572,7 +581,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._task, self._task_bytes = None, 0
             self._active = self.progressed = self._loop.time()  # the peer could not ask meanwhile
-            if self._is_counted:
+            if self._counted_bytes:
                 self._count()
             if self not in self._server.connections:
                 self._peer_gone()

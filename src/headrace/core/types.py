@@ -93,6 +93,9 @@ class TopicPartition:
     topic_id: UUID
     partition: int
 
+    def __hash__(self) -> int:  # as a dataclass makes it, less one call
+        return hash((self.topic_id.int, self.partition))
+
     def __str__(self) -> str:
         return f"{self.topic_id}-{self.partition}"
 

@@ -6,7 +6,6 @@ header are damaged that follow from its place in the log (offset, size, epoch, m
 recovered.
 """
 
-import struct
 from collections.abc import Iterator
 
 from headrace.log import damage
@@ -17,8 +16,6 @@ from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, MAGIC, BatchHeader, CorruptBatch
 
 _EPOCH = 0
-_LENGTH = struct.Struct(">i")
-_LENGTH_AT, _LENGTH_LESS = 8, 12
 _MAGIC_AT = 16
 _DELTA_MAX = (1 << 31) - 1
 _BATCH_BYTES_MAX = 1 << 28
@@ -134,8 +131,7 @@ def _recovered(
     if not HEADER_BYTES <= end - position <= _BATCH_BYTES_MAX:
         return None
     data = bytearray(source.pread(end - position, position))
-    batches.stamp(data, 0, expected, _EPOCH)
-    _LENGTH.pack_into(data, _LENGTH_AT, len(data) - _LENGTH_LESS)
+    batches.stamp(data, 0, len(data), expected, _EPOCH)
     data[_MAGIC_AT] = MAGIC
     try:
         header = batches.read_header(data)

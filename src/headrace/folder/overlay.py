@@ -74,20 +74,6 @@ class OverlayFile:
         return data
 
 
-class OverlayInPlaceFile:
-    """`log.api.InPlaceFile` over a file of a disk in memory."""
-
-    def __init__(self, disk: "OverlayDisk", path: str) -> None:
-        self._disk = disk
-        self._path = path
-
-    def pwrite(self, data: bytes, position: int) -> None:
-        self._disk.overwrite(self._path, data, position)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 class OverlayDisk:
     """`log.api.Disk` over the folder `root`.
 
@@ -161,9 +147,6 @@ class OverlayDisk:
         old.extend(bytes(max(position + len(data) - len(old), 0)))
         old[position : position + len(data)] = data
         self.write(path, bytes(old))
-
-    def open_in_place(self, path: str) -> "OverlayInPlaceFile":
-        return OverlayInPlaceFile(self, path)
 
     def read(self, path: str, count: int = -1, position: int = 0) -> bytes:
         file = OverlayFile(self._require(path))

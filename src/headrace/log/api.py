@@ -42,15 +42,6 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
-class InPlaceFile(Protocol):
-    """A file that is written in place again and again. Raises: OSError from every method."""
-
-    def pwrite(self, data: bytes, position: int) -> None:
-        """Write all of `data` at `position`; a power cut may lose it, or keep a part of it."""
-
-    def close(self) -> None: ...
-
-
 class Disk(Protocol):
     """The few things a log asks of a file system; paths are relative, with `/`."""
 
@@ -75,9 +66,6 @@ class Disk(Protocol):
 
         Unless `durable`, a power cut may lose the write or keep a part of it.
         """
-
-    def open_in_place(self, path: str) -> "InPlaceFile":
-        """Open a file for writes as those of `overwrite`; created when absent."""
 
     def read(self, path: str, count: int = -1, position: int = 0) -> bytes:
         """Up to `count` bytes of a file at `position`, -1 for all; OSError when it is absent."""

@@ -37,6 +37,8 @@ _NO_BLOCK = -1
 class BlockDigests:
     """Positions and digests of the blocks of a segment, in order; `add` extends the last one."""
 
+    __slots__ = ("_block", "digests", "positions")
+
     def __init__(self) -> None:
         self.positions = array("I")
         self.digests = array("I")

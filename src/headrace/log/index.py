@@ -37,6 +37,11 @@ class Tail(NamedTuple):
 class SegmentIndex:
     """Both indexes of one segment, in memory."""
 
+    __slots__ = (
+        "_base_offset", "_bytes_since_entry", "_offsets", "_positions", "_timestamp_offsets",
+        "_timestamps", "interval_bytes", "max_timestamp", "max_timestamp_offset",
+    )  # fmt: skip
+
     def __init__(self, base_offset: int, interval_bytes: int) -> None:
         self.interval_bytes = interval_bytes
         self.max_timestamp = NO_TIMESTAMP

@@ -139,23 +139,6 @@ class MemoryFile:
         self._disk.check(operation)
 
 
-class MemoryInPlaceFile:
-    """`log.api.InPlaceFile` of a `MemoryDisk`."""
-
-    def __init__(self, disk: "MemoryDisk", path: str) -> None:
-        self._disk = disk
-        self._path = path
-        self._crashes = disk.crashes
-
-    def pwrite(self, data: bytes, position: int) -> None:
-        if self._crashes != self._disk.crashes:
-            raise _fault(errno.EBADF)
-        self._disk.overwrite(self._path, data, position)
-
-    def close(self) -> None:
-        self._crashes = -1
-
-
 class MemoryDisk:
     """`log.api.Disk` in memory.
 
@@ -239,11 +222,6 @@ class MemoryDisk:
         content.overwrite(data, position)
         if durable:
             content.sync()
-
-    def open_in_place(self, path: str) -> "MemoryInPlaceFile":
-        self.check("open")
-        self._files.setdefault(path, _Content())
-        return MemoryInPlaceFile(self, path)
 
     def read(self, path: str, count: int = -1, position: int = 0) -> bytes:
         self.check("read")

@@ -66,8 +66,10 @@ class Opening:
             raise
 
     def _open(self, start_offset: int, clean: bool, end_offset: int | None) -> Opened:
-        self._finish_replacements()
-        names = self._remove_leftovers()
+        names = self._disk.list(self._folder)
+        if self._finish_replacements(names):
+            names = self._disk.list(self._folder)
+        names = self._remove_leftovers(names)
         bases = _bases(names)
         self._require_claimed_segments(bases, start_offset)
         segments = [self._sealed(base) for base in bases[:-1]]
@@ -99,12 +101,13 @@ class Opening:
 
     # ---- leftovers
 
-    def _finish_replacements(self) -> None:
-        """Put complete cleaned files in their place (`SegmentedLog.replace`)."""
-        names = self._disk.list(self._folder)
-        for name in names:
-            if not name.endswith(f".log{SWAP}"):
-                continue
+    def _finish_replacements(self, names: Sequence[str]) -> bool:
+        """Put complete cleaned files in their place (`SegmentedLog.replace`).
+
+        Returns: whether there were any.
+        """
+        swaps = [name for name in names if name.endswith(f".log{SWAP}")]
+        for name in swaps:
             stem = name.removesuffix(f".log{SWAP}")
             path = f"{self._folder}/{name}"
             swap = Segment(
@@ -121,11 +124,12 @@ class Opening:
                     remove_index(self._disk, old)
                     self._disk.remove(f"{old}.log")
             self._disk.rename(path, f"{self._folder}/{stem}.log")
+        return bool(swaps)
 
-    def _remove_leftovers(self) -> list[str]:
+    def _remove_leftovers(self, names: Sequence[str]) -> list[str]:
         """Remove what was on its way out or half made; the names that are left."""
         left = []
-        for name in self._disk.list(self._folder):
+        for name in names:
             if name.endswith((CLEANED, SWAP, DELETED)):
                 self._disk.remove(f"{self._folder}/{name}")
             else:

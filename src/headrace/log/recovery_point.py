@@ -25,7 +25,7 @@ import struct
 import threading
 from typing import NamedTuple
 
-from headrace.log.api import Disk, InPlaceFile, NewerFormatError
+from headrace.log.api import Disk, NewerFormatError
 from headrace.wire.checksums import crc32c
 
 log = logging.getLogger("headrace.log")
@@ -63,12 +63,15 @@ class RecoveryPoint:
     Raises: from the constructor, OSError where the file cannot be read, and NewerFormatError.
     """
 
+    __slots__ = (
+        "_disk", "_is_closed", "_lock", "_path", "_seed", "_sequence", "claim",
+    )  # fmt: skip
+
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk
         self._path = f"{folder}/{NAME}"
         self._seed = crc32c(self._path.encode() + b"\n")
         self._lock = threading.Lock()
-        self._file: InPlaceFile | None = None
         self._is_closed = False
         self._sequence, self.claim = read_claim(disk, folder)
 
@@ -124,21 +127,18 @@ class RecoveryPoint:
                 self._write_both(self.claim)
 
     def close(self) -> None:
-        """Close the file; claims after that are not written. Raises: OSError."""
+        """Write no claim from now on: another log may get the folder."""
         with self._lock:
-            file, self._file, self._is_closed = self._file, None, True
-        if file is not None:
-            file.close()
+            self._is_closed = True
 
     def _try_to_write(self, claim: Claim) -> None:
         if self._is_closed:
             return
-        with contextlib.suppress(OSError):  # the claim before is true, too
-            if self._file is None:
-                self._file = self._disk.open_in_place(self._path)
-            data, position = self._slot(self._sequence + 1, claim)
-            self._file.pwrite(data, position)
-            self._sequence, self.claim = self._sequence + 1, claim
+        try:
+            # Not kept open: thousands of partitions would have as many files more.
+            self._write(claim, durable=False)
+        except OSError as error:  # the claim before is true, too
+            log.debug("%s: not written: %s", self._path, error)
 
     def _write_both(self, claim: Claim) -> None:
         """Leave no slot that claims more than `claim`."""

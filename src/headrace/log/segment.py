@@ -39,6 +39,12 @@ class Segment:
         file: the file, already open; by default it is opened, or created, at the first use.
     """
 
+    __slots__ = (
+        "_blocks", "_disk", "_file", "_index", "_last", "_max_timestamp", "_saved_size",
+        "_unverified", "base_offset", "end_offset", "file_path", "first_timestamp",
+        "interval_bytes", "path", "sealed", "size",
+    )  # fmt: skip
+
     def __init__(
         self,
         disk: Disk,

@@ -143,17 +143,29 @@ class SegmentedLog:
 
     # ---- writing
 
-    def append(self, data: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int:
-        """As `Log.append`. Raises: OSError, with the log as before; after a fault until `mend`."""
+    def append(
+        self,
+        data: bytearray | memoryview,
+        headers: Sequence[BatchHeader],
+        *,
+        has_room: bool = False,
+    ) -> int:
+        """As `Log.append`. Raises: OSError, with the log as before; after a fault until `mend`.
+
+        Args:
+            has_room: `must_roll` has just been false for this one batch.
+        """
         if self._torn or self._fault is not None:
             self._require_whole()
         first = offset = self._segments.active.end_offset
         position = 0
         for header in headers:
-            batches.stamp(data, position, offset, LEADER_EPOCH)
+            batches.stamp(data, position, header.size, offset, LEADER_EPOCH)
             position += header.size
             offset += header.last_offset_delta + 1
-        segment = self._with_room(position, offset, headers)
+        segment, is_rare = self._segments.active, buggify("log.roll")
+        if not has_room or self._next is not None or is_rare:
+            segment = self._with_room(position, offset, headers, is_rare=is_rare)
         try:
             segment.file.append(data)
         except OSError:
@@ -458,12 +470,14 @@ class SegmentedLog:
         self._point.began(self._first_base, segment.base_offset, first_crc)
         self._claimed_base = segment.base_offset
 
-    def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:
+    def _with_room(
+        self, size: int, end_offset: int, headers: Sequence[BatchHeader], *, is_rare: bool
+    ) -> Segment:
         """The segment that batches go to; a further one when the active one is full."""
         active = self._segments.active
         if active.size:
             newest = max(one.max_timestamp for one in headers)
-            if self._is_full(active, size, end_offset, newest) or buggify("log.roll"):
+            if self._is_full(active, size, end_offset, newest) or is_rare:
                 self.roll()
         return self._segments.active
 

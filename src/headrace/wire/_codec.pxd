@@ -15,6 +15,10 @@ cdef int64 _INT64_MAX, _INT64_MIN, _MS_MAX, _UINT32
 cdef uint64 _UINT64
 
 
+cdef extern from "Python.h":
+    int PyByteArray_Resize(object, Py_ssize_t) except -1
+
+
 cdef class Binary:
     cdef object views
     cdef octet_t *data
@@ -64,6 +68,8 @@ cpdef decode(const octet_t[::1] data, const int64[:, ::1] table, int64 batches, 
 
 @cython.locals(row=int64)
 cpdef decode_headers(const octet_t[::1] data, Rows rows, Binary names, Binary contents)
+
+cpdef lengthen(bytearray data, Py_ssize_t size)
 
 cpdef check(const octet_t[::1] data, int64 start, int64 stop, int64 count, Scan scan)
 

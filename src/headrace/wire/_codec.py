@@ -16,7 +16,7 @@ from typing import Any
 import cython
 
 COMPILED = bool(cython.compiled)
-LAYOUT = 4  # of what callers pass; a build of another is out of date
+LAYOUT = 5  # of what callers pass; a build of another is out of date
 
 # Why a record is refused; `columns_compiled` has the words.
 _BAD_VARINT = 1
@@ -182,6 +182,14 @@ def decode_headers(data: memoryview, rows: Rows, names: Binary, contents: Binary
             rows.parsed = row
             if not _headers(source, row, rows, names, contents):
                 break
+
+
+def lengthen(data: bytearray, size: int) -> None:
+    """Make `data` longer without writing to it: the caller does that before it reads there.
+
+    Raises: BufferError while a view of it exists.
+    """
+    PyByteArray_Resize(data, size)  # type: ignore[name-defined]  # noqa: F821  # of the pxd
 
 
 def check(data: memoryview, start: int, stop: int, count: int, scan: Scan) -> None:

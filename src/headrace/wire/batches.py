@@ -17,9 +17,7 @@ from headrace.wire.compression import OUTPUT_BYTES_MAX, Codec, compress, decompr
 from headrace.wire.primitives import Buffer, Malformed
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
-_BASE_OFFSET = struct.Struct(">q")
-_LEADER_EPOCH = struct.Struct(">i")
-_LEADER_EPOCH_AT = 12
+_PLACE = struct.Struct(">qii")  # base offset, length, leader epoch
 CRC = struct.Struct(">I")
 CRC_AT = 17
 CRC_FROM = 21
@@ -137,10 +135,11 @@ def verify(data: Buffer, position: int, header: BatchHeader) -> None:
         raise CorruptBatch(f"checksum of the batch of offset {header.base_offset} is wrong")
 
 
-def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch at `position` its place in the log; the checksum does not cover either."""
-    _BASE_OFFSET.pack_into(data, position, base_offset)
-    _LEADER_EPOCH.pack_into(data, position + _LEADER_EPOCH_AT, leader_epoch)
+def stamp(
+    data: bytearray | memoryview, position: int, size: int, base_offset: int, leader_epoch: int
+) -> None:
+    """Give the batch of `size` bytes at `position` its place; the checksum covers none of it."""
+    _PLACE.pack_into(data, position, base_offset, size - OVERHEAD_BYTES, leader_epoch)
 
 
 def payload(data: Buffer, position: int, header: BatchHeader) -> memoryview:

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from headrace.wire import kernel
 from headrace.wire.primitives import Buffer, Malformed, Reader, Writer
 
 _SIZE = struct.Struct(">i")
@@ -22,6 +23,8 @@ _TLS_HANDSHAKE, _TLS_MAJOR = 0x16, 3
 _HTTP_METHODS = frozenset({b"GET ", b"POST", b"HEAD", b"PUT "})
 STAGING_BYTES = 64 * 1024
 _FIRST_ALLOCATION_BYTES_MIN = 4 * 1024
+# From so many bytes on, memory for a frame grows to four times what arrived, below to twice.
+_LARGE_BYTES = 32 * 1024
 _KEY_AND_VERSION = struct.Struct(">hh")
 
 
@@ -68,6 +71,15 @@ def response_head(correlation_id: int, body_bytes: int, *, flexible: bool) -> by
     if flexible:
         return _RESPONSE_FLEXIBLE.pack(body_bytes + 5, correlation_id, 0)
     return _RESPONSE.pack(body_bytes + 4, correlation_id)
+
+
+def _extend(frame: bytearray, size: int) -> None:
+    """Make a frame longer. Raises: BufferError while a view of it exists."""
+    frame.extend(bytes(size - len(frame)))
+
+
+_kernel = kernel.load()
+_lengthen = _extend if _kernel is None else _kernel.lengthen
 
 
 def _wrong_size(size: int, bytes_max: int) -> str:
@@ -122,7 +134,8 @@ class Frames:
         """Bytes that the next `buffer()` allocates; 0 while there is room."""
         if self._frame is None or self._filled < len(self._frame):
             return 0
-        return min(self._filled, self._size - self._filled)
+        filled = self._filled
+        return min(filled if filled < _LARGE_BYTES else 3 * filled, self._size - filled)
 
     def discard(self) -> None:
         """Drop the incomplete frame; the connection has ended."""
@@ -138,7 +151,7 @@ class Frames:
         growth = self.growth_bytes
         if growth:
             try:
-                frame.extend(bytes(growth))
+                _lengthen(frame, len(frame) + growth)
             except BufferError:  # the caller still has an earlier view, which fixes the size
                 frame = self._frame = frame + bytes(growth)
         return memoryview(frame)[self._filled :]
@@ -180,9 +193,11 @@ class Frames:
             key, version = _KEY_AND_VERSION.unpack_from(self._staging, start)
             self._check(key, version, size)
         # Never full: there is more to come than what is there.
-        frame = bytearray(min(size, max(_FIRST_ALLOCATION_BYTES_MIN, 2 * (end - start))))
-        frame[: end - start] = memoryview(self._staging)[start:end]
+        frame = self._staging[start:end]
         self._frame, self._size, self._filled = frame, size, end - start
+        _lengthen(
+            frame, min(size, max(_FIRST_ALLOCATION_BYTES_MIN, end - start + self.growth_bytes))
+        )
 
 
 def request_frame(

@@ -3,7 +3,7 @@
 import os
 from types import ModuleType
 
-LAYOUT = 4  # of what callers pass to the kernel
+LAYOUT = 5  # of what callers pass to the kernel
 
 REFUSALS = (  # by the kernel's number
     "",

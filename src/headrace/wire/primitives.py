@@ -23,6 +23,7 @@ _VARLONG_BYTES_MAX = 10
 _TAGS_MAX = 1000  # in one section; Kafka's messages have a handful
 _NO_LIMIT = 1 << 62
 TOO_MANY_ELEMENTS = "more array elements than headrace.max.request.elements allows"
+_INT16_NEGATIVE = 1 << 15  # and above, as an unsigned number
 
 
 class Malformed(Exception):
@@ -102,7 +103,13 @@ class Reader:
         return int(self.unpack(_INT16)[0])
 
     def int32(self) -> int:
-        value: int = self.unpack(_INT32)[0]
+        start = self.position
+        try:
+            value: int
+            (value,) = _INT32.unpack_from(self._data, start)
+        except struct.error:
+            value = self.unpack(_INT32)[0]  # raises Malformed
+        self.position = start + 4
         return value
 
     def int64(self) -> int:
@@ -143,7 +150,9 @@ class Reader:
         if not -1 <= count <= len(self._data) - self.position:
             raise Malformed(f"an array of {count} in {self.remaining} bytes")
         if count > 0:
-            self.spend(count)
+            self._elements -= count
+            if self._elements < 0:
+                self.spend(0)  # raises Malformed
         return count
 
     def string(self, *, flexible: bool) -> str | None:
@@ -177,8 +186,21 @@ class Reader:
         return value
 
     def nullable_string(self) -> str | None:
-        count = self.int16()
-        return None if count < 0 else self.text(count)
+        # Without further calls for the parts, as above.
+        data, start = self._data, self.position + 2
+        if start <= len(data):
+            count = data[start - 2] << 8 | data[start - 1]
+            if count >= _INT16_NEGATIVE:
+                self.position = start
+                return None
+            if start + count <= len(data):
+                try:
+                    text = str(data[start : start + count], "utf-8")
+                except UnicodeDecodeError as error:
+                    raise Malformed(f"not UTF-8 at {start}") from error
+                self.position = start + count
+                return text
+        return self.text(self.int16())  # raises Malformed
 
     def compact_array(self, item: "Callable[[Reader], T]") -> list[T]:
         count = self.uvarint() - 1

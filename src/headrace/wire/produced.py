@@ -107,7 +107,7 @@ def check(data: memoryview) -> BatchHeader:
         raise InvalidRecord(f"producer {producer} without epoch or sequence")
     fields = (base_offset, size, leader_epoch, magic, crc, attributes, last_delta, base_timestamp,
               max_timestamp, producer, epoch, first, count)  # fmt: skip
-    return BatchHeader._make(fields)
+    return tuple.__new__(BatchHeader, fields)  # `_make` is a function in Python
 
 
 def _check_attributes(attributes: int) -> None:

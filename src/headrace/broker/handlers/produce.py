@@ -30,11 +30,10 @@ from headrace.broker.log_validator import (
 from headrace.broker.partitions import Partition
 from headrace.broker.request import Answer, Answering, HangUp, Raw, Request
 from headrace.broker.services import Services
-from headrace.broker.settings import LONG_MAX
 from headrace.log.api import OffsetOutOfRange
 from headrace.log.producers import Duplicate, Fenced, OutOfOrder
 from headrace.wire.batches import BatchHeader
-from headrace.wire.primitives import Malformed, Reader, Writer
+from headrace.wire.primitives import Malformed, Reader, Writer, uuid_of
 
 KEY = 0
 # Of records that a thread looks at before others have their turn; a refusal counts as so many.
@@ -54,6 +53,16 @@ _ACKS_TIMEOUT = struct.Struct(">hi")
 _INDEX_SIZE = struct.Struct(">ii")
 _PART_HEAD = struct.Struct(">ihqq")
 _PART_HEAD_WITH_START = struct.Struct(">ihqqq")
+# A request for one partition: null, acks, timeout, one topic, its name; one partition, its records.
+_ALONE_HEAD = struct.Struct(">hhiih")
+_ALONE_PART = struct.Struct(">iii")
+_ALONE_BYTES_MIN = _ALONE_HEAD.size + _ALONE_PART.size
+# The same with compact lengths, which are one more than the number.
+_ALONE_FLEXIBLE_HEAD = struct.Struct(">bhibb")
+_ALONE_FLEXIBLE_PART = struct.Struct(">bi")
+_ALONE_FLEXIBLE_BYTES_MIN = _ALONE_FLEXIBLE_HEAD.size + _ALONE_FLEXIBLE_PART.size
+_ID_BYTES = 16
+_NO_THROTTLING, _NO_THROTTLING_FLEXIBLE = bytes(4), bytes(5)
 _NO_ERRORS = b"\x01\x00\x00"  # no record errors, no message, no tagged fields
 
 
@@ -77,7 +86,7 @@ class _Part:
 
 def handle(request: Request, services: Services) -> Answering:
     try:
-        acks, topics = _decoded(request, _PARTS_INLINE)
+        acks, topics = _decoded_alone(request) or _decoded(request, _PARTS_INLINE)
     except _ManyPartsError:
         return _in_portions(request, services)
     work = _Produce(services, acks, topics, request.version)
@@ -116,12 +125,14 @@ async def _finish_in_threads(work: "_Produce") -> Answer:
 class _Produce:
     """One request: its partitions validated, appended, answered."""
 
-    __slots__ = ("_acks", "_doubt_ms", "_now", "_services", "_topics", "_unsynced", "_version")
+    __slots__ = (
+        "_acks", "_doubt_ms", "_now", "_services", "_topics", "_unsynced", "_validator", "_version",
+    )  # fmt: skip
 
     def __init__(
         self, services: Services, acks: int, topics: list[list[_Part]], version: int
     ) -> None:
-        self._services = services
+        self._services, self._validator = services, services.validator
         self._acks = acks
         self._topics = topics
         self._version = version
@@ -139,20 +150,21 @@ class _Produce:
         inspected = _PART_BYTES
         try:
             partition = self._partition(part)
-            validated = self._services.validator.validate_inline(
-                part.records, self._terms(partition), bytes_max
-            )
+            terms = self._terms(partition)
+            validated = self._validator.validate_inline(part.records, terms, bytes_max)
             if validated is None:
                 return None
             records, header, bytes_seen = validated
             inspected += bytes_seen
-            if _must_roll(partition, header):
+            if partition.must_roll(header):
                 part.validated = validated
                 return None
             part.records = records
             self._append(partition, part, header)
         except Faulty as fault:
             self._fail(part, fault)
+        except OSError as error:
+            self._fail(part, Faulty(Code.STORAGE_ERROR, str(error)))
         part.is_done = True
         return inspected
 
@@ -164,7 +176,7 @@ class _Produce:
         while left:
             some = islice(left, _PORTION_PARTS)
             jobs = [(part, terms) for part in some if (terms := part.terms) is not None]
-            work = partial(_validate_some, self._services.validator, jobs)
+            work = partial(_validate_some, self._validator, jobs)
             for outcome in await self._services.decoding_threads.run(work):
                 part = left.popleft()
                 try:
@@ -176,14 +188,16 @@ class _Produce:
                     self._append(self._partition(part), part, header)
                 except Faulty as fault:
                     self._fail(part, fault)
+                except OSError as error:
+                    self._fail(part, Faulty(Code.STORAGE_ERROR, str(error)))
 
     async def _roll_ready(self, part: _Part, header: BatchHeader) -> None:
-        """Wait until the batch has room: a full segment is synced in a thread. Raises: Faulty."""
-        while _must_roll(partition := self._partition(part), header):
-            try:
-                await partition.roll_ready()
-            except OSError as error:
-                raise Faulty(Code.STORAGE_ERROR, str(error)) from error
+        """Wait until the batch has room: a full segment is synced in a thread.
+
+        Raises: Faulty; OSError.
+        """
+        while (partition := self._partition(part)).must_roll(header):
+            await partition.roll_ready()
 
     def answer(self) -> Answer | Coroutine[Any, Any, Answer]:
         """Make the answer, once everything is appended. Raises: HangUp."""
@@ -195,8 +209,7 @@ class _Produce:
         return Raw([_encoded(self._topics, self._version)])
 
     def _terms(self, partition: Partition) -> Terms:
-        validator = self._services.validator
-        return validator.terms(partition.settings, self._now, self._version, self._doubt_ms)
+        return self._validator.terms(partition.settings, self._now, self._version, self._doubt_ms)
 
     def _is_resolved(self, part: _Part) -> bool:
         try:
@@ -213,7 +226,7 @@ class _Produce:
 
     def _append(self, partition: Partition, part: _Part, header: BatchHeader) -> None:
         _append(partition, part, header)
-        if _may_have_to_wait(partition):
+        if partition.may_have_to_wait():
             self._unsynced.append((part, partition, partition.cuts))
 
     def _fail(self, part: _Part, fault: Faulty) -> None:
@@ -247,12 +260,6 @@ def _validate_some(
     return outcomes
 
 
-def _may_have_to_wait(partition: Partition) -> bool:
-    """Whether what was appended is perhaps less durable than configured."""
-    flushes = partition.settings.flush_messages < LONG_MAX
-    return flushes or partition.high_watermark < partition.log.end_offset
-
-
 async def _when_durable(
     topics: list[list[_Part]], unsynced: list[tuple[_Part, Partition, int]], version: int
 ) -> Answer:
@@ -268,41 +275,34 @@ async def _when_durable(
 
 
 def _partition(part: _Part, services: Services) -> Partition:
-    catalog = services.catalog
+    topics = services.topics
+    catalog = topics.catalog
     if isinstance(part.topic, UUID):
         topic = catalog.topics_by_id.get(part.topic)
         if topic is None:
             raise Faulty(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {part.topic}")
     else:
         topic = catalog.topics.get(part.topic)
-    partition = None if topic is None else services.partitions.get(topic.id, part.index)
+    partition = None if topic is None else topics.partitions.get(topic.id, part.index)
     if partition is None:
         message = f"partition {part.index} of {part.topic} does not exist"
         raise Faulty(Code.UNKNOWN_TOPIC_OR_PARTITION, message)
-    if partition.topic.internal:
+    if partition.is_internal:
         raise Faulty(Code.INVALID_TOPIC, f"{partition.topic.name} is internal")
     return partition
 
 
 def _append(partition: Partition, part: _Part, header: BatchHeader) -> None:
-    """Append a valid batch, unless the log has it already. Raises: Faulty."""
+    """Append a valid batch for which there is room, unless the log has it already.
+
+    Raises: Faulty; OSError.
+    """
     assert part.records is not None
-    try:
-        if _is_duplicate(partition, part, header):
-            return
-        part.base_offset = partition.append(part.records, [header])
-    except OSError as error:
-        raise Faulty(Code.STORAGE_ERROR, str(error)) from error
+    if header.producer_id >= 0 and _is_duplicate(partition, part, header):
+        return
+    part.base_offset = partition.append(part.records, [header], has_room=True)
     part.append_time = header.max_timestamp if header.timestamp_type else -1
-    part.start_offset = partition.start_offset
-
-
-def _must_roll(partition: Partition, header: BatchHeader) -> bool:
-    """Raises: Faulty."""
-    try:
-        return partition.must_roll(header)
-    except OSError as error:
-        raise Faulty(Code.STORAGE_ERROR, str(error)) from error
+    part.start_offset = partition.log.start_offset
 
 
 def _is_duplicate(partition: Partition, part: _Part, header: BatchHeader) -> bool:
@@ -310,8 +310,6 @@ def _is_duplicate(partition: Partition, part: _Part, header: BatchHeader) -> boo
 
     Raises: Faulty; OSError.
     """
-    if header.producer_id < 0:
-        return False
     match partition.log.producers.check(header):
         case Duplicate(base_offset):
             part.base_offset = base_offset
@@ -349,6 +347,65 @@ def _require_success(topics: list[list[_Part]]) -> None:
             raise HangUp(f"acks 0, and partition {part.index} of {part.topic}: {part.message}")
 
 
+def _decoded_alone(request: Request) -> tuple[int, list[list[_Part]]] | None:
+    """Decode a request for one partition without a transactional id, as nearly all are.
+
+    In two steps: field by field it is a tenth of what a small request costs.
+
+    Returns:
+        None for any other request, well-formed or not.
+
+    Raises:
+        Malformed: as `_decoded` would find.
+    """
+    if request.version < _FLEXIBLE_SINCE:
+        return _decoded_plain(request.body)
+    return _decoded_compact(request.body, has_id=request.version >= _IDS_SINCE)
+
+
+def _decoded_plain(body: memoryview) -> tuple[int, list[list[_Part]]] | None:
+    if len(body) < _ALONE_BYTES_MIN:
+        return None
+    null, acks, _, topics, size = _ALONE_HEAD.unpack_from(body)
+    start = _ALONE_HEAD.size + size
+    if null != -1 or topics != 1 or size < 0 or len(body) < start + _ALONE_PART.size:
+        return None
+    partitions, index, records = _ALONE_PART.unpack_from(body, start)
+    start += _ALONE_PART.size
+    if partitions != 1 or records < 0 or start + records > len(body):
+        return None
+    try:
+        topic = str(body[_ALONE_HEAD.size : _ALONE_HEAD.size + size], "utf-8")
+    except UnicodeDecodeError:
+        return None
+    return acks, [[_Part(topic, index, body[start : start + records])]]
+
+
+def _decoded_compact(body: memoryview, *, has_id: bool) -> tuple[int, list[list[_Part]]] | None:
+    if len(body) < _ALONE_FLEXIBLE_BYTES_MIN:
+        return None
+    null, acks, _, topics, size = _ALONE_FLEXIBLE_HEAD.unpack_from(body)
+    begin = _ALONE_FLEXIBLE_HEAD.size
+    if has_id:
+        begin, size = begin - 1, _ID_BYTES + 1
+    end = begin + size - 1
+    if null != 0 or topics != 2 or size < 1 or end + _ALONE_FLEXIBLE_PART.size > len(body):
+        return None
+    partitions, index = _ALONE_FLEXIBLE_PART.unpack_from(body, end)
+    source = Reader(body, end + _ALONE_FLEXIBLE_PART.size)
+    records = source.uvarint() - 1
+    start = source.position
+    # Behind the records: no tagged fields of the partition, of the topic, of the request.
+    if partitions != 2 or records < 0 or bytes(body[start + records :]) != bytes(3):
+        return None
+    name = bytes(body[begin:end])
+    try:
+        topic = uuid_of(name) if has_id else str(name, "utf-8")
+    except UnicodeDecodeError:
+        return None
+    return acks, [[_Part(topic, index, body[start : start + records])]]
+
+
 class _ManyPartsError(Exception):
     """A request has more partitions than are to be decoded."""
 
@@ -364,13 +421,17 @@ def _decoded_many(request: Request) -> tuple[int, list[list[_Part]]]:
 def _decoded(request: Request, parts_max: int) -> tuple[int, list[list[_Part]]]:
     """Acks and the partitions by topic. Raises: Malformed; _ManyPartsError."""
     source, flexible = Reader(request.body), request.version >= _FLEXIBLE_SINCE
-    source.string(flexible=flexible)
+    if flexible:
+        source.compact_nullable_string()
+    else:
+        source.nullable_string()
     acks, _ = source.unpack(_ACKS_TIMEOUT)
     topics = []
     parts_left = parts_max
     for _ in range(_count(source, flexible)):
-        topics.append(_decoded_topic(source, request.version, parts_left))
-        parts_left -= max(1, len(topics[-1]))
+        parts = _decoded_topic(source, request.version, parts_left)
+        topics.append(parts)
+        parts_left -= len(parts) or 1
         if flexible:
             source.tags()
     if flexible:
@@ -380,7 +441,13 @@ def _decoded(request: Request, parts_max: int) -> tuple[int, list[list[_Part]]]:
 
 def _decoded_topic(source: Reader, version: int, parts_max: int) -> list[_Part]:
     flexible = version >= _FLEXIBLE_SINCE
-    topic = source.uuid() if version >= _IDS_SINCE else source.string(flexible=flexible) or ""
+    topic: UUID | str
+    if version >= _IDS_SINCE:
+        topic = source.uuid()
+    elif flexible:
+        topic = source.compact_nullable_string() or ""
+    else:
+        topic = source.nullable_string() or ""
     parts = []
     count = _count(source, flexible)
     if count > parts_max or parts_max <= 0:
@@ -405,35 +472,36 @@ def _count(source: Reader, flexible: bool) -> int:
 
 def _encoded(topics: list[list[_Part]], version: int) -> bytearray:
     out, flexible = Writer(), version >= _FLEXIBLE_SINCE
+    write_count = out.uvarint if flexible else out.int32
+    null = 1 if flexible else 0  # compact counts begin with null
     # An empty topic would have nothing to name it by; it is left out, as it asks for nothing.
     named = [parts for parts in topics if parts]
-    out.count(len(named), flexible=flexible)
+    write_count(len(named) + null)
     for parts in named:
         topic = parts[0].topic
         if isinstance(topic, UUID):
-            out.uuid(topic)
+            out.data += topic.bytes
         else:
             out.string(topic, flexible=flexible)
-        out.count(len(parts), flexible=flexible)
+        write_count(len(parts) + null)
         for part in parts:
             _write_part(out, part, version)
         if flexible:
-            out.tags()
-    out.int32(0)
-    if flexible:
-        out.tags()
+            out.data.append(0)
+    out.data += _NO_THROTTLING_FLEXIBLE if flexible else _NO_THROTTLING
     return out.data
 
 
 def _write_part(out: Writer, part: _Part, version: int) -> None:
     flexible = version >= _FLEXIBLE_SINCE
-    head = part.index, part.code, part.base_offset, part.append_time
     if version >= _START_OFFSET_SINCE:
-        out.data += _PART_HEAD_WITH_START.pack(*head, part.start_offset)
+        out.data += _PART_HEAD_WITH_START.pack(
+            part.index, part.code, part.base_offset, part.append_time, part.start_offset
+        )
     else:
-        out.data += _PART_HEAD.pack(*head)
+        out.data += _PART_HEAD.pack(part.index, part.code, part.base_offset, part.append_time)
     if flexible and part.message is None:
-        out.raw(_NO_ERRORS)
+        out.data += _NO_ERRORS
         return
     if version >= _MESSAGES_SINCE:
         out.count(len(part.errors), flexible=flexible)
