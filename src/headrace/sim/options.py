@@ -9,6 +9,7 @@ from random import Random
 from headrace.broker.config import Config
 
 GROUPS = ("blue", "green")
+DEAD_LETTERS = "dead-letters"
 _SESSION_MS, _HEARTBEAT_MS = 3000, 700
 _PRUNE_MS, _COLD_MS, _JOURNAL_SEGMENT_BYTES = 250, 400, 2048
 _FOCUSES = ("queues", "queues", "records", "records", "both")

@@ -33,6 +33,7 @@ from headrace.sim.network import Connection
 from headrace.sim.offset_auditor import OffsetAuditor
 from headrace.sim.options import (
     CONSUMER_SESSION_MS,
+    DEAD_LETTERS,
     GROUPS,
     OFFSETS_RETENTION_MINUTES,
     Options,
@@ -54,7 +55,6 @@ _BUGGIFY = 0.5  # of the points
 _BUGGIFY_CHANCE = 0.2  # at a point that is on
 _DAMAGE = 0.6  # of the times at which no broker runs
 CLEAN_MARK = ".kafka_cleanshutdown"
-_DEAD_LETTERS = "dead-letters"
 LEDGER, TABLE = "ledger", "table"
 _LEDGER_PARTITIONS = 2
 _KEPT = {"retention.ms": "-1"}
@@ -290,9 +290,6 @@ class World:
         kind = "the power is cut" if self._power_cut else "the broker is killed"
         self.history.fault(f"{kind}, at operation {self.disk.operations} of the disk")
         self._end_life()
-        if self._power_cut:
-            # A power cut may take the recovery point, which is all that shows older damage.
-            self.disk.settle_damage()
         self.disk.revive(power_cut=self._power_cut)
         self._power_was_cut |= self._power_cut
         if not self._power_cut:
@@ -493,11 +490,11 @@ class World:
             if group in self.options.earliest:
                 values["share.auto.offset.reset"] = "earliest"
             if self.options.dead_letters:
-                values["errors.deadletterqueue.topic.name"] = _DEAD_LETTERS
+                values["errors.deadletterqueue.topic.name"] = DEAD_LETTERS
             if values:
                 await services.topics.set_configs(SetConfigs(Resource.GROUP, group, values))
         if self.options.dead_letters:
-            await services.topics.create(CreateTopic(_DEAD_LETTERS, self._new_id(), 1, _KEPT))
+            await services.topics.create(CreateTopic(DEAD_LETTERS, self._new_id(), 1, _KEPT))
         if self.options.records:
             for name, partitions in ((LEDGER, _LEDGER_PARTITIONS), (TABLE, 1)):
                 topic_id = self._new_id()
