@@ -162,6 +162,12 @@ class Segment:
         if not self._unverified.left:
             self._unverified = None
 
+    def distrust(self) -> None:
+        """Verify every block again before it is read next. Raises: OSError."""
+        found = checksums.load(self._disk, self.path)
+        if found is not None and found.summary.size == self.size:
+            self._unverified = Unverified(found.blocks, self.size)
+
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The batch that holds or follows `offset`, with its position. Raises: CorruptBatch."""
         start = self.index.position_of(offset)

@@ -174,9 +174,11 @@ class Ending:
 
     async def _restarted(self, process: Process) -> None:
         """Wait until the operator has replaced a broker that reports damage."""
-        world = self._world
-        while world.process in (None, process) or not world.process.is_up:
+        while True:
             await asyncio.sleep(_LOOK_SECONDS)
+            found = self._world.process
+            if found is not None and found is not process and found.is_up:
+                return
 
     def _new(
         self, before: dict[Queue, list[int]], queue: Queue, now: dict[Queue, list[int]]

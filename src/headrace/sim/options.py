@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 
 from headrace.broker.config import Config
+from headrace.sim import damage, disk
 
 GROUPS = ("blue", "green")
 DEAD_LETTERS = "dead-letters"
@@ -68,6 +69,9 @@ class Options:
     hostile: bool
     buggifies: bool
     damages: bool
+    rots: bool  # damage while the broker runs
+    damage_kinds: tuple[str, ...] = damage.KINDS
+    power_cut_fates: tuple[str, ...] = disk.FATES
 
     @classmethod
     def drawn(cls, rng: Random) -> "Options":
@@ -125,6 +129,7 @@ class Options:
             hostile=maybe(),
             buggifies=maybe(),
             damages=damages,
+            rots=maybe(),
         )
 
     def config(self) -> Config:

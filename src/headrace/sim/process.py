@@ -55,6 +55,7 @@ class Process:
     ) -> None:
         self.life = life
         self.services = Services(config, disk, clock, new_id)
+        self._new_id = new_id
         self.services.partitions.on_start_moved.append(
             lambda one: start_moved((one.topic.name, one.index), one.start_offset)
         )
@@ -64,7 +65,7 @@ class Process:
 
     async def start(self) -> None:
         """Come up. Raises: as `open_services` and `Services.start` do."""
-        self.services.topics.load()
+        self.services.load(self._new_id)
         await self.services.start()
         self.is_up = True
 
