@@ -87,6 +87,16 @@ class Process:
         found = [one.refused or one.damage for one in self.services.partitions]
         return [one for one in found if one is not None]
 
+    def sealed_paths(self) -> set[str]:
+        """Return the files of the sealed segments of all logs that are open."""
+        return {
+            f"{segment.path}.log"
+            for one in self.services.partitions
+            if one.is_open and one.refused is None
+            for segment in one.log.segments()
+            if segment.sealed
+        }
+
     @property
     def machines(self) -> list[object]:
         """The states of the share-group shards: others when they were rebuilt."""

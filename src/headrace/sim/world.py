@@ -432,11 +432,24 @@ class World:
         process = self.process
         if process is not None and process.is_up:
             self.history.step("broker", "begins to scrub")
-            self.loop.spawn(process.life, process.services.scrub.run_pass())
+            self.loop.spawn(process.life, self._scrub(process))
+
+    async def _scrub(self, process: Process) -> None:
+        damage, errors = self.disk.damage, self.disk.errors
+        sealed = process.sealed_paths()
+        damaged = [path for path in damage.standing if path in sealed]
+        await process.services.scrub.run_pass()
+        if self.disk.errors != errors or not process.is_up:
+            return  # it may have failed to read, or was stopped
+        for path in damaged:
+            is_left = path in damage.standing and path in process.sealed_paths()
+            if is_left and path not in process.services.scrub.damages:
+                self.auditor.broken(f"the scrub passed over the damage of {path}")
 
     def is_served_damaged(self, what: str) -> bool:
         """Return whether a client may meet a wrong checksum; the client then reports it."""
-        if not self.disk.damage.is_live:
+        known = self.process.services.scrub.damages if self.process is not None else {}
+        if not self.disk.damage.is_live or known:
             self.auditor.broken(f"{what} was served with a wrong checksum")
             return False
         self.history.step("client", f"meets a wrong checksum in {what}")
