@@ -18,7 +18,7 @@ from uuid import UUID
 from headrace.folder.check import Surroundings
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import Lost, Repair, repair_disk
-from headrace.log.manifest import CATALOGUE, START_OFFSETS
+from headrace.log.manifest import CATALOGUE, PROPERTIES, START_OFFSETS
 from headrace.sim.facts import Place
 from headrace.sim.loop import OUTSIDE, VirtualLoop
 from headrace.wire import batches
@@ -109,6 +109,8 @@ class Operator:
     def _repair_folder(self) -> None:
         """Repair the data folder itself."""
         world, disk = self._world, self._world.disk
+        # What a power cut may take was not promised under fsync, and nothing else may be lost.
+        may_lose = bool(disk.damage.standing) or not world.options.fsync
         sound, before = disk.damage.sound, disk.contents
         faults, disk.failing = disk.failing, set()  # the operator waits until the disk works
         space, disk._bytes_left = disk._bytes_left, None
@@ -123,12 +125,14 @@ class Operator:
             folder = action.path.partition("/")[0]
             world.history.step("operator", f"repairs {action.path}: lost {action.lost}")
             place = _place(folder)
-            if action.lost and place in world.record_places():
+            if action.lost and may_lose and place in world.record_places():
                 world.records.quarantined(place, action.lost)
                 world.losses += 1
-            if action.path == START_OFFSETS:
+            if action.path == PROPERTIES and may_lose:
+                world.cluster_id = ""
+            if action.path == START_OFFSETS and may_lose:
                 world.records.starts_lost()
-            if folder.startswith(_OFFSETS_JOURNAL):
+            if folder.startswith(_OFFSETS_JOURNAL) and may_lose:
                 world.offsets.power_was_cut()
         world.history.fault("a repair gives up what is damaged")
         world.power_was_cut = False

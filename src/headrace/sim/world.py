@@ -127,6 +127,7 @@ class World:
         self.losses = 0  # power cuts that may take what was acknowledged
         self._producer_ids: dict[tuple[int, int], str] = {}
         self.process: Process | None = None
+        self.cluster_id = ""
         self.connections: dict[Connection, None] = {}  # an ordered set
         self.topic_ids: dict[str, UUID] = {}
         self.topic_names: dict[UUID, str] = {}
@@ -382,6 +383,10 @@ class World:
         except AssertionError as error:
             self.bug(f"the broker does not start: {error!r}")
             return
+        cluster_id = process.services.cluster_id
+        if self.cluster_id not in ("", cluster_id):
+            self.auditor.broken(f"the cluster id was {self.cluster_id} and is {cluster_id}")
+        self.cluster_id = cluster_id
         if self.options.retention:
             for place, start in process.log_starts():  # its death may have come amid retention
                 self.auditor.deleting(place, start)
