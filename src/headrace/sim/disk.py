@@ -66,7 +66,8 @@ class FaultyDisk(MemoryDisk):
         self.losses = {}
         if power_cut:
             self.damage.lose_claims()
-            self._lose_entries()
+            if self.fates != (WHOLE,):
+                self._lose_entries()
             self.crash(self._survivors)
             self._claimed.clear()
         else:

@@ -7,6 +7,7 @@ of its own. The broker is the shipped one from the frames of requests down to th
 
 import itertools
 import warnings
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -142,6 +143,7 @@ class World:
         self.power_was_cut = False
         self._dice: dict[str, Random] = {}
         self._points: dict[str, bool] = {}
+        self.points: Counter[str] = Counter()  # how often each rare behaviour was chosen
         self._had_refusals = False
         self._machines: list[object] = []
         self._errors_before = 0
@@ -182,7 +184,9 @@ class World:
         if dice is None:
             dice = self._dice[point] = Random(f"{self.seed}/{point}")
             self._points[point] = dice.random() < _BUGGIFY
-        return self._points[point] and dice.random() < _BUGGIFY_CHANCE
+        chosen = self._points[point] and dice.random() < _BUGGIFY_CHANCE
+        self.points[point] += chosen
+        return chosen
 
     def _clear_away(self) -> None:
         """End everybody, so that nothing of this history happens during the next."""
