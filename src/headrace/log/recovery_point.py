@@ -67,6 +67,7 @@ class RecoveryPoint:
         self._lock = threading.Lock()
         self._file: InPlaceFile | None = None
         self._is_closed = False
+        self._is_durable = False  # whether the claim is known to be on stable storage
         self._sequence, self.claim = read_claim(disk, folder)
 
     def began(self, first_base: int, base_offset: int) -> None:
@@ -85,7 +86,7 @@ class RecoveryPoint:
     def settled(self, claim: Claim) -> None:
         """Record all of a log that is synced, durably. Raises: OSError."""
         with self._lock:
-            if claim != self.claim:
+            if claim != self.claim or not self._is_durable:
                 self._write(claim, durable=True)
 
     def dropping(self, first_base: int) -> None:
@@ -125,6 +126,7 @@ class RecoveryPoint:
             data, position = self._slot(self._sequence + 1, claim)
             self._file.pwrite(data, position)
             self._sequence, self.claim = self._sequence + 1, claim
+            self._is_durable = False
 
     def _write_both(self, claim: Claim) -> None:
         """Leave no slot that claims more than `claim`."""
@@ -135,7 +137,7 @@ class RecoveryPoint:
         sequence = self._sequence + 1
         data, position = self._slot(sequence, claim)
         self._disk.overwrite(self._path, data, position, durable=durable)
-        self._sequence, self.claim = sequence, claim
+        self._sequence, self.claim, self._is_durable = sequence, claim, durable
 
     def _slot(self, sequence: int, claim: Claim) -> tuple[bytes, int]:
         """The bytes of a slot, and its position in the file."""
