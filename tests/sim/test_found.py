@@ -114,7 +114,7 @@ def test_a_topic_is_forgotten_although_the_sync_that_says_so_fails(small: Small)
 def test_a_start_after_a_crash_without_a_log_that_opens(small: Small) -> None:
     """The first producer id was the maximum of nothing: a TypeError."""
     small.services.topics.partitions._by_key.clear()
-    small.services.topics.partitions.was_stopped_in_order = False
+    assert not small.services.topics.partitions.was_stopped_in_order
     assert small.services.topics._find_first_producer_id() >= 0
 
 

@@ -55,7 +55,14 @@ def bridge(
         if disk.exists(path):
             source = disk.open(path)
             try:
-                _copy(source, out, base_offset, None if is_last else end_offset, found)
+                _copy(
+                    source,
+                    out,
+                    base_offset,
+                    base_offset + _DELTA_MAX if is_last else end_offset,
+                    found,
+                    is_last=is_last,
+                )
             finally:
                 source.close()
         else:
@@ -83,13 +90,22 @@ def empty_batches(first: int, end: int) -> Iterator[bytes]:
 
 
 def _copy(
-    source: File, out: File, base_offset: int, end_offset: int | None, found: Bridged
+    source: File,
+    out: File,
+    base_offset: int,
+    end_offset: int | None,
+    found: Bridged,
+    *,
+    is_last: bool,
 ) -> None:
     size, position = source.size(), 0
     found.end_offset = base_offset
     damaged = False
     while position < size:
         batch = _intact(source, position, size, found.end_offset, end_offset)
+        if batch is not None and is_last and not damaged:  # nothing of it is compacted
+            offset = _base_offset(batch)
+            batch = batch if offset == found.end_offset else None
         if batch is None:
             following = damage.next_batch(source.pread, position + 1, size, found.end_offset)
             batch = _recovered(source, position, following or size, found.end_offset, end_offset)
