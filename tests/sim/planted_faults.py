@@ -240,7 +240,7 @@ FAULTS: dict[str, Fault] = {
     "bit rot": Fault(
         "the disk is damaged: bit",
         _at_rest(BIT),
-        {seals_are_not_compared: 0, unverified_blocks_are_served: 1},
+        {seals_are_not_compared: 25, unverified_blocks_are_served: 1},
     ),
     "lost write": Fault(
         "the disk is damaged: lost write", _at_rest(LOST), {all_damage_counts_as_torn: 1}
@@ -280,9 +280,7 @@ FAULTS: dict[str, Fault] = {
     "failing syncs": Fault(
         "sync fails", {"sync_errors": True} | _cut(*FATES), {failed_syncs_count: 1}
     ),
-    "failing writes": Fault(
-        "append fails", {"write_errors": True}, {failed_appends_are_acknowledged: 5}
-    ),
+    "failing writes": Fault(" fails", {"write_errors": True}, {failed_appends_are_acknowledged: 5}),
     "failing reads": Fault(
         "pread fails", {"read_errors": True, "kills": True}, {failed_reads_end_a_log: 3}
     ),

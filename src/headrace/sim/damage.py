@@ -9,7 +9,7 @@ backup of an operator.
 import struct
 from collections.abc import Callable, Iterable, MutableMapping
 from random import Random
-from typing import Protocol
+from typing import Any
 
 from headrace.log.recovery_point import NAME as RECOVERY_POINT
 
@@ -22,13 +22,6 @@ CLEAN_MARK = ".kafka_cleanshutdown"
 _LEFT_ALONE = (".torn", "-stray", "-delete", ".deleted", ".cleaned", ".swap", ".new")
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT, _LENGTH_LESS, _OFFSET_BYTES = 8, 12, 8
-
-
-class Content(Protocol):
-    """A file of the disk: its bytes, and how many of them are on stable storage."""
-
-    data: bytearray
-    synced: int
 
 
 class Damage:
@@ -48,7 +41,7 @@ class Damage:
     def __init__(
         self,
         rng: Random,
-        files: MutableMapping[str, Content],
+        files: MutableMapping[str, Any],
         replaced: Callable[[str, bytes], None],
         claimed: MutableMapping[str, int],
     ) -> None:
