@@ -180,7 +180,7 @@ class Damage:
             for name in [one for one in self._claimed if one.startswith(f"{folder}/")]:
                 del self._claimed[name]
         self._apply(kind, path, at, sizes)
-        if self._files.get(path) is content and content.data == before:
+        if path in self._files and content.data == before:
             return None  # as a block of zeros that is zeroed
         content.synced = min(content.synced, len(content.data))
         self._copies = {path: before}
@@ -211,7 +211,7 @@ class Damage:
         now, damaged = self._files.get(path), self._damaged[path]
         if now is None or damaged is None:
             return now is None and damaged is None
-        return now.data.startswith(damaged)
+        return bool(now.data.startswith(damaged))
 
     def _restored(self, path: str) -> bytes:
         now, damaged = self._files.get(path), self._damaged[path]
