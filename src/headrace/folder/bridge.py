@@ -61,7 +61,6 @@ def bridge(
                     base_offset,
                     base_offset + _DELTA_MAX if is_last else end_offset,
                     found,
-                    is_last=is_last,
                 )
             finally:
                 source.close()
@@ -90,22 +89,13 @@ def empty_batches(first: int, end: int) -> Iterator[bytes]:
 
 
 def _copy(
-    source: File,
-    out: File,
-    base_offset: int,
-    end_offset: int | None,
-    found: Bridged,
-    *,
-    is_last: bool,
+    source: File, out: File, base_offset: int, end_offset: int | None, found: Bridged
 ) -> None:
     size, position = source.size(), 0
     found.end_offset = base_offset
     damaged = False
     while position < size:
         batch = _intact(source, position, size, found.end_offset, end_offset)
-        if batch is not None and is_last and not damaged:  # nothing of it is compacted
-            offset = _base_offset(batch)
-            batch = batch if offset == found.end_offset else None
         if batch is None:
             following = damage.next_batch(source.pread, position + 1, size, found.end_offset)
             batch = _recovered(source, position, following or size, found.end_offset, end_offset)
