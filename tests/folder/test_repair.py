@@ -196,6 +196,20 @@ def test_a_bridge_keeps_every_intact_batch() -> None:
         assert disk.read(done.copy) == b"".join(found)
 
 
+def test_batches_behind_the_recovery_point_of_the_last_segment_stay() -> None:
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    whole = [
+        batches.build([Record(0, 1, None, b"v" * 40)], base_offset=offset, leader_epoch=0)
+        for offset in range(3)
+    ]
+    disk.write(path, whole[0][:-1] + b"?" + whole[1] + whole[2])
+    done = bridge(disk, path, 0, 2, is_last=True)
+    assert (done.lost, done.end_offset, done.is_end_lost) == ([(0, 0)], 3, False)
+    disk.write(path, whole[0])
+    done = bridge(disk, path, 0, 2, is_last=True)
+    assert (done.lost, done.end_offset, done.is_end_lost) == ([(1, 1)], 2, True)
+
+
 class DyingDisk(MemoryDisk):
     """A disk whose process is killed before the change numbered `left`, counted from 0."""
 

@@ -550,3 +550,36 @@ def test_the_beginning_of_a_log_can_be_given_up() -> None:
         assert (log.start_offset, account(log)) == (second, [x for x in whole if x[0] >= second])
         log.settle()
         log.close()
+
+
+def test_the_claim_of_a_log_that_was_closed_survives_a_power_cut() -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER)
+    append(log, 0)
+    log.sync()
+    log.settle()
+    log.close()
+    claim = read_claim(disk, FOLDER)[1]
+    assert claim.size > 0
+    disk.crash()
+    assert read_claim(disk, FOLDER)[1] == claim
+
+
+def test_damage_met_after_a_failed_sync_changes_nothing_of_the_log() -> None:
+    """A duplicate of a batch that was cut off was acknowledged."""
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER)
+    append(log, 0)
+    append(log, 1)
+    log.sync()
+    append(log, 2)
+    disk.failing.add("sync")
+    with pytest.raises(OSError, match="Input"):
+        log.sync()
+    disk.failing.clear()
+    end, durable_end = log.end_offset, log.durable_end
+    disk._files[last_log(disk)].data[HEADER_BYTES + 3] ^= 1  # the log has the file open
+    log.mend(keep=False)
+    with pytest.raises(OSError, match="checksum"):
+        log.resume()
+    assert (log.end_offset, log.durable_end) == (end, durable_end)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace.sim.disk import FaultyDisk
+from headrace.sim.damage import BIT, LOST, MISSING, SHORT
+from headrace.sim.disk import REORDERED, FaultyDisk
 
 
 def test_it_dies_with_the_operation_that_was_drawn_and_stays_dead() -> None:
@@ -77,13 +78,14 @@ def test_damage_is_undone_by_a_copy_and_keeps_what_was_appended_since() -> None:
         file = disk.open("t-0/00000000000000000000.log")
         file.append(bytes(range(1, 200)))
         before = disk.read("t-0/00000000000000000000.log")
-        done = disk.damage(in_order=True)
+        disk.damage.kinds = (BIT, LOST, SHORT, MISSING)
+        done = disk.damage.offline(in_order=True)
         assert done is not None
         kinds.add(done.split(":")[0])
-        assert disk.is_damaged
-        disk.undo_damage()
+        assert disk.damage.standing
+        disk.damage.undo()
         assert disk.read("t-0/00000000000000000000.log") == before
-    assert kinds >= {"bit", "zeros", "short", "missing"}
+    assert kinds == {BIT, LOST, SHORT, MISSING}
 
 
 def test_only_what_a_recovery_point_claims_is_damaged_after_a_crash() -> None:
@@ -91,8 +93,50 @@ def test_only_what_a_recovery_point_claims_is_damaged_after_a_crash() -> None:
     file = disk.open("t-0/00000000000000000000.log")
     file.append(b"synced")
     file.sync()
-    assert disk.damage(in_order=False) is None
+    disk.damage.kinds = (BIT, SHORT)
+    assert disk.damage.offline(in_order=False) is None
     disk.overwrite("t-0/recovery-point", b"claim", 0)
-    done = disk.damage(in_order=False)
+    done = disk.damage.offline(in_order=False)
     assert done is not None
     assert done.split(": ")[1].startswith("t-0/00000000000000000000.log")
+
+
+def test_a_power_cut_keeps_unsynced_writes_in_any_order() -> None:
+    first, second = b"1" * 10, b"2" * 20
+    left = set()
+    for seed in range(60):
+        disk = FaultyDisk(str(seed), lambda: None)
+        disk.fates = (REORDERED,)
+        file = disk.open("log")
+        file.append(first)
+        file.append(second)
+        disk.revive(power_cut=True)
+        left.add(disk.read("log"))
+    assert left == {b"", first, bytes(10) + second, first + second}
+
+
+def test_damage_under_a_broker_spares_the_offsets_of_batches() -> None:
+    data = bytearray(bytes(8) + (60).to_bytes(4, "big") + bytes(60)) * 2
+    for seed in range(40):
+        disk = FaultyDisk(str(seed), lambda: None)
+        disk.damage.kinds = ("bit",)
+        file = disk.open("t-0/00000000000000000000.log")
+        file.append(data)
+        file.sync()
+        disk.overwrite("t-0/recovery-point", b"claim", 0)
+        assert disk.damage.live(["t"]) is not None
+        now = disk.read("t-0/00000000000000000000.log")
+        assert now != data
+        assert all(now[at : at + 8] == bytes(8) for at in (0, 72))
+
+
+def test_what_is_cut_off_without_a_copy_is_noted() -> None:
+    disk = FaultyDisk("seed", lambda: None)
+    file = disk.open("t-0/0.log")
+    file.append(b"abcd")
+    disk.watches_cuts = True
+    disk.open("t-0/0.log.torn.2").append(b"cd")
+    file.truncate(2)
+    assert disk.cut_without_copy == []
+    file.truncate(1)
+    assert disk.cut_without_copy == ["t-0/0.log"]

@@ -111,6 +111,13 @@ def test_a_topic_is_forgotten_although_the_sync_that_says_so_fails(small: Small)
     assert (small.queues(), small.loop.errors) == (0, [])
 
 
+def test_a_start_after_a_crash_without_a_log_that_opens(small: Small) -> None:
+    """The first producer id was the maximum of nothing: a TypeError."""
+    small.services.topics.partitions._by_key.clear()
+    assert not small.services.topics.partitions.was_stopped_in_order
+    assert small.services.topics._find_first_producer_id() >= 0
+
+
 async def _ask_in_vain(small: Small) -> None:
     with pytest.raises(StorageFault):
         await small.services.shares.ask(

@@ -108,6 +108,7 @@ class DeadLetters:
                     try:
                         await self._write_all(key)
                     except (OSError, StorageFault) as error:  # that of others may be written
+                        self._topics.partitions.read_failed(error)
                         failures.setdefault(key.group, error)
                         self._waiting[shard] = None
             self._in_doubt = bool(failures) or (self._in_doubt and bool(self._waiting))

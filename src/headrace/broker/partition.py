@@ -431,7 +431,9 @@ class Partition:
                 await asyncio.get_running_loop().run_in_executor(None, mend)
                 opened.resume()
                 self._fault = None
-            except OSError:
+            except OSError as error:
+                if isinstance(error, DamagedBlockError):
+                    self.read_failed(error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _MEND_SECONDS_MAX)
         self._recovered()

@@ -32,7 +32,7 @@ from headrace.core.catalog import Catalog, Resource, Topic
 from headrace.core.errors import Refused, Why
 from headrace.core.types import elapsed_ms
 from headrace.log import partition_metadata
-from headrace.log.api import Clock, CorruptFileError, CorruptLog, Disk
+from headrace.log.api import Clock, CorruptFileError, CorruptLog, DamagedBlockError, Disk
 from headrace.log.checkpoints import (
     Extent,
     StartOffsets,
@@ -77,6 +77,14 @@ class Partitions:
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._by_key.values()))
+
+    def read_failed(self, error: Exception) -> None:
+        """Report damage that a background task met to the partition whose file is damaged."""
+        if isinstance(error, DamagedBlockError):
+            folder = error.damage.path.partition("/")[0]
+            for one in self:
+                if one.name == folder:
+                    one.read_failed(error)
 
     def get(self, topic_id: UUID, index: int) -> Partition | None:
         """The partition, or None when there is none."""

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from headrace.core.machine import Journal, Machine, applier, placer
 from headrace.core.types import elapsed_ms
-from headrace.log.api import REMEDY, Clock, JournalLog
+from headrace.log.api import REMEDY, Clock, DamagedBlockError, JournalLog
 from headrace.wire import batches
 from headrace.wire.batches import CorruptBatch
 from headrace.wire.primitives import Buffer, Malformed, NewerVersionError
@@ -34,12 +34,16 @@ def replay(
 ) -> None:
     """Apply all that the journal tells to a machine and a codec that are empty.
 
-    Raises: JournalDamaged for a record that is not known or a batch that is damaged; OSError.
+    Raises: JournalDamaged for a record that is not known; CorruptFileError for a batch that is
+        damaged; OSError.
     """
     offset, started = journal.start_offset, clock.mono()
     told, replayed = started, 0
     while offset < journal.end_offset:
-        piece = journal.read(offset, _READ_BYTES)
+        try:
+            piece = journal.read(offset, _READ_BYTES)
+        except DamagedBlockError as error:
+            raise error.damage from error
         if not piece.headers:
             raise JournalDamaged(f"{name}: no record at offset {offset}; {REMEDY}")
         replayed += _apply(piece.data, machine, codec, name)

@@ -7,6 +7,7 @@ logged, counted, shown by `/-/ready`, and reported to the partition as if a read
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -109,6 +110,8 @@ class Scrub:
         is_known = path in self.damages
         self.damages[path] = error
         if partition is not None:
+            with contextlib.suppress(OSError):  # without checksums it stays as it is
+                partition.log.distrust(path)  # readers of the damaged batches are refused
             partition.read_failed(DamagedBlockError(error))
         elif not is_known:
             log.error("scrub: %s", error)

@@ -163,6 +163,11 @@ class Services:
         """A connection is gone, and no request of it runs any more."""
         self.shares.disconnected(connection_id)
 
+    def load(self, new_id: Callable[[], UUID]) -> None:
+        """Read the cluster id and the catalogue. Raises: as `open_services`."""
+        self.cluster_id = _cluster_id(self.partitions.manifest, self.config.node_id, new_id)
+        self.topics.load()
+
     async def start(self) -> None:
         """Begin to keep time, on the running event loop, and bring share and consumer groups up.
 
@@ -222,8 +227,7 @@ def open_services(
     disk = disk or OsDisk(folder, on_sync=metrics.synced)
     services = Services(config, disk, clock or SystemClock(), new_id, metrics)
     services.folder = folder
-    services.cluster_id = _cluster_id(services.partitions.manifest, config.node_id, new_id)
-    services.topics.load()
+    services.load(new_id)
     return services
 
 

@@ -256,7 +256,7 @@ class Topics:
         limit = following + _PRODUCER_IDS_LOST_MAX
         opened = [one.log for one in self.partitions if one.is_open]
         seen = [one.producers.highest_id(limit) + 1 for one in opened]
-        return max(following + _PRODUCER_IDS_PER_BLOCK, *seen)
+        return max([following + _PRODUCER_IDS_PER_BLOCK, *seen])
 
     async def _keep_listed(self) -> None:
         """Sync the catalogue, and list its journal among what must exist.

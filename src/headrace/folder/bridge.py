@@ -29,15 +29,19 @@ class Bridged:
         self.size = 0
         self.end_offset = 0
         self.lost: list[tuple[int, int]] = []  # first and last offset
+        self.is_end_lost = False  # the last bytes of the file are damaged or missing
 
 
-def bridge(disk: Disk, path: str, base_offset: int, end_offset: int | None) -> Bridged:
+def bridge(
+    disk: Disk, path: str, base_offset: int, end_offset: int | None, *, is_last: bool = False
+) -> Bridged:
     """Rewrite a segment; a copy of the old file is kept.
 
     Args:
         path: the segment file, which may be missing.
         end_offset: the offset of the next segment, or the known end of the log; None where the
             log ends with its last intact batch.
+        is_last: no segment follows, so that the log may go on beyond `end_offset`.
 
     Raises: OSError, and the old file is still there, or the new one in its place.
     """
@@ -48,12 +52,19 @@ def bridge(disk: Disk, path: str, base_offset: int, end_offset: int | None) -> B
         if disk.exists(path):
             source = disk.open(path)
             try:
-                _copy(source, out, base_offset, end_offset, found)
+                _copy(
+                    source,
+                    out,
+                    base_offset,
+                    base_offset + _DELTA_MAX if is_last else end_offset,
+                    found,
+                )
             finally:
                 source.close()
         else:
-            found.end_offset = base_offset
-            _fill(out, end_offset, found)
+            found.end_offset, found.is_end_lost = base_offset, True
+        found.is_end_lost |= end_offset is not None and end_offset > found.end_offset
+        _fill(out, end_offset, found)
         out.sync()
         found.size = out.size()
     finally:
@@ -87,6 +98,7 @@ def _copy(
             batch = _recovered(source, position, following or size, found.end_offset, end_offset)
             damaged = damaged or batch is None
             if batch is None and following is None:
+                found.is_end_lost = True
                 break
         if batch is None:
             assert following is not None
@@ -99,7 +111,6 @@ def _copy(
         out.append(batch)
         found.end_offset = header.last_offset + 1
         position += header.size
-    _fill(out, end_offset, found)
 
 
 def _intact(

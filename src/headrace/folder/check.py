@@ -8,12 +8,13 @@ from its first to its last byte, which a start does not.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 from headrace.broker.config import Config, ConfigError
 from headrace.broker.partitions import Partition
@@ -23,7 +24,7 @@ from headrace.broker.services import Services, StartError, open_services
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk
 from headrace.log import checksums, partition_metadata, recovery_point
-from headrace.log.api import REMEDY, CorruptFileError, CorruptLog
+from headrace.log.api import REMEDY, Clock, CorruptFileError, CorruptLog
 from headrace.log.checkpoints import CLEAN_MARK
 from headrace.log.index import SUFFIXES as INDEXES
 from headrace.log.index import SegmentIndex
@@ -41,6 +42,21 @@ _UNSEEN = (".lock", CLEAN_MARK)
 
 Progress = Callable[[int], None]
 """Told the number of bytes that were verified since the last call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a check takes from its surroundings; a simulation passes its own.
+
+    Attributes:
+        clock: times of the state that is started in memory.
+        new_id: ids of what is created in memory, and of a cluster whose id is lost.
+        run: runs a coroutine to its end.
+    """
+
+    clock: Clock = field(default_factory=SystemClock)
+    new_id: Callable[[], UUID] = uuid4
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
 
 
 class Grade(StrEnum):
@@ -104,23 +120,28 @@ def check(folder: Path, progress: Progress) -> Report:
         return check_disk(OverlayDisk(folder), folder, progress)
 
 
-def check_disk(disk: OverlayDisk, folder: Path, progress: Progress) -> Report:
+def check_disk(
+    disk: OverlayDisk, folder: Path, progress: Progress, surroundings: Surroundings | None = None
+) -> Report:
     """Check what a disk in memory over a data folder holds; the disk stays as it is."""
-    return _Check(disk, folder, progress).run()
+    return _Check(disk, folder, progress, surroundings or Surroundings()).run()
 
 
 class _Check:
-    def __init__(self, disk: OverlayDisk, folder: Path, progress: Progress) -> None:
+    def __init__(
+        self, disk: OverlayDisk, folder: Path, progress: Progress, surroundings: Surroundings
+    ) -> None:
         self._disk = disk
         self._folder = folder
         self._progress = progress
+        self._surroundings = surroundings
         self._findings: dict[str, list[Finding]] = {}
         self._opened: dict[str, bool] = {}  # folders of partitions: whether a start opens their log
         self._manifest: Manifest | None = None
 
     def run(self) -> Report:
         with silent():
-            asyncio.run(self._start())
+            self._surroundings.run(self._start())
             files, size = self._read_all()
         found = [one for some in self._findings.values() for one in some]
         found.sort(key=lambda one: (list(Grade).index(one.grade), one.path, one.position or 0))
@@ -155,7 +176,11 @@ class _Check:
         try:
             self._manifest = Manifest(disk)
             services = open_services(
-                _config(disk), self._folder, clock=SystemClock(), new_id=uuid4, disk=disk
+                _config(disk),
+                self._folder,
+                clock=self._surroundings.clock,
+                new_id=self._surroundings.new_id,
+                disk=disk,
             )
         except (CorruptLog, JournalDamaged, StartError, ConfigError, OSError) as error:
             self._refused(error, "the broker does not start")

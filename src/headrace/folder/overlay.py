@@ -90,6 +90,25 @@ class OverlayDisk:
             for path, size in sizes.items():
                 self._put(path, _Entry(root / path, size, bytearray()))
 
+    @classmethod
+    def of_contents(cls, contents: Mapping[str, bytes]) -> "OverlayDisk":
+        """Return a disk with these files, which are in memory."""
+        disk = cls(Path(), {})
+        for path, data in contents.items():
+            disk._put(path, _Entry(None, 0, bytearray(data)))
+        return disk
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """All files, by path."""
+        return {
+            path: self.read(path)
+            for folder, names in self._folders.items()
+            for name, entry in names.items()
+            if entry is not None
+            for path in (f"{folder}/{name}" if folder else name,)
+        }
+
     def copied(self) -> "OverlayDisk":
         """Return an independent disk with the same contents."""
         copy = OverlayDisk.__new__(OverlayDisk)

@@ -10,11 +10,19 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID
 
 from headrace.broker.partitions import uuid_text
 from headrace.folder.bridge import bridge
-from headrace.folder.check import Finding, Grade, Progress, Report, check_disk, silent
+from headrace.folder.check import (
+    Finding,
+    Grade,
+    Progress,
+    Report,
+    Surroundings,
+    check_disk,
+    silent,
+)
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk
 from headrace.log import partition_metadata, recovery_point, small_files
@@ -38,12 +46,20 @@ _INTERVAL_BYTES = 1 << 30
 _PARTITION = re.compile(r"(.+)-(\d{1,9})")
 
 
+Lost = tuple[int, int | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One step of a repair: the damaged file, what is done to it, and what is lost."""
+    """One step of a repair: the damaged file, what is done to it, and what is lost.
+
+    `lost` are the offsets that the log of the file's folder no longer has, first and last of each
+    range; None for a last offset that nothing in the folder tells.
+    """
 
     path: str
     text: str
+    lost: tuple[Lost, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.path}: {self.text}"
@@ -73,21 +89,40 @@ def repair(folder: Path, progress: Progress, *, execute: bool) -> Repair:
     with unused(folder, exclusive=execute) as is_unused:
         if not is_unused:
             raise FolderError(f"a broker runs on {folder}; stop it first")
+        if execute:
+            return repair_disk(OsDisk(folder), lambda: OverlayDisk(folder), folder, progress)
         planned = OverlayDisk(folder)
-        done = Repair()
-        for _ in range(_ROUNDS_MAX):
-            disk: Disk = OsDisk(folder) if execute else planned
-            report = check_disk(OverlayDisk(folder) if execute else planned, folder, progress)
-            if report.findings == done.left:  # the last actions changed nothing
-                break
-            done.left = report.findings
-            mechanic = _Mechanic(disk)
-            with silent():
-                actions = [one for found in _firsts(report) for one in mechanic.act(found)]
-            if not actions:
-                break
-            done.actions += actions
-        return done
+        return repair_disk(planned, lambda: planned, folder, progress)
+
+
+def repair_disk(
+    disk: Disk,
+    view: Callable[[], OverlayDisk],
+    folder: Path,
+    progress: Progress,
+    surroundings: Surroundings | None = None,
+) -> Repair:
+    """Repair what a disk holds.
+
+    Args:
+        view: returns a disk in memory over the present contents of `disk`.
+
+    Raises: OSError.
+    """
+    done = Repair()
+    around = surroundings or Surroundings()
+    mechanic = _Mechanic(disk, around.new_id)
+    for _ in range(_ROUNDS_MAX):
+        report = check_disk(view(), folder, progress, around)
+        if report.findings == done.left:  # the last actions changed nothing
+            break
+        done.left = report.findings
+        with silent():
+            actions = [one for found in _firsts(report) for one in mechanic.act(found)]
+        if not actions:
+            break
+        done.actions += actions
+    return done
 
 
 def _firsts(report: Report) -> Iterator[Finding]:
@@ -103,13 +138,16 @@ def _firsts(report: Report) -> Iterator[Finding]:
 class _Mechanic:
     """Carries out the action for one finding; none where there is none. Raises: OSError."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, new_id: Callable[[], UUID]) -> None:
         self._disk = disk
+        self._new_id = new_id
+        self._lost: list[Lost] = []  # by the action under way
 
     def act(self, finding: Finding) -> list[Action]:
         if "newer Headrace" in finding.problem or "cannot be read" in finding.problem:
             return []
         path, name = finding.path, finding.path.rpartition("/")[2]
+        self._lost = []
         text: str | None = None
         if path in self._roots:
             text = self._roots[path]()
@@ -123,7 +161,7 @@ class _Mechanic:
             text = self._partition_folder(path.partition("/")[0])
         elif (found := _RECORD.search(finding.problem)) is not None:
             text = self._journal(path, int(found[1]))
-        return [] if text is None else [Action(path, text)]
+        return [] if text is None else [Action(path, text, tuple(self._lost))]
 
     @property
     def _roots(self) -> dict[str, Callable[[], str | None]]:
@@ -143,6 +181,7 @@ class _Mechanic:
         if bases and base < bases[0]:
             copies = drop_log_head(self._disk, folder, bases[0])
             self._forget_start(folder, bases[0])
+            self._lost = [(base, bases[0] - 1)]
             return f"let the log begin at offset {bases[0]}{_kept(copies)}"
         is_last = not bases or base >= bases[-1]
         if finding.grade is Grade.WARNING and finding.position is not None:
@@ -150,19 +189,23 @@ class _Mechanic:
                 copies = cut_log(self._disk, folder, base, finding.position)
             except CorruptBatch:
                 return None
+            self._lost = [(read_claim(self._disk, folder)[1].end_offset, None)]
             return f"cut off the torn end at byte {finding.position}{_kept(copies)}"
         following = [one for one in bases if one > base]
-        end = self._known_end(folder, base) if is_last else following[0]
+        end, is_exact = self._known_end(folder, base) if is_last else (following[0], True)
         remove_clean_mark(self._disk)
         copies = []
         if FOREIGN in finding.problem:  # its batches are whole, but of another log
             copies.append(set_aside(self._disk, finding.path))
-        done = bridge(self._disk, finding.path, base, end)
+        done = bridge(self._disk, finding.path, base, end, is_last=is_last)
         if is_last:
             first = min([base, *bases])
             claim = Claim(first, base, done.size, done.end_offset)
             RecoveryPoint(self._disk, folder).replace(claim)
-        lost = ", ".join(f"{first} to {last}" for first, last in done.lost) or "none"
+        self._lost = [*done.lost]
+        if done.is_end_lost and not is_exact:
+            self._lost.append((done.end_offset, None))
+        lost = ", ".join(map(_offsets, self._lost)) or "none"
         return f"rewrite the segment without what is damaged; offsets lost: {lost}" + _kept(
             copies if done.copy is None else [*copies, done.copy]
         )
@@ -181,11 +224,16 @@ class _Mechanic:
                 return None
             finally:
                 segment.release()
+            self._lost = [(offset, None)]
             return f"cut off the journal at offset {offset}: groups go back to then" + _kept(copies)
         return None
 
-    def _known_end(self, folder: str, base: int) -> int | None:
-        """Return the end of a log by its recovery point or the mark of an orderly stop."""
+    def _known_end(self, folder: str, base: int) -> tuple[int | None, bool]:
+        """Return the end of a log by its recovery point or the mark of an orderly stop.
+
+        Returns: the offset, and whether it is that of an orderly stop; else the log may have had
+            more.
+        """
         _, claim = read_claim(self._disk, folder)
         ends = [claim.end_offset] if claim.base_offset == base else []
         try:
@@ -193,7 +241,7 @@ class _Mechanic:
         except CorruptLog:
             closed = {}
         ends += [closed[folder].end] if folder in closed else []
-        return max(ends, default=None)
+        return max(ends, default=None), folder in closed
 
     def _forget_start(self, folder: str, first_base: int) -> None:
         claim = RecoveryPoint(self._disk, folder)
@@ -228,7 +276,8 @@ class _Mechanic:
             text += _kept([set_aside(self._disk, f"{folder}/{METADATA}")])
         if not self._disk.exists(folder):
             text = "create the partition without records; all of its records are lost"
-            end = self._known_end(folder, UNKNOWN)
+            end, is_exact = self._known_end(folder, UNKNOWN)
+            self._lost = [(0, end - 1 if end and is_exact else None)]
             if end:
                 text += f"; it continues at offset {end}"
                 file = self._disk.open(f"{folder}/{end:020d}.log")
@@ -265,7 +314,7 @@ class _Mechanic:
             text = self._disk.read(PROPERTIES).decode(errors="replace")
         copies = self._kept_root(PROPERTIES)
         cluster, node = _CLUSTER_ID.search(text), _NODE_ID.search(text)
-        cluster_id = cluster[1] if cluster else uuid_text(uuid4())
+        cluster_id = cluster[1] if cluster else uuid_text(self._new_id())
         node_id = node[1] if node else "1"
         content = f"#\nversion=1\ncluster.id={cluster_id}\nnode.id={node_id}\n"
         small_files.write_file(self._disk, PROPERTIES, content)
@@ -300,6 +349,11 @@ class _Mechanic:
 
     def _set_aside(self, path: str) -> str:
         return f"set the file aside{_kept([set_aside(self._disk, path)])}"
+
+
+def _offsets(lost: Lost) -> str:
+    first, last = lost
+    return f"{first} to {last}" if last is not None else f"{first} on, as far as there were any"
 
 
 def _kept(copies: list[str]) -> str:

@@ -73,6 +73,7 @@ class RecoveryPoint:
         self._seed = crc32c(self._path.encode() + b"\n")
         self._lock = threading.Lock()
         self._is_closed = False
+        self._is_durable = False  # whether the claim is known to be on stable storage
         self._sequence, self.claim = read_claim(disk, folder)
 
     def began(self, first_base: int, base_offset: int, first_crc: int) -> None:
@@ -102,7 +103,7 @@ class RecoveryPoint:
     def settled(self, claim: Claim) -> None:
         """Record all of a log that is synced, durably. Raises: OSError."""
         with self._lock:
-            if claim != self.claim:
+            if claim != self.claim or not self._is_durable:
                 self._write(claim, durable=True)
 
     def dropping(self, first_base: int) -> None:
@@ -149,7 +150,7 @@ class RecoveryPoint:
         sequence = self._sequence + 1
         data, position = self._slot(sequence, claim)
         self._disk.overwrite(self._path, data, position, durable=durable)
-        self._sequence, self.claim = sequence, claim
+        self._sequence, self.claim, self._is_durable = sequence, claim, durable
 
     def _slot(self, sequence: int, claim: Claim) -> tuple[bytes, int]:
         """The bytes of a slot, and its position in the file."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from headrace.log import checksums
 from headrace.log.api import (
-    REMEDY,
     CorruptFileError,
     DamagedBlockError,
     Disk,
@@ -133,7 +132,7 @@ class Segment:
 
     def damaged(self, damage: CorruptBatch) -> OSError:
         """The error for who reads it."""
-        return OSError(errno.EIO, f"{self.path}.log is damaged ({damage}); {REMEDY}")
+        return DamagedBlockError(CorruptFileError(self.file_path, str(damage)))
 
     def header_at(self, position: int) -> BatchHeader:
         """Raises: CorruptBatch."""
@@ -167,6 +166,12 @@ class Segment:
             self._unverified.verified(begin)
         if not self._unverified.left:
             self._unverified = None
+
+    def distrust(self) -> None:
+        """Verify every block again before it is read next. Raises: OSError."""
+        found = checksums.load(self._disk, self.path)
+        if found is not None and found.summary.size == self.size:
+            self._unverified = Unverified(found.blocks, self.size)
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The batch that holds or follows `offset`, with its position. Raises: CorruptBatch."""
@@ -311,7 +316,12 @@ class Segment:
             yield header
 
     def cut(self, size: int) -> None:
-        """Count the batches of a file that was cut to `size`. Raises: CorruptBatch."""
+        """Count the batches of a file that was cut to `size`.
+
+        Raises: CorruptBatch, and the segment counts what it did before; OSError.
+        """
+        counted = Segment(self._disk, "", self.base_offset, self.interval_bytes, file=self.file)
+        counted.take_whole(size)
         self.take_whole(size)
         remove_index(self._disk, self.path)
         self._saved_size = -1

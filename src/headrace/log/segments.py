@@ -137,6 +137,12 @@ class SegmentedLog:
         """Bytes that the active segment can still take."""
         return self._segment_bytes - self._segments.active.size
 
+    def distrust(self, path: str) -> None:
+        """Verify a segment again as it is read, because its file is damaged. Raises: OSError."""
+        for one in self._segments:
+            if one.file_path == path and one.sealed:
+                one.distrust()
+
     def segments(self) -> list[SegmentInfo]:
         """All segments in order; the last is the one that is written to."""
         return [segment.info() for segment in self._segments]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _FETCH, _LIST_OFFSETS, _COMMIT, _OFFSET_FETCH = 1, 2, 8, 9
 _JOIN, _SYNC, _BEAT, _LEAVE, _CONSUMER_BEAT = 11, 14, 12, 13, 68
 _OUT_OF_RANGE, _UNKNOWN_TOPIC, _REBALANCE, _ID_REQUIRED = 1, 3, 27, 79
+_CORRUPT_MESSAGE = 2
 _STORAGE, _COORDINATOR = 56, frozenset({14, 15, 16})
 SESSION_MS, _REBALANCE_MS = 3000, 2000
 _EARLIEST, _LATEST = -2, -1
@@ -324,16 +325,19 @@ async def fetch(
 ) -> tuple[int, int]:  # fmt: skip
     """Read one partition; the error code and the last offset received, -1 for none."""
     asked = world.auditor.asked()
-    last = -1
+    last, is_damaged = -1, False
     part = {
         "partition": place[1], "current_leader_epoch": -1, "fetch_offset": position,
         "last_fetched_epoch": -1, "log_start_offset": -1, "partition_max_bytes": _BYTES,
     }  # fmt: skip
 
     def let_out(answer: Any) -> None:
-        nonlocal last
+        nonlocal last, is_damaged
         one = answer.responses[0].partitions[0]
-        if one.error_code == 0:
+        if one.error_code == 0 and not _is_intact(one.records or b""):
+            is_damaged = True  # as librdkafka and Java's client find by check.crcs
+            world.is_served_damaged(_at(place))
+        elif one.error_code == 0:
             records = {
                 record.offset: (record.value, record.key)
                 for record in batches.records(one.records or b"")
@@ -354,7 +358,20 @@ async def fetch(
         topics=[{"topic": place[0], "partitions": [part]}],
         forgotten_topics_data=(), rack_id="", cluster_id=None,
     )  # fmt: skip
-    return int(answer.responses[0].partitions[0].error_code), last
+    code = _CORRUPT_MESSAGE if is_damaged else int(answer.responses[0].partitions[0].error_code)
+    return code, last
+
+
+def _is_intact(data: bytes) -> bool:
+    """Return whether every batch has its checksum."""
+    position = 0
+    try:
+        for header in batches.headers(data):
+            batches.verify(data, position, header)
+            position += header.size
+    except batches.CorruptBatch:
+        return False
+    return position == len(data)
 
 
 def _last_offset(data: bytes) -> int:

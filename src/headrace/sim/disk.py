@@ -2,26 +2,27 @@
 
 Faults are inputs: a number of operations after which the power goes, in the middle of a write if
 it comes to that; operations that fail for a while; space that runs out. A power cut leaves of what
-was not synced a part, or holes, or nothing, each file for itself; of folder entries that were not
-synced it keeps those up to a point, in their order. While no broker runs, `damage` flips bits,
-loses files and synced writes, and puts blocks where they do not belong; `undo_damage` is the
-operator's copy.
+was not synced a part, or holes, or some of the writes in any order, or nothing, each file for
+itself; of folder entries that were not synced it keeps those up to a point, in their order.
+`damage` is what happens to bytes that were synced (`damage.py`).
 """
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from random import Random
 from typing import Any
 
-from headrace.log.memory_disk import MemoryDisk
+from headrace.log.memory_disk import MemoryDisk, MemoryFile
+from headrace.log.recovery_point import NAME as RECOVERY_POINT
+from headrace.sim.damage import BLOCK_BYTES, Damage
 
-_RECOVERY_POINT = "recovery-point"
-_LEFT_ALONE = (".torn", "-stray", "-delete", ".deleted", ".cleaned", ".swap", ".new")
 Undo = Callable[[], None]
 _ENTRIES_UNDONE = 0.5  # of folders with entries that were not synced, at a power cut
-_BLOCK_BYTES = 64  # what a torn write may lose in its middle; small, as simulated batches are
+NOTHING, WHOLE, TORN, HOLES, REORDERED = "nothing", "whole", "torn", "holes", "reordered"
+FATES = (NOTHING, WHOLE, TORN, HOLES, REORDERED)
 
 
 class FaultyDisk(MemoryDisk):
@@ -44,8 +45,12 @@ class FaultyDisk(MemoryDisk):
         self._tearing = False
         self._entries: dict[str, list[Undo]] = {}  # by folder: how to take back what is not synced
         self._claimed: dict[str, int] = {}  # bytes of logs that a recovery point may claim
-        self._damaged: dict[str, bytes | None] = {}  # files as the damage left them
-        self._copies: dict[str, bytes] = {}  # files as they were before they were damaged
+        self._writes: dict[Any, list[int]] = {}  # by content: where unsynced appends began
+        self.fates: tuple[str, ...] = FATES
+        self.losses: dict[str, str] = {}  # what the last power cut did, and one file of each kind
+        self.cut_without_copy: list[str] = []  # while `watches_cuts`
+        self.watches_cuts = False
+        self.damage = Damage(Random(f"{name}/damage"), self._files, self._replace, self._claimed)
 
     def die_after(self, operations: int | None) -> None:
         """Let the process die with the operation after so many; None for never."""
@@ -58,14 +63,51 @@ class FaultyDisk(MemoryDisk):
 
     def revive(self, *, power_cut: bool) -> None:
         """What the next process finds: everything written, or what a power cut left of it."""
+        self.losses = {}
         if power_cut:
-            self._lose_entries()
+            self.damage.lose_claims()
+            if self.fates != (WHOLE,):
+                self._lose_entries()
             self.crash(self._survivors)
             self._claimed.clear()
         else:
             self.kill()
+        self.damage.is_live = False
+        self._writes.clear()
         self.dead = False
         self._left = None
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """All files, by path."""
+        return {path: bytes(one.data) for path, one in self._files.items()}
+
+    def _replace(self, path: str, data: bytes) -> None:
+        spare = MemoryDisk()  # without the faults of this one
+        spare.write(path, data)
+        self._files[path] = spare._files[path]
+
+    # ---- unsynced writes
+
+    def open(self, path: str) -> "WatchedFile":
+        """As `MemoryDisk.open`."""
+        super().open(path)
+        return WatchedFile(self, self._files[path], path)
+
+    def appending(self, content: Any, position: int) -> None:
+        """Note where an append begins."""
+        self._writes.setdefault(content, []).append(position)
+
+    def is_synced(self, content: Any) -> None:
+        """Forget the appends to a file: all of it is on stable storage."""
+        self._writes.pop(content, None)
+
+    def cutting(self, path: str, data: bytes) -> None:
+        """Look for the copy of bytes that are about to be cut off."""
+        if self.watches_cuts and data and path.endswith(".log"):
+            copies = (one.data for name, one in self._files.items() if f"{path}.torn." in name)
+            if not any(copy == data for copy in copies):
+                self.cut_without_copy.append(path)
 
     # ---- folder entries
 
@@ -73,7 +115,7 @@ class FaultyDisk(MemoryDisk):
         """As `MemoryDisk.write`; without `durable` a power cut may bring the old file back."""
         before = self._files.get(path)
         super().write(path, data, durable=durable)
-        self._entry(path, durable, partial(self._put_back, path, before))
+        self._entry(path, durable, partial(self._put_back, path, before), "replacement")
 
     def rename(self, old: str, new: str, *, durable: bool = True) -> None:
         """As `MemoryDisk.rename`; without `durable` a power cut may undo it."""
@@ -86,12 +128,12 @@ class FaultyDisk(MemoryDisk):
             if moved is not None:
                 self._files[old] = moved
 
-        self._entry(new, durable, undo)
+        self._entry(new, durable, undo, "rename")
 
     def overwrite(self, path: str, data: bytes, position: int, *, durable: bool = False) -> None:
         """As `MemoryDisk.overwrite`; remembers what a recovery point may claim."""
         super().overwrite(path, data, position, durable=durable)
-        if path.endswith(f"/{_RECOVERY_POINT}"):
+        if path.endswith(f"/{RECOVERY_POINT}"):
             for name in self._below(_folder(path)):
                 if name.endswith(".log"):
                     self._claimed[name] = self._files[name].synced
@@ -102,11 +144,15 @@ class FaultyDisk(MemoryDisk):
         else:
             self._files[path] = content
 
-    def _entry(self, path: str, durable: bool, undo: Undo) -> None:
+    def _entry(self, path: str, durable: bool, undo: Undo, kind: str) -> None:
+        def lose() -> None:
+            self.losses.setdefault(f"lost {kind}", path)
+            undo()
+
         if durable:
             self._entries.pop(_folder(path), None)  # the folder is synced, with all its entries
         else:
-            self._entries.setdefault(_folder(path), []).append(undo)
+            self._entries.setdefault(_folder(path), []).append(lose)
 
     def _lose_entries(self) -> None:
         entries, self._entries = self._entries, {}
@@ -115,107 +161,6 @@ class FaultyDisk(MemoryDisk):
             if rng.random() < _ENTRIES_UNDONE:
                 for undo in reversed(undos[rng.randrange(len(undos)) :]):
                     undo()
-
-    # ---- damage, while no broker runs
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether damage was done that nobody undid."""
-        return bool(self._copies)
-
-    def damage(self, *, in_order: bool) -> str | None:
-        """Damage one file that has to be what it was.
-
-        Args:
-            in_order: the broker stopped in order, so that every byte of every file counts. Else the
-                end of a log may be torn, and only what its recovery point claims is damaged.
-
-        Returns:
-            What was done; None when there is no such file.
-        """
-        rng = self._rng
-        choices = [
-            (path, least)
-            for path in sorted(self._files)
-            if (least := self._damageable(path, in_order)) > 0
-        ]
-        if not choices:
-            return None
-        logs = [one for one in choices if one[0].endswith(".log") and not one[0].startswith("__")]
-        small = [one for one in choices if "/" not in one[0] or one[0].endswith(".metadata")]
-        path, size = rng.choice(rng.choice([some for some in (choices, logs, small) if some]))
-        content = self._files[path]
-        self._copies = {path: bytes(content.data)}
-        kind = rng.choice(("bit", "bit", "zeros", "misdirected", "short", "missing"))
-        at = rng.randrange(size)
-        if path.endswith(f"/{_RECOVERY_POINT}"):
-            for name in self._below(_folder(path)):
-                self._claimed.pop(name, None)
-        match kind:
-            case "bit":
-                content.data[at] ^= 1 << rng.randrange(8)
-            case "zeros":
-                end = min(at + _BLOCK_BYTES, size)
-                content.data[at:end] = bytes(end - at)
-            case "misdirected":
-                other = self._files[rng.choice(choices)[0]].data
-                source = rng.randrange(max(len(other) - _BLOCK_BYTES, 0) + 1)
-                block = bytes(other[source : source + min(_BLOCK_BYTES, size - at)])
-                content.data[at : at + len(block)] = block
-            case "short":
-                del content.data[at:]
-            case _:
-                del self._files[path]
-        if self._files.get(path) is content and bytes(content.data) == self._copies[path]:
-            self._copies = {}
-            return None  # as a block of zeros that is zeroed
-        content.synced = min(content.synced, len(content.data))
-        self._damaged = {path: bytes(content.data) if path in self._files else None}
-        return f"{kind}: {path} at byte {at}"
-
-    def undo_damage(self) -> str:
-        """Restore what was damaged from a copy; returns the names of the files.
-
-        What the broker appended to a damaged file since is kept behind the copy.
-        """
-        copies, self._copies = self._copies, {}
-        for path, data in copies.items():
-            now, damaged = self._files.get(path), self._damaged[path]
-            tail = b""
-            if now is not None and damaged is not None and now.data.startswith(damaged):
-                tail = bytes(now.data[len(damaged) :])
-            spare = MemoryDisk()  # without the faults of this one
-            spare.write(path, data + tail)
-            self._files[path] = spare._files[path]
-        return ", ".join(copies)
-
-    def settle_damage(self) -> None:
-        """Restore what is still damaged, and leave what a broker rebuilt."""
-        for path, damaged in self._damaged.items():
-            now = self._files.get(path)
-            is_as_damaged = (
-                damaged is None if now is None else damaged and now.data.startswith(damaged)
-            )
-            if not is_as_damaged:
-                self._copies.pop(path, None)
-        self.undo_damage()
-
-    def cut(self, path: str, position: int) -> None:
-        """Cut a file off, as `headrace repair` does."""
-        content = self._content(path)
-        del content.data[position:]
-        content.synced = min(content.synced, position)
-
-    def _damageable(self, path: str, in_order: bool) -> int:
-        """How many bytes of a file, from its start, have to be what they were; 0 for none."""
-        if any(mark in path for mark in _LEFT_ALONE) or path.startswith("."):
-            return 0
-        size = len(self._files[path].data)
-        if path.endswith(".log") and not in_order:
-            return min(self._claimed.get(path, 0), size)
-        if path.endswith(f"/{_RECOVERY_POINT}") and not in_order:
-            return 0  # without a claim the end of the log counts as torn
-        return size
 
     # ---- faults of operations
 
@@ -254,20 +199,62 @@ class FaultyDisk(MemoryDisk):
         if not unsynced:
             return b""
         rng = Random(f"{self._name}/{self.crashes}/{path}")
-        match rng.randrange(4):
-            case 0:
+        fate = rng.choice(self.fates)
+        self.losses.setdefault(fate, path)
+        match fate:
+            case "nothing":
                 return b""
-            case 1:
+            case "whole":
                 return unsynced
-            case 2:
+            case "torn":
                 return unsynced[: rng.randrange(len(unsynced) + 1)]
+            case "holes":
+                return _holed(rng, unsynced[: rng.randrange(len(unsynced) + 1)])
             case _:
-                kept = bytearray(unsynced[: rng.randrange(len(unsynced) + 1)])
-                for at in range(0, len(kept), _BLOCK_BYTES):
-                    if rng.randrange(3) == 0:
-                        size = len(kept[at : at + _BLOCK_BYTES])
-                        kept[at : at + size] = bytes(size)
-                return bytes(kept)
+                content = self._files[path]
+                begins = [one - content.synced for one in self._writes.get(content, ())]
+                return _reordered(rng, unsynced, begins)
+
+
+class WatchedFile(MemoryFile):
+    """A file that notes its unsynced appends, and what is cut off."""
+
+    def __init__(self, disk: FaultyDisk, content: Any, path: str) -> None:
+        super().__init__(disk, content)
+        self._faulty = disk
+        self._path = path
+
+    def append(self, data: bytes | bytearray | memoryview) -> None:
+        self._faulty.appending(self._content, len(self._content.data))
+        super().append(data)
+
+    def sync(self) -> None:
+        super().sync()
+        self._faulty.is_synced(self._content)
+
+    def truncate(self, size: int) -> None:
+        self._faulty.cutting(self._path, bytes(self._content.data[size:]))
+        super().truncate(size)
+
+
+def _holed(rng: Random, data: bytes) -> bytes:
+    """Lose some blocks of a write."""
+    kept = bytearray(data)
+    for at in range(0, len(kept), BLOCK_BYTES):
+        if rng.randrange(3) == 0:
+            size = len(kept[at : at + BLOCK_BYTES])
+            kept[at : at + size] = bytes(size)
+    return bytes(kept)
+
+
+def _reordered(rng: Random, data: bytes, begins: Sequence[int]) -> bytes:
+    """Keep some of the writes whole, whatever their order was; the file ends with the last one."""
+    bounds = sorted({0, len(data), *(one for one in begins if 0 < one < len(data))})
+    kept, size = bytearray(len(data)), 0
+    for begin, end in pairwise(bounds):
+        if rng.randrange(2):
+            kept[begin:end], size = data[begin:end], end
+    return bytes(kept[:size])
 
 
 def _folder(path: str) -> str:

@@ -16,6 +16,8 @@ from headrace.sim.facts import Place, Queue
 from headrace.sim.loop import OUTSIDE
 from headrace.sim.members import HONEST, ShareMember
 from headrace.sim.network import Connection, Lost
+from headrace.sim.options import DEAD_LETTERS
+from headrace.sim.process import Process
 from headrace.sim.resets import PLACE
 from headrace.sim.workload import Administrator
 from headrace.wire import batches
@@ -131,16 +133,12 @@ class Ending:
 
     def _audit(self) -> None:
         world = self._world
+        copies = self._dead_letters() if world.options.dead_letters else None
+        if world.failed:
+            return
         process = world.process
         assert process is not None, "it was asked a moment ago"
         services = process.services
-        copies = None
-        if world.options.dead_letters:
-            topic = services.partition("dead-letters", 0)
-            if topic is None:
-                world.auditor.broken("the topic of the dead letters is gone")
-                return
-            copies = _copies(topic)
         for group in world.groups:
             for key, share in services.shares.machine(group).partitions_of(group).items():
                 partition = services.partitions.get(key.topic_id, key.partition)
@@ -157,6 +155,30 @@ class Ending:
                 listed = self._new(self._listed, queue, rows)
                 start, end = partition.log.start_offset, partition.high_watermark
                 world.auditor.ended(queue, share.start, start, end, mine, listed)
+
+    def _dead_letters(self) -> dict[Queue, list[int]]:
+        """Read the dead letters; the operator repairs damage that the reading meets."""
+        world = self._world
+        while not world.failed:
+            assert world.process is not None, "the broker is up"
+            topic = world.process.services.partition(DEAD_LETTERS, 0)
+            if topic is None:
+                world.auditor.broken("the topic of the dead letters is gone")
+                break
+            try:
+                return _copies(topic)
+            except OSError as error:
+                topic.read_failed(error)
+            self._do(self._restarted(world.process), "the dead letters cannot be read")
+        return {}
+
+    async def _restarted(self, process: Process) -> None:
+        """Wait until the operator has replaced a broker that reports damage."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            found = self._world.process
+            if found is not None and found is not process and found.is_up:
+                return
 
     def _new(
         self, before: dict[Queue, list[int]], queue: Queue, now: dict[Queue, list[int]]

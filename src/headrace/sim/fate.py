@@ -13,6 +13,7 @@ _OPERATIONS_MAX = 40  # of the disk, until a crash that was drawn comes
 _SUSPENDED_US_MAX = 20_000_000
 _CLOCK_SET_MS_MAX = (1_500_000, 1_500_000, 40 * 86_400_000)
 _FAILING_SECONDS_MAX = 3.0
+_SCRUB_SECONDS_MAX = 1.5  # after damage under the broker
 _WRITES = ("append", "open", "write", "rename", "remove", "truncate")
 _READS = ("pread", "read", "size")
 
@@ -38,6 +39,7 @@ class Fate:
                 (options.full_disks, self._fill_disk),
                 (options.suspends, self._suspend),
                 (options.clock_set, self._set_clock),
+                (options.rots, self._rot),
             )
             if wanted
         ]
@@ -85,6 +87,11 @@ class Fate:
         await asyncio.sleep(self._rng.uniform(0.0, _FAILING_SECONDS_MAX))
         disk.fail_after(None)
         self._world.history.step("disk", "there is space again")
+
+    async def _rot(self) -> None:
+        self._world.rot()
+        await asyncio.sleep(self._rng.uniform(0.0, _SCRUB_SECONDS_MAX))
+        self._world.scrub()
 
     async def _suspend(self) -> None:
         duration_us = self._rng.randrange(_SUSPENDED_US_MAX)

@@ -7,8 +7,10 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 
 from headrace.broker.config import Config
+from headrace.sim import damage, disk
 
 GROUPS = ("blue", "green")
+DEAD_LETTERS = "dead-letters"
 _SESSION_MS, _HEARTBEAT_MS = 3000, 700
 _PRUNE_MS, _COLD_MS, _JOURNAL_SEGMENT_BYTES = 250, 400, 2048
 _FOCUSES = ("queues", "queues", "records", "records", "both")
@@ -67,6 +69,9 @@ class Options:
     hostile: bool
     buggifies: bool
     damages: bool
+    rots: bool  # damage while the broker runs
+    damage_kinds: tuple[str, ...] = damage.KINDS
+    power_cut_fates: tuple[str, ...] = disk.FATES
 
     @classmethod
     def drawn(cls, rng: Random) -> "Options":
@@ -124,6 +129,7 @@ class Options:
             hostile=maybe(),
             buggifies=maybe(),
             damages=damages,
+            rots=maybe(),
         )
 
     def config(self) -> Config:

@@ -55,6 +55,7 @@ class Process:
     ) -> None:
         self.life = life
         self.services = Services(config, disk, clock, new_id)
+        self._new_id = new_id
         self.services.partitions.on_start_moved.append(
             lambda one: start_moved((one.topic.name, one.index), one.start_offset)
         )
@@ -64,7 +65,7 @@ class Process:
 
     async def start(self) -> None:
         """Come up. Raises: as `open_services` and `Services.start` do."""
-        self.services.topics.load()
+        self.services.load(self._new_id)
         await self.services.start()
         self.is_up = True
 
@@ -85,6 +86,16 @@ class Process:
         """Return why partitions are refused, which an operator has to repair."""
         found = [one.refused or one.damage for one in self.services.partitions]
         return [one for one in found if one is not None]
+
+    def sealed_paths(self) -> set[str]:
+        """Return the files of the sealed segments of all logs that are open."""
+        return {
+            f"{segment.path}.log"
+            for one in self.services.partitions
+            if one.is_open and one.refused is None
+            for segment in one.log.segments()
+            if segment.sealed
+        }
 
     @property
     def machines(self) -> list[object]:

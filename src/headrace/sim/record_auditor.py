@@ -9,7 +9,7 @@ After a power cut without `fsync` the end of a log may be lost. `power_was_cut` 
 the first end that the next broker reports is the new end, and no record below it may differ.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.sim.facts import Asked, Place
@@ -93,6 +93,26 @@ class RecordAuditor:
         """Allow the end of every log to be lost: it was not promised to be on the disk."""
         for one in self._by_place.values():
             one.may_be_shorter = True
+            one.start = 0
+
+    def quarantined(self, place: Place, lost: Iterable[tuple[int, int | None]]) -> None:
+        """A repair reports offsets as lost, first and last of each range; None for the end."""
+        one = self._of(place)
+        for first, last in lost:
+            behind = one.end if last is None else last + 1
+            for offset in [n for n in one.stood if first <= n < max(behind, first)]:
+                value, _ = one.stood.pop(offset)
+                one.acknowledged.pop(offset, None)
+                if value is not None:
+                    one.at.pop(value, None)
+            if first <= one.cut:
+                one.cut = max(one.cut, behind)
+            if last is None:
+                one.end = min(one.end, first)
+
+    def starts_lost(self) -> None:
+        """A repair reports that deleted records may be there again."""
+        for one in self._by_place.values():
             one.start = 0
 
     # ---- producers

@@ -7,6 +7,7 @@ of its own. The broker is the shipped one from the frames of requests down to th
 
 import itertools
 import warnings
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +19,10 @@ from headrace.broker.replay import JournalDamaged
 from headrace.core.catalog import CreateTopic, Resource, SetConfigs
 from headrace.log.api import CorruptLog
 from headrace.log.buggify import install
+from headrace.log.clock_checkpoint import FILE as CLOCK_CHECKPOINT
 from headrace.sim.auditor import Auditor
 from headrace.sim.consumers import ClassicReader, ConsumerReader
+from headrace.sim.damage import CLEAN_MARK
 from headrace.sim.disk import FaultyDisk
 from headrace.sim.drivers import LeaseDriver
 from headrace.sim.ending import Ending
@@ -31,8 +34,10 @@ from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
 from headrace.sim.members import Habits, ShareMember
 from headrace.sim.network import Connection
 from headrace.sim.offset_auditor import OffsetAuditor
+from headrace.sim.operator import Operator
 from headrace.sim.options import (
     CONSUMER_SESSION_MS,
+    DEAD_LETTERS,
     GROUPS,
     OFFSETS_RETENTION_MINUTES,
     Options,
@@ -49,12 +54,10 @@ _DOWN_US_MAX = 800_000
 _CALM_US = 10_000_000  # longer than anything that is under way in the disk, or waits to be mended
 _SET_UP_SECONDS_MAX = 60
 _STARTING_SECONDS_MAX = 60
-_OPERATOR_SECONDS = 1.0
 _BUGGIFY = 0.5  # of the points
 _BUGGIFY_CHANCE = 0.2  # at a point that is on
 _DAMAGE = 0.6  # of the times at which no broker runs
-CLEAN_MARK = ".kafka_cleanshutdown"
-_DEAD_LETTERS = "dead-letters"
+_RESTORES = 0.5  # of the damages that nothing met
 LEDGER, TABLE = "ledger", "table"
 _LEDGER_PARTITIONS = 2
 _KEPT = {"retention.ms": "-1"}
@@ -103,6 +106,11 @@ class World:
         self.clock = WorldClock(self.loop, _WALL_MS)
         self.history = History(lambda: self.loop.now_us, tell)
         self.disk = FaultyDisk(str(seed), self._died)
+        self.disk.fates = self.options.power_cut_fates
+        self.disk.damage.kinds = self.options.damage_kinds
+        if self.options.clock_set:
+            # It is all that shows that the wall clock was set before the start.
+            self.disk.damage.spared = frozenset({CLOCK_CHECKPOINT})
         self.groups = GROUPS[: self.options.groups] if self.options.queues else ()
         self.auditor = Auditor(
             lambda: self.loop.now_us,
@@ -120,6 +128,7 @@ class World:
         self.losses = 0  # power cuts that may take what was acknowledged
         self._producer_ids: dict[tuple[int, int], str] = {}
         self.process: Process | None = None
+        self.cluster_id = ""
         self.connections: dict[Connection, None] = {}  # an ordered set
         self.topic_ids: dict[str, UUID] = {}
         self.topic_names: dict[UUID, str] = {}
@@ -131,13 +140,15 @@ class World:
         self._lives = itertools.count(OUTSIDE + 1)
         self._ids = itertools.count(1)
         self._power_cut = False
-        self._power_was_cut = False
+        self.power_was_cut = False
         self._dice: dict[str, Random] = {}
         self._points: dict[str, bool] = {}
+        self.points: Counter[str] = Counter()  # how often each rare behaviour was chosen
         self._had_refusals = False
         self._machines: list[object] = []
         self._errors_before = 0
         self.resets = Resets(self, "resets")
+        self.operator = Operator(self)
 
     def run(self) -> Outcome:
         """Let the whole history happen."""
@@ -173,7 +184,9 @@ class World:
         if dice is None:
             dice = self._dice[point] = Random(f"{self.seed}/{point}")
             self._points[point] = dice.random() < _BUGGIFY
-        return self._points[point] and dice.random() < _BUGGIFY_CHANCE
+        chosen = self._points[point] and dice.random() < _BUGGIFY_CHANCE
+        self.points[point] += chosen
+        return chosen
 
     def _clear_away(self) -> None:
         """End everybody, so that nothing of this history happens during the next."""
@@ -289,12 +302,11 @@ class World:
     def _bury(self) -> None:
         kind = "the power is cut" if self._power_cut else "the broker is killed"
         self.history.fault(f"{kind}, at operation {self.disk.operations} of the disk")
-        self._end_life()
-        if self._power_cut:
-            # A power cut may take the recovery point, which is all that shows older damage.
-            self.disk.settle_damage()
+        self.end_life()
         self.disk.revive(power_cut=self._power_cut)
-        self._power_was_cut |= self._power_cut
+        for kind, path in sorted(self.disk.losses.items()):
+            self.history.fault(f"unsynced: {kind}: {path}")
+        self.power_was_cut |= self._power_cut
         if not self._power_cut:
             self._damage(in_order=False)
         if self._power_cut and not self.options.fsync:
@@ -302,7 +314,7 @@ class World:
             self.records.power_was_cut()
             self.offsets.power_was_cut()
         self._power_cut = False
-        self.loop.as_life(OUTSIDE, self._start_later)
+        self.loop.as_life(OUTSIDE, self.start_later)
 
     def _stop(self) -> None:
         """Stop the broker in order, amid whatever faults there are."""
@@ -324,12 +336,13 @@ class World:
             self.history.step("broker", f"ends without order: {error}")
         elif error is not None:
             self.bug(f"the broker failed to stop: {error!r}")
-        self._end_life()
+        self.end_life()
         self.disk.revive(power_cut=False)
         self._damage(in_order=self.disk.exists(CLEAN_MARK))
-        self.loop.as_life(OUTSIDE, self._start_later)
+        self.loop.as_life(OUTSIDE, self.start_later)
 
-    def _end_life(self) -> None:
+    def end_life(self) -> None:
+        """End the broker's process, and every connection."""
         process, self.process = self.process, None
         self._had_refusals = process is not None and bool(process.refusals)
         for connection in list(self.connections):
@@ -341,12 +354,14 @@ class World:
         self.offsets.lost_sessions()
         self._machines = []
 
-    def _start_later(self) -> None:
+    def start_later(self) -> None:
+        """Start a broker a moment later."""
         self.loop.call_later(self._rng.randrange(_DOWN_US_MAX) / 1e6, self.start)
 
     def start(self) -> None:
         """Start a broker on the disk as it is."""
         life = next(self._lives)
+        self.disk.watches_cuts = True
         try:
             self.process = Process(
                 life, self.options.config(), self.disk, self.clock, self.loop, self._new_id,
@@ -356,7 +371,7 @@ class World:
             self._start_failed(None, error)
             return
         except CorruptLog as error:
-            self._repair(None, [error])
+            self.operator.respond(None, [error])
             return
         self.loop.spawn(life, self._up(self.process))
 
@@ -372,9 +387,16 @@ class World:
         except AssertionError as error:
             self.bug(f"the broker does not start: {error!r}")
             return
+        cluster_id = process.services.cluster_id
+        if self.cluster_id not in ("", cluster_id):
+            self.auditor.broken(f"the cluster id was {self.cluster_id} and is {cluster_id}")
+        self.cluster_id = cluster_id
         if self.options.retention:
             for place, start in process.log_starts():  # its death may have come amid retention
                 self.auditor.deleting(place, start)
+        self.disk.watches_cuts = False
+        for path in self.disk.cut_without_copy:
+            self.auditor.broken(f"the end of {path} was cut off without a copy")
         self._machines = process.machines
         self._errors_before = self.disk.errors
         self.history.step("broker", f"is up, life {process.life}")
@@ -382,68 +404,74 @@ class World:
     def _fail_soon(self, process: Process, error: OSError) -> None:
         self.loop.call_soon(self._start_failed, process, error)  # from outside its own task
 
-    # ---- the operator
+    # ---- the operator, and damage
 
     def _repair_soon(self, process: Process, error: Exception) -> None:
-        self.loop.call_soon(self._repair, process, [error])  # from outside its own task
-
-    def _look_for_refusals(self) -> None:
-        """Repair what the broker refuses to serve; called again and again."""
-        if self.process is not None and self.process.is_up and self.process.refusals:
-            self._repair(self.process, list(self.process.refusals))
-        self.loop.call_later(_OPERATOR_SECONDS, self._look_for_refusals)
-
-    def _repair(self, process: Process | None, errors: Sequence[Exception]) -> None:
-        """Do what the refusals of a broker advise, and start it again."""
-        if self.disk.dead or self.process is not process:
-            return
-        for error in errors:
-            self.history.step("operator", f"reads: {error}")
-            if "\n" in str(error) or ": " not in str(error):
-                self.bug(f"a refusal is not one line with a file: {error!r}")
-        self._end_life()
-        self.disk.revive(power_cut=False)
-        if self.disk.is_damaged:
-            self.history.step("operator", f"restores {self.disk.undo_damage()}")
-        elif all("Input/output error" in str(error) for error in errors):
-            self.history.step("operator", "waits for the disk")
-        elif not all(map(self._repair_torn, errors)):
-            self.bug(f"the broker refuses what no fault damaged: {errors[0]!r}")
-        self._start_later()
+        # From outside its own task.
+        self.loop.call_soon(self.operator.respond, process, [error])
 
     def stop_and_damage(self) -> None:
         """Stop the broker in order, damage the disk, and start it again."""
         self._stop()
-        self.disk.settle_damage()
-        if (done := self.disk.damage(in_order=self.disk.exists(CLEAN_MARK))) is not None:
+        self.disk.damage.undo()
+        if (done := self.disk.damage.offline(in_order=self.disk.exists(CLEAN_MARK))) is not None:
             self.history.fault(f"the disk is damaged: {done}")
-
-    def _repair_torn(self, error: Exception) -> bool:
-        """Cut a log that a power cut left with holes, as `headrace repair` does."""
-        path, position = getattr(error, "path", ""), getattr(error, "position", None)
-        if position is None or not path.endswith(".log") or not self._power_was_cut:
-            return False
-        self.disk.cut(path, position)
-        self.history.step("operator", f"cuts {path} at {position}")
-        return True
 
     def _damage(self, *, in_order: bool) -> None:
         """Let the disk rot while no broker runs."""
-        if self.disk.is_damaged and self._had_refusals:
-            self.history.step("operator", f"restores {self.disk.undo_damage()}")
-        self.disk.settle_damage()
-        if self.options.damages and not self.is_quiet and self._rng.random() < _DAMAGE:
-            done = self.disk.damage(in_order=in_order)
-            if done is not None:
-                self.history.fault(f"the disk is damaged: {done}")
+        damage = self.disk.damage
+        if damage.standing and (self._had_refusals or self._rng.random() < _RESTORES):
+            self.history.step("operator", f"restores {damage.undo()}")
+        if damage.standing or not self.options.damages or self.is_quiet:
+            return
+        if self._rng.random() < _DAMAGE and (done := damage.offline(in_order=in_order)) is not None:
+            self.history.fault(f"the disk is damaged: {done}")
+
+    def rot(self) -> None:
+        """Damage the disk under the running broker."""
+        damage = self.disk.damage
+        if self.process is None or not self.process.is_up or damage.standing:
+            return
+        topics = (LEDGER, TABLE) if self.options.records else ()
+        if (done := damage.live(topics)) is not None:
+            self.history.fault(f"the disk is damaged under the broker: {done}")
+
+    def scrub(self) -> None:
+        """Let the broker verify what is at rest."""
+        process = self.process
+        if process is not None and process.is_up:
+            self.history.step("broker", "begins to scrub")
+            self.loop.spawn(process.life, self._scrub(process))
+
+    async def _scrub(self, process: Process) -> None:
+        damage, errors = self.disk.damage, self.disk.errors
+        sealed = process.sealed_paths()
+        damaged = [path for path in damage.standing if path in sealed]
+        await process.services.scrub.run_pass()
+        if self.disk.errors != errors or not process.is_up:
+            return  # it may have failed to read, or was stopped
+        for path in damaged:
+            is_left = path in damage.standing and path in process.sealed_paths()
+            if is_left and path not in process.services.scrub.damages:
+                self.auditor.broken(f"the scrub passed over the damage of {path}")
+
+    def is_served_damaged(self, what: str) -> bool:
+        """Return whether a client may meet a wrong checksum; the client then reports it."""
+        known = self.process.services.scrub.damages if self.process is not None else {}
+        if not self.disk.damage.is_live or known:
+            self.auditor.broken(f"{what} was served with a wrong checksum")
+            return False
+        self.history.step("client", f"meets a wrong checksum in {what}")
+        self.operator.report(f"{what}: the checksum of a batch is wrong")
+        return True
 
     def _start_failed(self, process: Process | None, error: OSError) -> None:
         if self.disk.dead or self.process is not process:
             return  # it died while it started, and is buried or will be
         self.history.step("broker", f"cannot start: {error}")
-        self._end_life()
+        self.end_life()
         self.disk.revive(power_cut=False)
-        self._start_later()
+        self.start_later()
 
     def _calm_disk(self) -> None:
         self.disk.failing.clear()
@@ -464,7 +492,7 @@ class World:
         if not self.options.fsync:
             self.disk.write_back()  # by then the system has, and a power cut takes no topic
         self.is_quiet = False
-        self.loop.as_life(OUTSIDE, self._look_for_refusals)
+        self.loop.as_life(OUTSIDE, self.operator.look)
         actors = self._actors()
         tasks = [self.loop.spawn(OUTSIDE, actor.run()) for actor in actors]
         drivers = [actor for actor in actors if isinstance(actor, LeaseDriver)]
@@ -493,11 +521,11 @@ class World:
             if group in self.options.earliest:
                 values["share.auto.offset.reset"] = "earliest"
             if self.options.dead_letters:
-                values["errors.deadletterqueue.topic.name"] = _DEAD_LETTERS
+                values["errors.deadletterqueue.topic.name"] = DEAD_LETTERS
             if values:
                 await services.topics.set_configs(SetConfigs(Resource.GROUP, group, values))
         if self.options.dead_letters:
-            await services.topics.create(CreateTopic(_DEAD_LETTERS, self._new_id(), 1, _KEPT))
+            await services.topics.create(CreateTopic(DEAD_LETTERS, self._new_id(), 1, _KEPT))
         if self.options.records:
             for name, partitions in ((LEDGER, _LEDGER_PARTITIONS), (TABLE, 1)):
                 topic_id = self._new_id()

@@ -312,6 +312,7 @@ def _is_duplicate(partition: Partition, part: _Part, header: BatchHeader) -> boo
     """
     match partition.log.producers.check(header):
         case Duplicate(base_offset):
+            partition.require_whole()  # what a failed sync left may be about to be cut off
             part.base_offset = base_offset
             part.append_time = _time_of(partition, base_offset)
             part.start_offset = partition.start_offset

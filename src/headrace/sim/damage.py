@@ -1,0 +1,234 @@
+"""Damage to the files of a simulated disk: bit rot, lost and misdirected writes, missing files.
+
+A disk is damaged while no broker runs, or under a running one. Only bytes that a broker has to
+notice are damaged: all of them after an orderly stop; otherwise small files and the part of a log
+that its recovery point claims, because more may be torn. A copy of each damaged file stands for the
+backup of an operator.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, MutableMapping
+from random import Random
+from typing import Any
+
+from headrace.log.recovery_point import NAME as RECOVERY_POINT
+
+BIT, LOST, MISDIRECTED, SHORT = "bit", "lost write", "misdirected write", "short"
+MISSING, MISSING_FOLDER = "missing", "missing folder"
+KINDS = (BIT, BIT, LOST, MISDIRECTED, SHORT, MISSING, MISSING_FOLDER)
+_LIVE_KINDS = (BIT, BIT, LOST, MISDIRECTED)
+BLOCK_BYTES = 64  # what one write covers; small, as simulated batches are
+CLEAN_MARK = ".kafka_cleanshutdown"
+_LEFT_ALONE = (".torn", "-stray", "-delete", ".deleted", ".cleaned", ".swap", ".new")
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT, _LENGTH_LESS, _OFFSET_BYTES = 8, 12, 8
+
+
+class Damage:
+    """Damages files, and knows which of them are still damaged.
+
+    Args:
+        files: the files of the disk, by path.
+        replaced: puts a file with these bytes in the place of one.
+        claimed: bytes of logs that a recovery point claims, by path.
+
+    Attributes:
+        kinds: what may be drawn.
+        spared: files that are not damaged.
+        is_live: whether the damage was done under the broker that runs now.
+    """
+
+    def __init__(
+        self,
+        rng: Random,
+        files: MutableMapping[str, Any],
+        replaced: Callable[[str, bytes], None],
+        claimed: MutableMapping[str, int],
+    ) -> None:
+        self.kinds: tuple[str, ...] = KINDS
+        self.spared: frozenset[str] = frozenset()
+        self.is_live = False
+        self._rng = rng
+        self._files = files
+        self._replaced = replaced
+        self._claimed = claimed
+        self._copies: dict[str, bytes] = {}  # files as they were
+        self._damaged: dict[str, bytes | None] = {}  # and as the damage left them, None for gone
+
+    @property
+    def standing(self) -> list[str]:
+        """Return the damaged files that no broker rebuilt, replaced or removed since."""
+        return [path for path in self._copies if self._stands(path)]
+
+    @property
+    def sound(self) -> dict[str, bytes]:
+        """Return all files without the damage."""
+        found = {path: bytes(one.data) for path, one in self._files.items()}
+        return found | {path: self._restored(path) for path in self.standing}
+
+    def offline(self, *, in_order: bool) -> str | None:
+        """Damage what the next broker reads.
+
+        Args:
+            in_order: the broker stopped in order, so that every byte of every file counts.
+
+        Returns:
+            What was done; None when there is nothing to damage.
+        """
+        self.is_live = False
+        sizes = {path: self._size(path, in_order) for path in sorted(self._files)}
+        kind = self._rng.choice(self.kinds)
+        if kind == MISSING_FOLDER:
+            return self._remove_folder(in_order)
+        return self._damage({path: size for path, size in sizes.items() if size > 0}, kind)
+
+    def live(self, topics: Iterable[str]) -> str | None:
+        """Damage a small file, or what is claimed of the logs of some topics."""
+        prefixes = tuple(f"{name}-" for name in topics)
+        sizes = {
+            path: self._size(path, in_order=False)
+            for path in sorted(self._files)
+            if path.startswith(prefixes) or "/" not in path
+        }
+        kinds = [one for one in _LIVE_KINDS if one in self.kinds]
+        if not kinds:
+            return None
+        done = self._damage(
+            {path: size for path, size in sizes.items() if size > 0}, self._rng.choice(kinds),
+            spare_offsets=True,
+        )  # fmt: skip
+        self.is_live = done is not None
+        return done
+
+    def undo(self) -> str:
+        """Restore what is still damaged from the copies; return the names of the files.
+
+        What the broker appended to a damaged file since is kept behind the copy.
+        """
+        standing = self.standing
+        for path in standing:
+            self._replaced(path, self._restored(path))
+        self.forget()
+        return ", ".join(standing)
+
+    def forget(self) -> None:
+        """Take what is damaged for repaired."""
+        self._copies.clear()
+        self._damaged.clear()
+        self.is_live = False
+
+    def lose_claims(self) -> None:
+        """Restore what only the recovery point of an open log shows, which a power cut may take."""
+        if not self.is_live:
+            return
+        for path in self.standing:
+            folder = path.rpartition("/")[0]
+            logs = [one for one in self._files if one.startswith(f"{folder}/") and _is_log(one)]
+            if path == max(logs, default=""):
+                self._replaced(path, self._restored(path))
+                del self._copies[path]
+
+    # ---- what may be damaged
+
+    def _size(self, path: str, in_order: bool) -> int:
+        """How many bytes of a file, from its start, have to be what they were; 0 for none."""
+        is_hidden = path.startswith(".") and path != CLEAN_MARK
+        if any(mark in path for mark in _LEFT_ALONE) or is_hidden or path in self.spared:
+            return 0
+        size = len(self._files[path].data)
+        if path.endswith(".log") and not in_order:
+            return min(self._claimed.get(path, 0), size)
+        if path.endswith(f"/{RECOVERY_POINT}") and not in_order:
+            return 0  # without a claim the end of the log counts as torn
+        return size
+
+    def _remove_folder(self, in_order: bool) -> str | None:
+        """Remove a partition of a topic, of which something has to be there."""
+        folders = sorted(
+            {
+                path.partition("/")[0]
+                for path in self._files
+                if path.endswith("/partition.metadata") and self._size(path, in_order) > 0
+            }
+        )
+        if not folders:
+            return None
+        folder = self._rng.choice(folders)
+        paths = [path for path in self._files if path.startswith(f"{folder}/")]
+        self._copies = {path: bytes(self._files[path].data) for path in paths}
+        self._damaged = dict.fromkeys(paths)
+        for path in paths:
+            del self._files[path]
+            self._claimed.pop(path, None)
+        return f"{MISSING_FOLDER}: {folder}"
+
+    def _damage(
+        self, sizes: dict[str, int], kind: str, *, spare_offsets: bool = False
+    ) -> str | None:
+        if not sizes:
+            return None
+        rng = self._rng
+        logs = [path for path in sizes if path.endswith(".log") and not path.startswith("__")]
+        small = [path for path in sizes if "/" not in path or path.endswith(".metadata")]
+        path = rng.choice(rng.choice([some for some in ([*sizes], logs, small) if some]))
+        content, at = self._files[path], rng.randrange(sizes[path])
+        before = bytes(content.data)
+        if spare_offsets and kind == BIT and path.endswith(".log"):
+            at = _behind_offset(before, at)
+        if path.endswith(f"/{RECOVERY_POINT}"):
+            folder = path.rpartition("/")[0]
+            for name in [one for one in self._claimed if one.startswith(f"{folder}/")]:
+                del self._claimed[name]
+        self._apply(kind, path, at, sizes)
+        if path in self._files and content.data == before:
+            return None  # as a block of zeros that is zeroed
+        content.synced = min(content.synced, len(content.data))
+        self._copies = {path: before}
+        self._damaged = {path: bytes(content.data) if path in self._files else None}
+        return f"{kind}: {path} at byte {at}"
+
+    def _apply(self, kind: str, path: str, at: int, sizes: dict[str, int]) -> None:
+        data, size = self._files[path].data, sizes[path]
+        match kind:
+            case "bit":
+                data[at] ^= 1 << self._rng.randrange(8)
+            case "lost write":
+                end = min(at + BLOCK_BYTES, size)
+                data[at:end] = bytes(end - at)
+            case "misdirected write":
+                other = self._files[self._rng.choice([*sizes])].data
+                source = self._rng.randrange(max(len(other) - BLOCK_BYTES, 0) + 1)
+                block = bytes(other[source : source + min(BLOCK_BYTES, size - at)])
+                data[at : at + len(block)] = block
+            case "short":
+                del data[at:]
+            case _:
+                del self._files[path]
+
+    # ---- what became of it
+
+    def _stands(self, path: str) -> bool:
+        now, damaged = self._files.get(path), self._damaged[path]
+        if now is None or damaged is None:
+            return now is None and damaged is None
+        return bool(now.data.startswith(damaged))
+
+    def _restored(self, path: str) -> bytes:
+        now, damaged = self._files.get(path), self._damaged[path]
+        tail = b"" if now is None or damaged is None else bytes(now.data[len(damaged) :])
+        return self._copies[path] + tail
+
+
+def _is_log(path: str) -> bool:
+    return path.endswith(".log")
+
+
+def _behind_offset(data: bytes, at: int) -> int:
+    """Move a position out of the offset of a batch, which no client can verify."""
+    position = 0
+    while position + _LENGTH_AT + _LENGTH.size <= len(data):
+        size = _LENGTH.unpack_from(data, position + _LENGTH_AT)[0] + _LENGTH_LESS
+        if size <= 0 or at < position + size:
+            break
+        position += size
+    return max(at, position + _OFFSET_BYTES) if at < position + _OFFSET_BYTES else at

@@ -1,0 +1,234 @@
+"""The operator of a simulated broker: restores copies, or runs `headrace repair`, and accounts.
+
+A broker that refuses a file, or that reports damage, is stopped. The operator restores a copy of
+the damaged file, or repairs the data folder with the shipped code and goes on with what is left.
+Where a journal is damaged on which the auditor's promises rest, the repair is tried on a copy of
+the folder, and the file is restored. After each repair every record must be unchanged or among
+those that the repair reports as lost, every byte that was cut off must be in a copy, and the check
+must be clean.
+"""
+
+from asyncio import events
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from headrace.folder.check import Surroundings
+from headrace.folder.overlay import OverlayDisk
+from headrace.folder.repair import Lost, Repair, repair_disk
+from headrace.log.manifest import CATALOGUE, PROPERTIES, START_OFFSETS
+from headrace.sim.facts import Place
+from headrace.sim.loop import OUTSIDE, VirtualLoop
+from headrace.wire import batches
+from headrace.wire.batches import CorruptBatch
+
+if TYPE_CHECKING:
+    from headrace.sim.process import Process
+    from headrace.sim.world import World
+
+_LOOK_SECONDS = 1.0
+_REPAIRS = 0.6  # of the times; else a copy is restored
+_OFFSETS_JOURNAL = "__consumer_offsets-"
+_SHARE_JOURNAL = "__share_group_state-"
+_REBUILT = (".index", ".timeindex", ".checksums", ".snapshot", "recovery-point")
+_CHECK_SECONDS_MAX = 60
+
+
+class Operator:
+    """Looks after the broker of a world."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._rng = Random(f"{world.seed}/operator")
+        self._reported = ""  # damage that a client met
+
+    def look(self) -> None:
+        """Repair what the broker refuses or reports; called again and again."""
+        process = self._world.process
+        if process is not None and process.is_up:
+            errors: list[Exception] = [*process.refusals]
+            if self._reported:
+                errors.append(ValueError(self._reported))
+            if errors:
+                self.respond(process, errors)
+        self._world.loop.call_later(_LOOK_SECONDS, self.look)
+
+    def report(self, damage: str) -> None:
+        """Report damage that a client met, in one line."""
+        self._reported = damage
+
+    def respond(self, process: "Process | None", errors: Sequence[Exception]) -> None:
+        """Do what the refusals of a broker advise, and start it again."""
+        world, damage = self._world, self._world.disk.damage
+        if world.disk.dead or world.process is not process:
+            return
+        self._reported = ""
+        for error in errors:
+            world.history.step("operator", f"reads: {error}")
+            if "\n" in str(error) or ": " not in str(error):
+                world.bug(f"a refusal is not one line with a file: {error!r}")
+        world.end_life()
+        world.disk.revive(power_cut=False)
+        if damage.standing:
+            self._undo_damage()
+        elif all("Input/output error" in str(error) for error in errors):
+            world.history.step("operator", "waits for the disk")
+        elif not world.power_was_cut:
+            world.bug(f"the broker refuses what no fault damaged: {errors[0]!r}")
+        else:  # a power cut may leave holes in what was not synced
+            self._repair_folder()
+        world.start_later()
+
+    # ---- damage
+
+    def _undo_damage(self) -> None:
+        world, damage = self._world, self._world.disk.damage
+        if self._rng.random() < _REPAIRS:
+            if all(map(self._may_be_repaired, damage.standing)):
+                self._repair_folder()
+                damage.forget()
+                return
+            self._try_repair()
+        world.history.step("operator", f"restores {damage.undo()}")
+
+    def _may_be_repaired(self, path: str) -> bool:
+        """Whether the auditor knows what the loss of a file means."""
+        folder, _, name = path.rpartition("/")
+        if self._world.options.queues:
+            is_lossless = name == "partition.metadata" or (not folder and name != START_OFFSETS)
+            return is_lossless or folder in self._record_folders()
+        return folder != CATALOGUE and not folder.startswith(_SHARE_JOURNAL)
+
+    def _record_folders(self) -> set[str]:
+        return {f"{topic}-{index}" for topic, index in self._world.record_places()}
+
+    # ---- repairs
+
+    def _repair_folder(self) -> None:
+        """Repair the data folder itself."""
+        world, disk = self._world, self._world.disk
+        # What a power cut may take was not promised under fsync, and nothing else may be lost.
+        may_lose = bool(disk.damage.standing) or not world.options.fsync
+        sound, before = disk.damage.sound, disk.contents
+        faults, disk.failing = disk.failing, set()  # the operator waits until the disk works
+        space, disk._bytes_left = disk._bytes_left, None
+        try:
+            done = self._repaired(disk, lambda: OverlayDisk.of_contents(disk.contents))
+        finally:
+            disk.failing, disk._bytes_left = faults, space
+        self._account(done, sound, before, disk.contents)
+        if not done.actions:
+            world.bug(f"the broker refuses what a repair leaves: {[*map(str, done.left)]}")
+        for action in done.actions:
+            folder = action.path.partition("/")[0]
+            world.history.step("operator", f"repairs {action.path}: lost {action.lost}")
+            place = _place(folder)
+            if action.lost and may_lose and place in world.record_places():
+                world.records.quarantined(place, action.lost)
+                world.losses += 1
+            if action.path == PROPERTIES and may_lose:
+                world.cluster_id = ""
+            if action.path == START_OFFSETS and may_lose:
+                world.records.starts_lost()
+            if folder.startswith(_OFFSETS_JOURNAL) and may_lose:
+                world.offsets.power_was_cut()
+        world.history.fault("a repair gives up what is damaged")
+        world.power_was_cut = False
+
+    def _try_repair(self) -> None:
+        """Repair a copy of the data folder."""
+        disk = self._world.disk
+        copy = OverlayDisk.of_contents(disk.contents)
+        done = self._repaired(copy, lambda: copy)
+        self._account(done, disk.damage.sound, disk.contents, copy.contents)
+        self._world.history.step("operator", f"tries {len(done.actions)} repairs")
+
+    def _repaired(self, disk: Any, view: Any) -> Repair:
+        ids = iter(range(1 << 60, 1 << 61))
+        around = Surroundings(self._world.clock, lambda: UUID(int=next(ids) << 64 | 0x8000), _run)
+        return repair_disk(disk, view, Path(), lambda _: None, around)
+
+    def _account(
+        self,
+        done: Repair,
+        sound: Mapping[str, bytes],
+        before: Mapping[str, bytes],
+        after: Mapping[str, bytes],
+    ) -> None:
+        """Compare a repaired folder with the folder before the damage and before the repair."""
+        bug = self._world.bug
+        if not done.is_complete and not any(CATALOGUE in one.path for one in done.left):
+            bug(f"a repair is not complete: {[*map(str, done.left)]}")
+        lost: dict[str, list[Lost]] = {}
+        for action in done.actions:
+            lost.setdefault(action.path.partition("/")[0], []).extend(action.lost)
+        kept = _records(after)
+        for folder, records in _records(sound).items():
+            left = kept.get(folder, {})
+            for offset, record in records.items():
+                if offset in left:
+                    if left[offset] != record:
+                        bug(f"a repair changed record {folder}@{offset}")
+                elif not _covers(lost.get(folder, ()), offset) and done.is_complete:
+                    bug(f"a repair lost record {folder}@{offset} without a report: {lost}")
+        for path, data in before.items():
+            if not path.endswith(_REBUILT) and not _is_kept(path, data, after):
+                bug(f"a repair changed {path} without a copy")
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine in virtual time of its own."""
+    loop, outer = VirtualLoop(lambda: 0.0), events._get_running_loop()  # type: ignore[abstract]  # all that is called is there
+    try:
+        task = loop.spawn(OUTSIDE, work)
+        while not task.done() and not loop.errors:
+            loop.run_until(loop.now_us + _CHECK_SECONDS_MAX * 1_000_000)
+        loop.end(OUTSIDE)
+        task.result()
+    finally:
+        events._set_running_loop(outer)
+
+
+def _place(folder: str) -> Place:
+    topic, _, index = folder.rpartition("-")
+    return topic, int(index) if index.isdecimal() else 0
+
+
+def _covers(lost: Sequence[Lost], offset: int) -> bool:
+    return any(first <= offset and (last is None or offset <= last) for first, last in lost)
+
+
+def _is_kept(path: str, data: bytes, after: Mapping[str, bytes]) -> bool:
+    """Whether a file is as it was, or its former bytes are in a copy."""
+    now = after.get(path)
+    if now is not None and now.startswith(data):
+        return True
+    for name, copy in after.items():
+        if not name.startswith(f"{path}.torn."):
+            continue
+        at = int(name.removeprefix(f"{path}.torn.").partition(".")[0])
+        if data[at:] == copy and (at == 0 or data[:at] == (now or b"")[:at]):
+            return True
+    return ".torn." in path or path.startswith(".")
+
+
+def _records(files: Mapping[str, bytes]) -> dict[str, dict[int, Any]]:
+    """Decode all records with a right checksum, by folder and offset."""
+    found: dict[str, dict[int, Any]] = {}
+    for path, data in files.items():
+        folder, _, name = path.rpartition("/")
+        if not name.endswith(".log") or "-stray" in folder or "-delete" in folder:
+            continue
+        position = 0
+        try:
+            for header in batches.headers(data):
+                batches.verify(data, position, header)
+                for record in batches.records(data[position : position + header.size]):
+                    row = record.value, record.key, record.timestamp
+                    found.setdefault(folder, {})[record.offset] = row
+                position += header.size
+        except CorruptBatch:
+            continue
+    return found

@@ -1,0 +1,85 @@
+"""Each fault of a disk happens, is survived, and uncovers the bugs that only it can."""
+
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import headrace
+from headrace.log import buggify
+from headrace.sim.damage import KINDS
+from headrace.sim.disk import FATES, WHOLE
+from headrace.sim.options import Options
+from headrace.sim.world import World
+
+from .planted import Plant
+from .planted_faults import FAULTS, calm
+
+SEEDS_MAX = 120  # from the seed at which the search begins
+POINT_SEEDS_MAX = 30
+_BUGS = [(name, plant, seed) for name, one in FAULTS.items() for plant, seed in one.bugs.items()]
+_SWITCHES = {
+    "kills", "power_cuts", "stops", "sync_errors", "write_errors", "read_errors", "full_disks",
+    "damages", "rots",
+}  # fmt: skip
+
+
+def _name(value: object) -> str:
+    return getattr(value, "__name__", str(value).replace(" ", "_"))
+
+
+def test_every_fault_of_disks_has_a_bug_that_it_uncovers() -> None:
+    assert all(one.bugs for one in FAULTS.values())
+    kinds = {kind for one in FAULTS.values() for kind in one.on.get("damage_kinds", ())}
+    assert kinds == set(KINDS)
+    fates = {fate for one in FAULTS.values() for fate in one.on.get("power_cut_fates", ())}
+    assert fates | {WHOLE} == set(FATES)
+    assert {one for fault in FAULTS.values() for one in fault.on} >= _SWITCHES
+    assert {one.name for one in fields(Options)} >= _SWITCHES
+
+
+@pytest.mark.parametrize(("fault", "plant", "begin"), _BUGS, ids=_name)
+def test_it_happens_and_uncovers_a_bug(
+    fault: str, plant: Plant, begin: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, told = FAULTS[fault], list[str]()
+    sound = World(begin, tell=told.append, options=one.options(begin)).run()
+    assert not sound.failures
+    assert any(one.line in line for line in told if " FAULT " in line)
+    plant(monkeypatch)
+    assert not World(begin, options=calm(begin)).run().failures, "it needs the fault"
+    seeds = range(begin, begin + SEEDS_MAX)
+    assert any(World(seed, options=one.options(seed)).run().failures for seed in seeds)
+
+
+def test_every_rare_behaviour_is_chosen() -> None:
+    sources = Path(headrace.__file__).parent.rglob("*.py")
+    found = (re.findall(r'buggify\("([a-z_.]+)"\)', one.read_text()) for one in sources)
+    left = {point for points in found for point in points}
+    assert left
+    for seed in range(POINT_SEEDS_MAX):
+        drawn = Options.drawn(Random(f"{seed}/options"))
+        options = replace(
+            drawn, buggifies=True, queues=True, records=True, prunes=True, dead_letters=True,
+            seconds=1,
+        )  # fmt: skip
+        world = World(seed, options=options)
+        assert not world.run().failures
+        left -= {point for point, times in world.points.items() if times}
+        if not left:
+            return
+    pytest.fail(f"never chosen: {sorted(left)}")
+
+
+def test_no_rare_behaviour_is_chosen_in_production() -> None:
+    assert buggify._chooser is None
+    assert not buggify.buggify("log.roll")
+    package = Path(headrace.__file__).parent
+    installs = [
+        one.relative_to(package)
+        for one in package.rglob("*.py")
+        if "buggify import install" in one.read_text()
+    ]
+    assert [one.parts[0] for one in installs] == ["sim"]
