@@ -22,6 +22,8 @@ _HEAD = struct.Struct(
     ">ihhihb"
 )  # size, key, version, correlation id, no client id, no tagged fields
 _RESPONSE_HEAD_BYTES = 9  # size, correlation id, no tagged fields
+_CUT_REQUESTS = 0.15  # of those that are sent in pieces
+_SLOW_SECONDS = (0.05, 0.8)  # that a slow client takes to read a response
 
 LetOut = Callable[[Any], None]
 
@@ -45,6 +47,9 @@ class Surroundings(Protocol):
 
     def loses_answer(self, rng: Random) -> bool:
         """Whether an answer is lost on its way, and the connection with it."""
+
+    def is_rough(self, rng: Random) -> bool:
+        """Return whether a request is sent in pieces, or not whole."""
 
 
 class Connection:
@@ -111,10 +116,34 @@ class Connection:
 
         self._answered = answered
         head = _HEAD.pack(_HEAD.size - _SIZE.size + len(body), key, version, 1, -1, 0)
-        self._wire.carry(head + body)
+        if self._world.is_rough(self._rng):
+            await self._send_in_pieces(head + body)
+        else:
+            self._wire.carry(head + body)
         answer = await waiting
-        await asyncio.sleep(self._delay())
+        is_slow = self._world.is_rough(self._rng)
+        await asyncio.sleep(self._rng.choice(_SLOW_SECONDS) if is_slow else self._delay())
         return answer
+
+    async def _send_in_pieces(self, data: bytes | bytearray) -> None:
+        """Send a request byte by byte or in a few pieces; at times hang up before the last one.
+
+        Raises:
+            Lost: the connection ended first.
+        """
+        rng = self._rng
+        size = rng.choice((1, 7, max(len(data) // 2, 1), max(len(data) - 1, 1)))
+        is_cut = rng.random() < _CUT_REQUESTS
+        stop = rng.randrange(len(data)) if is_cut else len(data)
+        pause_at = rng.randrange(len(data))
+        for at in range(0, stop, size):
+            if at <= pause_at < at + size:
+                await asyncio.sleep(self._delay())
+            if not self.is_open:
+                raise Lost
+            self._wire.carry(data[at : min(at + size, stop)])
+        if is_cut:
+            self.close()
 
     def _received(self, data: bytes) -> None:
         """Bytes left the broker; of a process that is dead already none do."""

@@ -61,7 +61,7 @@ class OffsetAuditor:
         self._groups: dict[str, _Group] = {}
         self._writes: dict[Queue, list[Write]] = {}
         self.clock_was_set = False
-        self.was_suspended = False
+        self.losses = 0  # times at which the broker may have forgotten sessions
 
     def _of(self, group: str) -> _Group:
         found = self._groups.get(group)
@@ -115,6 +115,7 @@ class OffsetAuditor:
 
     def power_was_cut(self) -> None:
         """Allow every earlier value: what was not synced was not promised."""
+        self.losses += 1
         for writes in self._writes.values():
             writes.append(Write(ABSENT, self._now_us()))
             for one in writes:
@@ -176,6 +177,7 @@ class OffsetAuditor:
 
     def lost_sessions(self) -> None:
         """The broker may have forgotten how long sessions last, or time stood still for it."""
+        self.losses += 1
         for group in self._groups.values():
             group.owners.clear()
             group.generation = -1

@@ -16,6 +16,7 @@ _CLEANER_MS, _OFFSETS_CHECK_MS = 300, 2000
 CONSUMER_SESSION_MS = 3000
 OFFSETS_RETENTION_MINUTES = 1
 _RETENTION_CHECK_MS, _RETENTION_MS = 400, 1200
+UNREAD_MS = 1500  # after which a peer that reads nothing is disconnected
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,15 @@ class Options:
     hostile: bool
     buggifies: bool
     damages: bool
+
+    rough_links: bool  # requests in pieces, cut connections, slow clients
+    static_members: bool
+    lifecycles: bool  # topics that are created, grown and deleted while in use
+    reconfigures: bool  # settings change at run time
+    transactions: bool  # a transactional producer, which has to be refused
+    lies: bool  # produced batches whose headers do not match their records
+    unread: bool  # a peer that does not read its responses
+    counts_work: bool  # every step of the broker is measured against the bound
 
     @classmethod
     def drawn(cls, rng: Random) -> "Options":
@@ -124,6 +134,14 @@ class Options:
             hostile=maybe(),
             buggifies=maybe(),
             damages=damages,
+            rough_links=maybe(),
+            static_members=rng.random() < 0.4,
+            lifecycles=maybe(),
+            reconfigures=maybe(),
+            transactions=rng.random() < 0.25,
+            lies=maybe(),
+            unread=rng.random() < 0.3,
+            counts_work=rng.random() < 0.05,
         )
 
     def config(self) -> Config:
@@ -159,6 +177,7 @@ class Options:
             consumer_session_timeout_ms_min=CONSUMER_SESSION_MS,
             consumer_heartbeat_ms=_HEARTBEAT_MS,
             consumer_heartbeat_ms_min=_HEARTBEAT_MS,
+            unread_ms=UNREAD_MS,
         )
 
     @property

@@ -41,10 +41,13 @@ from headrace.sim.process import Process, WorldClock
 from headrace.sim.record_actors import Deleter, IdempotentProducer
 from headrace.sim.record_ending import RecordEnding
 from headrace.sim.resets import Resets
+from headrace.sim.static_auditor import StaticAuditor
+from headrace.sim.static_members import StaticClassicReader, StaticConsumerReader
 from headrace.sim.workload import Administrator, Producer
 
 _WALL_MS = 1_750_000_000_000
 _LOST_ANSWERS = 0.05
+_ROUGH = 0.1  # of the requests and responses of a history with rough links
 _DOWN_US_MAX = 800_000
 _CALM_US = 10_000_000  # longer than anything that is under way in the disk, or waits to be mended
 _SET_UP_SECONDS_MAX = 60
@@ -116,6 +119,12 @@ class World:
             self.auditor.broken,
             retention_us=OFFSETS_RETENTION_MINUTES * 60_000_000,
             session_us=CONSUMER_SESSION_MS * 1000,
+        )
+        self.statics = StaticAuditor(
+            lambda: self.loop.now_us,
+            self.auditor.broken,
+            lambda: self.offsets.losses,
+            CONSUMER_SESSION_MS * 1000,
         )
         self.losses = 0  # power cuts that may take what was acknowledged
         self._producer_ids: dict[tuple[int, int], str] = {}
@@ -209,6 +218,10 @@ class World:
 
     def loses_answer(self, rng: Random) -> bool:
         return self.options.lost_answers and not self.is_quiet and rng.random() < _LOST_ANSWERS
+
+    def is_rough(self, rng: Random) -> bool:
+        """Return whether a request is sent in pieces, or a response is read slowly."""
+        return self.options.rough_links and not self.is_quiet and rng.random() < _ROUGH
 
     def places(self) -> list[Place]:
         """Every partition that there should be."""
@@ -525,6 +538,13 @@ class World:
             for number in range(options.members):
                 name = f"{protocol}-{number}"
                 actors.append(kinds[protocol](self, name, f"{protocol}-group", [LEDGER]))
+        if options.static_members:
+            statics = {"classic": StaticClassicReader, "consumer": StaticConsumerReader}
+            actors += [
+                statics[protocol](self, f"{protocol}-s{number}", f"{protocol}-static", [LEDGER])
+                for protocol in options.consumers
+                for number in range(options.members)
+            ]
         if options.deletions:
             actors.append(Deleter(self, "deleter", self.record_places([LEDGER])))
         return actors
