@@ -168,8 +168,8 @@ class ClassicReader(Reader):
 
         joined = await connection.call(
             _JOIN, 6, let_out, group_id=self.group, session_timeout=SESSION_MS,
-            rebalance_timeout=_REBALANCE_MS, member_id=self._member, group_instance_id=self._instance,
-            protocol_type="consumer",
+            rebalance_timeout=_REBALANCE_MS, member_id=self._member,
+            group_instance_id=self._instance, protocol_type="consumer",
             protocols=[{"name": "range", "metadata": subscription(self._topics)}],
         )  # fmt: skip
         self._step(f"joins: {joined.error_code} generation {joined.generation_id}")

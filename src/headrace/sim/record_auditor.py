@@ -74,6 +74,10 @@ class RecordAuditor:
         """Allow older records of a key to go."""
         self._of(place).is_compacted = True
 
+    def forget(self, place: Place) -> None:
+        """A topic is deleted: a later one of its name begins empty."""
+        self._by_place.pop(place, None)
+
     def deleting(self, place: Place, before: int) -> None:
         """Allow records below an offset to go: an actor requested it, or retention may."""
         one = self._of(place)

@@ -67,7 +67,7 @@ class RecordEnding:
             world.bug(bug)
 
     async def _read_everything(self) -> None:
-        for place in self._world.record_places():
+        for place in [*self._world.record_places(), *self._world.keeper.places()]:
             while True:
                 try:
                     connection = Connection(self._world, self._rng)

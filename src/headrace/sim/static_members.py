@@ -120,6 +120,4 @@ class StaticConsumerReader(ConsumerReader):
         """Leave for now, as a consumer does that closes."""
         self._step("is away for now")
         self._world.statics.away(self.group, self.name)
-        await connection.call(
-            CONSUMER_BEAT, 1, lambda _: None, **self._fields(_AWAY, None, None)
-        )
+        await connection.call(CONSUMER_BEAT, 1, lambda _: None, **self._fields(_AWAY, None, None))

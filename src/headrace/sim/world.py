@@ -29,6 +29,7 @@ from headrace.sim.history import BrokerLog, History
 from headrace.sim.hostile import HostilePeer
 from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
 from headrace.sim.members import Habits, ShareMember
+from headrace.sim.misusers import LyingProducer, TransactionalPeer
 from headrace.sim.network import Connection
 from headrace.sim.offset_auditor import OffsetAuditor
 from headrace.sim.options import (
@@ -41,8 +42,11 @@ from headrace.sim.process import Process, WorldClock
 from headrace.sim.record_actors import Deleter, IdempotentProducer
 from headrace.sim.record_ending import RecordEnding
 from headrace.sim.resets import Resets
+from headrace.sim.resources import Reconfigurer
 from headrace.sim.static_auditor import StaticAuditor
 from headrace.sim.static_members import StaticClassicReader, StaticConsumerReader
+from headrace.sim.topic_actors import TopicKeeper
+from headrace.sim.unread import UnreadPeer
 from headrace.sim.workload import Administrator, Producer
 
 _WALL_MS = 1_750_000_000_000
@@ -147,6 +151,7 @@ class World:
         self._machines: list[object] = []
         self._errors_before = 0
         self.resets = Resets(self, "resets")
+        self.keeper = TopicKeeper(self, "river")
 
     def run(self) -> Outcome:
         """Let the whole history happen."""
@@ -525,6 +530,10 @@ class World:
         actors += self._record_actors() if self.options.records else []
         if self.options.hostile:
             actors.append(HostilePeer(self, "stranger"))
+        if self.options.unread:
+            actors.append(UnreadPeer(self, "unread"))
+        if self.options.reconfigures:
+            actors.append(Reconfigurer(self, "settings"))
         return [*actors, Fate(self)]
 
     def _record_actors(self) -> list[Any]:
@@ -538,6 +547,12 @@ class World:
             for number in range(options.members):
                 name = f"{protocol}-{number}"
                 actors.append(kinds[protocol](self, name, f"{protocol}-group", [LEDGER]))
+        if options.lifecycles:
+            actors.append(self.keeper)
+        if options.transactions:
+            actors.append(TransactionalPeer(self, "transactions", places))
+        if options.lies:
+            actors.append(LyingProducer(self, "liar", places))
         if options.static_members:
             statics = {"classic": StaticClassicReader, "consumer": StaticConsumerReader}
             actors += [
