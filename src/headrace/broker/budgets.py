@@ -30,6 +30,7 @@ T = TypeVar("T")
 LIGHT_BYTES = 16 * 1024  # of requests or responses; a connection with less is not counted
 DECODE_BYTES_MAX = 8 * 1024  # a larger request is decoded in a thread
 PORTION = 200  # elements of a response that are built without a pause: a millisecond or less
+_BYTES_PER_ELEMENT = 1024
 READ_BYTES_MAX = 16 * 1024 * 1024  # in one response; reading holds the loop
 _NO_LIMIT = 1 << 62
 
@@ -101,17 +102,19 @@ class Budgets:
 
 
 def is_large(answer: Mapping[str, Any]) -> bool:
-    """Whether a response has more than `PORTION` elements in its lists, two levels deep."""
-    count = 0
+    """Return whether a response has more than `PORTION` elements, or a value of many bytes."""
+    return _elements_left(answer, PORTION) < 0
+
+
+def _elements_left(answer: Mapping[str, Any], left: int) -> int:
     for value in answer.values():
-        if not isinstance(value, list | tuple):
-            continue
-        count += len(value)
-        if count > PORTION:
-            return True
-        for item in value:
-            if isinstance(item, dict):
-                count += sum(len(v) for v in item.values() if isinstance(v, list | tuple))
-                if count > PORTION:
-                    return True
-    return False
+        if isinstance(value, list | tuple):
+            left -= len(value)
+            for item in value:
+                if left < 0:
+                    return left
+                if isinstance(item, dict):
+                    left = _elements_left(item, left)
+        elif isinstance(value, bytes):
+            left -= len(value) // _BYTES_PER_ELEMENT
+    return left

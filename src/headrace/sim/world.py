@@ -47,6 +47,7 @@ from headrace.sim.static_auditor import StaticAuditor
 from headrace.sim.static_members import StaticClassicReader, StaticConsumerReader
 from headrace.sim.topic_actors import TopicKeeper
 from headrace.sim.unread import UnreadPeer
+from headrace.sim.work_meter import WorkMeter
 from headrace.sim.workload import Administrator, Producer
 
 _WALL_MS = 1_750_000_000_000
@@ -150,6 +151,7 @@ class World:
         self._had_refusals = False
         self._machines: list[object] = []
         self._errors_before = 0
+        self._meter = WorkMeter()
         self.resets = Resets(self, "resets")
         self.keeper = TopicKeeper(self, "river")
 
@@ -158,6 +160,8 @@ class World:
         told = BrokerLog(self.history, self.bug)
         told.begin()
         before = install(self._chooses if self.options.buggifies else None)
+        if self.options.counts_work:
+            self._meter.install()
         try:
             self.history.step("world", f"options: {self.options}")
             with warnings.catch_warnings():
@@ -168,6 +172,7 @@ class World:
             self.bugs.append(str(stuck))
         finally:
             self._clear_away()
+            self._meter.remove()
             install(before)
             told.end()
         failures = (*self.auditor.failures, *self.bugs, *self.loop.errors)
@@ -189,8 +194,16 @@ class World:
             self._points[point] = dice.random() < _BUGGIFY
         return self._points[point] and dice.random() < _BUGGIFY_CHANCE
 
+    def _look_at_stalls(self, process: Process) -> None:
+        """Report steps of a broker that did more work than a step may."""
+        stalls = process.services.metrics.stalls
+        if self.options.counts_work and stalls.count:
+            self.bug(f"steps of the broker held the loop for too long: {sorted(stalls.by_name)}")
+
     def _clear_away(self) -> None:
         """End everybody, so that nothing of this history happens during the next."""
+        if self.process is not None:
+            self._look_at_stalls(self.process)
         try:
             for life in (*((self.process.life,) if self.process else ()), OUTSIDE):
                 self.disk.dead = True
@@ -353,6 +366,7 @@ class World:
         for connection in list(self.connections):
             connection.broken()
         if process is not None:
+            self._look_at_stalls(process)
             self.disk.dead = True
             self.loop.end(process.life)
         self.auditor.locks_lost()
