@@ -147,6 +147,8 @@ class Reader:
 class ClassicReader(Reader):
     """A member of the classic protocol; the leader assigns partitions in turn."""
 
+    _protocol_type = "consumer"
+
     async def _take_part(self, connection: Connection) -> None:
         self._positions = {}
         while self._wanted:
@@ -169,8 +171,8 @@ class ClassicReader(Reader):
         joined = await connection.call(
             _JOIN, 6, let_out, group_id=self.group, session_timeout=SESSION_MS,
             rebalance_timeout=_REBALANCE_MS, member_id=self._member,
-            group_instance_id=self._instance, protocol_type="consumer",
-            protocols=[{"name": "range", "metadata": subscription(self._topics)}],
+            group_instance_id=self._instance, protocol_type=self._protocol_type,
+            protocols=[{"name": "range", "metadata": self._metadata()}],
         )  # fmt: skip
         self._step(f"joins: {joined.error_code} generation {joined.generation_id}")
         if joined.error_code:
@@ -194,6 +196,13 @@ class ClassicReader(Reader):
             return False
         await self._begin_at(connection, assigned(answer.assignment))
         return True
+
+    def _metadata(self) -> bytes:
+        """Return the subscription in a version of the protocol; what follows is never read."""
+        version = len(self.name) % 4
+        data = bytearray(subscription(self._topics))
+        data[:2] = version.to_bytes(2, "big")
+        return bytes(data + bytes(4) + b"rack" if version else data)
 
     def _joining(self) -> None:
         """A request to join is sent."""

@@ -21,6 +21,7 @@ _HEAD = struct.Struct(">hhihb")  # key, version, correlation id, no client id, n
 _METADATA = 3
 _REQUESTS = 40
 _RESPONSE_BYTES_MAX = 64 * 1024  # of the requests that are sent here
+_LOOK_S = 0.05
 _PATIENCE_S = 2.0  # beyond the setting, for looks that are a moment apart
 
 
@@ -66,10 +67,10 @@ class UnreadPeer:
 
     async def _read_nothing(self, wire: Wire, process: Process) -> None:
         """Wait for the broker to close the connection."""
-        loop = self._world.loop
-        until_us = loop.now_us + round((UNREAD_MS / 1000 + _PATIENCE_S) * 1e6)
-        while loop.now_us < until_us and self._world.process is process and not self._is_closed:
-            await asyncio.sleep(0.05)
+        for _ in range(round((UNREAD_MS / 1000 + _PATIENCE_S) / _LOOK_S)):
+            if self._world.process is not process or self._is_closed:
+                break
+            await asyncio.sleep(_LOOK_S)
         if self._world.process is process and not self._world.is_quiet:
             self._step(f"was closed: {self._is_closed}, {wire.unread_max} bytes unread")
             if not self._is_closed and wire.unread_max > UNREAD_HIGH_BYTES:
