@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.sim.consumers import ClassicReader, commit_offset, fetch_offsets
 from headrace.sim.facts import Place
+from headrace.sim.loop import OUTSIDE
 from headrace.sim.network import Connection, Lost
 from headrace.sim.offset_auditor import ABSENT
 
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
 SIMPLE, CONNECT, NOBODY = "simple-group", "connect-group", "nobody-group"
 CUSTOM_MS = 15_000  # the retention of one offset, as clients before Kafka 2.1 set it
-_COMMIT, _DELETE = 8, 47
+_COMMIT, _LIST, _DELETE = 8, 16, 47
 _GROUP_UNKNOWN, _NON_EMPTY, _SUBSCRIBED = 69, 68, 86
 _RETRY_SECONDS = 0.5
+_VISIT_SECONDS = 1.5
 _OLD, _NEW, _CUSTOM = ("ledger", 0), ("ledger", 1), ("table", 0)
 
 
@@ -64,10 +66,18 @@ class OffsetRules:
         found = await self.look(SIMPLE)
         self._world.offsets.has_expired(SIMPLE, _CUSTOM, found[_CUSTOM])
         await self._calmly(lambda link: self._commit(link, _NEW, 3))
+        before, deleted = self._meters(), 0
         for protocol in self._world.options.consumers:
             group = f"{protocol}-group"
+            deleted += (await self.look(group))[_CUSTOM] != ABSENT
             await self._deletes(group, _OLD, _SUBSCRIBED)
             await self._deletes(group, _CUSTOM, 0)
+        counted = [new - old for new, old in zip(self._meters(), before, strict=True)]
+        if counted != [0, deleted]:
+            self._world.records_broken(
+                f"the meters counted {counted} commits and deletions, and there were 0 and"
+                f" {deleted}"
+            )
         await self._deletes(NOBODY, _OLD, _GROUP_UNKNOWN)
         if self.worker.has_committed:
             await self._deletes(CONNECT, _OLD, _NON_EMPTY)
@@ -79,6 +89,36 @@ class OffsetRules:
         self._is_kept(SIMPLE, _NEW, found[_NEW])
         if self.worker.has_committed:
             self._is_kept(CONNECT, _OLD, (await self.look(CONNECT))[_OLD])
+
+    async def visit(self, number: int) -> None:
+        """Join each classic group, and leave it again: its members have to rejoin twice."""
+        if "classic" not in self._world.options.consumers:
+            return
+        visitor = ClassicReader(self._world, f"visitor-{number}", "classic-group", ["ledger"])
+        visitor.is_honest = True
+        staying = self._world.loop.spawn(OUTSIDE, visitor.run())
+        await asyncio.sleep(_VISIT_SECONDS)
+        visitor.is_honest = False
+        await staying
+
+    async def listed(self) -> set[str]:
+        """Return the groups that ListGroups names."""
+        found: set[str] = set()
+
+        async def ask(link: Connection) -> bool:
+            answer = await link.call(_LIST, 4, lambda _: None, states_filter=())
+            found.update(one.group_id for one in answer.groups)
+            return not answer.error_code
+
+        await self._calmly(ask)
+        return found
+
+    def _meters(self) -> tuple[int, int]:
+        """Return how many offsets were committed and deleted since the broker started."""
+        process = self._world.process
+        assert process is not None, "the broker answered a moment ago"
+        meters = process.services.groups.meters
+        return meters.offset_commits, meters.offset_deletions
 
     async def look(self, group: str) -> dict[Place, int]:
         """Return the committed offsets of a group."""

@@ -33,7 +33,7 @@ _RETRY_SECONDS = 0.5
 _FETCHES_MAX = 400
 _RETENTION_US = OFFSETS_RETENTION_MINUTES * 60_000_000
 _CHECKS_US = 6_000_000  # longer than three sweeps
-_OFFSET_OUT_OF_RANGE = 1
+_VISITS = 3
 
 
 class RecordEnding:
@@ -121,6 +121,8 @@ class RecordEnding:
         world.run_until(world.loop.now_us + _RETENTION_US // 2 + _CHECKS_US)
         self._do(rules.midway(), "offsets cannot be deleted")
         world.run_until(world.loop.now_us + _RETENTION_US // 2)
+        for number in range(_VISITS):
+            self._do(rules.visit(number), "a visitor cannot join and leave")
         self._do(rules.end(), "offsets cannot be read")
         for protocol in world.options.consumers:
             self._do(self._look(f"{protocol}-group", gone=["table"]), "offsets cannot be read")
@@ -131,7 +133,7 @@ class RecordEnding:
             world.kill(power_cut=False)
             world.run_until(world.loop.now_us + _CHECKS_US)
         for reader in readers:  # the retention of an empty group begins when it becomes empty
-            self._do(self._look(reader.group, gone=["table"]), "offsets cannot be read")
+            self._do(self._look(reader.group, gone=[]), "offsets cannot be read")
 
     def _expire(self) -> None:
         """Nobody is in any group: after the retention every offset is gone."""
@@ -150,6 +152,13 @@ class RecordEnding:
         for group in [*groups, SIMPLE, CONNECT]:
             if not self._world.failed:
                 self._do(self._look(group, ["ledger", "table"]), "offsets cannot be read")
+        self._do(self._look_at_groups(groups), "groups cannot be listed")
+
+    async def _look_at_groups(self, gone: list[str]) -> None:
+        """Check that groups without members and offsets are not listed any more."""
+        left = await OffsetRules(self._world).listed()
+        for group in sorted(left & {*gone, SIMPLE, CONNECT}):
+            self._world.records_broken(f"group {group} is listed after all its offsets expired")
 
     async def _look(self, group: str, gone: list[str]) -> None:
         """Read every committed offset of a group; those of some topics have to be gone."""

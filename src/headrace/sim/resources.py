@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.sim.world import World
 
 TOPIC, GROUP = 2, 32
+LOCK = "share.record.lock.duration.ms"
 _DESCRIBE, _ALTER = 32, 44
 _SET = 0
 _INVALID_CONFIG, _STORAGE = 40, 56
@@ -83,6 +84,9 @@ class Reconfigurer:
         losses = self._world.losses
         if before is not None:
             self._possible[setting] = {*before, value}
+        is_lock = setting.name == LOCK
+        if is_lock:
+            self._world.auditor.lock_changes(setting.resource, int(value))
 
         def let_out(answer: Any) -> None:
             code = answer.responses[0].error_code
@@ -90,6 +94,8 @@ class Reconfigurer:
                 return
             if code == 0:
                 self._possible[setting] = {value}
+                if is_lock:
+                    self._world.auditor.lock_lasts(setting.resource, int(value))
             elif code not in _UNDECIDED:
                 self._broken(setting, f"a valid value, {value}, was refused with {code}")
 
@@ -151,8 +157,5 @@ def _settings(world: "World") -> tuple[Setting, ...]:
         ]
     if options.queues:
         locks = str(options.lock_ms), str(2 * options.lock_ms)
-        found += [
-            Setting(GROUP, group, "share.record.lock.duration.ms", locks, "10")
-            for group in world.groups
-        ]
+        found += [Setting(GROUP, group, LOCK, locks, "10") for group in world.groups]
     return tuple(found)
