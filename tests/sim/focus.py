@@ -28,6 +28,7 @@ RECORDS: Focus = {
     "seconds": 2,
 }  # fmt: skip
 GROUPS: Focus = {**RECORDS, "producers": 1, "members": 3, "seconds": 4}
+QUIET: Focus = {**RECORDS, "producers": 1, "members": 1, "seconds": 1, "stays": True}
 CRASHES: Focus = {"kills": True, "stops": True}
 
 

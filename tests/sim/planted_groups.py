@@ -120,7 +120,7 @@ def custom_retention_is_ignored(patch: pytest.MonkeyPatch) -> None:
     sound = offset_life.commit
 
     def wrong(command: Any, *args: Any) -> Any:
-        return sound(dataclasses.replace(command, retention_ms=None), *args)
+        return sound(command._replace(retention_ms=None), *args)
 
     patch.setattr(offset_life, "commit", wrong)
 

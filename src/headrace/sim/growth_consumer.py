@@ -27,7 +27,7 @@ T = TypeVar("T")
 CLIENT = "sim.client"  # the setting that has the Client
 _AGAIN_S = 0.3
 _GIVES_UP_S = 30.0
-_LATEST = -1
+_EARLIEST, _LATEST = -2, -1
 _REFUSED_CHANCE = 0.15  # of one lookup
 
 Ask = Callable[[Connection], Coroutine[Any, Any, T]]
@@ -192,6 +192,22 @@ class Stock(StockConsumer):
             for one in partitions
         ]
 
+    def get_watermark_offsets(  # type: ignore[override]  # of all its forms one is used
+        self,
+        partition: TopicPartition,
+        timeout: float = -1,  # noqa: ARG002  # all waits end alike here
+    ) -> tuple[int, int]:
+        place = partition.topic, partition.partition
+        start, end = (
+            self._simulated.wait(
+                lambda link, stamp=stamp: requests.list_offsets(
+                    link, {place: stamp}, lambda *_: None
+                )
+            )[place]
+            for stamp in (_EARLIEST, _LATEST)
+        )
+        return start, end
+
     def assignment(self) -> list[TopicPartition]:
         return [TopicPartition(*place) for place in self._client.reading.positions]
 
@@ -213,9 +229,9 @@ class Stock(StockConsumer):
                         return Message(
                             topic=place[0], partition=place[1], offset=offset, value=value
                         )
-                case Refused(place):
+                case Refused(place, offset):
                     error = KafkaError(KafkaError._AUTO_OFFSET_RESET)
-                    return Message(topic=place[0], partition=place[1], error=error)
+                    return Message(topic=place[0], partition=place[1], offset=offset, error=error)
         return None
 
     def store_offsets(

@@ -76,6 +76,7 @@ class Options:
     transactions: bool  # a transactional producer, which has to be refused
     lies: bool  # produced batches whose headers do not match their records
     unread: bool  # a peer that does not read its responses
+    stays: bool  # members of groups stay for longer than offsets are kept
     counts_work: bool  # every step of the broker is measured against the bound
 
     @classmethod
@@ -141,6 +142,7 @@ class Options:
             transactions=rng.random() < 0.25,
             lies=maybe(),
             unread=rng.random() < 0.3,
+            stays=maybe(),
             counts_work=rng.random() < 0.05,
         )
 

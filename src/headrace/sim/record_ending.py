@@ -51,7 +51,8 @@ class RecordEnding:
             return
         expires = not world.offsets.clock_was_set
         if expires:
-            self._stay_active()
+            if world.options.stays:
+                self._stay_active()
             self._expire()
         if not world.failed and world.options.damages:
             world.stop_and_damage()
@@ -106,8 +107,6 @@ class RecordEnding:
     def _stay_active(self) -> None:
         """One member of each group stays for longer than offsets are kept, and leaves."""
         world = self._world
-        if self._rng.random() < 0.5:
-            return
         rules = OffsetRules(world)
         readers: list[Reader] = [rules.worker]
         for protocol in world.options.consumers:

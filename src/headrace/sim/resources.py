@@ -61,7 +61,7 @@ class Reconfigurer:
             try:
                 connection = Connection(world, self._rng)
                 while not world.is_quiet:
-                    await asyncio.sleep(self._rng.uniform(0.0, 0.5))
+                    await asyncio.sleep(self._rng.uniform(0.0, 0.25))
                     await self._turn(connection, self._rng.choice(self._settings))
             except Lost:
                 await asyncio.sleep(self._rng.uniform(0.0, 0.3))

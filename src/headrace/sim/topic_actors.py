@@ -71,7 +71,7 @@ class TopicKeeper:
     def _drawn(self) -> str:
         if not self._count:
             return self._rng.choice(("create", "create", "write_nowhere", "look"))
-        choices = ("write",) * 5 + ("read", "look", "look", "grow", "shorten", "delete")
+        choices = ("write",) * 4 + ("read", "look", "look", "grow", "shorten") + ("delete",) * 2
         return self._rng.choice(choices)
 
     # ---- changes
