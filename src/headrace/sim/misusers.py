@@ -124,6 +124,7 @@ class LyingProducer(_Misuser):
             pairs = [(b"k", self._value())]
             stream = f"{self.name}/{sound}"
             world.records.sending(sound, stream, self._sent, pairs)
+            world.records.stamping(sound, world.clock.behind_ms)
             parts[sound] = self._built([value for _, value in pairs])
 
         def let_out(answer: Any) -> None:

@@ -26,6 +26,12 @@ class WorldClock:
     def __init__(self, loop: VirtualLoop, wall_ms: int) -> None:
         self._loop = loop
         self.ahead_ms = wall_ms
+        self._true_ahead_ms = wall_ms
+
+    @property
+    def behind_ms(self) -> int:
+        """How much the wall clock is behind the time that it would have, had nobody set it."""
+        return self._true_ahead_ms - self.ahead_ms
 
     def mono(self) -> MonoMs:
         return MonoMs(self._loop.now_us // 1000)

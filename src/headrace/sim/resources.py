@@ -1,7 +1,8 @@
 """Settings of topics and groups that change at run time, and an actor that changes and reads them.
 
 A setting is a register: DescribeConfigs returns the value that was acknowledged last, or one whose
-request is not answered. A value that Kafka refuses is refused, and changes nothing.
+request failed or is not answered: such a value may be there, and may be taken back. A value that
+Kafka refuses is refused, and changes nothing.
 """
 
 import asyncio
@@ -119,7 +120,6 @@ class Reconfigurer:
             (one,) = result.configs
             if one.value not in possible:
                 self._broken(setting, f"is {one.value}, and was set to {sorted(possible)}")
-            self._possible[setting] = {one.value}
 
         wanted = {
             "resource_type": setting.kind, "resource_name": setting.resource,
