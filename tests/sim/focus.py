@@ -4,7 +4,6 @@ A focus sets some options and leaves the others to the seed, so that nearly ever
 come into play; a search begins at one seed and goes on until the bug is found.
 """
 
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cache
 from random import Random
@@ -13,7 +12,7 @@ from typing import Any
 from headrace.sim.options import Options
 from headrace.sim.world import Outcome, World
 
-Focus = Mapping[str, Any]
+Focus = dict[str, Any]
 SEEDS_MAX = 60  # that a search tries
 
 _FLAGS = frozenset(one.name for one in fields(Options) if one.type in (bool, "bool"))

@@ -13,11 +13,11 @@ import pytest
 from headrace.broker.group_meters import GroupMeters
 from headrace.core import consumer_checks, offset_life, subscription
 from headrace.core.classic_group import ClassicGroup
-from headrace.core.consumer_decision import ConsumerDecision, Gone
+from headrace.core.consumer_decision import ConsumerDecision
 from headrace.core.consumer_events import ConsumerGroupStored
 from headrace.core.errors import Refused, Why
 from headrace.core.group_events import GroupStored, OffsetDropped
-from headrace.core.group_words import TIME_UNKNOWN, Cause
+from headrace.core.group_words import TIME_UNKNOWN, Cause, Gone
 from headrace.core.machine import Decided
 from headrace.core.offset_life import Spared, Terms
 from headrace.core.rebalance import Decision
@@ -142,7 +142,9 @@ def standalone_offsets_expire_together(patch: pytest.MonkeyPatch) -> None:
         every = list(seen)
         due = list(sound(owner, every, *args))
         if owner.protocol_type is None and due:
-            return [OffsetDropped(owner.name, *one[:2], Cause.EXPIRY) for one in every]
+            return [
+                OffsetDropped(owner.name, topic, index, Cause.EXPIRY) for topic, index, _ in every
+            ]
         return due
 
     patch.setattr(offset_life, "_due", wrong)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.broker import dispatch
-from headrace.broker.errors import Faulty
+from headrace.broker.errors import Code, Faulty
 from headrace.broker.handlers import alter_configs, init_producer_id, topics
 from headrace.broker.log_validator import LogValidator
 from headrace.broker.server import Connection
@@ -52,7 +52,7 @@ def unknown_topics_are_answered_at_once(patch: pytest.MonkeyPatch) -> None:
 
     async def wrong(name: Any, topic_id: Any, request: Any, services: Any) -> Any:
         if topic_id is None and name not in services.catalog.topics:
-            return topics._deleted(name, topic_id, topics.Code.UNKNOWN_TOPIC_OR_PARTITION, None)
+            return topics._deleted(name, topic_id, Code.UNKNOWN_TOPIC_OR_PARTITION, None)
         return await sound(name, topic_id, request, services)
 
     patch.setattr(topics, "_delete", wrong)

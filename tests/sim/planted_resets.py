@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from headrace.client import consumer
+from headrace.client import consumer, positions
+from headrace.core import reset
 from headrace.core.reset import Missing, OutOfRange, Outside, Reset, Strategy
 from headrace.sim.reset_world import LOG_END, LOG_START, ResetWorld
 
@@ -66,7 +67,7 @@ def begins(row: Row, seed: int) -> tuple[int | None, tuple[str, ...]]:
 
 def _decides(row: Row, wrong: Reset) -> Plant:
     """Return a bug that decides a row wrongly."""
-    sound = consumer.decide
+    sound = reset.decide
     strategy = Strategy(row.strategy)
     out_of_range = OutOfRange.NEAREST if row.is_nearest else OutOfRange.NONE
 
@@ -96,8 +97,8 @@ def none_begins_at_the_start(patch: pytest.MonkeyPatch) -> None:
     def wrong(self: Any, missing: Any, since: Any) -> Any:
         if self._strategy is not Strategy.NONE:
             return sound(self, missing, since)
-        stamps = [consumer.EARLIEST] * len(missing)
-        return consumer.offsets_at(self._asking(), missing, stamps, 1.0) if missing else []
+        stamps = [positions.EARLIEST] * len(missing)
+        return positions.offsets_at(self._asking(), missing, stamps, 1.0) if missing else []
 
     patch.setattr(consumer.Consumer, "_chosen", wrong)
 

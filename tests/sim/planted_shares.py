@@ -7,10 +7,11 @@ import pytest
 
 from headrace.broker import shares
 from headrace.broker.share_polls import SharePoll
-from headrace.core import offset_life, settling, shard, share_admin
+from headrace.core import offset_life, settling, shard, share_admin, share_starts
+from headrace.core.errors import Why
 from headrace.core.runs import State
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import Acquire, Acquired, Replayed, Started, Verdict
+from headrace.core.share_words import Acquire, Acquired, Policy, Replayed, Started, Verdict
 
 
 def _outcome(patch: pytest.MonkeyPatch, verdict: Verdict, state: State) -> None:
@@ -72,7 +73,7 @@ def acquired_batches_are_out_of_order(patch: pytest.MonkeyPatch) -> None:
 
 
 def _starts(patch: pytest.MonkeyPatch, wrong: Any) -> None:
-    sound = shard.started
+    sound = share_starts.started
     patch.setattr(shard, "started", lambda *args, **settings: wrong(sound, *args, **settings))
 
 
@@ -112,7 +113,7 @@ def resets_keep_what_was_delivered(patch: pytest.MonkeyPatch) -> None:
 
 def lock_durations_of_groups_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """share.record.lock.duration.ms of a group does not count; the broker's does."""
-    sound = shares.Policy
+    sound = Policy
 
     def wrong(**settings: Any) -> Any:
         return sound(**settings | {"lock_ms": 1000})
@@ -126,7 +127,7 @@ def share_groups_may_commit(patch: pytest.MonkeyPatch) -> None:
 
     def wrong(command: Any, owner: Any, outside: Any) -> Any:
         refused = sound(command, owner, outside)
-        is_type = refused is not None and refused.why is offset_life.Why.WRONG_GROUP_TYPE
+        is_type = refused is not None and refused.why is Why.WRONG_GROUP_TYPE
         return None if is_type else refused
 
     patch.setattr(offset_life, "_check_commit", wrong)

@@ -65,6 +65,9 @@ def test_the_faults_of_all_seeds_together_are_of_every_kind() -> None:
         "resets sets red to", "resets deletes red: 0", "resets deletes the offsets of red: 0",
         "resets sets blue to", "repeats #", "leaves a gap", "uses epoch", "operator restores",
         "is assigned", "quiet days pass", "sends mutated", "sends claim", "sends flood",
+        "sends repeated", "restarts", "acts as", "away for now", "repeats the commit",
+        "river creates", "river grows", "river deletes", "settings sees", "wrong_counts to",
+        "transactions InitProducerId: 53", "was closed: True", "responses slowly",
     ):  # fmt: skip
         assert kind in steps, kind
 

@@ -198,14 +198,11 @@ class Stock(StockConsumer):
         timeout: float = -1,  # noqa: ARG002  # all waits end alike here
     ) -> tuple[int, int]:
         place = partition.topic, partition.partition
-        start, end = (
-            self._simulated.wait(
-                lambda link, stamp=stamp: requests.list_offsets(
-                    link, {place: stamp}, lambda *_: None
-                )
-            )[place]
-            for stamp in (_EARLIEST, _LATEST)
-        )
+
+        def ask(stamp: int) -> "Ask[dict[Place, int]]":
+            return lambda link: requests.list_offsets(link, {place: stamp}, _not_told)
+
+        start, end = (self._simulated.wait(ask(one))[place] for one in (_EARLIEST, _LATEST))
         return start, end
 
     def assignment(self) -> list[TopicPartition]:
@@ -332,3 +329,7 @@ class Simulated(Consumer, Stock):
 
     def _monotonic(self) -> float:
         return self._client.world.loop.now_us / 1e6
+
+
+def _not_told(_: Place, __: int) -> None:
+    """Ignore a response on its way."""

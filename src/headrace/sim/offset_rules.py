@@ -71,9 +71,9 @@ class OffsetRules:
         for protocol in self._world.options.consumers:
             group = f"{protocol}-group"
             await self._deletes(group, _OLD, _SUBSCRIBED)
-            found = (await self.look(group))[_CUSTOM]
+            known = (await self.look(group))[_CUSTOM]
             if self._rng.random() < _DELETES:  # the others have to expire
-                deleted += found != ABSENT
+                deleted += known != ABSENT
                 await self._deletes(group, _CUSTOM, 0)
         counted = [new - old for new, old in zip(self._meters(), before, strict=True)]
         if counted != [0, deleted]:

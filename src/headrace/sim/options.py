@@ -69,15 +69,16 @@ class Options:
     buggifies: bool
     damages: bool
 
-    rough_links: bool  # requests in pieces, cut connections, slow clients
-    static_members: bool
-    lifecycles: bool  # topics that are created, grown and deleted while in use
-    reconfigures: bool  # settings change at run time
-    transactions: bool  # a transactional producer, which has to be refused
-    lies: bool  # produced batches whose headers do not match their records
-    unread: bool  # a peer that does not read its responses
-    stays: bool  # members of groups stay for longer than offsets are kept
-    counts_work: bool  # every step of the broker is measured against the bound
+    # Actors and links; see `_with_actors`.
+    rough_links: bool = False  # requests in pieces, cut connections, slow clients
+    static_members: bool = False
+    lifecycles: bool = False  # topics that are created, grown and deleted while in use
+    reconfigures: bool = False  # settings change at run time
+    transactions: bool = False  # a transactional producer, which has to be refused
+    lies: bool = False  # produced batches whose headers do not match their records
+    unread: bool = False  # a peer that does not read its responses
+    stays: bool = False  # members of groups stay for longer than offsets are kept
+    counts_work: bool = False  # every step of the broker is measured against the bound
 
     @classmethod
     def drawn(cls, rng: Random) -> "Options":
@@ -135,6 +136,16 @@ class Options:
             hostile=maybe(),
             buggifies=maybe(),
             damages=damages,
+        )._with_actors(rng)
+
+    def _with_actors(self, rng: Random) -> "Options":
+        """Return the options with further actors, drawn after all others."""
+
+        def maybe() -> bool:
+            return rng.random() < 0.5
+
+        return replace(
+            self,
             rough_links=maybe(),
             static_members=rng.random() < 0.4,
             lifecycles=maybe(),

@@ -135,8 +135,9 @@ async def _delete(
             return _deleted(name, topic_id, unknown, "the topic does not exist")
         answer = await services.topics.delete(DeleteTopic(topic.id, request.asked_by()))
     except STORAGE_ERRORS as error:
-        found = (name, topic_id) if topic is None else (topic.name, topic.id)
-        return _deleted(*found, Code.STORAGE_ERROR, storage_text(error))
+        if topic is not None:
+            name, topic_id = topic.name, topic.id
+        return _deleted(name, topic_id, Code.STORAGE_ERROR, storage_text(error))
     if isinstance(answer, Refused):
         return _deleted(topic.name, topic.id, error_code(answer), answer.message)
     return _deleted(topic.name, topic.id, Code.NONE, None)
