@@ -29,6 +29,16 @@ RECORDS: Focus = {
 GROUPS: Focus = {**RECORDS, "producers": 1, "members": 3, "seconds": 4}
 QUIET: Focus = {**RECORDS, "producers": 1, "members": 1, "seconds": 1, "stays": True}
 CRASHES: Focus = {"kills": True, "stops": True}
+# Every actor and every fault at once, for tests of the simulator itself.
+EVERYTHING: Focus = {
+    **dict.fromkeys(_FLAGS, True), "read_errors": False, "counts_work": False, "shards": 1,
+    "groups": 2, "members": 3, "leases": 1, "seconds": 4, "partitions": 1, "lock_ms": 1000,
+    "segment_bytes": 1024, "consumers": ("classic", "consumer"),
+}  # fmt: skip
+# As above, without faults that keep actors from their work.
+EVERY_ACTOR: Focus = EVERYTHING | dict.fromkeys(
+    ("full_disks", "write_errors", "sync_errors", "damages", "kills"), False
+)
 
 
 def options(seed: int, focus: Focus) -> Options:

@@ -398,7 +398,7 @@ class Auditor:
         if group in self._earliest or self._was_added(queue):
             return 0
         promised = self._promised.get(place, {})
-        return min((one for one, at_us in promised.items() if at_us >= since_us), default=None)
+        return min((one for one, at_us in promised.items() if at_us > since_us), default=None)
 
     def _was_added(self, queue: Queue) -> bool:
         """Whether the partition came to a topic that the group had already."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.sim.world import World
 
 _RESTARTS = 0.08  # of the pauses
+_LEAVES_FOR_NOW = 0.5  # of the restarts of a member of the consumer protocol
 _OLD_ACTS = 0.5  # of the returns are followed by requests of the old process
 _AWAY = -2  # the epoch of a static member that leaves for now
 
@@ -90,9 +91,11 @@ class StaticConsumerReader(ConsumerReader):
         self._instance = name
         self._beat_us = 0
         self._is_in_the_way = False
+        self._restarts = False
 
     async def _pause(self) -> bool:
-        if self._rng.random() < _RESTARTS:
+        self._restarts = self._rng.random() < _RESTARTS
+        if self._restarts:
             self._step("restarts")
             return False
         return await super()._pause()
@@ -103,6 +106,8 @@ class StaticConsumerReader(ConsumerReader):
         taken = statics.is_taken(self.group, self.name, member)
         self._is_in_the_way = taken
         await super()._take_part(connection)
+        if self._restarts and connection.is_open and self._rng.random() < _LEAVES_FOR_NOW:
+            await self._leave(connection)
 
     def _is_served(self) -> None:
         statics = self._world.statics
