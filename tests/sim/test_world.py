@@ -9,7 +9,7 @@ from headrace.sim.random_histories import RandomHistory, first_difference
 from headrace.sim.world import World
 
 from .digests import of_other_processes
-from .focus import EVERY_ACTOR, EVERYTHING, options
+from .focus import EVERY_ACTOR, EVERYTHING, LEASES, options
 
 SEEDS = int(os.environ.get("HEADRACE_SIM_SEEDS", "60"))
 CORE_HISTORIES = int(os.environ.get("HEADRACE_SIM_HISTORIES", "2000"))
@@ -51,9 +51,10 @@ def test_a_replay_shows_every_step() -> None:
 def test_the_faults_of_all_seeds_together_are_of_every_kind() -> None:
     told: list[str] = []
     damages = EVERYTHING | {"seconds": 8, "full_disks": False, "write_errors": False}
-    chosen = (EVERYTHING, EVERY_ACTOR, damages, EVERY_ACTOR | {"counts_work": True})
-    for seed in range(20):
-        World(seed, options=options(seed, chosen[seed % 4]), tell=told.append).run()
+    counted = EVERY_ACTOR | {"counts_work": True}
+    chosen = (EVERYTHING, EVERY_ACTOR, damages, LEASES, counted)
+    for seed in range(30):
+        World(seed, options=options(seed, chosen[seed % 5]), tell=told.append).run()
     faults = [line for line in told if " FAULT " in line]
     for kind in (
         "the power is cut", "the broker is killed", "the broker is stopped", "sync fails",
