@@ -203,7 +203,7 @@ def _archived(event: Event) -> Event:
     return event
 
 
-_IN_BOTH: list[Plant] = [
+IN_THE_CORE: list[Plant] = [
     lock_expiry_forgets_the_delivery,
     deliveries_lost_in_recovery,
     start_beyond_an_unfinished_record,
@@ -217,28 +217,5 @@ _IN_BOTH: list[Plant] = [
     lists_not_written,
     leases_keep_what_was_reset,
     pruned_too_far,
+    holders_not_written,
 ]
-_BEGINS: dict[Plant, int] = {
-    answers_before_the_sync: 11,
-    acceptance_before_the_sync: 3,
-    lock_expiry_forgets_the_delivery: 260,
-    deliveries_lost_in_recovery: 2,
-    start_beyond_an_unfinished_record: 2,
-    anybody_may_acknowledge: 80,
-    snapshots_without_finished_records: 3,
-    commits_not_written: 83,
-    parts_not_written: 111,
-    delays_forgotten: 42,
-    leases_keep_what_was_reset: 25,
-    rejected_records_vanish: 18,
-}
-PLANTED: dict[Plant, int] = {
-    one: _BEGINS.get(one, 0)
-    for one in (
-        answers_before_the_sync,
-        acceptance_before_the_sync,
-        *_IN_BOTH,
-        rejected_records_vanish,
-    )
-}
-IN_THE_CORE: list[Plant] = [*_IN_BOTH, holders_not_written]

@@ -1,8 +1,4 @@
-"""Bugs in logs, idempotence, groups, clocks and damage checks, as somebody might write them.
-
-`PLANTED` maps each bug to the seed at which the search begins. The seed is near the first one that
-finds the bug, so that the test is short; the search goes on from there when histories change.
-"""
+"""Bugs in logs, idempotence, groups, clocks and damage checks, as somebody might write them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -284,7 +280,7 @@ def retention_trusts_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def locks_end_early(patch: pytest.MonkeyPatch) -> None:
-    """An acquisition lock ends a millisecond before its time; found by the model alone."""
+    """An acquisition lock ends a millisecond before its time."""
     patch.setattr("headrace.core.share_partition.after", lambda start, ms: after(start, ms - 1))
 
 
@@ -315,35 +311,3 @@ def one_delivery_too_many(patch: pytest.MonkeyPatch) -> None:
         sound(self, key, more, *args, **settings)
 
     patch.setattr(settling.Settling, "__init__", lax)
-
-
-PLANTED: dict[Plant, int] = {
-    old_sequences_are_accepted: 73,
-    gaps_are_accepted: 17,
-    old_epochs_may_write: 4,
-    duplicates_are_appended: 0,
-    producers_forgotten_in_recovery: 0,
-    producer_ids_given_twice: 17,
-    lower_commits_are_ignored: 21,
-    commits_are_not_written: 1,
-    expired_offsets_come_back: 1,
-    subscribed_offsets_expire: 1,
-    offsets_never_expire: 1,
-    unsubscribed_offsets_stay: 17,
-    old_generations_may_commit: 17,
-    two_members_own_a_partition: 4,
-    compaction_drops_the_newest: 1,
-    produce_is_answered_before_the_sync: 0,
-    deleted_records_come_back: 0,
-    one_record_too_many_is_deleted: 0,
-    reads_skip_a_batch: 8,
-    torn_appends_stay: 6,
-    recovery_cuts_the_last_batch: 0,
-    all_damage_counts_as_torn: 83,
-    missing_segments_pass: 66,
-    missing_folders_pass: 70,
-    retention_trusts_the_wall_clock: 77,
-    session_epochs_are_not_compared: 2,
-    old_drivers_are_served: 218,
-    one_delivery_too_many: 2,
-}

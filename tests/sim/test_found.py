@@ -3,11 +3,15 @@
 import logging
 from collections.abc import Iterator
 from itertools import count
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 
 from headrace.broker.config import Config
+from headrace.broker.errors import Code
+from headrace.broker.handlers import topics
+from headrace.broker.request import Request
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services
 from headrace.core.catalog import AddPartitions, CreateTopic, DeleteTopic, Topic
@@ -40,6 +44,16 @@ class Small:
         )
         assert isinstance(joined, Seen)
         return made
+
+    def delete(self, name: str) -> int:
+        """Send DeleteTopics. Returns: its error code."""
+        request = Request(20, 5, 1, None, "here", 1, memoryview(b""))
+        request.decoded = SimpleNamespace(topic_names=(name,))
+        answering = self.loop.spawn(OUTSIDE, topics.handle(request, self.services))
+        self.loop.run_until(self.loop.now_us + 50_000)
+        answer = answering.result()
+        assert isinstance(answer, dict)
+        return int(answer["responses"][0]["error_code"])
 
     def queues(self) -> int:
         return len(self.services.shares.machine("blue").partitions_of("blue"))
@@ -116,6 +130,20 @@ def test_a_start_after_a_crash_without_a_log_that_opens(small: Small) -> None:
     small.services.topics.partitions._by_key.clear()
     assert not small.services.topics.partitions.was_stopped_in_order
     assert small.services.topics._find_first_producer_id() >= 0
+
+
+def test_a_topic_is_not_called_unknown_before_its_deletion_is_durable(small: Small) -> None:
+    """DeleteTopics, sent again after KAFKA_STORAGE_ERROR, was answered that the topic is unknown.
+
+    The topic was there again as soon as the catalogue was read from its journal.
+    """
+    small.disk.failing.add("append")
+    codes = {small.delete("orders") for _ in range(3)}
+    assert codes == {Code.STORAGE_ERROR}
+    small.disk.failing.clear()
+    small.loop.run_until(30_000_000)
+    assert small.delete("orders") == Code.NONE
+    assert small.delete("orders") == Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def _ask_in_vain(small: Small) -> None:

@@ -9,6 +9,7 @@ from headrace.sim.random_histories import RandomHistory, first_difference
 from headrace.sim.world import World
 
 from .digests import of_other_processes
+from .focus import EVERY_ACTOR, EVERYTHING, LEASES, options
 
 SEEDS = int(os.environ.get("HEADRACE_SIM_SEEDS", "60"))
 CORE_HISTORIES = int(os.environ.get("HEADRACE_SIM_HISTORIES", "2000"))
@@ -49,8 +50,11 @@ def test_a_replay_shows_every_step() -> None:
 
 def test_the_faults_of_all_seeds_together_are_of_every_kind() -> None:
     told: list[str] = []
-    for seed in (*range(160), 1314):  # the last one for what is rare
-        World(seed, tell=told.append).run()
+    damages = EVERYTHING | {"seconds": 8, "full_disks": False, "write_errors": False}
+    counted = EVERY_ACTOR | {"counts_work": True}
+    chosen = (EVERYTHING, EVERY_ACTOR, damages, LEASES, counted)
+    for seed in range(30):
+        World(seed, options=options(seed, chosen[seed % 5]), tell=told.append).run()
     faults = [line for line in told if " FAULT " in line]
     for kind in (
         "the power is cut", "the broker is killed", "the broker is stopped", "sync fails",
@@ -65,6 +69,9 @@ def test_the_faults_of_all_seeds_together_are_of_every_kind() -> None:
         "resets sets red to", "resets deletes red: 0", "resets deletes the offsets of red: 0",
         "resets sets blue to", "repeats #", "leaves a gap", "uses epoch", "operator restores",
         "is assigned", "quiet days pass", "sends mutated", "sends claim", "sends flood",
+        "sends repeated", "restarts", "acts as", "away for now", "repeats the commit",
+        "river creates", "river grows", "river deletes", "settings sees", "wrong_counts to",
+        "transactions InitProducerId: 53", "was closed: True", "responses slowly",
     ):  # fmt: skip
         assert kind in steps, kind
 

@@ -42,6 +42,7 @@ class Auditor:
         self.limit = limit
         self._now_us = now_us
         self._lock_us = lock_ms * 1000
+        self._locks: dict[str, tuple[int, int]] = {}  # of groups, and since when they count
         self._earliest = earliest
         self._facts: dict[Queue, dict[int, Facts]] = {}
         self._open: dict[str, int] = {}
@@ -53,6 +54,19 @@ class Auditor:
         self._cut: dict[Place, int] = {}
         self._created_us: dict[Place, int] = {}
         self._set_to: dict[Queue, int] = {}
+
+    def lock_changes(self, group: str, lock_ms: int) -> None:
+        """A request changes how long locks of a group last: the shorter duration counts."""
+        known, _ = self._locks.get(group, (self._lock_us, 0))
+        self._locks[group] = min(known, lock_ms * 1000), 0
+
+    def lock_lasts(self, group: str, lock_ms: int) -> None:
+        """A duration of locks is acknowledged: it counts for requests from now on."""
+        self._locks[group] = lock_ms * 1000, self._now_us()
+
+    def _lock_of(self, asked: Asked) -> int:
+        lock_us, since_us = self._locks.get(asked.group, (self._lock_us, 0))
+        return lock_us if asked.at_us >= since_us else min(lock_us, self._lock_us)
 
     def broken(self, promise: str) -> None:
         """A promise was broken."""
@@ -154,7 +168,7 @@ class Auditor:
                     self._check_delivery(asked, place, offset, count)
                     one.locked_by, one.locked_in = asked.holder, asked.incarnation
                     one.locked_at_us = self._now_us()
-                    one.locked_until_us = asked.since_us + self._lock_us
+                    one.locked_until_us = asked.since_us + self._lock_of(asked)
                 one.told += 1
                 one.counts_of[asked.holder] = count
                 if count >= one.count:
@@ -241,7 +255,7 @@ class Auditor:
         elif verdict == "release" and one.counts_of.get(holder, 0) > one.failed:
             one.failed, one.failed_at_us = one.counts_of[holder], now_us
         elif verdict == "renew" and one.locked_by == holder:
-            one.locked_until_us = max(one.locked_until_us, asked.since_us + self._lock_us)
+            one.locked_until_us = max(one.locked_until_us, asked.since_us + self._lock_of(asked))
 
     def withheld(self, asked: Asked, place: Place, offset: int, delay_us: int) -> None:
         """The broker let out that nobody is given a record for some time since it was asked."""
@@ -384,7 +398,7 @@ class Auditor:
         if group in self._earliest or self._was_added(queue):
             return 0
         promised = self._promised.get(place, {})
-        return min((one for one, at_us in promised.items() if at_us >= since_us), default=None)
+        return min((one for one, at_us in promised.items() if at_us > since_us), default=None)
 
     def _was_added(self, queue: Queue) -> bool:
         """Whether the partition came to a topic that the group had already."""

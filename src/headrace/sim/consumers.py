@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.sim.world import World
 
 _FETCH, _LIST_OFFSETS, _COMMIT, _OFFSET_FETCH = 1, 2, 8, 9
-_JOIN, _SYNC, _BEAT, _LEAVE, _CONSUMER_BEAT = 11, 14, 12, 13, 68
+_JOIN, _SYNC, BEAT, _LEAVE, CONSUMER_BEAT = 11, 14, 12, 13, 68
 _OUT_OF_RANGE, _UNKNOWN_TOPIC, _REBALANCE, _ID_REQUIRED = 1, 3, 27, 79
 _CORRUPT_MESSAGE = 2
 _STORAGE, _COORDINATOR = 56, frozenset({14, 15, 16})
@@ -31,6 +31,8 @@ _STRAY = ("table", 0)
 class Reader:
     """Read partitions and keep positions; the base of both kinds of members."""
 
+    _instance: str | None = None  # of a static member (KIP-345)
+
     def __init__(self, world: "World", name: str, group: str, topics: Sequence[str]) -> None:
         self.name = name
         self.group = group
@@ -41,7 +43,7 @@ class Reader:
         self._positions: dict[Place, int] = {}
         self._generation = -1
         self._member = ""
-        self._leaves_alone = True
+        self._unanswered: tuple[Place, int, str, int] | None = None  # a commit
 
     @property
     def _wanted(self) -> bool:
@@ -53,6 +55,7 @@ class Reader:
             try:
                 connection = Connection(self._world, self._rng)
                 try:
+                    await self._repeat_commit(connection)
                     await self._take_part(connection)
                 finally:
                     connection.close()
@@ -77,7 +80,8 @@ class Reader:
 
     def _commits(self) -> bool:
         """Whether to commit now; honest members do not, so that what is committed grows old."""
-        return not self.is_honest and self._rng.random() < 0.4
+        is_calm = self.is_honest or self._world.is_quiet
+        return not is_calm and self._rng.random() < 0.4
 
     # ---- requests
 
@@ -117,11 +121,26 @@ class Reader:
         elif self._rng.random() < 0.1:
             offset = self._rng.randrange(offset + 1)
         sent = self._generation if generation is None else generation
-        code = await commit_offset(
-            self._world, connection, self.group, (self._member, sent), place, offset
-        )
+        self._unanswered = place, offset, self._member, sent
+        code = await self._commit_one(connection, *self._unanswered)
+        self._unanswered = None
         self._step(f"commits {_at(place)}@{offset} in {sent}: {code}")
         return code
+
+    async def _repeat_commit(self, connection: Connection) -> None:
+        """Send a commit again whose response was lost: it may have been carried out."""
+        unanswered, self._unanswered = self._unanswered, None
+        if unanswered is not None and self._world.options.repeats:
+            code = await self._commit_one(connection, *unanswered)
+            self._step(f"repeats the commit of {_at(unanswered[0])}@{unanswered[1]}: {code}")
+
+    async def _commit_one(
+        self, connection: Connection, place: Place, offset: int, member: str, generation: int
+    ) -> int:
+        world, instance = self._world, self._instance
+        return await commit_offset(
+            world, connection, self.group, (member, generation), place, offset, instance
+        )
 
     def _step(self, what: str) -> None:
         self._world.history.step(self.name, what)
@@ -129,6 +148,8 @@ class Reader:
 
 class ClassicReader(Reader):
     """A member of the classic protocol; the leader assigns partitions in turn."""
+
+    _protocol_type = "consumer"
 
     async def _take_part(self, connection: Connection) -> None:
         self._positions = {}
@@ -142,15 +163,18 @@ class ClassicReader(Reader):
                 return
 
     async def _join(self, connection: Connection) -> bool:
+        self._joining()
+
         def let_out(answer: Any) -> None:
+            self._is_joined(answer)
             if answer.error_code == 0:
                 self._world.offsets.active(self.group, self._topics)
 
         joined = await connection.call(
             _JOIN, 6, let_out, group_id=self.group, session_timeout=SESSION_MS,
-            rebalance_timeout=_REBALANCE_MS, member_id=self._member, group_instance_id=None,
-            protocol_type="consumer",
-            protocols=[{"name": "range", "metadata": subscription(self._topics)}],
+            rebalance_timeout=_REBALANCE_MS, member_id=self._member,
+            group_instance_id=self._instance, protocol_type=self._protocol_type,
+            protocols=[{"name": "range", "metadata": self._metadata()}],
         )  # fmt: skip
         self._step(f"joins: {joined.error_code} generation {joined.generation_id}")
         if joined.error_code:
@@ -162,17 +186,34 @@ class ClassicReader(Reader):
 
         def synced(answer: Any) -> None:
             if answer.error_code == 0:
+                self._is_synced(generation)
                 self._world.offsets.generation(self.group, generation)
 
         answer = await connection.call(
             _SYNC, 4, synced, group_id=self.group, generation_id=self._generation,
-            member_id=self._member, group_instance_id=None, assignments=given,
+            member_id=self._member, group_instance_id=self._instance, assignments=given,
         )  # fmt: skip
         if answer.error_code:
             self._step(f"is not assigned: {answer.error_code}")
             return False
         await self._begin_at(connection, assigned(answer.assignment))
         return True
+
+    def _metadata(self) -> bytes:
+        """Return the subscription in a version of the protocol; what follows is never read."""
+        version = len(self.name) % 4
+        data = bytearray(subscription(self._topics))
+        data[:2] = version.to_bytes(2, "big")
+        return bytes(data + bytes(4) + b"rack" if version else data)
+
+    def _joining(self) -> None:
+        """A request to join is sent."""
+
+    def _is_joined(self, answer: Any) -> None:
+        """The response to a request to join leaves the broker."""
+
+    def _is_synced(self, generation: int) -> None:
+        """An assignment leaves the broker."""
 
     def _assignments(self, joined: Any) -> list[dict[str, Any]]:
         members = sorted(one.member_id for one in joined.members)
@@ -203,13 +244,16 @@ class ClassicReader(Reader):
         return False
 
     async def _beat(self, connection: Connection) -> int:
+        asked_us = self._world.loop.now_us
+
         def let_out(answer: Any) -> None:
             if answer.error_code in (0, _REBALANCE):
+                self._has_beaten(asked_us)
                 self._world.offsets.active(self.group, self._topics)
 
         answer = await connection.call(
-            _BEAT, 4, let_out, group_id=self.group, generation_id=self._generation,
-            member_id=self._member, group_instance_id=None,
+            BEAT, 4, let_out, group_id=self.group, generation_id=self._generation,
+            member_id=self._member, group_instance_id=self._instance,
         )  # fmt: skip
         if answer.error_code:
             self._step(f"has to join again: {answer.error_code}")
@@ -217,9 +261,12 @@ class ClassicReader(Reader):
                 self._member = ""
         return int(answer.error_code)
 
+    def _has_beaten(self, asked_us: int) -> None:
+        """The response to a heartbeat that was sent at `asked_us` leaves the broker."""
+
     async def _leave(self, connection: Connection) -> None:
         self._step("leaves")
-        members = [{"member_id": self._member, "group_instance_id": None}]
+        members = [{"member_id": self._member, "group_instance_id": self._instance}]
         self._member, self._positions = "", {}
         await connection.call(_LEAVE, 4, _nothing, group_id=self.group, members=members)
 
@@ -250,9 +297,12 @@ class ConsumerReader(Reader):
                 break
             if await self._beat(connection, None, None):
                 return
+        await self._leave(connection)
+
+    async def _leave(self, connection: Connection) -> None:
         self._step("leaves")
         self._world.offsets.gives_up(self.group, self._member)
-        await connection.call(_CONSUMER_BEAT, 1, _nothing, **self._fields(-1, None, None))
+        await connection.call(CONSUMER_BEAT, 1, _nothing, **self._fields(-1, None, None))
 
     async def _beat(
         self,
@@ -260,19 +310,20 @@ class ConsumerReader(Reader):
         topics: list[str] | None,
         owned: Collection[Place] | None,
     ) -> int:
-        offsets, member = self._world.offsets, self._member
-        if owned is not None:
+        offsets, member = self._world.offsets, self._instance or self._member
+        if owned is not None and (topics is None or self._instance is None):
             offsets.gives_up(self.group, member, owned)
 
         def let_out(answer: Any) -> None:
             if answer.error_code == 0:
+                self._is_served()
                 offsets.active(self.group, self._topics)
                 offsets.beats(self.group, member)
                 if answer.assignment is not None:
                     offsets.assigned(self.group, member, self._places(answer))
 
         fields = self._fields(self._generation, topics, owned)
-        answer = await connection.call(_CONSUMER_BEAT, 1, let_out, **fields)
+        answer = await connection.call(CONSUMER_BEAT, 1, let_out, **fields)
         if answer.error_code:
             self._step(f"is put out: {answer.error_code}")
             return int(answer.error_code)
@@ -289,6 +340,9 @@ class ConsumerReader(Reader):
             return await self._beat(connection, None, places)
         return 0
 
+    def _is_served(self) -> None:
+        """A heartbeat of this member is answered without an error."""
+
     def _fields(
         self, epoch: int, topics: list[str] | None, owned: Collection[Place] | None
     ) -> dict[str, Any]:
@@ -301,7 +355,7 @@ class ConsumerReader(Reader):
             parts = [{"topic_id": ids[name], "partitions": some} for name, some in by_topic.items()]
         return {
             "group_id": self.group, "member_id": self._member, "member_epoch": epoch,
-            "instance_id": None, "rack_id": None,
+            "instance_id": self._instance, "rack_id": None,
             "rebalance_timeout": _REBALANCE_MS if topics is not None else -1,
             "subscribed_topic_names": topics, "subscribed_topic_regex": None,
             "server_assignor": None, "topic_partitions": parts,
@@ -411,7 +465,7 @@ async def _list_offset(
 
 async def commit_offset(
     world: "World", connection: Connection, group: str, member: tuple[str, int], place: Place,
-    offset: int,
+    offset: int, instance: str | None = None,
 ) -> int:  # fmt: skip
     """Commit one offset; the error code."""
     offsets, asked = world.offsets, world.auditor.asked()
@@ -431,7 +485,7 @@ async def commit_offset(
     }  # fmt: skip
     answer = await connection.call(
         _COMMIT, 9 if member[0] else 8, let_out, group_id=group, member_id=member[0],
-        generation_id_or_member_epoch=member[1], group_instance_id=None,
+        generation_id_or_member_epoch=member[1], group_instance_id=instance,
         topics=[{"name": place[0], "partitions": [part]}],
     )  # fmt: skip
     return int(answer.topics[0].partitions[0].error_code)

@@ -129,6 +129,10 @@ class GrowthWorld:
         """Answers are lost with the broker alone."""
         return False
 
+    def is_rough(self, rng: Random) -> bool:  # noqa: ARG002  # as the protocol has it
+        """Send every request whole."""
+        return False
+
     # ---- the history
 
     def _live(self) -> None:

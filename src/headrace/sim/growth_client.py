@@ -24,6 +24,7 @@ from headrace.wire import batches
 
 SESSION_MS, REBALANCE_MS, POLL_US_MAX = 6000, 10_000, 8_000_000
 _BEAT_S, _LOOK_S, _WAIT_MS = 3.0, 0.5, 2000
+_OUT_OF_RANGE = 1
 _ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _REBALANCES, _ID_REQUIRED = 22, 25, 27, 79
 _EARLIEST, _LATEST = -2, -1
 _ENDS = {"earliest": _EARLIEST, "latest": _LATEST}
@@ -74,9 +75,10 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A partition has no position, and no strategy to find one."""
+    """A partition has no position, or one outside its log (`offset`), and no strategy."""
 
     place: Place
+    offset: int | None = None
 
 
 Told = Assigned | Revoked | Arrived | Refused
@@ -352,7 +354,11 @@ class Reading:
     def _take(self, place: Place, code: int, data: bytes) -> None:
         position = self.positions[place]
         assert position is not None
-        assert code == 0, f"{place} @{position}: error {code}"  # nothing is removed in this world
+        if code == _OUT_OF_RANGE:
+            self._paused.add(place)  # as librdkafka, which stops reading it
+            self._client.told.append(Refused(place, position))
+            return
+        assert code == 0, f"{place} @{position}: error {code}"
         for record in batches.records(data):
             if record.offset >= position:
                 assert record.value is not None

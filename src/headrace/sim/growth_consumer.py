@@ -27,7 +27,7 @@ T = TypeVar("T")
 CLIENT = "sim.client"  # the setting that has the Client
 _AGAIN_S = 0.3
 _GIVES_UP_S = 30.0
-_LATEST = -1
+_EARLIEST, _LATEST = -2, -1
 _REFUSED_CHANCE = 0.15  # of one lookup
 
 Ask = Callable[[Connection], Coroutine[Any, Any, T]]
@@ -192,6 +192,19 @@ class Stock(StockConsumer):
             for one in partitions
         ]
 
+    def get_watermark_offsets(  # type: ignore[override]  # of all its forms one is used
+        self,
+        partition: TopicPartition,
+        timeout: float = -1,  # noqa: ARG002  # all waits end alike here
+    ) -> tuple[int, int]:
+        place = partition.topic, partition.partition
+
+        def ask(stamp: int) -> "Ask[dict[Place, int]]":
+            return lambda link: requests.list_offsets(link, {place: stamp}, _not_told)
+
+        start, end = (self._simulated.wait(ask(one))[place] for one in (_EARLIEST, _LATEST))
+        return start, end
+
     def assignment(self) -> list[TopicPartition]:
         return [TopicPartition(*place) for place in self._client.reading.positions]
 
@@ -213,9 +226,9 @@ class Stock(StockConsumer):
                         return Message(
                             topic=place[0], partition=place[1], offset=offset, value=value
                         )
-                case Refused(place):
+                case Refused(place, offset):
                     error = KafkaError(KafkaError._AUTO_OFFSET_RESET)
-                    return Message(topic=place[0], partition=place[1], error=error)
+                    return Message(topic=place[0], partition=place[1], offset=offset, error=error)
         return None
 
     def store_offsets(
@@ -316,3 +329,7 @@ class Simulated(Consumer, Stock):
 
     def _monotonic(self) -> float:
         return self._client.world.loop.now_us / 1e6
+
+
+def _not_told(_: Place, __: int) -> None:
+    """Ignore a response on its way."""

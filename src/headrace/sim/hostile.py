@@ -51,9 +51,10 @@ class HostilePeer:
                 wire.hang_up()
 
     def _send(self, wire: Wire) -> None:
-        kind = self._rng.choice(
-            (self._noise, self._body, self._mutated, self._claim, self._half, self._flood)
-        )
+        kinds = [self._noise, self._body, self._mutated, self._claim, self._half, self._flood]
+        if self._world.options.counts_work:
+            kinds += [self._repeated] * 3
+        kind = self._rng.choice(kinds)
         data = kind()
         if not wire.is_closing() and not self._world.is_dead:
             self._world.history.step(self.name, f"sends {kind.__name__[1:]}, {len(data)} bytes")
@@ -95,6 +96,38 @@ class HostilePeer:
     def _flood(self) -> bytes:
         """Many requests at a time, whose responses nobody reads."""
         return self._framed(self._request()) * self._rng.randrange(2, _PIPELINED)
+
+    def _repeated(self) -> bytes:
+        """A request that names one thing some thousand times."""
+        rng = self._rng
+        many, topic, group = rng.choice((500, 2000)), rng.choice(_NAMES[:4]), "classic-group"
+        part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": rng.choice((-1, 0))}
+        choices: tuple[tuple[int, int, dict[str, Any]], ...] = (
+            (2, 6, {
+                "replica_id": -1, "isolation_level": 0,
+                "topics": [{"name": topic, "partitions": [part] * many}],
+            }),
+            (3, 12, {
+                "topics": [{"topic_id": None, "name": topic}] * many,
+                "allow_auto_topic_creation": False,
+                "include_topic_authorized_operations": False,
+            }),
+            (9, 8, {"require_stable": False, "groups": [{"group_id": group, "topics": [
+                {"name": topic, "partition_indexes": list(range(many))}]}]}),
+            (15, 5, {"groups": [group] * many, "include_authorized_operations": False}),
+            (32, 4, {
+                "resources": [
+                    {"resource_type": 2, "resource_name": topic, "configuration_keys": None}
+                ] * many,
+                "include_synonyms": True, "include_documentation": True,
+            }),
+            (69, 1, {"group_ids": [group] * many, "include_authorized_operations": False}),
+            (77, 1, {"group_ids": ["blue"] * many, "include_authorized_operations": False}),
+            (10, 4, {"key_type": 0, "coordinator_keys": [group] * many}),
+        )  # fmt: skip
+        key, version, fields = rng.choice(choices)
+        body = codec.encode_request(key, version, fields)
+        return self._framed(_HEAD.pack(key, version, 7, -1, 0) + bytes(body))
 
     def _request(self) -> bytes:
         rng = self._rng

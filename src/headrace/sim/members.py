@@ -7,7 +7,7 @@ the auditor's to say.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from headrace.wire import batches
 if TYPE_CHECKING:
     from headrace.sim.world import World
 
-_HEARTBEAT, _FETCH, _ACKNOWLEDGE = 76, 78, 79
+_HEARTBEAT, _FETCH, _ACKNOWLEDGE, _OFFSET_COMMIT = 76, 78, 79, 8
 _VERDICTS = {"gap": 0, "accept": 1, "release": 2, "reject": 3, "renew": 4}
 _RECORD_LIMIT, _BATCH_OPTIMIZED = 1, 0
 _STORAGE_ERROR = 56  # of Kafka's codes
@@ -167,7 +167,8 @@ class ShareMember:
                 self._auditor.answered(asked)
             self._outcome(asked, said, answer, "acknowledge_error_code")
             if answer.error_code == 0:
-                self._told(asked, answer)
+                # No lock begins before the request left, to the microsecond.
+                self._told(replace(asked, at_us=connection.sent_us), answer)
 
         answer = await connection.call(
             _FETCH, 2, let_out,
@@ -242,6 +243,23 @@ class ShareMember:
         )  # fmt: skip
         if answer.error_code == 0:
             self._auditor.broken(f"{self.name} was served with a member epoch that is to come")
+        await self._commit_as_consumer(connection)
+
+    async def _commit_as_consumer(self, connection: Connection) -> None:
+        """Commit an offset under the name of the share group: it is of the other type."""
+        part = {
+            "partition_index": 0, "committed_offset": 0, "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }  # fmt: skip
+        answer = await connection.call(
+            _OFFSET_COMMIT, 8, lambda _: None, group_id=self.group, member_id="",
+            generation_id_or_member_epoch=-1, group_instance_id=None,
+            topics=[{"name": "orders", "partitions": [part]}],
+        )  # fmt: skip
+        code = answer.topics[0].partitions[0].error_code
+        self._step(f"commits an offset of a share group: {code}")
+        if code == 0:
+            self._auditor.broken(f"share group {self.group} has a committed offset")
 
     # ---- inside
 

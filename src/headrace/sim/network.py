@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol
 
+from headrace.sim.loop import VirtualLoop
 from headrace.sim.process import Process
 from headrace.wire import codec
 from headrace.wire.leases import Call
@@ -21,7 +22,10 @@ _SIZE = struct.Struct(">i")
 _HEAD = struct.Struct(
     ">ihhihb"
 )  # size, key, version, correlation id, no client id, no tagged fields
-_RESPONSE_HEAD_BYTES = 9  # size, correlation id, no tagged fields
+_RESPONSE_HEAD_BYTES = 8  # size, correlation id
+_TAGGED_FIELDS_BYTES = 1  # of a head without any
+_CUT_REQUESTS = 0.15  # of those that are sent in pieces
+_SLOW_SECONDS = (0.05, 0.8)  # that a slow client takes to read a response
 
 LetOut = Callable[[Any], None]
 
@@ -35,6 +39,7 @@ class Surroundings(Protocol):
 
     process: Process | None
     connections: dict["Connection", None]
+    loop: VirtualLoop
 
     @property
     def is_dead(self) -> bool:
@@ -45,6 +50,9 @@ class Surroundings(Protocol):
 
     def loses_answer(self, rng: Random) -> bool:
         """Whether an answer is lost on its way, and the connection with it."""
+
+    def is_rough(self, rng: Random) -> bool:
+        """Return whether a request is sent in pieces, or not whole."""
 
 
 class Connection:
@@ -64,6 +72,7 @@ class Connection:
         self._arrived = bytearray()
         self._answered: Callable[[memoryview], None] | None = None
         self._waiting: asyncio.Future[Any] | None = None
+        self.sent_us = 0  # when the last request began to leave
         process = world.process
         if process is None or not process.is_up:
             raise Lost
@@ -75,8 +84,9 @@ class Connection:
         """A request of Kafka's and its answer."""
         body = codec.encode_request(key, version, fields)
         return await self._exchange(
-            key, version, body, lambda data: codec.decode_response(key, version, data), let_out
-        )
+            key, version, body, lambda data: codec.decode_response(key, version, data), let_out,
+            is_flexible=codec.is_flexible(key, version),
+        )  # fmt: skip
 
     async def own(
         self, call: Call | DescribeShareRecordsRequest, answer: type[Struct], let_out: LetOut
@@ -95,6 +105,8 @@ class Connection:
         body: bytes | bytearray,
         decode: Callable[[memoryview], Any],
         let_out: LetOut,
+        *,
+        is_flexible: bool = True,
     ) -> Any:
         await asyncio.sleep(self._delay())
         if not self.is_open:
@@ -102,7 +114,7 @@ class Connection:
         waiting = self._waiting = asyncio.get_running_loop().create_future()
 
         def answered(data: memoryview) -> None:
-            answer = decode(data)
+            answer = decode(data[_TAGGED_FIELDS_BYTES:] if is_flexible else data)
             let_out(answer)
             if self._world.loses_answer(self._rng):
                 self.close()
@@ -110,11 +122,37 @@ class Connection:
                 waiting.set_result(answer)
 
         self._answered = answered
-        head = _HEAD.pack(_HEAD.size - _SIZE.size + len(body), key, version, 1, -1, 0)
-        self._wire.carry(head + body)
+        head_bytes = _HEAD.size - (0 if is_flexible else _TAGGED_FIELDS_BYTES)
+        head = _HEAD.pack(head_bytes - _SIZE.size + len(body), key, version, 1, -1, 0)[:head_bytes]
+        self.sent_us = self._world.loop.now_us
+        if self._world.is_rough(self._rng):
+            await self._send_in_pieces(head + body)
+        else:
+            self._wire.carry(head + body)
         answer = await waiting
-        await asyncio.sleep(self._delay())
+        is_slow = self._world.is_rough(self._rng)
+        await asyncio.sleep(self._rng.choice(_SLOW_SECONDS) if is_slow else self._delay())
         return answer
+
+    async def _send_in_pieces(self, data: bytes | bytearray) -> None:
+        """Send a request byte by byte or in a few pieces; at times hang up before the last one.
+
+        Raises:
+            Lost: the connection ended first.
+        """
+        rng = self._rng
+        size = rng.choice((1, 7, max(len(data) // 2, 1), max(len(data) - 1, 1)))
+        is_cut = rng.random() < _CUT_REQUESTS
+        stop = rng.randrange(len(data)) if is_cut else len(data)
+        pause_at = rng.randrange(len(data))
+        for at in range(0, stop, size):
+            if at <= pause_at < at + size:
+                await asyncio.sleep(self._delay())
+            if not self.is_open:
+                raise Lost
+            self._wire.carry(data[at : min(at + size, stop)])
+        if is_cut:
+            self.close()
 
     def _received(self, data: bytes) -> None:
         """Bytes left the broker; of a process that is dead already none do."""

@@ -61,7 +61,7 @@ class OffsetAuditor:
         self._groups: dict[str, _Group] = {}
         self._writes: dict[Queue, list[Write]] = {}
         self.clock_was_set = False
-        self.was_suspended = False
+        self.losses = 0  # times at which the broker may have forgotten sessions
 
     def _of(self, group: str) -> _Group:
         found = self._groups.get(group)
@@ -100,11 +100,14 @@ class OffsetAuditor:
             f" commits are {', '.join(known) or 'none'}"
         )
 
+    def _candidates(self, writes: list[Write], done: list[Write]) -> list[Write]:
+        """Return the writes that none of `done` is known to have replaced."""
+        newest_sent = max((one.sent_us for one in done), default=-1)
+        return [one for one in writes if one.done_us is None or one.done_us >= newest_sent]
+
     def _is_possible(self, writes: list[Write], asked: Asked, value: int) -> bool:
         done = [one for one in writes if one.done_us is not None and one.done_us <= asked.at_us]
-        # A write that was sent after another one was acknowledged replaces it.
-        newest_sent = max((one.sent_us for one in done), default=-1)
-        candidates = [one for one in writes if one.done_us is None or one.done_us >= newest_sent]
+        candidates = self._candidates(writes, done)
         if value == ABSENT and not done:
             return True
         return any(one.value == value for one in candidates)
@@ -115,6 +118,7 @@ class OffsetAuditor:
 
     def power_was_cut(self) -> None:
         """Allow every earlier value: what was not synced was not promised."""
+        self.losses += 1
         for writes in self._writes.values():
             writes.append(Write(ABSENT, self._now_us()))
             for one in writes:
@@ -176,6 +180,7 @@ class OffsetAuditor:
 
     def lost_sessions(self) -> None:
         """The broker may have forgotten how long sessions last, or time stood still for it."""
+        self.losses += 1
         for group in self._groups.values():
             group.owners.clear()
             group.generation = -1
@@ -184,7 +189,9 @@ class OffsetAuditor:
 
     def _may_have_expired(self, group: str, place: Place, writes: list[Write]) -> bool:
         one = self._of(group)
-        sent_us = min((write.sent_us for write in writes if write.value != ABSENT), default=0)
+        done = [write for write in writes if write.done_us is not None]
+        current = self._candidates(writes, done)
+        sent_us = min((write.sent_us for write in current if write.value != ABSENT), default=0)
         if place[0] not in one.subscribed:
             return self.clock_was_set or self._now_us() - sent_us >= self._retention_us
         silences = [*one.silences, (one.active_us, self._now_us())]

@@ -18,6 +18,7 @@ _CLEANER_MS, _OFFSETS_CHECK_MS = 300, 2000
 CONSUMER_SESSION_MS = 3000
 OFFSETS_RETENTION_MINUTES = 1
 _RETENTION_CHECK_MS, _RETENTION_MS = 400, 1200
+UNREAD_MS = 1500  # after which a peer that reads nothing is disconnected
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,17 @@ class Options:
     rots: bool  # damage while the broker runs
     damage_kinds: tuple[str, ...] = damage.KINDS
     power_cut_fates: tuple[str, ...] = disk.FATES
+
+    # Actors and links; see `_with_actors`.
+    rough_links: bool = False  # requests in pieces, cut connections, slow clients
+    static_members: bool = False
+    lifecycles: bool = False  # topics that are created, grown and deleted while in use
+    reconfigures: bool = False  # settings change at run time
+    transactions: bool = False  # a transactional producer, which has to be refused
+    lies: bool = False  # produced batches whose headers do not match their records
+    unread: bool = False  # a peer that does not read its responses
+    stays: bool = False  # members of groups stay for longer than offsets are kept
+    counts_work: bool = False  # every step of the broker is measured against the bound
 
     @classmethod
     def drawn(cls, rng: Random) -> "Options":
@@ -130,6 +142,25 @@ class Options:
             buggifies=maybe(),
             damages=damages,
             rots=maybe(),
+        )._with_actors(rng)
+
+    def _with_actors(self, rng: Random) -> "Options":
+        """Return the options with further actors, drawn after all others."""
+
+        def maybe() -> bool:
+            return rng.random() < 0.5
+
+        return replace(
+            self,
+            rough_links=maybe(),
+            static_members=rng.random() < 0.4,
+            lifecycles=maybe(),
+            reconfigures=maybe(),
+            transactions=rng.random() < 0.25,
+            lies=maybe(),
+            unread=rng.random() < 0.3,
+            stays=maybe(),
+            counts_work=rng.random() < 0.05,
         )
 
     def config(self) -> Config:
@@ -165,6 +196,7 @@ class Options:
             consumer_session_timeout_ms_min=CONSUMER_SESSION_MS,
             consumer_heartbeat_ms=_HEARTBEAT_MS,
             consumer_heartbeat_ms_min=_HEARTBEAT_MS,
+            unread_ms=UNREAD_MS,
         )
 
     @property

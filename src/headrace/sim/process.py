@@ -17,6 +17,8 @@ from headrace.log.api import CorruptLog, Disk
 from headrace.sim.facts import Place
 from headrace.sim.loop import VirtualLoop
 
+UNREAD_HIGH_BYTES = 4096  # of responses, above which a transport pauses writing
+
 
 class WorldClock:
     """`log.api.Clock` of a machine: elapsed time is the loop's, the wall clock can be set."""
@@ -24,6 +26,12 @@ class WorldClock:
     def __init__(self, loop: VirtualLoop, wall_ms: int) -> None:
         self._loop = loop
         self.ahead_ms = wall_ms
+        self._true_ahead_ms = wall_ms
+
+    @property
+    def behind_ms(self) -> int:
+        """How much the wall clock is behind the time that it would have, had nobody set it."""
+        return self._true_ahead_ms - self.ahead_ms
 
     def mono(self) -> MonoMs:
         return MonoMs(self._loop.now_us // 1000)
@@ -102,19 +110,40 @@ class Process:
         """The states of the share-group shards: others when they were rebuilt."""
         return [shard.machine for shard in self.services.shares.shards]
 
-    def connect(self, received: Callable[[bytes], None], closed: Callable[[], None]) -> "Wire":
-        """Open a connection; the broker calls back with what it sends, and when it hangs up."""
-        return self._loop.as_life(self.life, lambda: self._connect(received, closed))
+    def connect(
+        self,
+        received: Callable[[bytes], None],
+        closed: Callable[[], None],
+        *,
+        reads_by_request: bool = False,
+    ) -> "Wire":
+        """Open a connection; the broker calls back with what it sends, and when it hangs up.
 
-    def _connect(self, received: Callable[[bytes], None], closed: Callable[[], None]) -> "Wire":
+        Args:
+            reads_by_request: responses stay in the transport until `Wire.read`.
+        """
+        return self._loop.as_life(
+            self.life, lambda: self._connect(received, closed, reads_by_request)
+        )
+
+    def _connect(
+        self,
+        received: Callable[[bytes], None],
+        closed: Callable[[], None],
+        reads_by_request: bool,
+    ) -> "Wire":
         connection = Connection(self._server)
-        wire = Wire(self, self._loop, connection, received, closed)
+        wire = Wire(self, self._loop, connection, received, closed, reads_by_request)
         connection.connection_made(wire)
         return wire
 
 
 class Wire(asyncio.Transport):
-    """The broker's end of a connection; what is written arrives at once."""
+    """The broker's end of a connection; what is written arrives at once, or when it is read.
+
+    A transport whose peer reads by request pauses writing above `UNREAD_HIGH_BYTES` and resumes
+    it when less than half of that is left, as asyncio's transports do.
+    """
 
     def __init__(
         self,
@@ -123,6 +152,7 @@ class Wire(asyncio.Transport):
         protocol: Connection,
         received: Callable[[bytes], None],
         closed: Callable[[], None],
+        reads_by_request: bool,
     ) -> None:
         super().__init__({"peername": ("127.0.0.1", 9)})
         self._life = process.life
@@ -131,10 +161,24 @@ class Wire(asyncio.Transport):
         self._received = received
         self._closed = closed
         self._is_closing = False
+        self._reads_by_request = reads_by_request
+        self._unread = bytearray()
+        self._is_paused = False
+        self.unread_max = 0  # most bytes that were unread at a time
 
     def carry(self, data: bytes | bytearray) -> None:
         """Bring the broker what the client sent."""
         self._loop.as_life(self._life, lambda: self._carry(data))
+
+    def read(self, size: int) -> None:
+        """Let the peer read up to `size` bytes of the responses that wait for it."""
+        piece = bytes(self._unread[:size])
+        del self._unread[:size]
+        if piece:
+            self._received(piece)
+        if self._is_paused and len(self._unread) < UNREAD_HIGH_BYTES // 2:
+            self._is_paused = False
+            self._loop.as_life(self._life, self._protocol.resume_writing)
 
     def hang_up(self) -> None:
         """Let the broker notice that the client is gone."""
@@ -157,8 +201,16 @@ class Wire(asyncio.Transport):
     # ---- what the server asks of a transport
 
     def write(self, data: Any) -> None:
-        if not self._is_closing:
+        if self._is_closing:
+            return
+        if not self._reads_by_request:
             self._received(bytes(data))
+            return
+        self._unread += data
+        self.unread_max = max(self.unread_max, len(self._unread))
+        if len(self._unread) > UNREAD_HIGH_BYTES and not self._is_paused:
+            self._is_paused = True
+            self._protocol.pause_writing()
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         self.write(b"".join(list_of_data))
@@ -175,7 +227,7 @@ class Wire(asyncio.Transport):
         return self._is_closing
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return len(self._unread)
 
     def pause_reading(self) -> None:
         """Clients of the world ask one thing at a time: there is nothing more to read."""

@@ -126,6 +126,7 @@ class IdempotentProducer:
             is_tombstone = key is not None and self._rng.random() < _TOMBSTONES
             pairs.append((key, None if is_tombstone else f"{self.name}:{number}".encode()))
         now = self._world.clock.wall()
+        self._world.records.stamping(place, self._world.clock.behind_ms)
         sequence = stream.sequence + skip
         data = batches.build(
             (batches.Record(0, now, key, value) for key, value in pairs),

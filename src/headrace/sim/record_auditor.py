@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 from headrace.sim.facts import Asked, Place
 
+_RETENTION_MS = 7 * 86_400_000  # Kafka's default
+_EVERYTHING = 1 << 62
 Sent = tuple[str, int]  # the stream of a producer, and the number of the value within it
 
 
@@ -74,10 +76,19 @@ class RecordAuditor:
         """Allow older records of a key to go."""
         self._of(place).is_compacted = True
 
+    def forget(self, place: Place) -> None:
+        """A topic is deleted: a later one of its name begins empty."""
+        self._by_place.pop(place, None)
+
     def deleting(self, place: Place, before: int) -> None:
         """Allow records below an offset to go: an actor requested it, or retention may."""
         one = self._of(place)
         one.cut = max(one.cut, before)
+
+    def stamping(self, place: Place, behind_ms: int) -> None:
+        """A producer stamps records with a clock that is behind: they may be old at once."""
+        if behind_ms >= _RETENTION_MS:
+            self.deleting(place, _EVERYTHING)
 
     def deleted(self, place: Place, before: int) -> None:
         """A deletion of records is acknowledged: the start never lies below it again."""

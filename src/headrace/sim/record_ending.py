@@ -22,6 +22,7 @@ from headrace.sim.consumers import (
 from headrace.sim.facts import Place
 from headrace.sim.loop import OUTSIDE
 from headrace.sim.network import Connection, Lost
+from headrace.sim.offset_rules import CONNECT, SIMPLE, OffsetRules
 from headrace.sim.options import OFFSETS_RETENTION_MINUTES
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _RETRY_SECONDS = 0.5
 _FETCHES_MAX = 400
 _RETENTION_US = OFFSETS_RETENTION_MINUTES * 60_000_000
 _CHECKS_US = 6_000_000  # longer than three sweeps
-_OFFSET_OUT_OF_RANGE = 1
+_VISITS = 3
 
 
 class RecordEnding:
@@ -50,7 +51,8 @@ class RecordEnding:
             return
         expires = not world.offsets.clock_was_set
         if expires:
-            self._stay_active()
+            if world.options.stays:
+                self._stay_active()
             self._expire()
         if not world.failed and world.options.damages:
             world.stop_and_damage()
@@ -63,11 +65,13 @@ class RecordEnding:
 
     def _do(self, work: Coroutine[Any, Any, None], bug: str) -> None:
         world = self._world
-        if not world.finish(work, _SECONDS_MAX) and not world.failed:
+        if world.failed:
+            work.close()
+        elif not world.finish(work, _SECONDS_MAX) and not world.failed:
             world.bug(bug)
 
     async def _read_everything(self) -> None:
-        for place in self._world.record_places():
+        for place in [*self._world.record_places(), *self._world.keeper.places()]:
             while True:
                 try:
                     connection = Connection(self._world, self._rng)
@@ -101,22 +105,34 @@ class RecordEnding:
         return True
 
     def _stay_active(self) -> None:
-        """One member of each group stays for longer than offsets are kept."""
+        """One member of each group stays for longer than offsets are kept, and leaves."""
         world = self._world
-        if self._rng.random() < 0.5:
-            return
-        readers: list[Reader] = []
+        rules = OffsetRules(world)
+        readers: list[Reader] = [rules.worker]
         for protocol in world.options.consumers:
             kind: type[Reader] = ClassicReader if protocol == "classic" else ConsumerReader
             reader = kind(world, f"{protocol}-honest", f"{protocol}-group", ["ledger"])
             reader.is_honest = True
             readers.append(reader)
+        for reader in readers:
             world.loop.spawn(OUTSIDE, reader.run())
-        world.run_until(world.loop.now_us + _RETENTION_US + _CHECKS_US)
-        for one in readers:
-            self._do(self._look(one.group, gone=["table"]), "offsets cannot be read")
-            one.is_honest = False
+        self._do(rules.begin(), "offsets cannot be committed")
+        world.run_until(world.loop.now_us + _RETENTION_US // 2 + _CHECKS_US)
+        self._do(rules.midway(), "offsets cannot be deleted")
+        world.run_until(world.loop.now_us + _RETENTION_US // 2)
+        for number in range(_VISITS):
+            self._do(rules.visit(number), "a visitor cannot join and leave")
+        self._do(rules.end(), "offsets cannot be read")
+        for protocol in world.options.consumers:
+            self._do(self._look(f"{protocol}-group", gone=["table"]), "offsets cannot be read")
+        for reader in readers:
+            reader.is_honest = False
         world.run_until(world.loop.now_us + _CHECKS_US)
+        if not world.failed and self._rng.random() < 0.5:
+            world.kill(power_cut=False)
+            world.run_until(world.loop.now_us + _CHECKS_US)
+        for reader in readers:  # the retention of an empty group begins when it becomes empty
+            self._do(self._look(reader.group, gone=[]), "offsets cannot be read")
 
     def _expire(self) -> None:
         """Nobody is in any group: after the retention every offset is gone."""
@@ -131,10 +147,17 @@ class RecordEnding:
 
     def _look_at_all(self) -> None:
         """Check that no committed offset is left."""
-        for protocol in self._world.options.consumers:
+        groups = [f"{protocol}-group" for protocol in self._world.options.consumers]
+        for group in [*groups, SIMPLE, CONNECT]:
             if not self._world.failed:
-                gone = ["ledger", "table"]
-                self._do(self._look(f"{protocol}-group", gone), "offsets cannot be read")
+                self._do(self._look(group, ["ledger", "table"]), "offsets cannot be read")
+        self._do(self._look_at_groups(groups), "groups cannot be listed")
+
+    async def _look_at_groups(self, gone: list[str]) -> None:
+        """Check that groups without members and offsets are not listed any more."""
+        left = await OffsetRules(self._world).listed()
+        for group in sorted(left & {*gone, SIMPLE, CONNECT}):
+            self._world.records_broken(f"group {group} is listed after all its offsets expired")
 
     async def _look(self, group: str, gone: list[str]) -> None:
         """Read every committed offset of a group; those of some topics have to be gone."""

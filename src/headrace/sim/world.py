@@ -32,6 +32,7 @@ from headrace.sim.history import BrokerLog, History
 from headrace.sim.hostile import HostilePeer
 from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
 from headrace.sim.members import Habits, ShareMember
+from headrace.sim.misusers import LyingProducer, TransactionalPeer
 from headrace.sim.network import Connection
 from headrace.sim.offset_auditor import OffsetAuditor
 from headrace.sim.operator import Operator
@@ -46,10 +47,17 @@ from headrace.sim.process import Process, WorldClock
 from headrace.sim.record_actors import Deleter, IdempotentProducer
 from headrace.sim.record_ending import RecordEnding
 from headrace.sim.resets import Resets
+from headrace.sim.resources import Reconfigurer
+from headrace.sim.static_auditor import StaticAuditor
+from headrace.sim.static_members import StaticClassicReader, StaticConsumerReader
+from headrace.sim.topic_actors import TopicKeeper
+from headrace.sim.unread import UnreadPeer
+from headrace.sim.work_meter import WorkMeter
 from headrace.sim.workload import Administrator, Producer
 
 _WALL_MS = 1_750_000_000_000
 _LOST_ANSWERS = 0.05
+_ROUGH = 0.1  # of the requests and responses of a history with rough links
 _DOWN_US_MAX = 800_000
 _CALM_US = 10_000_000  # longer than anything that is under way in the disk, or waits to be mended
 _SET_UP_SECONDS_MAX = 60
@@ -125,6 +133,12 @@ class World:
             retention_us=OFFSETS_RETENTION_MINUTES * 60_000_000,
             session_us=CONSUMER_SESSION_MS * 1000,
         )
+        self.statics = StaticAuditor(
+            lambda: self.loop.now_us,
+            self.auditor.broken,
+            lambda: self.offsets.losses,
+            CONSUMER_SESSION_MS * 1000,
+        )
         self.losses = 0  # power cuts that may take what was acknowledged
         self._producer_ids: dict[tuple[int, int], str] = {}
         self.process: Process | None = None
@@ -147,14 +161,18 @@ class World:
         self._had_refusals = False
         self._machines: list[object] = []
         self._errors_before = 0
+        self._meter = WorkMeter()
         self.resets = Resets(self, "resets")
         self.operator = Operator(self)
+        self.keeper = TopicKeeper(self, "river")
 
     def run(self) -> Outcome:
         """Let the whole history happen."""
         told = BrokerLog(self.history, self.bug)
         told.begin()
         before = install(self._chooses if self.options.buggifies else None)
+        if self.options.counts_work:
+            self._meter.install()
         try:
             self.history.step("world", f"options: {self.options}")
             with warnings.catch_warnings():
@@ -165,6 +183,7 @@ class World:
             self.bugs.append(str(stuck))
         finally:
             self._clear_away()
+            self._meter.remove()
             install(before)
             told.end()
         failures = (*self.auditor.failures, *self.bugs, *self.loop.errors)
@@ -188,8 +207,16 @@ class World:
         self.points[point] += chosen
         return chosen
 
+    def _look_at_stalls(self, process: Process) -> None:
+        """Report steps of a broker that did more work than a step may."""
+        stalls = process.services.metrics.stalls
+        if self.options.counts_work and stalls.count:
+            self.bug(f"steps of the broker held the loop for too long: {sorted(stalls.by_name)}")
+
     def _clear_away(self) -> None:
         """End everybody, so that nothing of this history happens during the next."""
+        if self.process is not None:
+            self._look_at_stalls(self.process)
         try:
             for life in (*((self.process.life,) if self.process else ()), OUTSIDE):
                 self.disk.dead = True
@@ -222,6 +249,10 @@ class World:
 
     def loses_answer(self, rng: Random) -> bool:
         return self.options.lost_answers and not self.is_quiet and rng.random() < _LOST_ANSWERS
+
+    def is_rough(self, rng: Random) -> bool:
+        """Return whether a request is sent in pieces, or a response is read slowly."""
+        return self.options.rough_links and not self.is_quiet and rng.random() < _ROUGH
 
     def places(self) -> list[Place]:
         """Every partition that there should be."""
@@ -323,6 +354,8 @@ class World:
             return
         self.history.fault("the broker is stopped in order")
         task = self.loop.spawn(process.life, process.stop())
+        # A process that dies while it stops ends with an error that nobody reads.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         end_us = self.loop.now_us + _STARTING_SECONDS_MAX * 1_000_000
         while not (task.done() or self.failed or self.disk.dead) and self.loop.now_us < end_us:
             self.loop.halted = False  # another stop may be wanted meanwhile
@@ -348,6 +381,7 @@ class World:
         for connection in list(self.connections):
             connection.broken()
         if process is not None:
+            self._look_at_stalls(process)
             self.disk.dead = True
             self.loop.end(process.life)
         self.auditor.locks_lost()
@@ -540,6 +574,10 @@ class World:
         actors += self._record_actors() if self.options.records else []
         if self.options.hostile:
             actors.append(HostilePeer(self, "stranger"))
+        if self.options.unread:
+            actors.append(UnreadPeer(self, "unread"))
+        if self.options.reconfigures:
+            actors.append(Reconfigurer(self, "settings"))
         return [*actors, Fate(self)]
 
     def _record_actors(self) -> list[Any]:
@@ -553,6 +591,19 @@ class World:
             for number in range(options.members):
                 name = f"{protocol}-{number}"
                 actors.append(kinds[protocol](self, name, f"{protocol}-group", [LEDGER]))
+        if options.lifecycles:
+            actors.append(self.keeper)
+        if options.transactions:
+            actors.append(TransactionalPeer(self, "transactions", places))
+        if options.lies:
+            actors.append(LyingProducer(self, "liar", places))
+        if options.static_members:
+            statics = {"classic": StaticClassicReader, "consumer": StaticConsumerReader}
+            actors += [
+                statics[protocol](self, f"{protocol}-s{number}", f"{protocol}-static", [LEDGER])
+                for protocol in options.consumers
+                for number in range(options.members)
+            ]
         if options.deletions:
             actors.append(Deleter(self, "deleter", self.record_places([LEDGER])))
         return actors

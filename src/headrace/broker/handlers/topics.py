@@ -129,12 +129,16 @@ async def _delete(
         topic, unknown = catalog.topics_by_id.get(topic_id), Code.UNKNOWN_TOPIC_ID
     else:
         topic, unknown = catalog.topics.get(name or ""), Code.UNKNOWN_TOPIC_OR_PARTITION
-    if topic is None:
-        return _deleted(name, topic_id, unknown, "the topic does not exist")
     try:
+        if topic is None:
+            # A client takes this as the end of an earlier deletion, which has to be durable.
+            await services.topics.journal.durable()
+            return _deleted(name, topic_id, unknown, "the topic does not exist")
         answer = await services.topics.delete(DeleteTopic(topic.id, request.asked_by()))
     except STORAGE_ERRORS as error:
-        return _deleted(topic.name, topic.id, Code.STORAGE_ERROR, storage_text(error))
+        if topic is not None:
+            name, topic_id = topic.name, topic.id
+        return _deleted(name, topic_id, Code.STORAGE_ERROR, storage_text(error))
     if isinstance(answer, Refused):
         return _deleted(topic.name, topic.id, error_code(answer), answer.message)
     return _deleted(topic.name, topic.id, Code.NONE, None)

@@ -1,0 +1,249 @@
+"""Clients whose requests the broker has to refuse: transactions, and batches that lie.
+
+A refused request changes nothing: its values never become readable. `RecordAuditor` reports a value
+that no producer sent.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from headrace.sim.facts import Place
+from headrace.sim.network import Connection, Lost
+from headrace.wire import batches
+from headrace.wire.checksums import crc32c
+from headrace.wire.compression import Codec
+
+if TYPE_CHECKING:
+    from headrace.sim.world import World
+
+_PRODUCE, _FIND, _INIT_PRODUCER_ID, _COMMIT_TRANSACTION = 0, 10, 22, 28
+_ACKS_ALL, _TRANSACTION = -1, 1
+_STORAGE, _NOT_AUTHORIZED, _INVALID_RECORD = 56, 53, 87
+_HONEST = 0.5  # of the requests also contain a sound batch
+
+Lie = Callable[[bytearray, Random], bytes]
+
+
+class _Misuser:
+    """Turns of requests over one connection, and over another one when that is lost."""
+
+    def __init__(self, world: "World", name: str, places: list[Place]) -> None:
+        self.name = name
+        self._world = world
+        self._places = places
+        self._rng = Random(f"{world.seed}/{name}")
+        self._sent = 0
+
+    async def run(self) -> None:
+        """Misuse the broker until the faults are over."""
+        world = self._world
+        while not world.is_quiet:
+            try:
+                connection = Connection(world, self._rng)
+                while not world.is_quiet:
+                    await asyncio.sleep(self._rng.uniform(0.0, 0.25))
+                    await self._turn(connection)
+            except Lost:
+                await asyncio.sleep(self._rng.uniform(0.0, 0.3))
+
+    async def _turn(self, connection: Connection) -> None:
+        raise NotImplementedError
+
+    def _value(self) -> bytes:
+        self._sent += 1
+        return f"{self.name}:{self._sent}".encode()
+
+    def _broken(self, what: str) -> None:
+        self._world.records_broken(f"{self.name}: {what}")
+
+    def _step(self, what: str) -> None:
+        self._world.history.step(self.name, what)
+
+
+class TransactionalPeer(_Misuser):
+    """A transactional producer: every request of it is refused with Kafka's fatal error."""
+
+    async def _turn(self, connection: Connection) -> None:
+        await self._rng.choice((self._find, self._init, self._produce))(connection)
+
+    async def _find(self, connection: Connection) -> None:
+        answer = await connection.call(
+            _FIND, 4, _nothing, key_type=_TRANSACTION, coordinator_keys=("payments",)
+        )
+        self._refused("FindCoordinator", answer.coordinators[0].error_code, _NOT_AUTHORIZED)
+
+    async def _init(self, connection: Connection) -> None:
+        answer = await connection.call(
+            _INIT_PRODUCER_ID, 4, _nothing, transactional_id="payments", transaction_timeout=1000,
+            producer_id=-1, producer_epoch=-1,
+        )  # fmt: skip
+        self._refused("InitProducerId", answer.error_code, _NOT_AUTHORIZED)
+        if answer.producer_id != -1:
+            self._broken(f"was given producer id {answer.producer_id}")
+
+    async def _produce(self, connection: Connection) -> None:
+        """Produce a transactional or control batch, with a transactional id or without."""
+        bits = batches.TRANSACTIONAL, batches.CONTROL, batches.TRANSACTIONAL | batches.CONTROL
+        attributes, owner = self._rng.choice(bits), self._rng.choice((None, "payments"))
+        place = self._rng.choice(self._places)
+        record = batches.Record(0, self._world.clock.wall(), b"k", self._value())
+        data = batches.build(
+            [record], producer_id=7, producer_epoch=0, base_sequence=0, attributes=attributes
+        )
+        topic = {"name": place[0], "partition_data": ({"index": place[1], "records": data},)}
+        answer = await connection.call(
+            _PRODUCE, 9, _nothing, transactional_id=owner, acks=_ACKS_ALL, timeout=1000,
+            topic_data=(topic,),
+        )  # fmt: skip
+        code = answer.responses[0].partition_responses[0].error_code
+        self._refused(f"Produce ({owner}, {attributes:#x})", code, _INVALID_RECORD)
+
+    def _refused(self, what: str, code: int, expected: int) -> None:
+        self._step(f"{what}: {code}")
+        if code not in (expected, _STORAGE):
+            self._broken(f"{what} is answered with {code}, and not with {expected}")
+
+
+class LyingProducer(_Misuser):
+    """Sends batches whose headers do not match their records, some beside sound batches."""
+
+    async def _turn(self, connection: Connection) -> None:
+        rng, world = self._rng, self._world
+        place = rng.choice(self._places)
+        lie = rng.choice(LIES)
+        lying = lie(bytearray(self._built([self._value(), self._value()])), rng)
+        parts: dict[Place, bytes] = {place: bytes(lying)}
+        asked = world.auditor.asked()
+        others = [one for one in self._places if one[0] == place[0] and one != place]
+        sound: Place | None = rng.choice(others) if others and rng.random() < _HONEST else None
+        pairs: list[tuple[bytes | None, bytes]] = []
+        if sound is not None:
+            pairs = [(b"k", self._value())]
+            stream = f"{self.name}/{sound}"
+            world.records.sending(sound, stream, self._sent, pairs)
+            world.records.stamping(sound, world.clock.behind_ms)
+            parts[sound] = self._built([value for _, value in pairs])
+
+        def let_out(answer: Any) -> None:
+            for one in answer.responses[0].partition_responses:
+                if (place[0], one.index) == sound and one.error_code == 0:
+                    world.records.acknowledged(asked, sound, one.base_offset, pairs)
+                elif one.index == place[1] and one.error_code == 0:
+                    self._broken(f"a batch with {lie.__name__[1:]} was accepted")
+
+        data = [{"index": index, "records": parts[topic, index]} for topic, index in sorted(parts)]
+        answer = await connection.call(
+            _PRODUCE, 9, let_out, transactional_id=None, acks=_ACKS_ALL, timeout=1000,
+            topic_data=({"name": place[0], "partition_data": data},),
+        )  # fmt: skip
+        codes = {one.index: one.error_code for one in answer.responses[0].partition_responses}
+        self._step(f"{lie.__name__[1:]} to {place[0]}-{place[1]}: {codes}")
+
+    def _built(self, values: list[bytes]) -> bytes:
+        now = self._world.clock.wall()
+        return batches.build(batches.Record(0, now, b"k", value) for value in values)
+
+
+# ---- lies about a batch of two records
+
+_LENGTH_AT, _MAGIC_AT, _ATTRIBUTES_AT, _DELTA_AT, _COUNT_AT = 8, 16, 21, 23, 57
+_INT, _SHORT = struct.Struct(">i"), struct.Struct(">h")
+
+
+def _sealed(data: bytearray) -> bytes:
+    """Return the batch with a checksum that fits."""
+    batches.CRC.pack_into(data, batches.CRC_AT, crc32c(memoryview(data)[batches.CRC_FROM :]))
+    return bytes(data)
+
+
+def _with(data: bytearray, at: int, value: int) -> bytes:
+    _INT.pack_into(data, at, value)
+    return _sealed(data)
+
+
+def _wrong_counts(data: bytearray, rng: Random) -> bytes:
+    return _with(data, _COUNT_AT, rng.choice((0, 1, 3, 1000, 2**31 - 1, -1)))
+
+
+def _wrong_offsets(data: bytearray, rng: Random) -> bytes:
+    return _with(data, _DELTA_AT, rng.choice((0, 2, 100, 2**31 - 1, -1)))
+
+
+def _wrong_counts_and_offsets(data: bytearray, rng: Random) -> bytes:
+    count = rng.choice((1, 3, 5000, 2**31 - 1))
+    _INT.pack_into(data, _COUNT_AT, count)
+    return _with(data, _DELTA_AT, count - 1)
+
+
+def _wrong_sizes(data: bytearray, rng: Random) -> bytes:
+    size = len(data) - batches.OVERHEAD_BYTES
+    _INT.pack_into(data, _LENGTH_AT, rng.choice((size - 1, size + 1, 0, 48, -1, 2**31 - 1)))
+    return bytes(data)
+
+
+def _cut_records(data: bytearray, rng: Random) -> bytes:
+    del data[len(data) - rng.randrange(1, 8) :]
+    _INT.pack_into(data, _LENGTH_AT, len(data) - batches.OVERHEAD_BYTES)
+    return _sealed(data)
+
+
+def _bytes_behind_records(data: bytearray, rng: Random) -> bytes:
+    data += rng.randbytes(rng.randrange(1, 8))
+    _INT.pack_into(data, _LENGTH_AT, len(data) - batches.OVERHEAD_BYTES)
+    return _sealed(data)
+
+
+def _wrong_checksums(data: bytearray, rng: Random) -> bytes:
+    at = rng.randrange(batches.CRC_AT, len(data))
+    data[at] ^= 1 << rng.randrange(8)
+    return bytes(data)
+
+
+def _wrong_codecs(data: bytearray, rng: Random) -> bytes:
+    """Claim a compression that the records do not have."""
+    codec = rng.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD, 5, 6, 7))
+    _SHORT.pack_into(data, _ATTRIBUTES_AT, codec)
+    return _sealed(data)
+
+
+def _wrong_magics(data: bytearray, rng: Random) -> bytes:
+    data[_MAGIC_AT] = rng.choice((0, 1, 3, 255))
+    return bytes(data)
+
+
+def _wrong_record_lengths(data: bytearray, rng: Random) -> bytes:
+    data[batches.HEADER_BYTES] = (data[batches.HEADER_BYTES] + 2 * rng.randrange(1, 9)) & 0x7F
+    return _sealed(data)
+
+
+def _two_batches(data: bytearray, rng: Random) -> bytes:  # noqa: ARG001  # as every lie
+    return bytes(_sealed(data)) * 2
+
+
+def _no_records(data: bytearray, rng: Random) -> bytes:  # noqa: ARG001  # as every lie
+    del data[batches.HEADER_BYTES :]
+    _INT.pack_into(data, _LENGTH_AT, len(data) - batches.OVERHEAD_BYTES)
+    return _with(data, _COUNT_AT, 0)
+
+
+LIES: tuple[Lie, ...] = (
+    _wrong_counts,
+    _wrong_offsets,
+    _wrong_counts_and_offsets,
+    _wrong_sizes,
+    _cut_records,
+    _bytes_behind_records,
+    _wrong_checksums,
+    _wrong_codecs,
+    _wrong_magics,
+    _wrong_record_lengths,
+    _two_batches,
+    _no_records,
+)
+
+
+def _nothing(_: Any) -> None:
+    """Ignore a response on its way."""

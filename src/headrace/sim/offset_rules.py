@@ -1,0 +1,201 @@
+"""Rules of committed offsets that need quiet: standalone consumers, deletions, other types.
+
+While honest members keep their groups active, offsets are committed outside of any group, deleted,
+and kept by a group whose protocol type the coordinator cannot read. Sources: KIP-211, KIP-496.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from headrace.sim.consumers import ClassicReader, commit_offset, fetch_offsets
+from headrace.sim.facts import Place
+from headrace.sim.loop import OUTSIDE
+from headrace.sim.network import Connection, Lost
+from headrace.sim.offset_auditor import ABSENT
+
+if TYPE_CHECKING:
+    from headrace.sim.world import World
+
+SIMPLE, CONNECT, NOBODY = "simple-group", "connect-group", "nobody-group"
+CUSTOM_MS = 15_000  # the retention of one offset, as clients before Kafka 2.1 set it
+_COMMIT, _LIST, _DELETE = 8, 16, 47
+_GROUP_UNKNOWN, _NON_EMPTY, _SUBSCRIBED = 69, 68, 86
+_RETRY_SECONDS = 0.5
+_DELETES = 0.6  # of the offsets that no member uses
+_VISIT_SECONDS = 1.5
+_OLD, _NEW, _CUSTOM = ("ledger", 0), ("ledger", 1), ("table", 0)
+
+
+class ConnectWorker(ClassicReader):
+    """A member of a group of another protocol type, whose subscription nobody can read."""
+
+    _protocol_type = "connect"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world, "worker", CONNECT, ["ledger"])
+        self.is_honest = True
+        self.has_committed = False
+
+    def _metadata(self) -> bytes:
+        return b"\x00\x00\x00\x00\x00\x00"  # as a subscription, it would name no topic
+
+    async def _begin_at(self, connection: Connection, places: Any) -> None:
+        await super()._begin_at(connection, places)
+        self.has_committed = not await self._commit_one(
+            connection, _OLD, 5, self._member, self._generation
+        )
+
+
+class OffsetRules:
+    """Steps of the quiet days of a history, in their order."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._rng = Random(f"{world.seed}/offset-rules")
+        self.worker = ConnectWorker(world)
+
+    async def begin(self) -> None:
+        """Commit outside of any group, one offset with a retention of its own."""
+        await self._calmly(lambda link: self._commit(link, _OLD, 1))
+        await self._calmly(lambda link: self._commit(link, _NEW, 2))
+        await self._calmly(self._commit_with_retention)
+
+    async def midway(self) -> None:
+        """Check the short retention, commit again, and delete offsets of active groups."""
+        found = await self.look(SIMPLE)
+        self._world.offsets.has_expired(SIMPLE, _CUSTOM, found[_CUSTOM])
+        await self._calmly(lambda link: self._commit(link, _NEW, 3))
+        before, deleted = self._meters(), 0
+        for protocol in self._world.options.consumers:
+            group = f"{protocol}-group"
+            await self._deletes(group, _OLD, _SUBSCRIBED)
+            known = (await self.look(group))[_CUSTOM]
+            if self._rng.random() < _DELETES:  # the others have to expire
+                deleted += known != ABSENT
+                await self._deletes(group, _CUSTOM, 0)
+        counted = [new - old for new, old in zip(self._meters(), before, strict=True)]
+        if counted != [0, deleted]:
+            self._world.records_broken(
+                f"the meters counted {counted} commits and deletions, and there were 0 and"
+                f" {deleted}"
+            )
+        await self._deletes(NOBODY, _OLD, _GROUP_UNKNOWN)
+        if self.worker.has_committed:
+            await self._deletes(CONNECT, _OLD, _NON_EMPTY)
+
+    async def end(self) -> None:
+        """Check what a retention has passed for, and what is still in use."""
+        found = await self.look(SIMPLE)
+        self._world.offsets.has_expired(SIMPLE, _OLD, found[_OLD])
+        self._is_kept(SIMPLE, _NEW, found[_NEW])
+        if self.worker.has_committed:
+            self._is_kept(CONNECT, _OLD, (await self.look(CONNECT))[_OLD])
+
+    async def visit(self, number: int) -> None:
+        """Join each classic group, and leave it again: its members have to rejoin twice."""
+        if "classic" not in self._world.options.consumers:
+            return
+        visitor = ClassicReader(self._world, f"visitor-{number}", "classic-group", ["ledger"])
+        visitor.is_honest = True
+        staying = self._world.loop.spawn(OUTSIDE, visitor.run())
+        await asyncio.sleep(_VISIT_SECONDS)
+        visitor.is_honest = False
+        await staying
+
+    async def listed(self) -> set[str]:
+        """Return the groups that ListGroups names."""
+        found: set[str] = set()
+
+        async def ask(link: Connection) -> bool:
+            answer = await link.call(_LIST, 4, lambda _: None, states_filter=())
+            found.update(one.group_id for one in answer.groups)
+            return not answer.error_code
+
+        await self._calmly(ask)
+        return found
+
+    def _meters(self) -> tuple[int, int]:
+        """Return how many offsets were committed and deleted since the broker started."""
+        process = self._world.process
+        assert process is not None, "the broker answered a moment ago"
+        meters = process.services.groups.meters
+        return meters.offset_commits, meters.offset_deletions
+
+    async def look(self, group: str) -> dict[Place, int]:
+        """Return the committed offsets of a group."""
+        places = self._world.record_places()
+        found: dict[Place, int] = {}
+
+        async def ask(link: Connection) -> bool:
+            found.update(await fetch_offsets(self._world, link, group, places))
+            return len(found) == len(places)
+
+        await self._calmly(ask)
+        return found
+
+    def _is_kept(self, group: str, place: Place, offset: int) -> None:
+        if offset == ABSENT:
+            self._world.records_broken(
+                f"group {group}: the offset of {place[0]}-{place[1]} expired before its time"
+            )
+
+    # ---- requests
+
+    async def _calmly(self, work: Callable[[Connection], Awaitable[bool]]) -> None:
+        """Do something, however often it takes."""
+        while True:
+            try:
+                connection = Connection(self._world, self._rng)
+                try:
+                    if await work(connection):
+                        return
+                finally:
+                    connection.close()
+            except Lost:
+                pass
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _commit(self, link: Connection, place: Place, offset: int) -> bool:
+        return not await commit_offset(self._world, link, SIMPLE, ("", -1), place, offset)
+
+    async def _commit_with_retention(self, link: Connection) -> bool:
+        topic, index = _CUSTOM
+        part = {"partition_index": index, "committed_offset": 4, "committed_metadata": ""}
+        write = self._world.offsets.committing(SIMPLE, _CUSTOM, 4)
+        answer = await link.call(
+            _COMMIT, 4, lambda _: None, group_id=SIMPLE, generation_id_or_member_epoch=-1,
+            member_id="", retention_time=CUSTOM_MS,
+            topics=[{"name": topic, "partitions": [part]}],
+        )  # fmt: skip
+        # The auditor knows one retention only: this offset may be absent at any time.
+        self._world.offsets.committed(write)
+        self._world.offsets.committing(SIMPLE, _CUSTOM, ABSENT)
+        return not answer.topics[0].partitions[0].error_code
+
+    async def _deletes(self, group: str, place: Place, expected: int) -> None:
+        """Delete an offset; the code has to be the one of the proposal."""
+        topic, index = place
+        fields = {"name": topic, "partitions": [{"partition_index": index}]}
+        write = self._world.offsets.committing(group, place, ABSENT)
+
+        def let_out(answer: Any) -> None:
+            code = answer.error_code or answer.topics[0].partitions[0].error_code
+            if code == 0:
+                self._world.offsets.committed(write)
+            if code != expected:
+                self._world.records_broken(
+                    f"OffsetDelete of {topic} in {group} is answered with {code}, and not with"
+                    f" {expected}"
+                )
+
+        async def ask(link: Connection) -> bool:
+            answer = await link.call(_DELETE, 0, let_out, group_id=group, topics=[fields])
+            code = answer.error_code or answer.topics[0].partitions[0].error_code
+            self._world.history.step("witness", f"deletes {topic}-{index} of {group}: {code}")
+            return True
+
+        await self._calmly(ask)
+        if expected:
+            self._world.offsets.refused(group, place, write)

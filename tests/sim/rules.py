@@ -1,0 +1,251 @@
+"""The rules of the five specifications, and the planted bugs that break each of them.
+
+The specifications are KIP-211 (its text and the comparison with its first version), KIP-496,
+KIP-842 and KIP-932. `RULES` names a rule by its section; `FURTHER` holds what users of Kafka rely
+on beside them, and the twelve defects that the simulator once missed.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import pytest
+
+from . import planted, planted_growth, planted_records, planted_shares
+from .planted_resets import PLANTED as RESETS
+from .whole_histories import FOCUS
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+MODEL: dict[Plant, int] = dict.fromkeys(planted.IN_THE_CORE, 0) | {
+    planted.parts_not_written: 2200,
+    planted_records.locks_end_early: 0,
+    planted_shares.windows_have_no_bound: 0,
+    planted_shares.subscriptions_begin_at_the_end: 0,
+    planted_shares.subscriptions_begin_at_the_start: 0,
+    planted_shares.groups_with_members_are_reset: 0,
+    planted_shares.resets_keep_what_was_delivered: 0,
+    planted_shares.added_partitions_begin_at_their_end: 0,
+}
+GROWTH: tuple[Plant, ...] = (*planted_growth.BUGS_OF_THE_CLIENT, *planted_growth.BUGS_OF_THE_POLICY)
+EVERY: Mapping[str, Plant] = {plant.__name__: plant for plant in (*FOCUS, *MODEL, *GROWTH, *RESETS)}
+
+
+class Rule(NamedTuple):
+    """A rule of a specification, its section, and the names of the bugs that break it."""
+
+    specification: str
+    section: str
+    rule: str
+    bugs: tuple[str, ...]
+
+
+def _rules(specification: str, rows: str) -> list[Rule]:
+    """Read rules: a line of `section | rule`, and below it the bugs that break the rule."""
+    found: list[Rule] = []
+    for line in rows.strip().splitlines():
+        if "|" in line:
+            section, rule = (part.strip() for part in line.split("|"))
+            found.append(Rule(specification, section, rule, ()))
+        else:
+            found[-1] = found[-1]._replace(bugs=(*found[-1].bugs, *line.split()))
+    return found
+
+
+# fmt: off
+RULES: list[Rule] = [
+    *_rules("KIP-211", """
+        Transitioning to Empty | retention counts from the moment the group became empty
+            empty_groups_expire_by_the_commit first_emptiness_counts
+        Transitioning to Empty | offsets of a group that was empty for the retention are removed
+            offsets_never_expire
+        Transitioning to Empty | the group whose offsets expired is dead
+            expired_groups_stay
+        Transitioning to Empty | the time of the last change of state is durable
+            emptiness_is_forgotten_in_recovery
+        Transitioning to Empty | an offset that expired stays removed
+            expired_offsets_come_back
+        Group states: Stable | offsets in use do not expire
+            subscribed_offsets_expire
+        Group states: rebalances | nothing expires while members rejoin
+            rebalancing_groups_lose_offsets
+        Unsubscribing from a topic | offsets that no member uses expire in an active group
+            unsubscribed_offsets_stay
+        Unsubscribing from a topic | they expire the retention after their commit, not before
+            unsubscribed_offsets_expire_at_once
+        Standalone consumer | its offsets expire
+            standalone_offsets_never_expire
+        Standalone consumer | each offset expires by its own commit
+            standalone_offsets_expire_together
+        Compatibility | a retention that an old client sets counts from the commit
+            custom_retention_is_ignored
+        Action if check holds | every protocol type has these semantics
+            offsets_of_other_types_expire
+    """),
+    *_rules("KIP-496", """
+        Request/Response | a deleted offset is gone, also after a restart
+            offset_deletions_are_not_written
+        Request/Response | a group that does not exist is refused
+            unknown_groups_have_deletions
+        Deletion semantics | offsets of subscribed topics are refused with 86
+            offsets_in_use_are_deleted
+        Deletion semantics | other offsets are deleted although the group is active
+            active_groups_keep_every_offset
+        Proposed changes | only the protocol type `consumer` is read
+            other_types_are_read_as_consumers
+        Proposed changes | every version of a subscription is read as version 0
+            later_subscriptions_are_not_read
+        Expiration semantics | what is not subscribed to is subject to expiration
+            unsubscribed_offsets_stay
+        Metrics | deletions are counted
+            deletions_are_not_metered
+    """),
+    *_rules("KIP-842", """
+        Without a commit | none: error
+            none_begins_at_the_start
+        Without a commit | earliest: the start
+            earliest_missing_nearest_is_to_latest
+        Without a commit | latest: the end
+            latest_missing_nearest_is_to_earliest
+        Without a commit | earliest_on_start: the start
+            earliest_on_start_missing_is_to_latest
+        Without a commit | latest_on_start: the end
+            latest_on_start_missing_is_to_earliest
+        Without a commit | safe_latest, new group: the end
+            safe_latest_missing_is_to_earliest start_of_each_process
+            start_of_each_assignment
+        Without a commit | safe_latest, added partition: the start
+            comparison_turned_round every_topic_is_old policy_turned_round
+            new_partitions_from_their_end commits_without_the_mark
+            the_mark_is_looked_for_in_one_place
+        Without a commit | a lookup that fails decides nothing
+            lookups_leave_the_callback held_partitions_are_forgotten
+        Out of range | earliest_on_start: error
+            earliest_on_start_below_is_to_latest earliest_on_start_above_is_to_latest
+        Out of range | latest_on_start: error
+            latest_on_start_below_is_to_latest latest_on_start_above_is_to_latest
+        Out of range | safe_latest: the end
+            safe_latest_below_is_to_earliest safe_latest_above_is_to_earliest
+        Out of range | nearest, under the range: the start
+            none_below_nearest_is_to_latest safe_latest_below_nearest_is_to_latest
+        Out of range | nearest, over the range: the end
+            none_above_nearest_is_to_earliest earliest_above_nearest_is_to_earliest
+    """),
+    *_rules("KIP-932", """
+        Share-partition | records from SPSO to SPEO are bounded by the lock limit
+            windows_have_no_bound
+        In-flight records | an acquired record is one member's for the time of its lock
+            locks_end_early anybody_may_acknowledge
+        In-flight records | a delivery is counted when the record is acquired
+            deliveries_are_not_counted
+        In-flight records | accept finishes a record
+            accepted_records_are_delivered_again
+        In-flight records | release below the limit makes it available
+            released_records_are_finished
+        In-flight records | release at the limit archives it
+            one_delivery_too_many
+        In-flight records | a lock that elapsed counts as a release
+            lock_expiry_forgets_the_delivery
+        In-flight records | reject archives a record
+            rejected_records_are_delivered_again
+        In-flight records | SPSO moves past finished records only
+            start_beyond_an_unfinished_record
+        Ordering | the records of a batch ascend
+            acquired_batches_are_out_of_order
+        Managing SPSO and SPEO | a new subscription begins at the latest offset
+            subscriptions_begin_at_the_start
+        Managing SPSO and SPEO | it begins at the earliest offset where that is configured
+            subscriptions_begin_at_the_end
+        Managing SPSO and SPEO | only an empty group is reset
+            groups_with_members_are_reset
+        Managing SPSO and SPEO | a reset discards states and delivery counts
+            resets_keep_what_was_delivered leases_keep_what_was_reset
+        Managing SPSO and SPEO | a partition that is added begins at 0
+            added_partitions_begin_at_their_end
+        Recovery | SPSO is durable
+            resets_not_written
+        Recovery | the states of in-flight records are durable
+            state_is_not_recovered snapshots_without_finished_records
+            acceptance_before_the_sync answers_before_the_sync
+        Recovery | counts of failed deliveries are durable
+            deliveries_lost_in_recovery
+        Configuration | the lock duration of a group overrides the broker's
+            lock_durations_of_groups_are_ignored
+        Configuration | values have a minimum and a maximum
+            settings_out_of_bounds_are_accepted
+        Configuration | a group is of one type
+            share_groups_may_commit
+    """),
+]
+FURTHER: list[Rule] = [
+    *_rules("defects.md F", """
+        Found by nothing | a window of sequences refuses old ones
+            old_sequences_are_accepted
+        Found by no simulation | offsets of subscribed topics stay
+            subscribed_offsets_expire
+        Found by no simulation | compaction keeps the newest value of a key
+            compaction_drops_the_newest
+        Found by no simulation | duplicates are known after a crash
+            producers_forgotten_in_recovery
+        Found by no simulation | a lower commit counts
+            lower_commits_are_ignored
+        Found by no simulation | a lock lasts its time, to the millisecond
+            locks_end_early
+        Missing | a torn append is repaired
+            torn_appends_stay
+        Missing | bit rot is no torn end
+            all_damage_counts_as_torn
+        Missing | a missing file is noticed
+            missing_segments_pass missing_folders_pass
+        Missing | lost writes are noticed
+            produce_is_answered_before_the_sync
+        Missing | duplicates and gaps are noticed
+            duplicates_are_appended gaps_are_accepted reads_skip_a_batch
+        Missing | a step of the loop is bounded
+            large_answers_are_encoded_on_the_loop
+    """),
+    *_rules("Kafka", """
+        KIP-98 | epochs and producer ids
+            old_epochs_may_write producer_ids_given_twice
+        Logs | recovery keeps whole batches
+            recovery_cuts_the_last_batch
+        DeleteRecords | exactly what was asked is deleted
+            deleted_records_come_back one_record_too_many_is_deleted
+        Retention | a clock that jumps deletes nothing
+            retention_trusts_the_wall_clock
+        KIP-932 | a share session has epochs
+            session_epochs_are_not_compared
+        OffsetCommit | commits are durable, and of the current generation
+            commits_are_not_written old_generations_may_commit
+        KIP-848 | a partition has one owner
+            two_members_own_a_partition
+        KIP-345 | a static member that returns causes no rebalance
+            returning_members_rebalance
+        KIP-345 | the member before it is fenced
+            old_static_members_are_served
+        KIP-345, KIP-848 | an instance is one member's, and keeps its partitions
+            instances_are_shared places_of_absent_members_are_given_away
+        Topics | creation, growth and deletion are durable
+            deleted_topics_come_back added_partitions_are_not_written
+            unknown_topics_are_answered_at_once
+        Configs | changes are durable
+            settings_are_not_written
+        Produce | batches are validated
+            records_are_not_looked_at checksums_are_not_compared
+            control_batches_are_accepted
+        Transactions | a transactional id is refused
+            transactional_ids_are_accepted
+        Connections | a peer that reads nothing is disconnected
+            unread_peers_stay
+    """),
+    *_rules("Headrace", """
+        Dead letters | a rejected record has a dead letter, or is listed
+            rejected_records_vanish lists_not_written holders_not_written
+        Leases | what is acknowledged is durable
+            commits_not_written parts_not_written
+        Leases | an older driver is fenced, a delay lasts
+            old_drivers_are_served delays_forgotten
+        Journals | groups that were deleted stay so, and pruning keeps what counts
+            deletions_not_written pruned_too_far
+    """),
+]
+# fmt: on

@@ -1,0 +1,22 @@
+"""Both tables of KIP-842 in the simulator, and a planted bug for each of their rows."""
+
+import pytest
+
+from .planted_resets import PLANTED, ROWS, Plant, Row, begins
+
+SEEDS = range(3)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_a_consumer_begins_where_the_tables_say(row: Row) -> None:
+    for seed in SEEDS:
+        found, failures = begins(row, seed)
+        assert failures == ()
+        assert found == row.begins
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_wrong_row_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    row = PLANTED[plant]
+    assert any(begins(row, seed) != (row.begins, ()) for seed in SEEDS)

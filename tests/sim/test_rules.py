@@ -1,0 +1,31 @@
+"""Every rule of the specifications has a planted bug, and every planted bug a rule."""
+
+from . import rules
+from .planted_resets import PLANTED
+from .rules import EVERY, FURTHER, RULES
+from .whole_histories import FOCUS
+
+_DEFECTS = 12
+
+
+def test_every_rule_has_a_planted_bug() -> None:
+    assert {one.specification for one in RULES} == {"KIP-211", "KIP-496", "KIP-842", "KIP-932"}
+    for one in (*RULES, *FURTHER):
+        assert one.bugs, one
+        assert set(one.bugs) <= set(EVERY), one
+    assert len([one for one in FURTHER if one.specification == "defects.md F"]) == _DEFECTS
+
+
+def test_every_planted_bug_is_in_the_table() -> None:
+    named = {bug for one in (*RULES, *FURTHER) for bug in one.bugs}
+    assert set(EVERY) - named == set()
+
+
+def test_no_two_bugs_have_one_name() -> None:
+    plants = {*FOCUS, *rules.MODEL, *rules.GROWTH, *PLANTED}
+    assert len(EVERY) == len(plants)
+    assert len(FOCUS) >= 80
+
+
+def test_a_lock_that_ends_early_is_found_by_whole_histories_too() -> None:
+    assert {"locks_end_early", "lower_commits_are_ignored"} <= {one.__name__ for one in FOCUS}
