@@ -274,7 +274,7 @@ class MemoryDisk:
 
     def _below(self, folder: str) -> tuple[str, ...]:
         prefix = f"{folder}/" if folder else ""
-        return tuple(path for path in tuple(self._files) if path.startswith(prefix))
+        return tuple([path for path in tuple(self._files) if path.startswith(prefix)])
 
 
 def _fault(code: int) -> OSError:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol
 
+from headrace.sim.loop import VirtualLoop
 from headrace.sim.process import Process
 from headrace.wire import codec
 from headrace.wire.leases import Call
@@ -33,6 +34,7 @@ class Lost(Exception):
 class Surroundings(Protocol):
     """What connections need of the world that they are in."""
 
+    loop: VirtualLoop
     process: Process | None
     connections: dict["Connection", None]
 
@@ -96,7 +98,7 @@ class Connection:
         decode: Callable[[memoryview], Any],
         let_out: LetOut,
     ) -> Any:
-        await asyncio.sleep(self._delay())
+        await self._travel(self._delay())
         if not self.is_open:
             raise Lost
         waiting = self._waiting = asyncio.get_running_loop().create_future()
@@ -113,13 +115,19 @@ class Connection:
         head = _HEAD.pack(_HEAD.size - _SIZE.size + len(body), key, version, 1, -1, 0)
         self._wire.carry(head + body)
         answer = await waiting
-        await asyncio.sleep(self._delay())
+        await self._travel(self._delay())
         return answer
+
+    async def _travel(self, seconds: float) -> None:
+        """Wait while bytes are under way; the delivery is counted, its timer is not."""
+        await asyncio.sleep(seconds)
+        self._world.loop.timers -= seconds > 0
 
     def _received(self, data: bytes) -> None:
         """Bytes left the broker; of a process that is dead already none do."""
         if self._world.is_dead:
             return
+        self._world.loop.deliveries += 1
         self._arrived += data
         (size,) = _SIZE.unpack_from(self._arrived)
         if len(self._arrived) == _SIZE.size + size and self._answered is not None:

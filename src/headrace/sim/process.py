@@ -123,6 +123,7 @@ class Wire(asyncio.Transport):
 
     def carry(self, data: bytes | bytearray) -> None:
         """Bring the broker what the client sent."""
+        self._loop.deliveries += 1
         self._loop.as_life(self._life, lambda: self._carry(data))
 
     def hang_up(self) -> None:
@@ -141,6 +142,7 @@ class Wire(asyncio.Transport):
     def _lose(self) -> None:
         if not self._is_closing:
             self._is_closing = True
+            self._loop.deliveries += 1
             self._loop.call_soon(self._protocol.connection_lost, None)
 
     # ---- what the server asks of a transport

@@ -25,7 +25,7 @@ from headrace.sim.drivers import LeaseDriver
 from headrace.sim.ending import Ending
 from headrace.sim.facts import Place
 from headrace.sim.fate import Fate
-from headrace.sim.history import BrokerLog, History
+from headrace.sim.history import BrokerLog, Events, History, rare_collections
 from headrace.sim.hostile import HostilePeer
 from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
 from headrace.sim.members import Habits, ShareMember
@@ -70,11 +70,10 @@ _COMPACTED = {
 class Outcome:
     """What became of one history; `failures` are broken promises, bugs and livelocks."""
 
-    world: ClassVar[str] = ""  # how it is replayed
     lost: ClassVar[int] = 0  # to lose a record is a failure in this world
 
     seed: int
-    events: int
+    events: Events
     faults: int
     failures: tuple[str, ...]
     digest: str
@@ -146,7 +145,7 @@ class World:
         before = install(self._chooses if self.options.buggifies else None)
         try:
             self.history.step("world", f"options: {self.options}")
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), rare_collections():
                 # A process that dies has coroutines that it made and never began.
                 warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
                 self._live()
@@ -159,7 +158,7 @@ class World:
         failures = (*self.auditor.failures, *self.bugs, *self.loop.errors)
         return Outcome(
             self.seed,
-            self.history.events,
+            self.events,
             self.history.faults,
             failures,
             self.history.digest,
@@ -185,6 +184,12 @@ class World:
             self.bugs.append(str(stuck))
 
     # ---- what actors ask
+
+    @property
+    def events(self) -> Events:
+        """Return the number of events so far."""
+        loop = self.loop
+        return Events(self.history.steps, loop.timers, loop.deliveries, self.disk.operations)
 
     @property
     def failed(self) -> bool:
