@@ -34,7 +34,6 @@ from headrace.sim.offset_auditor import OffsetAuditor
 from headrace.sim.options import (
     CONSUMER_SESSION_MS,
     GROUPS,
-    OFFSETS_RETENTION_MINUTES,
     Options,
 )
 from headrace.sim.process import Process, WorldClock
@@ -113,7 +112,7 @@ class World:
         self.offsets = OffsetAuditor(
             lambda: self.loop.now_us,
             self.auditor.broken,
-            retention_us=OFFSETS_RETENTION_MINUTES * 60_000_000,
+            retention_us=self.options.offsets_retention_us,
             session_us=CONSUMER_SESSION_MS * 1000,
         )
         self.losses = 0  # power cuts that may take what was acknowledged
@@ -355,7 +354,7 @@ class World:
         try:
             self.process = Process(
                 life, self.options.config(), self.disk, self.clock, self.loop, self._new_id,
-                self.auditor.deleting,
+                self._start_moved,
             )  # fmt: skip
         except OSError as error:
             self._start_failed(None, error)
@@ -379,15 +378,24 @@ class World:
             return
         if self.options.retention:
             for place, start in process.log_starts():  # its death may have come amid retention
-                self.auditor.deleting(place, start)
+                self._start_moved(place, start)
         self._machines = process.machines
         self._errors_before = self.disk.errors
         self.history.step("broker", f"is up, life {process.life}")
+
+    def _start_moved(self, place: Place, start: int) -> None:
+        """Note that the broker deleted records below an offset."""
+        self.auditor.deleting(place, start)
 
     def _fail_soon(self, process: Process, error: OSError) -> None:
         self.loop.call_soon(self._start_failed, process, error)  # from outside its own task
 
     # ---- the operator
+
+    @property
+    def _operator_seconds(self) -> float:
+        """Return the pause between two looks of the operator."""
+        return _OPERATOR_SECONDS
 
     def _repair_soon(self, process: Process, error: Exception) -> None:
         self.loop.call_soon(self._repair, process, [error])  # from outside its own task
@@ -396,7 +404,7 @@ class World:
         """Repair what the broker refuses to serve; called again and again."""
         if self.process is not None and self.process.is_up and self.process.refusals:
             self._repair(self.process, list(self.process.refusals))
-        self.loop.call_later(_OPERATOR_SECONDS, self._look_for_refusals)
+        self.loop.call_later(self._operator_seconds, self._look_for_refusals)
 
     def _repair(self, process: Process | None, errors: Sequence[Exception]) -> None:
         """Do what the refusals of a broker advise, and start it again."""
@@ -458,18 +466,9 @@ class World:
     # ---- the history
 
     def _live(self) -> None:
-        self.start()
-        self.run_until(self.loop.now_us + 1_000_000)
-        if self.process is None or not self.process.is_up:
-            self.bug("the broker does not come up on an empty disk")
+        if not self._is_set_up():
             return
-        if not self.finish(self._set_up(self.process), _SET_UP_SECONDS_MAX, self.process.life):
-            self.bug("topics cannot be made on an empty disk")
-            return
-        if not self.options.fsync:
-            self.disk.write_back()  # by then the system has, and a power cut takes no topic
         self.is_quiet = False
-        self.loop.as_life(OUTSIDE, self._look_for_refusals)
         actors = self._actors()
         tasks = [self.loop.spawn(OUTSIDE, actor.run()) for actor in actors]
         drivers = [actor for actor in actors if isinstance(actor, LeaseDriver)]
@@ -486,6 +485,21 @@ class World:
             Ending(self, drivers).run()
         if not self.failed and self.options.records:
             RecordEnding(self).run()
+
+    def _is_set_up(self) -> bool:
+        """Start the broker and create the topics; return whether both succeeded."""
+        self.start()
+        self.run_until(self.loop.now_us + 1_000_000)
+        if self.process is None or not self.process.is_up:
+            self.bug("the broker does not come up on an empty disk")
+            return False
+        if not self.finish(self._set_up(self.process), _SET_UP_SECONDS_MAX, self.process.life):
+            self.bug("topics cannot be made on an empty disk")
+            return False
+        if not self.options.fsync:
+            self.disk.write_back()  # by then the system has, and a power cut takes no topic
+        self.loop.as_life(OUTSIDE, self._look_for_refusals)
+        return True
 
     async def _set_up(self, process: Process) -> None:
         services, settings = process.services, self.options.topic_settings
