@@ -74,9 +74,9 @@ class Auditor:
         self._open_of[asked.group, asked.holder] -= 1
 
     def requests_ended(self) -> None:
-        """No request is under way any more, and no lock: what a lost response gave was given by now.
+        """Count what lost responses may have delivered: no request and no lock is left.
 
-        Records that are produced later cannot have been in a lost response.
+        Records that are produced later cannot have been in one of them.
         """
         for queue in self._started_us:
             open_requests = self._open.get(queue[0], 0)
