@@ -1,5 +1,7 @@
 """Histories of days; here all times are shorter than Kafka's, in the same proportion."""
 
+from typing import Any
+
 import pytest
 
 from headrace.broker import partition
@@ -39,9 +41,9 @@ def test_records_and_offsets_expire_when_they_are_due() -> None:
 def test_records_that_expire_early_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = partition.kept_from
     early_ms = _RETENTION_MINUTES * 60_000 * 9 // 10
-    monkeypatch.setattr(
-        partition,
-        "kept_from",
-        lambda some, how, now, end: sound(some, how, WallMs(now + early_ms), end),
-    )
+
+    def early(segments: Any, settings: Any, now: WallMs, end: int) -> int:
+        return sound(segments, settings, WallMs(now + early_ms), end)
+
+    monkeypatch.setattr(partition, "kept_from", early)
     assert any(" expired after " in failure for failure in _run())
