@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import partition
+from headrace.broker import partition, retention
 from headrace.core.types import WallMs
 from headrace.sim.days import DaysOptions, DaysWorld
 
@@ -39,7 +39,7 @@ def test_records_and_offsets_expire_when_they_are_due() -> None:
 
 
 def test_records_that_expire_early_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = partition.kept_from
+    sound = retention.kept_from
     early_ms = _RETENTION_MINUTES * 60_000 * 9 // 10
 
     def early(segments: Any, settings: Any, now: WallMs, end: int) -> int:

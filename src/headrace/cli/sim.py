@@ -112,16 +112,24 @@ class _Tried:
     cpu_s: float
 
 
+_Seeds = Annotated[
+    int | None, typer.Option(min=0, help=f"How many seeds to try; {_SEEDS}, or 1 with --days.")
+]
+_Days = Annotated[
+    float | None,
+    typer.Option(
+        min=0.1, help="Let each seed be one history of so many days, with Kafka's default times."
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command()(sim)
 
 
 def sim(
-    seeds: Annotated[
-        int | None,
-        typer.Option(min=0, help=f"How many seeds to try; {_SEEDS}, or 1 with --days."),
-    ] = None,
+    seeds: _Seeds = None,
     first: Annotated[int, typer.Option("--from", min=0, help="The first seed to try.")] = 0,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Replay this seed only, step by step.")
@@ -130,13 +138,7 @@ def sim(
         Worlds,
         typer.Option(help="broker: one amid faults. growth: topics that grow under a group."),
     ] = Worlds.BROKER,
-    days: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1,
-            help="Let each seed be one history of so many days, with Kafka's default times.",
-        ),
-    ] = None,
+    days: _Days = None,
     histories: Annotated[
         int,
         typer.Option(min=0, help="Random histories of the core alone, against a reference model."),
@@ -174,24 +176,22 @@ def sim(
     if days and world is Worlds.GROWTH:
         raise typer.BadParameter("cannot be used with --world growth", param_hint="--days")
     trial, total, began = _Trial(world, days), _Sum(), time.monotonic()
-    is_interrupted = False
     try:
         if seed is not None:
             _replay(total, trial, seed)
         else:
             count = seeds if seeds is not None else 1 if days else _SEEDS
-            seconds = None if minutes is None and hours is None else _seconds(minutes, hours)
-            until = None if seconds is None else time.monotonic() + seconds
-            numbers = _numbers(first, count, until)
+            numbers = _numbers(first, count, _seconds(minutes, hours))
             _try_all(total, trial, numbers, workers, keep_going=keep_going)
             if keep_going or not total.failures:
                 _try_core(total, first, histories)
+        code = int(total.failures > 0)
     except KeyboardInterrupt:
-        is_interrupted = True
+        code = INTERRUPTED
         print("interrupted; the last line counts what was done before", file=sys.stderr)
     total.end(time.monotonic() - began)
     _print_sum(total, world, as_json=as_json)
-    raise typer.Exit(INTERRUPTED if is_interrupted else bool(total.failures))
+    raise typer.Exit(code)
 
 
 def _replay(total: _Sum, trial: _Trial, seed: int) -> None:
@@ -239,15 +239,18 @@ def _events(total: _Sum) -> str:
     return f"{total.events:,} events{rate}"
 
 
-def _numbers(first: int, count: int, until: float | None) -> Iterator[int]:
+def _numbers(first: int, count: int, seconds: float | None) -> Iterator[int]:
     """The seeds to try: `count` of them, or as many as there is time for."""
+    until = None if seconds is None else time.monotonic() + seconds
     number = first
     while number < first + count if until is None else time.monotonic() < until:
         yield number
         number += 1
 
 
-def _seconds(minutes: float | None, hours: float | None) -> float:
+def _seconds(minutes: float | None, hours: float | None) -> float | None:
+    if minutes is None and hours is None:
+        return None
     return 60 * (minutes or 0.0) + 3600 * (hours or 0.0)
 
 

@@ -59,6 +59,7 @@ class DaysOptions(Options):
     def of(cls, seed: int, retention_minutes: int) -> "DaysOptions":
         """Return the options of a seed."""
         drawn = cls.drawn(Random(f"{seed}/options"))
+        assert isinstance(drawn, cls)
         return replace(
             drawn,
             retention_minutes=retention_minutes,

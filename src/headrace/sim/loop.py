@@ -70,6 +70,19 @@ class _Timer(_Handle):
 
     __slots__ = ("_when_us",)
 
+    def __init__(
+        self,
+        when_us: int,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+        self._when_us = when_us
+
     def when(self) -> float:
         """Return the loop's time at which the callback is due, in seconds."""
         return self._when_us / 1e6
@@ -283,8 +296,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         if context is None:
             context = contextvars.copy_context()
-        timer = _Timer(callback, args, context)
-        timer._when_us = when_us
+        timer = _Timer(when_us, callback, args, context)
         heapq.heappush(self._timers, (when_us, next(self._counter), timer))
         return timer  # type: ignore[return-value]  # all that is called of one is there
 
