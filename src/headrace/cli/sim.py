@@ -122,6 +122,15 @@ _Days = Annotated[
     ),
 ]
 
+_Histories = Annotated[
+    int,
+    typer.Option(min=0, help="Random histories of the core alone, against a reference model."),
+]
+
+_Workers = Annotated[
+    int, typer.Option(min=1, max=64, help="Processes that try seeds at the same time.")
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -139,17 +148,12 @@ def sim(
         typer.Option(help="broker: one amid faults. growth: topics that grow under a group."),
     ] = Worlds.BROKER,
     days: _Days = None,
-    histories: Annotated[
-        int,
-        typer.Option(min=0, help="Random histories of the core alone, against a reference model."),
-    ] = 0,
+    histories: _Histories = 0,
     minutes: Annotated[
         float | None, typer.Option(min=0, help="Try seeds for so long, however many they are.")
     ] = None,
     hours: Annotated[float | None, typer.Option(min=0, help="Try seeds for so many hours.")] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, max=64, help="Processes that try seeds at the same time.")
-    ] = 1,
+    workers: _Workers = 1,
     keep_going: Annotated[
         bool,
         typer.Option("--keep-going/--stop", help="Go on after a failure, or stop at the first."),
@@ -175,16 +179,14 @@ def sim(
     """
     if days and world is Worlds.GROWTH:
         raise typer.BadParameter("cannot be used with --world growth", param_hint="--days")
-    trial, total, began = _Trial(world, days), _Sum(), time.monotonic()
+    trial, numbers = _Trial(world, days), _numbers(first, seeds, days, _seconds(minutes, hours))
+    total, began = _Sum(), time.monotonic()
     try:
         if seed is not None:
             _replay(total, trial, seed)
         else:
-            count = seeds if seeds is not None else 1 if days else _SEEDS
-            numbers = _numbers(first, count, _seconds(minutes, hours))
             _try_all(total, trial, numbers, workers, keep_going=keep_going)
-            if keep_going or not total.failures:
-                _try_core(total, first, histories)
+            _try_core(total, first, histories if keep_going or not total.failures else 0)
         code = int(total.failures > 0)
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -239,8 +241,11 @@ def _events(total: _Sum) -> str:
     return f"{total.events:,} events{rate}"
 
 
-def _numbers(first: int, count: int, seconds: float | None) -> Iterator[int]:
-    """The seeds to try: `count` of them, or as many as there is time for."""
+def _numbers(
+    first: int, seeds: int | None, days: float | None, seconds: float | None
+) -> Iterator[int]:
+    """The seeds to try: so many, or as many as there is time for."""
+    count = seeds if seeds is not None else 1 if days else _SEEDS
     until = None if seconds is None else time.monotonic() + seconds
     number = first
     while number < first + count if until is None else time.monotonic() < until:

@@ -137,7 +137,7 @@ class DaysWorld(World):
 
     @property
     def _operator_seconds(self) -> float:
-        return _LOOK_SECONDS if self.is_quiet else World._operator_seconds.fget(self)  # type: ignore[attr-defined]
+        return _LOOK_SECONDS if self.is_quiet else super()._operator_seconds
 
     def _start_moved(self, place: Place, start: int) -> None:
         least_us = 0 if self.offsets.clock_was_set else self._settings.retention_us - _LATE_US
