@@ -30,8 +30,9 @@ check: .venv/.dev ## lint, format, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-soak: .venv/.dev campaign kills faults ## run every long proof: damage, SIGKILLs, look-up faults, hours of the simulator
+soak: .venv/.dev campaign kills faults ## run every long proof: damage, SIGKILLs, look-up faults, hours of the simulator, 24 virtual days
 	$(BIN)/headrace sim --hours $(SOAK_HOURS) --workers $(SOAK_WORKERS) --from $(SOAK_SEED) --stop --json
+	$(BIN)/headrace sim --days 24 --seeds 2 --workers $(SOAK_WORKERS) --from $(SOAK_SEED) --stop --json
 
 kills: .venv/.dev ## 600 SIGKILLs under stock clients (KILLS_FACTOR times those of CI)
 	HEADRACE_CRASH_KILLS_FACTOR=$(KILLS_FACTOR) $(BIN)/python -m pytest -q tests/crash -k "not bug and not seeding and not storage"

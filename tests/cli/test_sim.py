@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from headrace.cli.main import app
 from headrace.client import consumer
 from headrace.core.share_partition import SharePartition
+from headrace.sim.world import Outcome, World
 
 
 def test_seeds_and_histories_end_with_one_line() -> None:
@@ -17,6 +18,39 @@ def test_seeds_and_histories_end_with_one_line() -> None:
     assert (told["seeds"], told["histories"], told["failures"]) == (3, 20, 0)
     assert told["events"] > 30
     assert told["faults"] > 0
+
+
+def test_events_are_counted_by_processor_time() -> None:
+    done = CliRunner().invoke(app, ["sim", "--seeds", "2", "--json"])
+    told = json.loads(done.output)
+    assert told["events"] > told["steps"] > 0
+    assert told["events_per_cpu_s"] > told["steps_per_cpu_s"] > 0
+    assert told["cpu_s"] > 0
+
+
+def test_an_interrupt_ends_with_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = World.run
+
+    def interrupted(world: World) -> Outcome:
+        if world.seed == 2:
+            raise KeyboardInterrupt
+        return run(world)
+
+    monkeypatch.setattr(World, "run", interrupted)
+    done = CliRunner().invoke(app, ["sim", "--seeds", "5", "--histories", "5", "--json"])
+    assert done.exit_code == 130
+    told = json.loads(done.stdout)
+    assert (told["seeds"], told["histories"], told["failures"]) == (2, 0, 0)
+    assert done.stderr == "interrupted; the last line counts what was done before\n"
+
+
+def test_workers_find_what_one_process_finds() -> None:
+    shared, alone = (
+        json.loads(CliRunner().invoke(app, ["sim", "--seeds", "2", "--json", *more]).stdout)
+        for more in (["--workers", "2"], [])
+    )
+    for name in ("seeds", "events", "steps", "faults", "failures", "virtual_s"):
+        assert shared[name] == alone[name], name
 
 
 def test_topics_that_grow_are_another_world() -> None:

@@ -7,14 +7,16 @@ import sys
 
 def of_other_processes(program: str) -> set[tuple[str, ...]]:
     """The words that each of two processes prints."""
-    found = set()
-    for hash_seed in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env=os.environ | {"PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        found.add(tuple(done.stdout.split()))
-    return found
+    return {of_another_process(program, hash_seed) for hash_seed in ("1", "2")}
+
+
+def of_another_process(program: str, hash_seed: str = "1") -> tuple[str, ...]:
+    """Return the words that a process prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return tuple(done.stdout.split())

@@ -75,10 +75,12 @@ class Housekeeping:
 
     async def _expire(self, partition: Partition) -> int:
         try:
-            if partition.is_expired(self._clock.proven()):
+            now = self._clock.proven()
+            if partition.is_expired(now):
                 await partition.roll_ready()
+                now = self._clock.proven()
             before = partition.log.size_bytes
-            dropped = partition.expire(self._clock.proven())
+            dropped = partition.expire(now)
             after = partition.log.size_bytes
         except OSError as error:
             if partition not in self._complained:

@@ -12,6 +12,7 @@ from headrace.sim.facts import FINISHING, Asked, Facts, Place, Queue, Range
 from headrace.sim.record_auditor import RecordAuditor
 
 _FAILURES_MAX = 5  # of one history; the first says most
+_UNKNOWN_RECORDS = 100  # that may stand behind the last one that a response contained
 
 Verdicts = Sequence[tuple[int, int, str]]  # first and last offset, and what is said of them
 
@@ -85,6 +86,21 @@ class Auditor:
         assert asked.acquires
         self._open[asked.group] -= 1
         self._open_of[asked.group, asked.holder] -= 1
+
+    def requests_ended(self) -> None:
+        """Count what lost responses may have delivered: no request and no lock is left.
+
+        Records that are produced later cannot have been in one of them.
+        """
+        for queue in self._started_us:
+            open_requests = self._open.get(queue[0], 0)
+            if open_requests:
+                end = max(self._facts.get(queue, {}), default=0)
+                end = max(end, self.known_end(queue[1])) + _UNKNOWN_RECORDS
+                for offset in range(self._spso.get(queue, (0, 0))[0], end):
+                    self.facts(queue, offset).told += open_requests
+        self._open.clear()
+        self._open_of.clear()
 
     def locks_lost(self) -> None:
         """The broker died, or rebuilt its state after a fault: it may give every record again."""

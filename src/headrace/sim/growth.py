@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from headrace.broker.config import Config
@@ -19,7 +19,7 @@ from headrace.core.catalog import CreateTopic, Resource, SetConfigs
 from headrace.sim.disk import FaultyDisk
 from headrace.sim.growth_actors import GROUP, Crowd, Grower, GrowthProducer
 from headrace.sim.growth_auditor import Account, GrowthAuditor, Place
-from headrace.sim.history import BrokerLog, History
+from headrace.sim.history import BrokerLog, Events, History, rare_collections
 from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
 from headrace.sim.network import Connection
 from headrace.sim.process import Process, WorldClock
@@ -42,11 +42,9 @@ class Decider(StrEnum):
 class GrowthOutcome:
     """What became of one history; as `world.Outcome`, with the account of its records."""
 
-    world: ClassVar[str] = " --world growth"  # how it is replayed
-
     seed: int
     decider: Decider
-    events: int
+    events: Events
     faults: int
     failures: tuple[str, ...]
     digest: str
@@ -93,7 +91,8 @@ class GrowthWorld:
         told = BrokerLog(self.history, self.bug)
         told.begin()
         try:
-            self._live()
+            with rare_collections():
+                self._live()
         except Livelock as stuck:
             self.bug(str(stuck))
         finally:
@@ -101,9 +100,10 @@ class GrowthWorld:
             told.end()
         account = self.auditor.settle()
         failures = (*self.auditor.failures, *self._bugs, *self.loop.errors)
-        history = self.history
+        history, loop = self.history, self.loop
+        events = Events(history.steps, loop.timers, loop.deliveries, self.disk.operations)
         return GrowthOutcome(
-            self.seed, self.decider, history.events, history.faults, failures, history.digest,
+            self.seed, self.decider, events, history.faults, failures, history.digest,
             tuple(history.last), account,
         )  # fmt: skip
 

@@ -2,14 +2,43 @@
 
 Two runs of one seed have the same hash, or the simulator is broken: whoever looks for a failure
 must be able to have it again.
+
+Steps are what clients, faults and lives of the broker do; their lines are hashed and shown. Events
+are all that the loop runs for the broker and its clients, each counted once (`Events`).
 """
 
+import gc
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 _LAST_STEPS = 60
+_COLLECT_AFTER = (20_000, 10, 10)  # new objects, younger collections
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Number of events of a history, by kind.
+
+    Args:
+        steps: Steps of clients, faults, starts and ends of the broker.
+        timers: Timers that went off, without those of bytes under way.
+        deliveries: Pieces of requests and responses, and ends of connections, that arrived.
+        operations: Operations of the disk, with those that failed.
+    """
+
+    steps: int
+    timers: int
+    deliveries: int
+    operations: int
+
+    @property
+    def total(self) -> int:
+        """Return the number of all events."""
+        return self.steps + self.timers + self.deliveries + self.operations
 
 
 class History:
@@ -18,7 +47,7 @@ class History:
     def __init__(
         self, time_us: Callable[[], int], tell: Callable[[str], None] | None = None
     ) -> None:
-        self.events = 0
+        self.steps = 0
         self.faults = 0
         self.last: deque[str] = deque(maxlen=_LAST_STEPS)
         self._time_us = time_us
@@ -32,7 +61,7 @@ class History:
 
     def step(self, who: str, what: str) -> None:
         """Something happened."""
-        self.events += 1
+        self.steps += 1
         line = f"{self._time_us() / 1e6:10.6f} {who:>10} {what}"
         self._hash.update(line.encode() + b"\n")
         self.last.append(line)
@@ -50,6 +79,17 @@ class History:
         self.last.append(shown)
         if self._tell is not None:
             self._tell(shown)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Collect garbage rarely: a history makes few cycles, and looking for them costs a tenth."""
+    before = gc.get_threshold()
+    gc.set_threshold(*_COLLECT_AFTER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class BrokerLog(logging.Handler):

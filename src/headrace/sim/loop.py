@@ -28,51 +28,64 @@ Latency = Callable[[], float]
 _life: contextvars.ContextVar[int] = contextvars.ContextVar("life", default=OUTSIDE)
 
 
-class _Handle(asyncio.Handle):
-    """A callback that is ready; as asyncio's, without what only a debugger uses."""
+class _Handle:
+    """A callback that is ready, with what asyncio calls of an `asyncio.Handle`."""
 
-    __slots__ = ("life",)
+    __slots__ = ("_args", "_callback", "_cancelled", "_context")
 
     def __init__(
         self,
         callback: Callable[..., object],
         args: tuple[Any, ...],
-        loop: asyncio.AbstractEventLoop,
         context: contextvars.Context,
     ) -> None:
         self._callback = callback
         self._args = args
-        self._cancelled = False
-        self._loop = loop
         self._context = context
-        self._source_traceback = None
-        self._repr = None
-        self.life = context.get(_life, OUTSIDE)
+        self._cancelled = False
+
+    @property
+    def life(self) -> int:
+        """Return the life that the callback belongs to."""
+        return self._context.get(_life, OUTSIDE)
+
+    def cancel(self) -> None:
+        """Pass the callback over when its time comes."""
+        self._cancelled = True
+        self._args = ()
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def run(self) -> None:
+        """Call the callback in its context."""
+        self._context.run(self._callback, *self._args)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._callback!r}>"
 
 
-class _Timer(asyncio.TimerHandle):
+class _Timer(_Handle):
     """A callback that is due later."""
 
-    __slots__ = ("life",)
+    __slots__ = ("_when_us",)
 
     def __init__(
         self,
-        when: float,
+        when_us: int,
         callback: Callable[..., object],
         args: tuple[Any, ...],
-        loop: asyncio.AbstractEventLoop,
         context: contextvars.Context,
     ) -> None:
         self._callback = callback
         self._args = args
-        self._cancelled = False
-        self._loop = loop
         self._context = context
-        self._source_traceback = None
-        self._repr = None
-        self._when = when
-        self._scheduled = False
-        self.life = context.get(_life, OUTSIDE)
+        self._cancelled = False
+        self._when_us = when_us
+
+    def when(self) -> float:
+        """Return the loop's time at which the callback is due, in seconds."""
+        return self._when_us / 1e6
 
 
 class Livelock(Exception):
@@ -90,17 +103,21 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         latency: seconds until a thread begins with a piece of work, and until its end is noticed.
 
     `halted` makes `run_until` return after the callback that set it; `errors` are the exceptions
-    that nobody caught.
+    that nobody caught. `timers` counts the timers that went off, `deliveries` what arrived over
+    connections.
     """
 
     def __init__(self, latency: Latency) -> None:
         self.now_us = 0
         self.halted = False
+        self.timers = 0
+        self.deliveries = 0
         self.errors: list[str] = []
         self._latency = latency
-        self._ready: deque[_Handle | _Timer] = deque()
+        self._ready: deque[_Handle] = deque()
         self._timers: list[tuple[int, int, _Timer]] = []
         self._tasks: dict[asyncio.Task[Any], int] = {}
+        self._contexts: dict[int, contextvars.Context] = {}
         self._tasks_max = _TASKS_KEPT
         self._counter = count()
         self._turns = 0
@@ -130,20 +147,27 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def spawn(self, life: int, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Run a coroutine as part of a life."""
-        context = contextvars.copy_context()
-        context.run(_life.set, life)
-        return self.create_task(work, context=context)
+        return self.create_task(work, context=self._context_of(life))
 
     def as_life(self, life: int, work: Callable[[], T]) -> T:
         """Call `work` at once, as part of a life."""
-        context = contextvars.copy_context()
-        context.run(_life.set, life)
+        context = self._context_of(life)
         outer = events._get_running_loop()
+        if outer is self:
+            return context.run(work)
         events._set_running_loop(self)
         try:
             return context.run(work)
         finally:
             events._set_running_loop(outer)
+
+    def _context_of(self, life: int) -> contextvars.Context:
+        """Return a new context of a life."""
+        context = self._contexts.get(life)
+        if context is None:
+            context = self._contexts[life] = contextvars.copy_context()
+            context.run(_life.set, life)
+        return context.copy()
 
     def suspend(self, duration_us: int) -> None:
         """Let time pass in which nothing runs, as for a machine that is suspended."""
@@ -155,7 +179,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         Raises: Livelock when a task of it will not end.
         """
         mine = [one for one, whose in self._tasks.items() if whose == life and not one.done()]
-        others: list[_Handle | _Timer] = []
+        others: list[_Handle] = []
         outer = events._get_running_loop()
         events._set_running_loop(self)
         try:
@@ -170,8 +194,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     handle = self._ready.popleft()
                     if handle.life != life:
                         others.append(handle)
-                    elif not handle.cancelled():
-                        handle._run()
+                    elif not handle._cancelled:
+                        self._call(handle)
             else:
                 raise Livelock(f"tasks of life {life} do not end when they are cancelled: {mine}")
         finally:
@@ -182,28 +206,29 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def _turn(self, time_us: int) -> bool:
         """Run all that is ready, or let time pass to what is due next; False when nothing is."""
-        ready, timers = self._ready, self._timers
+        ready, timers, turns = self._ready, self._timers, self._turns
         while True:
-            while timers and (timers[0][0] <= self.now_us or timers[0][2]._cancelled):
+            now_us = self.now_us
+            while timers and (timers[0][0] <= now_us or timers[0][2]._cancelled):
                 timer = heapq.heappop(timers)[2]
                 if not timer._cancelled:
+                    self.timers += 1
                     ready.append(timer)
             if not ready:
                 break
             handle = ready.popleft()
             if not handle._cancelled:
-                self._turns += 1
-                if self._turns > _TURNS_AT_ONCE_MAX:
-                    raise Livelock(f"{self._turns} callbacks and no time passes; last: {handle}")
+                turns += 1
+                if turns > _TURNS_AT_ONCE_MAX:
+                    raise Livelock(f"{turns} callbacks and no time passes; last: {handle}")
                 try:
                     handle._context.run(handle._callback, *handle._args)
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:
-                    self.call_exception_handler(
-                        {"message": f"Exception in callback {handle!r}", "exception": error}
-                    )
+                    self._failed(handle, error)
                 if self.halted:
+                    self._turns = turns
                     return True
         self._turns = 0
         if timers and timers[0][0] <= time_us:
@@ -211,6 +236,18 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             return True
         self.now_us = max(self.now_us, time_us)
         return False
+
+    def _call(self, handle: _Handle) -> None:
+        try:
+            handle.run()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._failed(handle, error)
+
+    def _failed(self, handle: _Handle, error: BaseException) -> None:
+        message = f"Exception in callback {handle!r}"
+        self.call_exception_handler({"message": message, "exception": error})
 
     # ---- what asyncio asks of a loop
 
@@ -223,9 +260,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        handle = _Handle(callback, args, self, context or contextvars.copy_context())
+        if context is None:
+            context = contextvars.copy_context()
+        handle = _Handle(callback, args, context)
         self._ready.append(handle)
-        return handle
+        return handle  # type: ignore[return-value]  # all that is called of one is there
 
     def call_later(  # type: ignore[override]  # typed without arguments
         self,
@@ -234,7 +273,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self._at(self.now_us + max(0, round(delay * 1e6)), callback, args, context)
+        delay_us = round(delay * 1e6)
+        return self._at(
+            self.now_us + delay_us if delay_us > 0 else self.now_us, callback, args, context
+        )
 
     def call_at(  # type: ignore[override]  # typed without arguments
         self,
@@ -252,13 +294,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         args: tuple[Any, ...],
         context: contextvars.Context | None,
     ) -> asyncio.TimerHandle:
-        context = context or contextvars.copy_context()
-        timer = _Timer(when_us / 1e6, callback, args, self, context)
+        if context is None:
+            context = contextvars.copy_context()
+        timer = _Timer(when_us, callback, args, context)
         heapq.heappush(self._timers, (when_us, next(self._counter), timer))
-        return timer
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Called by a timer that is cancelled; it is passed over when its time comes."""
+        return timer  # type: ignore[return-value]  # all that is called of one is there
 
     def create_future(self) -> "asyncio.Future[Any]":
         return asyncio.Future(loop=self)
@@ -270,7 +310,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         name: str | None = None,
         context: contextvars.Context | None = None,
     ) -> "asyncio.Task[T]":
-        context = context or contextvars.copy_context()
+        if context is None:
+            context = contextvars.copy_context()
         task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)
         self._tasks[task] = context.get(_life, OUTSIDE)
         if len(self._tasks) > self._tasks_max:

@@ -37,9 +37,9 @@ class Lost(Exception):
 class Surroundings(Protocol):
     """What connections need of the world that they are in."""
 
+    loop: VirtualLoop
     process: Process | None
     connections: dict["Connection", None]
-    loop: VirtualLoop
 
     @property
     def is_dead(self) -> bool:
@@ -108,7 +108,7 @@ class Connection:
         *,
         is_flexible: bool = True,
     ) -> Any:
-        await asyncio.sleep(self._delay())
+        await self._travel(self._delay())
         if not self.is_open:
             raise Lost
         waiting = self._waiting = asyncio.get_running_loop().create_future()
@@ -131,7 +131,7 @@ class Connection:
             self._wire.carry(head + body)
         answer = await waiting
         is_slow = self._world.is_rough(self._rng)
-        await asyncio.sleep(self._rng.choice(_SLOW_SECONDS) if is_slow else self._delay())
+        await self._travel(self._rng.choice(_SLOW_SECONDS) if is_slow else self._delay())
         return answer
 
     async def _send_in_pieces(self, data: bytes | bytearray) -> None:
@@ -154,10 +154,16 @@ class Connection:
         if is_cut:
             self.close()
 
+    async def _travel(self, seconds: float) -> None:
+        """Wait while bytes are under way; the delivery is counted, its timer is not."""
+        await asyncio.sleep(seconds)
+        self._world.loop.timers -= seconds > 0
+
     def _received(self, data: bytes) -> None:
         """Bytes left the broker; of a process that is dead already none do."""
         if self._world.is_dead:
             return
+        self._world.loop.deliveries += 1
         self._arrived += data
         (size,) = _SIZE.unpack_from(self._arrived)
         if len(self._arrived) == _SIZE.size + size and self._answered is not None:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from headrace.sim.process import Process
     from headrace.sim.world import World
 
-_LOOK_SECONDS = 1.0
 _REPAIRS = 0.6  # of the times; else a copy is restored
 _OFFSETS_JOURNAL = "__consumer_offsets-"
 _SHARE_JOURNAL = "__share_group_state-"
@@ -53,7 +52,7 @@ class Operator:
                 errors.append(ValueError(self._reported))
             if errors:
                 self.respond(process, errors)
-        self._world.loop.call_later(_LOOK_SECONDS, self.look)
+        self._world.loop.call_later(self._world.operator_seconds, self.look)
 
     def report(self, damage: str) -> None:
         """Report damage that a client met, in one line."""

@@ -200,6 +200,11 @@ class Options:
         )
 
     @property
+    def offsets_retention_us(self) -> int:
+        """Return how long offsets are kept of which no member makes use."""
+        return OFFSETS_RETENTION_MINUTES * 60_000_000
+
+    @property
     def topic_settings(self) -> dict[str, str]:
         """Those of the topics that are consumed."""
         return {"retention.ms": str(_RETENTION_MS)} if self.retention else {}

@@ -168,6 +168,7 @@ class Wire(asyncio.Transport):
 
     def carry(self, data: bytes | bytearray) -> None:
         """Bring the broker what the client sent."""
+        self._loop.deliveries += 1
         self._loop.as_life(self._life, lambda: self._carry(data))
 
     def read(self, size: int) -> None:
@@ -196,6 +197,7 @@ class Wire(asyncio.Transport):
     def _lose(self) -> None:
         if not self._is_closing:
             self._is_closing = True
+            self._loop.deliveries += 1
             self._loop.call_soon(self._protocol.connection_lost, None)
 
     # ---- what the server asks of a transport

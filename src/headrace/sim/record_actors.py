@@ -83,6 +83,10 @@ class IdempotentProducer:
             except Lost:
                 await asyncio.sleep(self._rng.uniform(0.0, 0.2))
 
+    def begin_again(self) -> None:
+        """Take a new producer id with the next step, as a client that was started again."""
+        self._id = -1
+
     async def _step(self, connection: Connection) -> None:
         if self._lost_at != self._world.losses:
             self._lost_at = self._world.losses  # acknowledged batches may be gone

@@ -96,6 +96,21 @@ class RecordAuditor:
         if before > one.start:
             one.start, one.start_at_us = before, self._now_us()
 
+    def expired(self, place: Place, before: int, retention_us: int) -> None:
+        """Retention deleted records below an offset: each has to be old enough.
+
+        Args:
+            retention_us: least time since the acknowledgement of a record.
+        """
+        one = self._of(place)
+        for offset in range(one.cut, before):
+            at_us = one.acknowledged.get(offset)
+            if at_us is not None and self._now_us() - at_us < retention_us:
+                age_s = (self._now_us() - at_us) // 1_000_000
+                self._broken(f"{_at(place, offset)} expired after {age_s} s")
+                break
+        self.deleting(place, before)
+
     def known_end(self, place: Place) -> int:
         """Return the end of a log as far as responses imply it."""
         return self._of(place).end

@@ -28,7 +28,7 @@ from headrace.sim.drivers import LeaseDriver
 from headrace.sim.ending import Ending
 from headrace.sim.facts import Place
 from headrace.sim.fate import Fate
-from headrace.sim.history import BrokerLog, History
+from headrace.sim.history import BrokerLog, Events, History, rare_collections
 from headrace.sim.hostile import HostilePeer
 from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
 from headrace.sim.members import Habits, ShareMember
@@ -40,7 +40,6 @@ from headrace.sim.options import (
     CONSUMER_SESSION_MS,
     DEAD_LETTERS,
     GROUPS,
-    OFFSETS_RETENTION_MINUTES,
     Options,
 )
 from headrace.sim.process import Process, WorldClock
@@ -81,11 +80,10 @@ _COMPACTED = {
 class Outcome:
     """What became of one history; `failures` are broken promises, bugs and livelocks."""
 
-    world: ClassVar[str] = ""  # how it is replayed
     lost: ClassVar[int] = 0  # to lose a record is a failure in this world
 
     seed: int
-    events: int
+    events: Events
     faults: int
     failures: tuple[str, ...]
     digest: str
@@ -130,7 +128,7 @@ class World:
         self.offsets = OffsetAuditor(
             lambda: self.loop.now_us,
             self.auditor.broken,
-            retention_us=OFFSETS_RETENTION_MINUTES * 60_000_000,
+            retention_us=self.options.offsets_retention_us,
             session_us=CONSUMER_SESSION_MS * 1000,
         )
         self.statics = StaticAuditor(
@@ -175,7 +173,7 @@ class World:
             self._meter.install()
         try:
             self.history.step("world", f"options: {self.options}")
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), rare_collections():
                 # A process that dies has coroutines that it made and never began.
                 warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
                 self._live()
@@ -189,7 +187,7 @@ class World:
         failures = (*self.auditor.failures, *self.bugs, *self.loop.errors)
         return Outcome(
             self.seed,
-            self.history.events,
+            self.events,
             self.history.faults,
             failures,
             self.history.digest,
@@ -225,6 +223,12 @@ class World:
             self.bugs.append(str(stuck))
 
     # ---- what actors ask
+
+    @property
+    def events(self) -> Events:
+        """Return the number of events so far."""
+        loop = self.loop
+        return Events(self.history.steps, loop.timers, loop.deliveries, self.disk.operations)
 
     @property
     def failed(self) -> bool:
@@ -399,7 +403,7 @@ class World:
         try:
             self.process = Process(
                 life, self.options.config(), self.disk, self.clock, self.loop, self._new_id,
-                self.auditor.deleting,
+                self._start_moved,
             )  # fmt: skip
         except OSError as error:
             self._start_failed(None, error)
@@ -427,7 +431,7 @@ class World:
         self.cluster_id = cluster_id
         if self.options.retention:
             for place, start in process.log_starts():  # its death may have come amid retention
-                self.auditor.deleting(place, start)
+                self._start_moved(place, start)
         self.disk.watches_cuts = False
         for path in self.disk.cut_without_copy:
             self.auditor.broken(f"the end of {path} was cut off without a copy")
@@ -435,10 +439,19 @@ class World:
         self._errors_before = self.disk.errors
         self.history.step("broker", f"is up, life {process.life}")
 
+    def _start_moved(self, place: Place, start: int) -> None:
+        """Note that the broker deleted records below an offset."""
+        self.auditor.deleting(place, start)
+
     def _fail_soon(self, process: Process, error: OSError) -> None:
         self.loop.call_soon(self._start_failed, process, error)  # from outside its own task
 
     # ---- the operator, and damage
+
+    @property
+    def operator_seconds(self) -> float:
+        """Return the pause between two looks of the operator."""
+        return _OPERATOR_SECONDS
 
     def _repair_soon(self, process: Process, error: Exception) -> None:
         # From outside its own task.
@@ -515,18 +528,9 @@ class World:
     # ---- the history
 
     def _live(self) -> None:
-        self.start()
-        self.run_until(self.loop.now_us + 1_000_000)
-        if self.process is None or not self.process.is_up:
-            self.bug("the broker does not come up on an empty disk")
+        if not self._is_set_up():
             return
-        if not self.finish(self._set_up(self.process), _SET_UP_SECONDS_MAX, self.process.life):
-            self.bug("topics cannot be made on an empty disk")
-            return
-        if not self.options.fsync:
-            self.disk.write_back()  # by then the system has, and a power cut takes no topic
         self.is_quiet = False
-        self.loop.as_life(OUTSIDE, self.operator.look)
         actors = self._actors()
         tasks = [self.loop.spawn(OUTSIDE, actor.run()) for actor in actors]
         drivers = [actor for actor in actors if isinstance(actor, LeaseDriver)]
@@ -543,6 +547,21 @@ class World:
             Ending(self, drivers).run()
         if not self.failed and self.options.records:
             RecordEnding(self).run()
+
+    def _is_set_up(self) -> bool:
+        """Start the broker and create the topics; return whether both succeeded."""
+        self.start()
+        self.run_until(self.loop.now_us + 1_000_000)
+        if self.process is None or not self.process.is_up:
+            self.bug("the broker does not come up on an empty disk")
+            return False
+        if not self.finish(self._set_up(self.process), _SET_UP_SECONDS_MAX, self.process.life):
+            self.bug("topics cannot be made on an empty disk")
+            return False
+        if not self.options.fsync:
+            self.disk.write_back()  # by then the system has, and a power cut takes no topic
+        self.loop.as_life(OUTSIDE, self.operator.look)
+        return True
 
     async def _set_up(self, process: Process) -> None:
         services, settings = process.services, self.options.topic_settings
