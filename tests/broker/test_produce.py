@@ -372,4 +372,4 @@ def test_a_request_for_one_partition_is_decoded_as_any_other(version: int) -> No
             data = bytearray(body[:end])
             data[at] ^= 0x81
             alone = decoded(bytes(data), produce_handler._decoded_alone)
-            assert alone is None or alone == decoded(bytes(data), produce_handler._decoded)
+            assert alone is None or alone == decoded(bytes(data), produce_handler._decoded_many)

@@ -64,7 +64,7 @@ class RecoveryPoint:
     """
 
     __slots__ = (
-        "_disk", "_is_closed", "_lock", "_path", "_seed", "_sequence", "claim",
+        "_disk", "_is_closed", "_is_durable", "_lock", "_path", "_seed", "_sequence", "claim",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, folder: str) -> None:

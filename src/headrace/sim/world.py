@@ -60,6 +60,7 @@ _ROUGH = 0.1  # of the requests and responses of a history with rough links
 _DOWN_US_MAX = 800_000
 _CALM_US = 10_000_000  # longer than anything that is under way in the disk, or waits to be mended
 _SET_UP_SECONDS_MAX = 60
+_OPERATOR_SECONDS = 1.0
 _STARTING_SECONDS_MAX = 60
 _BUGGIFY = 0.5  # of the points
 _BUGGIFY_CHANCE = 0.2  # at a point that is on
