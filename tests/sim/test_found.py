@@ -116,7 +116,7 @@ def test_a_deleted_topic_is_forgotten_although_the_journal_fails(small: Small) -
 
 def test_a_topic_is_forgotten_although_the_sync_that_says_so_fails(small: Small) -> None:
     small.loop.spawn(OUTSIDE, small.services.topics.delete(DeleteTopic(UUID(int=7))))
-    small.loop.run_until(1_002_200)  # the catalogue is synced, the journal of groups is not
+    small.loop.run_until(1_003_200)  # the catalogue is synced, the journal of groups is not
     small.disk.failing.add("sync")
     small.loop.run_until(1_200_000)
     assert small.is_failing()
