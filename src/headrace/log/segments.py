@@ -186,7 +186,8 @@ class SegmentedLog:
                 self.producers.record(header, offset)
             offset += header.last_offset_delta + 1
         if segment.base_offset != self._claimed_base:
-            self._claim_segment(segment, headers[0].crc)
+            # A segment whose claim a power cut took begins with another batch than this one.
+            self._claim_segment(segment, headers[0].crc if first == segment.base_offset else 0)
         return first
 
     def must_roll(self, header: BatchHeader) -> bool:
