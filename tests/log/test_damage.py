@@ -356,6 +356,18 @@ def test_a_first_batch_that_a_failed_sync_took_back_may_be_followed_by_another()
     assert opened(disk).end_offset == 2
 
 
+def test_a_claim_that_a_power_cut_took_is_not_made_of_a_later_batch() -> None:
+    disk = filled(2)
+    disk.remove(POINT)  # it is never synced
+    log = opened(disk)
+    append(log, 3)
+    log.sync()
+    claim = read_claim(disk, FOLDER)[1]
+    assert (claim.size, claim.first_crc) == (log.size_bytes, 0)
+    log.close()
+    assert opened(disk).end_offset == 6
+
+
 def test_the_first_batch_is_known_after_an_orderly_stop_and_in_a_further_segment() -> None:
     disk = closed()
     assert read_claim(disk, FOLDER)[1].first_crc == first_crc(disk)

@@ -473,7 +473,7 @@ class SegmentedLog:
         return claim.end_offset if known else active.base_offset
 
     def _claim_segment(self, segment: Segment, first_crc: int) -> None:
-        """Let the recovery point name a segment that got its first batch."""
+        """Let the recovery point name a segment that it does not name yet."""
         self._point.began(self._first_base, segment.base_offset, first_crc)
         self._claimed_base = segment.base_offset
 
