@@ -124,9 +124,10 @@ class Operator:
             folder = action.path.partition("/")[0]
             world.history.step("operator", f"repairs {action.path}: lost {action.lost}")
             place = _place(folder)
-            if action.lost and may_lose and place in world.record_places():
+            if action.lost and may_lose:
                 world.records.quarantined(place, action.lost)
-                world.losses += 1
+                # The keeper repeats nothing, and of its topics only records may be lost.
+                world.losses += place in world.record_places()
             if action.path == PROPERTIES and may_lose:
                 world.cluster_id = ""
             if action.path == START_OFFSETS and may_lose:
