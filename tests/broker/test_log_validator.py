@@ -359,7 +359,8 @@ def test_many_partitions_are_not_all_answered_on_the_loop() -> None:
 
         async def counted(work: Any) -> Any:
             found = await run(work)
-            seen.append(len(found))
+            if isinstance(found, list):  # else the request is decoded or the response encoded
+                seen.append(len(found))
             return found
 
         broker.services.decoding_threads.run = counted  # type: ignore[method-assign]  # counts the calls

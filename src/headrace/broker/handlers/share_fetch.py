@@ -68,7 +68,8 @@ def handle(request: Request, services: Services) -> Answering:
         # Behind the session, whose epoch the client moves on unless it is told of the session.
         wrong = f"{asking.acquire_mode} is not an acquire mode"
         return _refusal(Refused(Why.INVALID_REQUEST, wrong), services)
-    if len(parts) > ACKNOWLEDGE_PORTION or len(_order(services, who)) > LOOK_PORTION:
+    looked_at = () if asking.epoch == FINAL else _order(services, who)  # that ends the session
+    if len(parts) > ACKNOWLEDGE_PORTION or len(looked_at) > LOOK_PORTION:
         return _in_portions(services, who, asking, parts)
     acked = acknowledge(services, who, parts, renewing=asking.renews)
     poll, wait_ms_max = _poll(services, who, asking, parts, acked)
