@@ -513,6 +513,12 @@ class World:
         self.operator.report(f"{what}: the checksum of a batch is wrong")
         return True
 
+    def is_unreadable(self, folder: str) -> None:
+        """Let a client report that a log cannot be read, if damage under the broker is why."""
+        damage = self.disk.damage
+        if damage.is_live and any(one.startswith(f"{folder}/") for one in damage.standing):
+            self.operator.report(f"{folder}: a read fails")
+
     def _start_failed(self, process: Process | None, error: OSError) -> None:
         if self.disk.dead or self.process is not process:
             return  # it died while it started, and is buried or will be
