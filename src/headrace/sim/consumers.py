@@ -21,7 +21,6 @@ _FETCH, _LIST_OFFSETS, _COMMIT, _OFFSET_FETCH = 1, 2, 8, 9
 _JOIN, _SYNC, BEAT, _LEAVE, CONSUMER_BEAT = 11, 14, 12, 13, 68
 _OUT_OF_RANGE, _UNKNOWN_TOPIC, _REBALANCE, _ID_REQUIRED = 1, 3, 27, 79
 _CORRUPT_MESSAGE = 2
-_STORAGE_ERROR = 56
 _STORAGE, _COORDINATOR = 56, frozenset({14, 15, 16})
 SESSION_MS, _REBALANCE_MS = 3000, 2000
 _EARLIEST, _LATEST = -2, -1
@@ -392,7 +391,7 @@ async def fetch(
         if one.error_code == 0 and not _is_intact(one.records or b""):
             is_damaged = True  # as librdkafka and Java's client find by check.crcs
             world.is_served_damaged(_at(place))
-        elif one.error_code == _STORAGE_ERROR:
+        elif one.error_code in (_STORAGE, _CORRUPT_MESSAGE):
             world.is_unreadable(_at(place))
         elif one.error_code == 0:
             records = {
