@@ -159,7 +159,7 @@ def _release(future: "asyncio.Future[None]") -> None:
 class InTurns(Timed[T]):
     """Runs the coroutine of a request; costly steps wait for their turn."""
 
-    __slots__ = ("_is_released", "_use")
+    __slots__ = ("_is_released", "_is_started", "_use")
 
     def __init__(
         self, stalls: LoopStalls, name: str, work: Coroutine[Any, Any, T], use: LoopUse
@@ -167,15 +167,23 @@ class InTurns(Timed[T]):
         super().__init__(stalls, name, work)
         self._use = use
         self._is_released = False
+        self._is_started = False
 
     def send(self, value: Any) -> Any:
         if not self._is_released and self._use.must_wait:
             self._is_released = True
             return self._use.turn().__await__().send(None)  # the task waits for this future
         is_counted, self._is_released = self._is_released, False
+        self._is_started = True
         timer = self._use.timer
         began = timer()
         try:
             return super().send(value)
         finally:
             self._use.add(timer() - began, timer, is_counted=is_counted)
+
+    def throw(self, *error: Any) -> Any:
+        if not self._is_started:  # a coroutine cleans up only what it has begun
+            self._is_started = True
+            super().send(None)
+        return super().throw(*error)
