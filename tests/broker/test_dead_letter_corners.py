@@ -306,10 +306,10 @@ def test_letters_wait_while_the_disk_is_full(
         assert target is not None
         real, full = target.log.append, iter([True])
 
-        def append(*arguments: Any) -> int:
+        def append(*arguments: Any, **options: Any) -> int:
             if next(full, False):
                 raise OSError(28, "No space left on device")
-            return real(*arguments)
+            return real(*arguments, **options)
 
         monkeypatch.setattr(target.log, "append", append)
         await queue.produce(record(0))

@@ -112,12 +112,7 @@ class World:
         self.loop = VirtualLoop(self._latency)  # type: ignore[abstract]  # all that is called is there
         self.clock = WorldClock(self.loop, _WALL_MS)
         self.history = History(lambda: self.loop.now_us, tell)
-        self.disk = FaultyDisk(str(seed), self._died)
-        self.disk.fates = self.options.power_cut_fates
-        self.disk.damage.kinds = self.options.damage_kinds
-        if self.options.clock_set:
-            # It is all that shows that the wall clock was set before the start.
-            self.disk.damage.spared = frozenset({CLOCK_CHECKPOINT})
+        self.disk = self._make_disk()
         self.groups = GROUPS[: self.options.groups] if self.options.queues else ()
         self.auditor = Auditor(
             lambda: self.loop.now_us,
@@ -164,6 +159,15 @@ class World:
         self.resets = Resets(self, "resets")
         self.operator = Operator(self)
         self.keeper = TopicKeeper(self, "river")
+
+    def _make_disk(self) -> FaultyDisk:
+        disk = FaultyDisk(str(self.seed), self._died)
+        disk.fates = self.options.power_cut_fates
+        disk.damage.kinds = self.options.damage_kinds
+        if self.options.clock_set:
+            # It is all that shows that the wall clock was set before the start.
+            disk.damage.spared = frozenset({CLOCK_CHECKPOINT})
+        return disk
 
     def run(self) -> Outcome:
         """Let the whole history happen."""
