@@ -19,6 +19,8 @@ _CHUNK_BYTES = 256 * 1024
 _CALIBRATION = 100_000
 _CALIBRATION_SECONDS = 0.012  # on the machine whose steps take 20 ms at most
 
+_HANDLE: Any = asyncio.Handle  # what the loop runs
+
 
 class Steps:
     """Seconds of processor time of each step of the loop, by what ran."""
@@ -28,7 +30,7 @@ class Steps:
         self.worst = (0.0, "")
 
     def __enter__(self) -> "Steps":
-        run = self._run = asyncio.Handle._run
+        run = self._run = _HANDLE._run
 
         def measured(handle: Any) -> None:
             name = repr(handle)
@@ -38,11 +40,11 @@ class Steps:
             self.seconds.append(seconds)
             self.worst = max(self.worst, (seconds, name))
 
-        asyncio.Handle._run = measured  # type: ignore[method-assign,assignment]  # measures each callback
+        _HANDLE._run = measured
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.Handle._run = self._run  # type: ignore[method-assign]  # as it was
+        _HANDLE._run = self._run
 
 
 class _Transport(asyncio.Transport):
