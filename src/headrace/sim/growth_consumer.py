@@ -27,7 +27,7 @@ T = TypeVar("T")
 CLIENT = "sim.client"  # the setting that has the Client
 _AGAIN_S = 0.3
 _GIVES_UP_S = 30.0
-_EARLIEST, _LATEST = -2, -1
+_LATEST = -1
 _REFUSED_CHANCE = 0.15  # of one lookup
 
 Ask = Callable[[Connection], Coroutine[Any, Any, T]]
@@ -192,18 +192,14 @@ class Stock(StockConsumer):
             for one in partitions
         ]
 
-    def get_watermark_offsets(  # type: ignore[override]  # of all its forms one is used
+    def offsets_for_times(
         self,
-        partition: TopicPartition,
+        partitions: list[TopicPartition],
         timeout: float = -1,  # noqa: ARG002  # all waits end alike here
-    ) -> tuple[int, int]:
-        place = partition.topic, partition.partition
-
-        def ask(stamp: int) -> "Ask[dict[Place, int]]":
-            return lambda link: requests.list_offsets(link, {place: stamp}, _not_told)
-
-        start, end = (self._simulated.wait(ask(one))[place] for one in (_EARLIEST, _LATEST))
-        return start, end
+    ) -> list[TopicPartition]:
+        stamps = {(one.topic, one.partition): one.offset for one in partitions}
+        found = self._simulated.wait(lambda link: requests.list_offsets(link, stamps, _not_told))
+        return [TopicPartition(*place, found[place]) for place in stamps]
 
     def assignment(self) -> list[TopicPartition]:
         return [TopicPartition(*place) for place in self._client.reading.positions]
