@@ -181,3 +181,21 @@ def test_a_request_that_is_cancelled_gives_its_turn_away() -> None:
         assert turns.waiting == 0
 
     asyncio.run(run())
+
+
+def test_requests_behind_a_cancelled_one_are_not_begun(tmp_path: Path) -> None:
+    """They would begin while the loop is closed, and never end."""
+
+    async def test(server: Server, work: Work) -> None:
+        connection, transport = on_a_connection(server)
+        receive(connection, COSTLY_TASK, COSTLY_TASK)
+        await asyncio.sleep(0)
+        begun = asyncio.all_tasks() - {asyncio.current_task()}
+        assert len(begun) == 1
+        for task in begun:
+            task.cancel()
+        await rest()
+        assert len(work.steps) == 1
+        assert transport.is_closing()
+
+    serve(tmp_path, test)

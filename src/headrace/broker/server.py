@@ -576,6 +576,9 @@ class Connection(asyncio.BufferedProtocol):
             answer = await response
             if self in self._server.connections:  # else the peer hung up meanwhile
                 self._send(answer)
+        except asyncio.CancelledError:
+            self._ending = True  # the broker ends: what was queued would never come to its end
+            raise
         except Exception as error:
             self._end(error)
         finally:
