@@ -6,6 +6,7 @@ fetch. The number of shards is fixed when the topic is created.
 """
 
 import logging
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -79,8 +80,9 @@ class _Offsets(Sequence[int]):
             return [self._offset(one) for one in self._partitions[index]]
         return self._offset(self._partitions[index])
 
+    @abstractmethod
     def _offset(self, partition: Partition) -> int:
-        raise NotImplementedError
+        """Return the offset of one partition."""
 
 
 class _Starts(_Offsets):

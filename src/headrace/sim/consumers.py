@@ -5,6 +5,7 @@ ones, as an application may), and stalls, vanishes, leaves, or uses an epoch tha
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ _BYTES = 1 << 16
 _STRAY = ("table", 0)
 
 
-class Reader:
+class Reader(ABC):
     """Read partitions and keep positions; the base of both kinds of members."""
 
     _instance: str | None = None  # of a static member (KIP-345)
@@ -63,8 +64,9 @@ class Reader:
                 pass
             await asyncio.sleep(self._rng.uniform(0.0, 0.4))
 
+    @abstractmethod
     async def _take_part(self, connection: Connection) -> None:
-        raise NotImplementedError
+        """Consume as a member until the connection or the membership ends. Raises: Lost."""
 
     async def _pause(self) -> bool:
         """Wait a moment, or for longer than a session; whether to go on."""

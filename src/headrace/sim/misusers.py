@@ -4,14 +4,14 @@ A refused request changes nothing: its values never become readable. `RecordAudi
 that no producer sent.
 """
 
-import asyncio
 import struct
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from headrace.sim.actor import Actor
 from headrace.sim.facts import Place
-from headrace.sim.network import Connection, Lost
+from headrace.sim.network import Connection
 from headrace.wire import batches
 from headrace.wire.checksums import crc32c
 from headrace.wire.compression import Codec
@@ -27,30 +27,13 @@ _HONEST = 0.5  # of the requests also contain a sound batch
 Lie = Callable[[bytearray, Random], bytes]
 
 
-class _Misuser:
+class _Misuser(Actor):
     """Turns of requests over one connection, and over another one when that is lost."""
 
     def __init__(self, world: "World", name: str, places: list[Place]) -> None:
-        self.name = name
-        self._world = world
+        super().__init__(world, name)
         self._places = places
-        self._rng = Random(f"{world.seed}/{name}")
         self._sent = 0
-
-    async def run(self) -> None:
-        """Misuse the broker until the faults are over."""
-        world = self._world
-        while not world.is_quiet:
-            try:
-                connection = Connection(world, self._rng)
-                while not world.is_quiet:
-                    await asyncio.sleep(self._rng.uniform(0.0, 0.25))
-                    await self._turn(connection)
-            except Lost:
-                await asyncio.sleep(self._rng.uniform(0.0, 0.3))
-
-    async def _turn(self, connection: Connection) -> None:
-        raise NotImplementedError
 
     def _value(self) -> bytes:
         self._sent += 1

@@ -8,11 +8,11 @@ in the sequence, and epochs that were replaced.
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from random import Random
 from typing import TYPE_CHECKING, Any
 
+from headrace.sim.actor import Actor
 from headrace.sim.facts import Asked, Place
-from headrace.sim.network import Connection, Lost
+from headrace.sim.network import Connection
 from headrace.wire import batches
 
 if TYPE_CHECKING:
@@ -52,42 +52,31 @@ class _Stream:
     done: deque[_Batch] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
 
-class IdempotentProducer:
+class IdempotentProducer(Actor):
     """An idempotent producer; `run` is its life.
 
     Args:
         keyed: places whose records have keys, some of them without a value.
     """
 
+    _pause = (0.0, 0.1)
+    _lost_pause = (0.0, 0.2)
+
     def __init__(
         self, world: "World", name: str, places: list[Place], keyed: frozenset[Place]
     ) -> None:
-        self.name = name
-        self._world = world
+        super().__init__(world, name)
         self._places = places
         self._keyed = keyed
-        self._rng = Random(f"{world.seed}/{name}")
         self._id, self._epoch = -1, -1
         self._streams: dict[Place, _Stream] = {}
         self._lost_at = world.losses
-
-    async def run(self) -> None:
-        """Produce until the faults are over."""
-        world = self._world
-        while not world.is_quiet:
-            try:
-                connection = Connection(world, self._rng)
-                while not world.is_quiet:
-                    await asyncio.sleep(self._rng.uniform(0.0, 0.1))
-                    await self._step(connection)
-            except Lost:
-                await asyncio.sleep(self._rng.uniform(0.0, 0.2))
 
     def begin_again(self) -> None:
         """Take a new producer id with the next step, as a client that was started again."""
         self._id = -1
 
-    async def _step(self, connection: Connection) -> None:
+    async def _turn(self, connection: Connection) -> None:
         if self._lost_at != self._world.losses:
             self._lost_at = self._world.losses  # acknowledged batches may be gone
             self._id = -1
@@ -255,28 +244,16 @@ class IdempotentProducer:
         self._world.history.step(self.name, what)
 
 
-class Deleter:
+class Deleter(Actor):
     """Deletes records of the topics that producers write to."""
 
+    _pause = (0.2, 1.5)
+
     def __init__(self, world: "World", name: str, places: list[Place]) -> None:
-        self.name = name
-        self._world = world
+        super().__init__(world, name)
         self._places = places
-        self._rng = Random(f"{world.seed}/{name}")
 
-    async def run(self) -> None:
-        """Delete now and then until the faults are over."""
-        world = self._world
-        while not world.is_quiet:
-            try:
-                connection = Connection(world, self._rng)
-                while not world.is_quiet:
-                    await asyncio.sleep(self._rng.uniform(0.2, 1.5))
-                    await self._delete(connection)
-            except Lost:
-                await asyncio.sleep(self._rng.uniform(0.0, 0.3))
-
-    async def _delete(self, connection: Connection) -> None:
+    async def _turn(self, connection: Connection) -> None:
         place = self._rng.choice(self._places)
         before = self._rng.randrange(self._world.records.known_end(place) + 1)
         self._world.records.deleting(place, before)

@@ -7,9 +7,9 @@ no members. Groups with members are set back when all is quiet and finished, and
 
 import asyncio
 from collections.abc import Callable
-from random import Random
 from typing import TYPE_CHECKING, Any
 
+from headrace.sim.actor import Actor
 from headrace.sim.facts import Place
 from headrace.sim.network import Connection, Lost
 
@@ -25,25 +25,15 @@ _GROUP = "red"
 PLACE: Place = ("orders", 0)
 
 
-class Resets:
+class Resets(Actor):
     """Sets, deletes and looks at a group of its own; `set_back` is for the groups of others."""
 
-    def __init__(self, world: "World", name: str) -> None:
-        self.name = name
-        self._world = world
-        self._rng = Random(f"{world.seed}/{name}")
-        self._possible = {_NOWHERE}
+    _pause = (0.0, _PAUSE_SECONDS)
+    _lost_pause = (0.01, _PAUSE_SECONDS)
 
-    async def run(self) -> None:
-        """Set and look until the faults are over."""
-        while not self._world.is_quiet:
-            try:
-                connection = Connection(self._world, self._rng)
-                while not self._world.is_quiet:
-                    await asyncio.sleep(self._rng.uniform(0.0, _PAUSE_SECONDS))
-                    await self._turn(connection)
-            except Lost:
-                await asyncio.sleep(self._rng.uniform(0.01, _PAUSE_SECONDS))
+    def __init__(self, world: "World", name: str) -> None:
+        super().__init__(world, name)
+        self._possible = {_NOWHERE}
 
     async def look(self) -> None:
         """See what is there, however often it takes."""

@@ -5,11 +5,10 @@ request failed or is not answered: such a value may be there, and may be taken b
 Kafka refuses is refused, and changes nothing.
 """
 
-import asyncio
-from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.sim.network import Connection, Lost
+from headrace.sim.actor import Actor
+from headrace.sim.network import Connection
 
 if TYPE_CHECKING:
     from headrace.sim.world import World
@@ -44,30 +43,17 @@ async def alter_config(
     return int(answer.responses[0].error_code)
 
 
-class Reconfigurer:
+class Reconfigurer(Actor):
     """Changes settings of topics and groups that others use, and reads them."""
 
     def __init__(self, world: "World", name: str) -> None:
-        self.name = name
-        self._world = world
-        self._rng = Random(f"{world.seed}/{name}")
+        super().__init__(world, name)
         self._settings = _settings(world)
         self._possible: dict[Setting, set[str]] = {}
         self._losses = world.losses
 
-    async def run(self) -> None:
-        """Change and read until the faults are over."""
-        world = self._world
-        while not world.is_quiet:
-            try:
-                connection = Connection(world, self._rng)
-                while not world.is_quiet:
-                    await asyncio.sleep(self._rng.uniform(0.0, 0.25))
-                    await self._turn(connection, self._rng.choice(self._settings))
-            except Lost:
-                await asyncio.sleep(self._rng.uniform(0.0, 0.3))
-
-    async def _turn(self, connection: Connection, setting: Setting) -> None:
+    async def _turn(self, connection: Connection) -> None:
+        setting = self._rng.choice(self._settings)
         if self._losses != self._world.losses:
             self._losses = self._world.losses  # acknowledged settings may be gone
             self._possible.clear()

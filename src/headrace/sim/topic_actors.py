@@ -5,13 +5,12 @@ one may be answered that the topic exists, or exists no more. A name is used aga
 so that no record of the earlier topic may come back. Nobody else uses these names.
 """
 
-import asyncio
-from random import Random
 from typing import TYPE_CHECKING, Any
 
+from headrace.sim.actor import Actor
 from headrace.sim.consumers import fetch
 from headrace.sim.facts import Place
-from headrace.sim.network import Connection, Lost
+from headrace.sim.network import Connection
 from headrace.sim.resources import TOPIC, alter_config
 from headrace.wire import batches
 
@@ -26,13 +25,14 @@ _SHORT_MS = 1  # a retention after which every record may be deleted
 _EVERYTHING = 1 << 62
 
 
-class TopicKeeper:
+class TopicKeeper(Actor):
     """An administrator of topics of its own, and their producer and reader."""
 
+    _pause = (0.0, 0.15)
+    _lost_pause = (0.0, 0.2)
+
     def __init__(self, world: "World", name: str) -> None:
-        self.name = name
-        self._world = world
-        self._rng = Random(f"{world.seed}/{name}")
+        super().__init__(world, name)
         self._topic = f"{name}-0"
         self._names = 1
         self._count = 0  # partitions; 0 while the topic does not exist
@@ -46,18 +46,6 @@ class TopicKeeper:
         if self._doubtful is not None or self._losses != self._world.losses:
             return []
         return [(self._topic, index) for index in range(self._count)]
-
-    async def run(self) -> None:
-        """Create, use and delete until the faults are over."""
-        world = self._world
-        while not world.is_quiet:
-            try:
-                connection = Connection(world, self._rng)
-                while not world.is_quiet:
-                    await asyncio.sleep(self._rng.uniform(0.0, 0.15))
-                    await self._turn(connection)
-            except Lost:
-                await asyncio.sleep(self._rng.uniform(0.0, 0.2))
 
     async def _turn(self, connection: Connection) -> None:
         if self._losses != self._world.losses:

@@ -1,11 +1,10 @@
 """What goes on beside the consumers: producers, and an administrator who looks and meddles."""
 
-import asyncio
-from random import Random
 from typing import TYPE_CHECKING, Any
 
+from headrace.sim.actor import Actor
 from headrace.sim.facts import Asked, Place, Queue
-from headrace.sim.network import Connection, Lost
+from headrace.sim.network import Connection
 from headrace.wire import batches
 from headrace.wire import leases as wire
 from headrace.wire.share_records import (
@@ -24,26 +23,18 @@ _ACKS_ALL = -1
 _PAGES_MAX = 50
 
 
-class Producer:
+class Producer(Actor):
     """Writes records, each with a value of its own; what is not answered is not tried again."""
 
+    _pause = (0.0, 0.3)
+
     def __init__(self, world: "World", name: str, places: list[Place]) -> None:
-        self.name = name
-        self._world = world
+        super().__init__(world, name)
         self._places = places
-        self._rng = Random(f"{world.seed}/{name}")
         self._sent = 0
 
-    async def run(self) -> None:
-        """Produce until the faults are over."""
-        while not self._world.is_quiet:
-            try:
-                connection = Connection(self._world, self._rng)
-                while not self._world.is_quiet:
-                    await asyncio.sleep(self._rng.uniform(0.0, 0.3))
-                    await self._produce(connection, self._rng.choice(self._places))
-            except Lost:
-                await asyncio.sleep(self._rng.uniform(0.0, 0.3))
+    async def _turn(self, connection: Connection) -> None:
+        await self._produce(connection, self._rng.choice(self._places))
 
     async def _produce(self, connection: Connection, place: Place) -> None:
         asked = self._world.auditor.asked()
@@ -72,27 +63,16 @@ class Producer:
         )
 
 
-class Administrator:
+class Administrator(Actor):
     """Looks at every group, deletes records and topics, adds partitions."""
 
+    _pause = (0.0, 1.0)
+
     def __init__(self, world: "World", name: str) -> None:
-        self.name = name
-        self._world = world
-        self._rng = Random(f"{world.seed}/{name}")
+        super().__init__(world, name)
         self._added = world.options.partitions
 
-    async def run(self) -> None:
-        """Meddle until the faults are over."""
-        while not self._world.is_quiet:
-            try:
-                connection = Connection(self._world, self._rng)
-                while not self._world.is_quiet:
-                    await asyncio.sleep(self._rng.uniform(0.0, 1.0))
-                    await self._meddle(connection)
-            except Lost:
-                await asyncio.sleep(self._rng.uniform(0.0, 0.3))
-
-    async def _meddle(self, connection: Connection) -> None:
+    async def _turn(self, connection: Connection) -> None:
         options = self._world.options
         if options.deletions and self._rng.random() < 0.2:
             await self._delete_records(connection)
