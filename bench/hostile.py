@@ -484,7 +484,7 @@ def _commit(offset: int) -> bytearray:
 
 
 def _polite(broker: Headrace, pipe: Pipe) -> None:
-    """Produce, fetch and commit at a steady rate; sends the seconds of each request if asked."""
+    """Produce, fetch and commit at a steady rate; can send the seconds of each request."""
     client = Connection(broker)
     record = batches.build([Record(0, 1000, None, bytes(100))])
     seconds: list[float] = []

@@ -48,7 +48,7 @@ class Steps:
 
 
 class _Transport(asyncio.Transport):
-    """Keeps what is written; tells when something is."""
+    """Keeps what is written; `changed` is set when something is."""
 
     def __init__(self) -> None:
         super().__init__()

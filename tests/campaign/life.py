@@ -175,7 +175,7 @@ class Client:
 
 @functools.lru_cache(maxsize=4096)
 def _decoded(key: int, version: int, answer: bytes) -> Any:
-    """Decode a response; damages change few of them, and nobody changes what is decoded."""
+    """Decode a response; damages change few of them, and what is decoded is not changed."""
     return codec.decode_response(key, version, memoryview(answer))
 
 

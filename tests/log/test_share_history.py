@@ -105,7 +105,7 @@ def is_begun_unsure(life: Life, story: list[Seen]) -> bool:
 def certain(
     life: Life, offset: int, story: list[Seen], ended: list[Delivery | Happening]
 ) -> tuple[list[Seen], list[Delivery | Happening]]:
-    """Keep what a pruned journal tells for sure.
+    """Keep what a pruned journal determines.
 
     Before its first snapshot a removed record may have been finished; and nobody can tell whether
     SPSO was set by that snapshot.

@@ -39,14 +39,14 @@ def start_of_each_assignment(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_without_the_mark(patch: pytest.MonkeyPatch) -> None:
-    """When the group started is known to the member that was there, and to nobody else."""
+    """When the group started is known only to the member that was there."""
     patch.setattr(
         MarkingConsumer, "_marked", lambda _, offsets: [with_metadata(one, "") for one in offsets]
     )
 
 
 def the_mark_is_looked_for_in_one_place(patch: pytest.MonkeyPatch) -> None:
-    """Of all offsets of the group one is asked."""
+    """One of all offsets of the group is requested."""
     from headrace.client import consumer
 
     first = [TopicPartition("meters-0", 0)]

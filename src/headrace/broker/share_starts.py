@@ -1,6 +1,6 @@
 """Share-partitions that a heartbeat or a lease begins, in portions where they are many.
 
-A topic of 1,000 partitions takes 45 ms to begin in one step. Nobody is told of a share-partition
+A topic of 1,000 partitions takes 45 ms to begin in one step. No member learns of a share-partition
 before the request that began it is answered, so a group may have some of a topic's for a while;
 partition 0 comes last, by which a later request knows whether it has to go on
 (`core/share_starts.py`).

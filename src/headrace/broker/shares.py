@@ -294,7 +294,7 @@ class Shares:
                 break
             try:
                 _ = partition.log
-            except OSError:  # which the partition tells; ticks must go on
+            except OSError:  # which the partition reports; ticks must go on
                 return ()
             opened.append(partition)
         if len(opened) == topic.partitions:

@@ -1,7 +1,7 @@
 """How a command ends: quietly, or with one line on stderr that says what to do, and exit code 1.
 
 Exit codes: 0 done; 1 something failed or was refused, usage errors included, as Kafka's tools;
-2 `check` or `repair` could not begin; 130 and 143 ended by SIGINT and SIGTERM; 141 when nobody
+2 `check` or `repair` could not begin; 130 and 143 ended by SIGINT and SIGTERM; 141 when nothing
 reads the output any more.
 """
 

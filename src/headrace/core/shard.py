@@ -175,7 +175,7 @@ class ShareShard:
     def tick(self, now: Now, runs_max: int = PORTION_RUNS) -> Sequence[Event]:
         """Locks that ended, a portion of them at a time, and members that fell silent."""
         events: list[Event] = []
-        # Only of those that have a deadline: there may be many more that nobody reads.
+        # Only of those that have a deadline: there may be many more without a reader.
         waiting = dict.fromkeys(target for due, _, target in self._due if due <= now.mono)
         for partition in waiting:
             due = partition.next_deadline()

@@ -103,7 +103,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         latency: seconds until a thread begins with a piece of work, and until its end is noticed.
 
     `halted` makes `run_until` return after the callback that set it; `errors` are the exceptions
-    that nobody caught. `timers` counts the timers that went off, `deliveries` what arrived over
+    that nothing caught. `timers` counts the timers that went off, `deliveries` what arrived over
     connections.
     """
 

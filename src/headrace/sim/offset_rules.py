@@ -29,7 +29,7 @@ _OLD, _NEW, _CUSTOM = ("ledger", 0), ("ledger", 1), ("table", 0)
 
 
 class ConnectWorker(ClassicReader):
-    """A member of a group of another protocol type, whose subscription nobody can read."""
+    """A member of a group of another protocol type, whose subscription the broker cannot read."""
 
     _protocol_type = "connect"
 

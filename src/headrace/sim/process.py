@@ -30,7 +30,7 @@ class WorldClock:
 
     @property
     def behind_ms(self) -> int:
-        """How much the wall clock is behind the time that it would have, had nobody set it."""
+        """How much the wall clock is behind the time that it would have if it had not been set."""
         return self._true_ahead_ms - self.ahead_ms
 
     def mono(self) -> MonoMs:

@@ -363,7 +363,7 @@ class World:
             return
         self.history.fault("the broker is stopped in order")
         task = self.loop.spawn(process.life, process.stop())
-        # A process that dies while it stops ends with an error that nobody reads.
+        # A process that dies while it stops ends with an error that has no reader.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         end_us = self.loop.now_us + _STARTING_SECONDS_MAX * 1_000_000
         while not (task.done() or self.failed or self.disk.dead) and self.loop.now_us < end_us:

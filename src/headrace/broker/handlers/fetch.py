@@ -170,7 +170,7 @@ async def _large_answer(poll: "_Poll", services: Services) -> Raw:
 
 
 def _noted(poll: "_Poll", part: slice, session_id: int, services: Services) -> list[Found]:
-    """Note in metrics and session what is told of some partitions, and return it."""
+    """Record in metrics and session what is returned for some partitions, and return it."""
     found = poll.found[part]
     for one, partition in zip(found, poll.partitions[part], strict=True):
         if one.code:

@@ -107,7 +107,7 @@ def session_key_of(message: AcknowledgeRequest | FetchRequest) -> SessionKey:
 def session_key(
     message: AcknowledgeRequest | FetchRequest, services: Services
 ) -> SessionKey | Refused:
-    """The group and the member that ask, unless one of them can be nobody's name.
+    """Return the group and the member of a request, unless a name is invalid.
 
     Refused also where the request names more partitions than it may have elements.
     """
