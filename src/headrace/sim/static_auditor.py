@@ -1,10 +1,10 @@
 """Check static members (KIP-345); shares no code with the broker.
 
 A static member that returns within its session gets its old place: no rebalance, and no other
-member may use its instance id. From the moment at which the new member id is answered, requests under the
-old one are fenced. The auditor excuses a new generation only by what may cause one: an instance
-that is new, silent or leaving, a member that joins with its id, a generation that is not settled
-yet, or a broker that may have lost its sessions.
+member may use its instance id. From the moment at which the new member id is answered, requests
+under the old one are fenced. The auditor excuses a new generation only by what may cause one: an
+instance that is new, silent or leaving, a member that joins with its id, a generation that is not
+settled yet, or a broker that may have lost its sessions.
 """
 
 from collections.abc import Callable
