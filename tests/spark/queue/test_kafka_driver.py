@@ -73,9 +73,10 @@ class Reading(Shared):
         with Cluster(handle.address) as cluster:
             Lease(cluster, self.group, handle.session, handle.epoch).stage(handle.seq, said)
 
-    def settled(self, last: Offset) -> bool:
+    def settle(self, last: Offset) -> None:
+        """Commit, and wait until the group has no lag: Kafka shows that a moment later."""
         self.reader.commit(last)
-        return self.finished()
+        self.until(self.finished)
 
 
 def records(batch: Offset) -> dict[int, int]:
@@ -100,7 +101,7 @@ def test_the_same_number_has_the_same_records(reading: Reading) -> None:
     first = reading.next(begin, 30)
     assert reading.reader.latestOffset(begin, ReadMaxRows(30)) == first
     rest = reading.all(first, 50 - sum(records(first).values()))
-    assert reading.settled(rest)
+    reading.settle(rest)
 
 
 def test_locks_are_renewed_while_a_batch_runs(
@@ -111,7 +112,7 @@ def test_locks_are_renewed_while_a_batch_runs(
     last = reading.next(reading.reader.initialOffset())
     time.sleep(5)
     last = reading.all(last, 50 - sum(records(last).values()))
-    assert reading.settled(last)
+    reading.settle(last)
     assert "refused" not in caplog.text
 
 
@@ -124,7 +125,7 @@ def test_latest_is_where_the_topic_ended_when_the_query_first_started(reading: R
     reading.produce(10)
     reading.again(startingOffsets="latest")
     last = reading.all(begin, 10)
-    assert reading.settled(last)
+    reading.settle(last)
 
 
 def test_a_release_with_a_delay_waits_at_the_driver(reading: Reading) -> None:
@@ -140,7 +141,7 @@ def test_a_release_with_a_delay_waits_at_the_driver(reading: Reading) -> None:
     second = reading.next(first)
     assert time.monotonic() - began >= delay_ms / 1000
     assert records(second) == {2: 1}
-    assert reading.settled(second)
+    reading.settle(second)
 
 
 def test_a_run_of_what_is_available_does_not_wait_for_delays(reading: Reading) -> None:
@@ -157,7 +158,7 @@ def test_a_run_of_what_is_available_does_not_wait_for_delays(reading: Reading) -
     reading.again(includeDelivery="true")
     last = reading.all(last, 1)
     assert set(records(last)) == {2}
-    assert reading.settled(last)
+    reading.settle(last)
 
 
 def test_rejections_are_told_once(reading: Reading, caplog: pytest.LogCaptureFixture) -> None:
@@ -173,7 +174,7 @@ def test_rejections_are_told_once(reading: Reading, caplog: pytest.LogCaptureFix
         reading.stage(before, batch, *said)
         left -= sum(records(batch).values())
         before = batch
-    assert reading.settled(before)
+    reading.settle(before)
     told = [one.getMessage() for one in caplog.records if "archived" in one.getMessage()]
     assert len(told) == 1
     assert told[0].endswith("offset 0: no number")
@@ -189,7 +190,7 @@ def test_a_replayed_batch_that_comes_again_is_settled_and_not_delivered(reading:
     assert isinstance(task, Task)
     assert Handle.parse(task.lease).replayed
     rest = reading.all(logged, 60 - sum(records(logged).values()))
-    assert reading.settled(rest)
+    reading.settle(rest)
 
 
 def test_what_the_replay_released_is_delivered_again(reading: Reading) -> None:
@@ -201,7 +202,7 @@ def test_what_the_replay_released_is_delivered_again(reading: Reading) -> None:
     reading.again()
     reading.stage(begin, logged, Disposition(topic, partition, offset, offset, Verdict.RELEASE))
     last = reading.all(logged, 11 - sum(records(logged).values()))
-    assert reading.settled(last)
+    reading.settle(last)
 
 
 def test_verdicts_that_went_with_their_process_mean_once_more(
@@ -216,9 +217,7 @@ def test_verdicts_that_went_with_their_process_mean_once_more(
     again = reading.next(last)
     assert set(records(again)) == {2}
     assert "the verdicts are gone" in caplog.text
-    assert reading.settled(
-        reading.all(again, sum(records(last).values()) - sum(records(again).values()))
-    )
+    reading.settle(reading.all(again, sum(records(last).values()) - sum(records(again).values())))
 
 
 def test_a_broker_that_restarts_in_a_batch_costs_no_second_run(
@@ -241,7 +240,7 @@ def test_a_broker_that_restarts_in_a_batch_costs_no_second_run(
 def test_a_run_of_what_is_available_waits_for_what_others_hold(reading: Reading) -> None:
     reading.produce(10)
     last = reading.all(reading.reader.initialOffset(), 10)
-    assert reading.settled(last)
+    reading.settle(last)
     other = SyncShareConsumer(reading.servers, group=reading.group, topics=[reading.topic])
     with other, ThreadPoolExecutor(1) as thread:
         reading.produce(2)  # one for each member
@@ -263,7 +262,7 @@ def test_a_group_with_members_begins_where_the_option_says(reading: Reading) -> 
     other = Shared(reading.servers)
     with SyncShareConsumer(reading.servers, group=reading.group, topics=[other.topic]):
         last = reading.all(reading.reader.initialOffset(), 10)
-        assert reading.settled(last)
+        reading.settle(last)
     other.cluster.close()
 
 
