@@ -292,12 +292,15 @@ class Topics:
         return task
 
     async def _in_turn(self, change: Coroutine[Any, Any, AnswerT]) -> AnswerT:
-        async with self._one_at_a_time:
-            answer = await change
-            dead_max = 0 if buggify("catalogue.checkpoint") else _DEAD_RECORDS_MIN
-            if self._journal.records_since > 2 * self.catalog.size + dead_max:
-                await self._checkpoint()
-            return answer
+        try:
+            async with self._one_at_a_time:
+                answer = await change
+                dead_max = 0 if buggify("catalogue.checkpoint") else _DEAD_RECORDS_MIN
+                if self._journal.records_since > 2 * self.catalog.size + dead_max:
+                    await self._checkpoint()
+                return answer
+        finally:
+            change.close()  # it never began if this was cancelled before its turn
 
     async def _checkpoint(self) -> None:
         """Put the state in place of the journal, which by now is mostly what is no longer so.
