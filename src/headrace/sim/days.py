@@ -69,6 +69,7 @@ class DaysOptions(Options):
             kills=True,
             power_cuts=drawn.fsync,
             clock_set=seed % 2 == 1,
+            reconfigures=False,  # it changes the retention, by which the checks go
             retention=True,
             queues=True,
             records=True,

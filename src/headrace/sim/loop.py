@@ -178,14 +178,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
         Raises: Livelock when a task of it will not end.
         """
-        mine = [one for one, whose in self._tasks.items() if whose == life and not one.done()]
+        mine: list[asyncio.Task[Any]] = []
         others: list[_Handle] = []
         outer = events._get_running_loop()
         events._set_running_loop(self)
         try:
             for _ in range(_LAST_WORDS_MAX):
                 if not self._ready:
-                    mine = [task for task in mine if not task.done()]
+                    # Those that the last words of others began are among them.
+                    mine = [
+                        one for one, its in self._tasks.items() if its == life and not one.done()
+                    ]
                     if not mine:
                         break
                     for task in mine:
