@@ -145,7 +145,7 @@ def the_scrub_reports_nothing(patch: pytest.MonkeyPatch) -> None:
 def reported_damage_is_served(patch: pytest.MonkeyPatch) -> None:
     """Readers get what the scrub found to be damaged."""
     patch.setattr(SegmentedLog, "distrust", lambda *_: None)
-    patch.setattr("headrace.sim.operator._LOOK_SECONDS", 3.0)  # readers come before the operator
+    patch.setattr("headrace.sim.world._OPERATOR_SECONDS", 3.0)  # readers come before the operator
 
 
 def failed_syncs_count(patch: pytest.MonkeyPatch) -> None:
@@ -165,9 +165,9 @@ def failed_appends_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
     """An append that fails is acknowledged all the same."""
     sound = Partition.append
 
-    def lax(self: Any, data: Any, headers: Any) -> int:
+    def lax(self: Any, data: Any, headers: Any, **settings: Any) -> int:
         try:
-            return sound(self, data, headers)
+            return sound(self, data, headers, **settings)
         except OSError:
             if self.topic.internal:
                 raise
@@ -276,7 +276,7 @@ FAULTS: dict[str, Fault] = {
         _cut(REORDERED) | {"producers": 6, "slow_disks": True},
         {sealed_segments_are_not_synced: 0},
     ),
-    "lost rename": Fault("unsynced: lost ", _cut(NOTHING), {folders_are_not_synced: 1}),
+    "lost rename": Fault("unsynced: lost ", _cut(NOTHING), {folders_are_not_synced: 8}),
     "failing syncs": Fault(
         "sync fails", {"sync_errors": True} | _cut(*FATES), {failed_syncs_count: 1}
     ),

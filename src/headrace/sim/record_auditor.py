@@ -239,7 +239,8 @@ class RecordAuditor:
         records: Mapping[int, tuple[bytes | None, bytes | None]],
     ) -> None:
         """Report acknowledged records between two offsets that a reader did not receive."""
-        for offset in range(first, last + 1):
+        # A damaged offset may be far beyond the end.
+        for offset in range(first, min(last + 1, one.end)):
             if offset in records or offset not in one.stood or offset < one.cut:
                 continue
             value, key = one.stood[offset]
