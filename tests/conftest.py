@@ -1,10 +1,12 @@
 """What holds for all tests."""
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,7 @@ def nowhere() -> Outside:
     return _Nowhere()
 
 
+_OPEN = Path("/proc/self/fd")
 _scratch = pytest.StashKey[Path]()
 _archives = pytest.StashKey[subprocess.Popen[bytes]]()
 
@@ -69,3 +72,20 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         making.wait()
     if _scratch in config.stash:
         shutil.rmtree(config.stash[_scratch], ignore_errors=True)  # Java may just be dying in it
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """No test leaves a file of its folder open: a thousand of them end what uses `select`."""
+    yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    dies = item.get_closest_marker("process_dies")
+    if folder is not None and dies is None and _OPEN.exists():
+        left = [path for path in _open_files() if path.startswith(f"{folder}/")]
+        assert not left, f"files are still open: {left[:5]}"
+
+
+def _open_files() -> Iterator[str]:
+    for link in _OPEN.iterdir():
+        with contextlib.suppress(OSError):  # that of the listing is closed by now
+            yield str(link.readlink())

@@ -99,7 +99,9 @@ def test_through_is_up_to_the_batch_of_an_offset(
 def reads(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Where the file was read from since."""
     found: list[int] = []
-    file = type(disk.open(f"{FOLDER}/{0:020d}.log"))
+    opened = disk.open(f"{FOLDER}/{0:020d}.log")
+    opened.close()
+    file = type(opened)
     pread = file.pread
 
     def counted(self: File, count: int, position: int) -> bytes:
@@ -122,6 +124,7 @@ def test_a_reader_that_goes_on_reads_once(disk: Disk, append: Append, reads: lis
         rounds += 1
     assert rounds > 10
     assert len(reads) <= rounds + 1, "but for the first, which had to look for its batch"
+    log.close()
 
 
 def test_who_goes_on_inside_the_batch_that_was_read_last_reads_once(
@@ -137,6 +140,7 @@ def test_who_goes_on_inside_the_batch_that_was_read_last_reads_once(
         assert piece.headers[0].base_offset == offset // 9 * 9
         assert piece.headers[-1].base_offset == (offset + 3) // 9 * 9
     assert len(reads) <= len(starts) + 1, "but for the first, which had to look for its batch"
+    log.close()
 
 
 def test_more_readers_than_are_remembered(disk: Disk, append: Append) -> None:
@@ -148,6 +152,7 @@ def test_more_readers_than_are_remembered(disk: Disk, append: Append) -> None:
         (header,) = batches.headers(log.read_bytes(offset, size))
         assert header.base_offset == offset
     assert len(log._stops) <= STOPS_MAX
+    log.close()
 
 
 def test_a_stop_where_another_batch_stands_now_is_no_hint(disk: Disk, append: Append) -> None:
@@ -159,6 +164,7 @@ def test_a_stop_where_another_batch_stands_now_is_no_hint(disk: Disk, append: Ap
     for position in (first, first + 7, 4 * first, 9 * first):
         log._stops._positions[4] = next(iter(log._segments)), position
         assert batches.headers(log.read_bytes(4, 1))[0].base_offset == 4
+    log.close()
 
 
 def test_another_batch_where_the_last_one_was_read_is_no_hint(disk: Disk, append: Append) -> None:
@@ -173,6 +179,7 @@ def test_another_batch_where_the_last_one_was_read_is_no_hint(disk: Disk, append
     for was, position in ((other, 0), (other, 7), (other, 9 * header.size), (longer, header.size)):
         log._stops._latest = segment, was, position
         assert log.read_through(4, 4, 1 << 20, end=8).headers[0].base_offset == 4
+    log.close()
 
 
 def test_offsets_outside_and_damage_are_told(disk: Disk, append: Append) -> None:
@@ -187,5 +194,7 @@ def test_offsets_outside_and_damage_are_told(disk: Disk, append: Append) -> None
     file = disk.open(f"{FOLDER}/{0:020d}.log")
     file.truncate(0)
     file.append(bytes(log.size_bytes))
+    file.close()
     with pytest.raises(CorruptBatch):
         log.read_bytes(1, 100)
+    log.close()

@@ -9,7 +9,7 @@ from its first to its last byte, which a start does not.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -172,7 +172,10 @@ class _Check:
 
     async def _start(self) -> None:
         """Bring up the state of a broker in memory, as far as the folder allows."""
-        disk = self._disk.copied()
+        with closing(self._disk.copied()) as disk:
+            await self._start_on(disk)
+
+    async def _start_on(self, disk: OverlayDisk) -> None:
         try:
             self._manifest = Manifest(disk)
             services = open_services(

@@ -26,10 +26,15 @@ class _Entry:
 
 
 class OverlayFile:
-    """`log.api.File` over an entry; the real file is opened for reading, at the first read."""
+    """`log.api.File` over an entry; the real file is opened for reading, at the first read.
 
-    def __init__(self, entry: _Entry) -> None:
+    Args:
+        reading: the files of a disk whose real file is open; this one is among them while it is.
+    """
+
+    def __init__(self, entry: _Entry, reading: "set[OverlayFile]") -> None:
         self._entry = entry
+        self._reading = reading
         self._fd: int | None = None
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
@@ -60,11 +65,13 @@ class OverlayFile:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+            self._reading.discard(self)
 
     def _real(self, count: int, position: int) -> bytes:
         assert self._entry.real is not None
         if self._fd is None:
             self._fd = os.open(self._entry.real, os.O_RDONLY | os.O_CLOEXEC)
+            self._reading.add(self)
         data = os.pread(self._fd, count, position)
         while 0 < len(data) < count:
             more = os.pread(self._fd, count - len(data), position + len(data))
@@ -84,6 +91,7 @@ class OverlayDisk:
 
     def __init__(self, root: Path, sizes: Mapping[str, int] | None = None) -> None:
         self._folders: dict[str, dict[str, _Entry | None]] = {"": {}}  # None for a folder
+        self._reading: set[OverlayFile] = set()
         if sizes is None:
             self._scan(root, "")
         else:
@@ -112,6 +120,7 @@ class OverlayDisk:
     def copied(self) -> "OverlayDisk":
         """Return an independent disk with the same contents."""
         copy = OverlayDisk.__new__(OverlayDisk)
+        copy._reading = set()
         copy._folders = {
             folder: {
                 name: entry and _Entry(entry.real, entry.kept, entry.added[:])
@@ -120,6 +129,11 @@ class OverlayDisk:
             for folder, names in self._folders.items()
         }
         return copy
+
+    def close(self) -> None:
+        """Close the real files that are still open for reading."""
+        for file in list(self._reading):
+            file.close()
 
     @property
     def folders(self) -> list[str]:
@@ -131,7 +145,7 @@ class OverlayDisk:
         if entry is None:
             entry = _Entry(None, 0, bytearray())
             self._put(path, entry)
-        return OverlayFile(entry)
+        return OverlayFile(entry, self._reading)
 
     def exists(self, path: str) -> bool:
         return path in self._folders or self._find(path) is not None
@@ -168,7 +182,7 @@ class OverlayDisk:
         self.write(path, bytes(old))
 
     def read(self, path: str, count: int = -1, position: int = 0) -> bytes:
-        file = OverlayFile(self._require(path))
+        file = OverlayFile(self._require(path), self._reading)
         try:
             return file.pread(file.size() - position if count < 0 else count, position)
         finally:

@@ -8,6 +8,7 @@ on a disk in memory over the folder, so the printed plan is what an execution do
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -113,7 +114,8 @@ def repair_disk(
     around = surroundings or Surroundings()
     mechanic = _Mechanic(disk, around.new_id)
     for _ in range(_ROUNDS_MAX):
-        report = check_disk(view(), folder, progress, around)
+        with closing(view()) as seen:
+            report = check_disk(seen, folder, progress, around)
         if report.findings == done.left:  # the last actions changed nothing
             break
         done.left = report.findings

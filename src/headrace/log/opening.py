@@ -185,13 +185,21 @@ class Opening:
             raise CorruptFileError(
                 f"{segment.path}.log", f"{error}{reason}", position=segment.size
             ) from error
-        segment.release()
+        finally:
+            segment.release()
         return segment
 
     def _checked(self, base: int, producers: Producers) -> Segment:
         """The last segment, verified and without a torn end."""
         segment = Segment(self._disk, self._folder, base, self._interval_bytes)
-        claim = self._point.claim
+        try:
+            self._check(segment, producers)
+        finally:
+            segment.release()
+        return segment
+
+    def _check(self, segment: Segment, producers: Producers) -> None:
+        base, claim = segment.base_offset, self._point.claim
         synced = claim.size if claim.base_offset == base else 0
         path, size = f"{segment.path}.log", segment.file.size()
         try:
@@ -210,8 +218,6 @@ class Opening:
             segment.file.rewrite(synced)
         if not segment.size:
             self._point.emptied(base)
-        segment.release()
-        return segment
 
     def _require_first(self, path: str, header: BatchHeader) -> None:
         """Check that a segment begins with the batch it began with. Raises: CorruptFileError."""
