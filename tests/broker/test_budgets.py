@@ -24,6 +24,7 @@ from headrace.core.share_session import Continue, ShareSessions
 from headrace.core.types import MemberId
 from headrace.wire import batches, codec
 from headrace.wire.batches import Record
+from headrace.wire.frames import STAGING_BYTES
 
 Connect = Callable[[], Any]
 BROKER_SETTINGS = {
@@ -279,6 +280,31 @@ def test_incomplete_requests_draw_from_one_budget(connect: Connect, caplog: Any)
             one.socket.sendall(part)
     until(lambda: "queued.max.request.bytes" in caplog.text)
     assert bystander.call(18, 0).error_code == 0
+
+
+def test_requests_that_grow_together_stay_within_the_budget(
+    connect: Connect, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has room by itself: what one is about to allocate counts for the next."""
+    counted: list[int] = []
+
+    def count(found: Budgets, value: int) -> None:
+        counted.append(value)
+        vars(found)["request_bytes"] = value
+
+    counting = property(lambda found: vars(found)["request_bytes"], count)
+    monkeypatch.setattr(Budgets, "request_bytes", counting, raising=False)
+    part = struct.pack(">ihhih", 3_900_000, 0, 8, 1, -1) + bytes(400_000)
+    first, *others = [connect() for _ in range(6)]  # three get a megabyte, three a quarter of it
+    for one in (first, *others):
+        one.socket.settimeout(1)
+        with contextlib.suppress(OSError):
+            one.socket.sendall(part)
+    until(lambda: bool(counted) and counted[-1] > 3_600_000)
+    first.socket.close()  # what it leaves is enough for any of the others, and not for all
+    until(lambda: "queued.max.request.bytes" in caplog.text)
+    # The first memory of a frame is taken with what came: at most four times that.
+    assert max(counted) <= 4_000_000 + 4 * STAGING_BYTES
 
 
 def test_responses_that_nobody_reads_draw_from_one_budget(connect: Connect, caplog: Any) -> None:

@@ -130,11 +130,11 @@ class Server:
 
     def count_request_bytes(self, connection: "Connection", count: int) -> None:
         """Count the requests of a connection with `count` bytes, 0 when it has few."""
-        budgets = self.services.budgets
-        budgets.request_bytes += count - self.receiving.pop(connection, 0)
+        budgets, before = self.services.budgets, self.receiving.pop(connection, 0)
+        budgets.request_bytes += count - before
         if count:
             self.receiving[connection] = count
-        if self.muted and budgets.request_bytes < budgets.request_bytes_max:
+        if count < before and self.muted:
             self._unmute()
 
     def count_response_bytes(self, connection: "Connection", count: int) -> None:
@@ -344,15 +344,16 @@ class Connection(asyncio.BufferedProtocol):
             self.progressed = now
             self._answer()
         allocated = frames.allocated_bytes
-        waiting = self._queued_bytes + self._task_bytes + self._later_bytes
-        held = allocated + waiting
-        if held != self._counted_bytes and (self._counted_bytes or held > LIGHT_BYTES):
-            self._count()
         growth = frames.growth_bytes if allocated else 0
-        if growth and not self._server.has_room(growth) and not self._is_muted:
+        if growth and not self._is_muted and not self._server.has_room(growth):
             self._is_muted = True
             self._server.mute(self)
             self._throttle()
+        # What is allocated next counts at once: many connections may be about to.
+        reserved = 0 if self._is_muted else growth
+        held = allocated + reserved + self._queued_bytes + self._task_bytes + self._later_bytes
+        if held != self._counted_bytes and (self._counted_bytes or held > LIGHT_BYTES):
+            self._count()
 
     @property
     def growth_bytes(self) -> int:
@@ -361,9 +362,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _held_bytes(self) -> int:
-        """Memory of requests that are incomplete, wait, or are being answered."""
+        """Memory of requests that are incomplete, wait, or are being answered.
+
+        What the incomplete one allocates at its next read is part of it.
+        """
         waiting = self._queued_bytes + self._task_bytes + self._later_bytes
-        return self._frames.allocated_bytes + waiting
+        reserved = 0 if self._is_muted else self._frames.growth_bytes
+        return self._frames.allocated_bytes + reserved + waiting
 
     def _count(self) -> None:
         held = self._held_bytes
@@ -374,8 +379,9 @@ class Connection(asyncio.BufferedProtocol):
         self._server.count_request_bytes(self, self._counted_bytes)
 
     def unmute(self) -> None:
-        """Read again: there is memory for the incomplete request."""
+        """Read again: there is memory for the incomplete request, and it is taken."""
         self._is_muted = False
+        self._count()
         self._throttle()
 
     def close_for_memory(self, held_bytes: int) -> None:
