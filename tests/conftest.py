@@ -79,8 +79,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     """No test leaves a file of its folder open: a thousand of them end what uses `select`."""
     yield
     folder = getattr(item, "funcargs", {}).get("tmp_path")
-    dies = item.get_closest_marker("process_dies")
-    if folder is not None and dies is None and _OPEN.exists():
+    is_kept = item.get_closest_marker("keeps_files")
+    if folder is not None and is_kept is None and _OPEN.exists():
         left = [path for path in _open_files() if path.startswith(f"{folder}/")]
         assert not left, f"files are still open: {left[:5]}"
 

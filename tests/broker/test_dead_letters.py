@@ -96,7 +96,7 @@ def test_copies_carry_the_record_and_its_reason(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-@pytest.mark.process_dies
+@pytest.mark.keeps_files
 @pytest.mark.parametrize("dies_at", ["_append", "_done"])
 def test_process_dies_around_the_copy(tmp_path: Path, dies_at: str) -> None:
     """Before the copy is written, and after it but before the journal knows."""
@@ -281,7 +281,7 @@ def _no_space(records: Any) -> None:
     raise OSError(28, "no space left")
 
 
-@pytest.mark.process_dies
+@pytest.mark.keeps_files
 def test_topic_deleted_by_a_process_that_died_is_forgotten(tmp_path: Path) -> None:
     async def work() -> None:
         services = await prepared(tmp_path)
@@ -326,7 +326,7 @@ def test_batches_are_decoded_beside_the_event_loop(
     assert not any(where)
 
 
-@pytest.mark.process_dies
+@pytest.mark.keeps_files
 def test_what_was_removed_just_before_the_process_died_is_passed(tmp_path: Path) -> None:
     async def work() -> None:
         services = await prepared(tmp_path)

@@ -109,6 +109,7 @@ def test_the_wrapper_drops_one_argument_and_keeps_the_others(cache: Path, tmp_pa
     assert told.stdout.splitlines() == ["<-Da=b c>", "<--add-modules=other>", "<*>", "<>"]
 
 
+@pytest.mark.keeps_files  # the folder of a process, with its lock
 def test_a_cache_that_cannot_be_written_is_gone_around(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
