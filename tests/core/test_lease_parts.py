@@ -157,3 +157,26 @@ def test_the_strictest_of_random_parts_against_a_model_of_offsets(seed: int) -> 
         if one is not None
         for offset in span
     } == model
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_lies_outside_of_the_acquired_ranges_is_found_as_by_looking_at_every_record(
+    seed: int,
+) -> None:
+    rng = Random(seed)
+
+    def drawn(gap_max: int) -> list[Span]:
+        found, at = [], 0
+        while at < 60:
+            first = at + rng.randint(0, gap_max)
+            found.append(Span(first, first + rng.randint(0, 6)))
+            at = found[-1].last + 1
+        return found
+
+    acquired = [Held(P0, span, 1) for span in drawn(rng.randint(0, 1))]
+    held = {offset for one in acquired for offset in range(one.span.first, one.span.last + 1)}
+    staged = [Staged(P0, span, REJECT) for span in drawn(4)]
+    expected = [
+        one for one in staged if not held.issuperset(range(one.span.first, one.span.last + 1))
+    ]
+    assert leases._outside(staged, acquired) == (expected[0] if expected else None)

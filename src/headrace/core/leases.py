@@ -244,19 +244,18 @@ class Lease:
             )
         held = _by_key(acquisition.held)
         for key, ranges in _by_key(staged).items():
-            before = -1
-            mine = held.get(key, ())
-            for one in ranges:
-                span = one.span
-                if span.first <= before:
-                    return Refused(Why.INVALID_REQUEST, f"Records {span} have two dispositions.")
-                before = span.last
-                if sum(len(part) for _, part in _overlaps(mine, span)) != span.count:
+            for one, following in pairwise(ranges):
+                if following.span.first <= one.span.last:
                     return Refused(
-                        Why.INVALID_REQUEST,
-                        f"Records {span} of partition {key.partition} were not acquired under "
-                        f"{seq}.",
+                        Why.INVALID_REQUEST, f"Records {following.span} have two dispositions."
                     )
+            outside = _outside(ranges, held.get(key, ()))
+            if outside is not None:
+                return Refused(
+                    Why.INVALID_REQUEST,
+                    f"Records {outside.span} of partition {key.partition} were not acquired under "
+                    f"{seq}.",
+                )
         return None
 
     def apply(self, event: LeaseEvent) -> None:
@@ -344,6 +343,22 @@ def _first(one: Held | Staged) -> int:
 
 def _last(one: Held | Staged) -> int:
     return one.span.last
+
+
+def _outside(ranges: Sequence[Staged], held: Sequence[Held]) -> Staged | None:
+    """Return the first of the sorted ranges that is not wholly within `held`, sorted as well."""
+    at = 0
+    for one in ranges:
+        reach, last = one.span.first, one.span.last
+        while at < len(held) and held[at].span.last < reach:
+            at += 1
+        index = at
+        while reach <= last:
+            if index == len(held) or held[index].span.first > reach:
+                return one
+            reach = held[index].span.last + 1
+            index += 1
+    return None
 
 
 def _overlaps(ranges: Sequence[RangeT], span: Span) -> Iterator[tuple[RangeT, Span]]:

@@ -3,8 +3,10 @@
 Messages are those of `wire/leases.py`; decisions are `core/leases.py` and `core/shard.py`.
 """
 
+from functools import partial
 from typing import Any
 
+from headrace.broker.budgets import DECODE_BYTES_MAX
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Raw, Request
 from headrace.broker.runtime import StorageFault
@@ -32,25 +34,49 @@ _STARTS = ("latest", "earliest")
 
 _UNKNOWN = -1
 
+_AnyRequest = (
+    wire.OpenRequest
+    | wire.AcquireRequest
+    | wire.RenewRequest
+    | wire.StageRequest
+    | wire.CommitRequest
+    | wire.DescribeRequest
+)
+_REQUESTS: dict[LeaseApi, type[_AnyRequest]] = {
+    one.KEY: one
+    for one in (
+        wire.OpenRequest, wire.AcquireRequest, wire.RenewRequest, wire.StageRequest,
+        wire.CommitRequest, wire.DescribeRequest,
+    )
+}  # fmt: skip
+
 
 async def handle(request: Request, services: Services) -> Answer:
-    source = Reader(request.body)
-    match LeaseApi(request.api_key):
-        case LeaseApi.OPEN:
-            answer: Struct = await _open(wire.OpenRequest.read(source), services)
-        case LeaseApi.ACQUIRE:
-            answer = await _acquire(wire.AcquireRequest.read(source), services)
-        case LeaseApi.RENEW:
-            answer = await _renew(wire.RenewRequest.read(source), services)
-        case LeaseApi.STAGE:
-            answer = await _stage(wire.StageRequest.read(source), services)
-        case LeaseApi.COMMIT:
-            answer = await _commit(wire.CommitRequest.read(source), services)
-        case LeaseApi.DESCRIBE:
-            answer = await _describe(wire.DescribeRequest.read(source), services)
+    match await _decoded(request, services):
+        case wire.OpenRequest() as call:
+            answer: Struct = await _open(call, services)
+        case wire.AcquireRequest() as call:
+            answer = await _acquire(call, services)
+        case wire.RenewRequest() as call:
+            answer = await _renew(call, services)
+        case wire.StageRequest() as call:
+            answer = await _stage(call, services)
+        case wire.CommitRequest() as call:
+            answer = await _commit(call, services)
+        case wire.DescribeRequest() as call:
+            answer = await _describe(call, services)
     out = Writer()
     answer.write(out)
     return Raw([out.data])
+
+
+async def _decoded(request: Request, services: Services) -> _AnyRequest:
+    """The message of a request; a large one is read beside the event loop. Raises: Malformed."""
+    read = partial(_REQUESTS[LeaseApi(request.api_key)].read, Reader(request.body))
+    if len(request.body) <= DECODE_BYTES_MAX:
+        return read()
+    async with services.budgets.one_large():
+        return await services.budgets.in_thread(read)
 
 
 async def _ask(services: Services, group: str, command: Command) -> tuple[Any, int, str | None]:
@@ -156,13 +182,16 @@ async def _renew(call: wire.RenewRequest, services: Services) -> wire.RenewRespo
 
 async def _stage(call: wire.StageRequest, services: Services) -> wire.StageResponse:
     staged: list[Staged] = []
-    for one in call.dispositions:
+    keys: dict[tuple[str, int], ShareKey] = {}  # one for all ranges of a partition: names are long
+    async for one in services.budgets.portions(call.dispositions):
         topic = services.catalog.topics.get(one.topic)
         trouble = _trouble(one) if topic is not None else "is of a topic that does not exist"
         if topic is None or trouble:
             what = f"{one.topic}-{one.partition} {one.first} to {one.last} {trouble}"
             return wire.StageResponse(Code.INVALID_REQUEST, what)
-        key, span = ShareKey(call.group, topic.id, one.partition), Span(one.first, one.last)
+        key = ShareKey(call.group, topic.id, one.partition)
+        key = keys.setdefault((one.topic, one.partition), key)
+        span = Span(one.first, one.last)
         staged.append(Staged(key, span, Verdict(one.verdict), one.reason, one.delay_ms))
     command = StageLease(_lease(call), call.epoch, call.seq, tuple(staged), call.part)
     _, code, message = await _ask(services, call.group, command)
