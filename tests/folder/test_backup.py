@@ -12,6 +12,7 @@ from tests.campaign.judge import Judge, observe
 from tests.folder.conftest import Write
 
 import headrace
+from headrace.broker import topics
 from headrace.client.connection import Cluster
 from headrace.client.data_folder_cut import cut_data_folder
 from headrace.client.errors import BrokerError
@@ -240,6 +241,20 @@ def test_unknown_backups_and_other_folders_are_refused(store: Store, tmp_path: P
         Store(tmp_path / "other").create()
 
 
+@pytest.mark.parametrize("topic", [".hidden", "a.new", "b.deleted", "c-stray", "d-delete"])
+def test_topics_whose_names_look_like_leftovers_are_backed_up(
+    topic: str, store: Store, tmp_path: Path
+) -> None:
+    with headrace.Broker(data_dir=tmp_path / "data", settings=SETTINGS) as broker:
+        with Cluster(broker.bootstrap_servers) as cluster:
+            create_topic(cluster, topic, 1)
+        produced(broker, topic, 100)
+    assert check(tmp_path / "data", quiet).findings == ()
+    made(tmp_path / "data", store)
+    backup.restore(store, None, tmp_path / "target", quiet)
+    assert read(tmp_path / "target", topic) == 100
+
+
 # ---- while the broker runs
 
 
@@ -265,6 +280,29 @@ def test_a_running_broker_is_backed_up_with_all_that_it_acknowledged(
         report = check(target, quiet)
         assert report.is_clean, report.findings
         assert read(target, "orders") == count
+
+
+def test_a_running_broker_is_backed_up_with_the_checkpoint_of_its_catalogue(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "_DEAD_RECORDS_MIN", 0)
+    with (
+        headrace.Broker(data_dir=tmp_path / "data", settings=SETTINGS) as broker,
+        cutting(broker) as request_cut,
+    ):
+        with Cluster(broker.bootstrap_servers) as cluster:
+            create_topic(cluster, "orders", 1)
+            for number in range(5):
+                create_topic(cluster, f"short-{number}", 1)
+                delete_topic(cluster, f"short-{number}")
+        produced(broker, "orders", 100)
+        (checkpoint,) = (tmp_path / "data/__cluster_metadata-0").glob("*.checkpoint")
+        expected = checkpoint.read_bytes()
+        made(tmp_path / "data", store, request_cut)
+    backup.restore(store, None, tmp_path / "target", quiet)
+    assert restored(tmp_path / "target")[f"__cluster_metadata-0/{checkpoint.name}"] == expected
+    assert check(tmp_path / "target", quiet).is_clean
+    assert read(tmp_path / "target", "orders") == 100
 
 
 @contextmanager

@@ -166,8 +166,10 @@ def _catalogue(services: Services) -> _Part:
     """Collect the journal of the catalogue with its checkpoint. Raises: OSError."""
     journal = services.topics.journal_log
     part = _of_log(services.folder, journal.folder, journal.log)
-    if journal.checkpoint_path is not None:
-        part.linked[journal.checkpoint_path] = 0
+    path = journal.checkpoint_path
+    if path is not None:
+        part.linked[path] = (services.folder / path).stat().st_size
+        part.sealed.add(path)
     return part
 
 

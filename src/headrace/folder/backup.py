@@ -23,7 +23,7 @@ from headrace.folder.lock import (
     require_folder,
     unused,
 )
-from headrace.folder.overlay import OverlayDisk
+from headrace.folder.overlay import OverlayDisk, is_hidden
 from headrace.folder.store import Backup, Progress, Store, StoredFile, StoreError, sync_all
 from headrace.log import checksums
 from headrace.log.api import CorruptFileError
@@ -186,7 +186,7 @@ def _listed(folder: Path) -> dict[str, int]:
         name = str(path.relative_to(folder))
         parent = name.rpartition("/")[0]
         skipped = any(part in path.name for part in _SKIPPED) or path.name == ".lock"
-        if path.is_dir() or skipped or parent.startswith(".") or _is_aside(parent):
+        if path.is_dir() or skipped or is_hidden(parent) or _is_aside(parent):
             continue
         found[name] = path.stat().st_size
     return found

@@ -7,9 +7,17 @@ check comes to the results of a start and leaves every byte of the folder as it 
 
 import errno
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+_PARTITION = re.compile(r".+-\d+")
+
+
+def is_hidden(folder: str) -> bool:
+    """Return whether a folder holds nothing of a broker: `.backup`, but not `.topic-0`."""
+    return folder.startswith(".") and _PARTITION.fullmatch(folder) is None
 
 
 @dataclass(slots=True)
@@ -215,7 +223,7 @@ class OverlayDisk:
                 if one.is_dir(follow_symlinks=False) and not folder:
                     self._folders[path] = {}
                     self._put(path, None)
-                    if not one.name.startswith("."):  # those are nothing of a broker's
+                    if not is_hidden(one.name):
                         self._scan(root, path)
                 else:
                     size = 0 if one.is_dir() else one.stat().st_size
