@@ -1,14 +1,15 @@
 """The scrub of data at rest: what it finds, what it tells, and how fast it reads."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 from tests.broker.inside_rig import Inside, play
 
 from headrace.broker.partitions import Partition
-from headrace.core.catalog import CreateTopic
+from headrace.broker.scrub import Scrub
+from headrace.core.catalog import CreateTopic, DeleteTopic, Topic
 from headrace.wire.batches import Record
 
 SETTINGS = {"log_segment_bytes": "1024", "headrace_scrub_interval_ms": "0"}
@@ -125,3 +126,58 @@ def test_passes_follow_each_other_unless_the_scrub_is_off() -> None:
         assert not broker.services.scrub.work.pauses
 
     scene(off, headrace_scrub_bytes_per_second="0")
+
+
+def test_partitions_without_sealed_segments_do_not_hold_the_loop() -> None:
+    async def many(broker: Inside) -> None:
+        topics = broker.services.topics
+        await topics.create(CreateTopic("orders", topics.new_id(), 50, {}))
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        await asyncio.sleep(0)
+        await broker.services.scrub.run_pass()
+        counting.cancel()
+        assert turns >= 50
+
+    scene(many)
+
+
+def test_a_checkpoint_that_is_replaced_meanwhile_is_no_damage(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def replaced(broker: Inside) -> None:
+        monkeypatch.setattr("headrace.broker.topics._DEAD_RECORDS_MIN", 0)
+        services = broker.services
+        topics, journal = services.topics, services.topics.journal_log
+
+        async def change() -> None:
+            before = journal.checkpoint_path
+            while journal.checkpoint_path == before:
+                topic = await topics.create(CreateTopic("short", topics.new_id(), 1, {}))
+                assert isinstance(topic, Topic)
+                await topics.delete(DeleteTopic(topic.id))
+
+        await change()
+        listed = journal.checkpoint_path
+        assert listed is not None
+        step = Scrub._step
+
+        async def after_a_change(scrub: Scrub, steps: Iterator[int]) -> bool:
+            monkeypatch.setattr(Scrub, "_step", step)
+            await change()
+            return await step(scrub, steps)
+
+        monkeypatch.setattr(Scrub, "_step", after_a_change)
+        await services.scrub.run_pass()
+        assert not broker.disk.exists(listed)
+        assert services.scrub.damages == {}
+        assert "cannot be read" not in caplog.text
+
+    scene(replaced)

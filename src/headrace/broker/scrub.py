@@ -63,7 +63,8 @@ class Scrub:
         checkpoint = self._topics.journal_log.checkpoint_path
         if checkpoint is not None:
             await self._verify(checkpoint, None, found)
-        for partition in self._topics.partitions:
+        for partition in list(self._topics.partitions):
+            await asyncio.sleep(0)  # a log may be opened for its list of segments
             for path in self._sealed(partition):
                 if self.work.is_stopping:
                     return
@@ -89,6 +90,12 @@ class Scrub:
             return {}
         return {f"{one.path}.log": one.size for one in segments if one.sealed}
 
+    def _is_in_use(self, path: str, partition: Partition | None) -> bool:
+        """Return whether a segment, or without a partition the checkpoint, is still read."""
+        if partition is None:
+            return path == self._topics.journal_log.checkpoint_path
+        return path in self._sealed(partition)
+
     async def _verify(
         self, path: str, partition: Partition | None, found: dict[str, CorruptFileError]
     ) -> None:
@@ -98,12 +105,12 @@ class Scrub:
             while await self._step(steps):
                 pass
         except CorruptFileError as error:
-            if partition is not None and path not in self._sealed(partition):
+            if not self._is_in_use(path, partition):
                 return  # replaced meanwhile
             found[path] = error
             self._damaged(path, partition, error)
         except OSError as error:
-            if partition is None or path in self._sealed(partition):
+            if self._is_in_use(path, partition):
                 log.warning("scrub: %s cannot be read: %s", path, error.strerror or error)
 
     def _damaged(self, path: str, partition: Partition | None, error: CorruptFileError) -> None:

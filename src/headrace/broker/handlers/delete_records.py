@@ -13,7 +13,7 @@ from headrace.broker.services import Services
 log = logging.getLogger("headrace.broker")
 _HIGH_WATERMARK = -1
 _NO_LOW_WATERMARK = -1
-_PORTION = 50  # partitions whose start is moved without a pause
+_PORTION = 1  # partitions without a pause: each start offset is written and synced
 
 
 async def handle(request: Request, services: Services) -> Answer:
