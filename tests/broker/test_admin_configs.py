@@ -296,3 +296,20 @@ def produce(wire: Any, value: bytes) -> int:
     topic = {"name": "orders", "partition_data": ({"index": 0, "records": data},)}
     answer = wire.call(0, 9, transactional_id=None, acks=1, timeout=1000, topic_data=(topic,))
     return int(answer.responses[0].partition_responses[0].error_code)
+
+
+def test_the_settings_of_a_resource_are_bounded(wire: Any) -> None:
+    large = "x" * 30_000
+    for number in range(2):
+        assert alter(wire, BROKER, "1", (f"plugin.{number}", SET, large)) == 0
+    assert alter(wire, BROKER, "1", ("plugin.2", SET, large)) == 42
+    assert "plugin.2" not in described(wire, BROKER, "1")
+    assert alter(wire, BROKER, "1", ("plugin.0", DELETE, None)) == 0
+    assert alter(wire, BROKER, "1", ("plugin.2", SET, large)) == 0
+    replicas = ",".join(f"{number}:1" for number in range(12_000))
+    throttled = "follower.replication.throttled.replicas"
+    refused = wire.create("orders", configs=[{"name": throttled, "value": replicas}])
+    assert refused.error_code == 40
+    assert "65536 are allowed" in refused.error_message
+    wire.create("orders")
+    assert alter(wire, TOPIC, "orders", (throttled, SET, replicas)) == 40

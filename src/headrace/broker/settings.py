@@ -14,10 +14,29 @@ from typing import Any, Self
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+RESOURCE_BYTES_MAX = 64 * 1024  # names and values of what is set for one topic, broker or group
 
 
 class ConfigError(ValueError):
     """A setting that is unknown or out of bounds; the message is one line that says what is."""
+
+
+def require_bounded(new: Mapping[str, str], old: Mapping[str, str]) -> None:
+    """Bound the settings of a resource: they stay in memory, and in the catalogue's journal.
+
+    Any client may set them. A resource that has more, of an earlier release, may get fewer.
+
+    Raises: ConfigError.
+    """
+    size = _bytes_of(new)
+    if size > max(RESOURCE_BYTES_MAX, _bytes_of(old)):
+        raise ConfigError(
+            f"the settings of the resource take {size} bytes; {RESOURCE_BYTES_MAX} are allowed"
+        )
+
+
+def _bytes_of(values: Mapping[str, str]) -> int:
+    return sum(len(name.encode()) + len(text.encode()) for name, text in values.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from headrace.broker.group_settings import GroupSettings
 from headrace.broker.handlers.configs import require_this_broker
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
-from headrace.broker.settings import ConfigError, Setting, Table, spelled
+from headrace.broker.settings import ConfigError, Setting, Table, require_bounded, spelled
 from headrace.broker.storage_faults import STORAGE_ERRORS, storage_text
 from headrace.broker.topic_settings import TopicSettings
 from headrace.core.catalog import Resource, SetConfigs
@@ -166,6 +166,7 @@ def _check(resource: Resource, name: str, values: Values, services: Services) ->
     given = {key: value for key, value in values.items() if value is not None}
     old = services.catalog.configs_of(resource, name)
     new = {key: text for key, text in {**old, **values}.items() if text is not None}
+    require_bounded(new, old)
     if resource is Resource.TOPIC:
         TopicSettings.check(services.config, new)
     elif resource is Resource.GROUP:

@@ -7,7 +7,7 @@ from headrace.broker.config_entries import Entries
 from headrace.broker.errors import Code, Faulty, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
-from headrace.broker.settings import ConfigError, spelled
+from headrace.broker.settings import ConfigError, require_bounded, spelled
 from headrace.broker.storage_faults import STORAGE_ERRORS, storage_text
 from headrace.broker.topic_settings import TopicSettings
 from headrace.core.catalog import INTERNAL_TOPICS, CreateTopic, DeleteTopic
@@ -49,6 +49,7 @@ async def _create(asked: Any, services: Services, validate_only: bool) -> dict[s
     try:
         partitions = _partitions(asked, services)
         configs = _canonical(asked.configs)
+        require_bounded(configs, {})
         TopicSettings.check(services.config, configs)
     except Faulty as fault:
         return _refused(asked.name, fault.code, str(fault))
