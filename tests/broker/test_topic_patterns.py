@@ -1,5 +1,9 @@
 """Regular expressions of subscriptions: RE2's syntax, whole names, and bounds."""
 
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,3 +98,20 @@ def test_only_topics_that_came_are_looked_at_again(monkeypatch: pytest.MonkeyPat
     assert looked_at == ["a", "b", "c"]
     patterns.forget()
     assert patterns.matching(".*", ["d"]) == frozenset({"d"})
+
+
+def test_topics_that_are_forgotten_while_a_pattern_is_prepared_are_not_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patterns = Patterns()
+    match = topic_patterns._matching_in_time
+
+    def forgotten_meanwhile(pattern: Any, names: Iterable[str]) -> frozenset[str] | None:
+        found = match(pattern, names)
+        patterns.forget()  # the catalogue was read anew, without pay-1
+        return found
+
+    monkeypatch.setattr(topic_patterns, "_STEPS_MAX", 0)
+    monkeypatch.setattr(topic_patterns, "_matching_in_time", forgotten_meanwhile)
+    assert asyncio.run(patterns.prepare("pay.*", NAMES)) is None
+    assert patterns.matching("pay.*", ["pay"]) == {"pay"}

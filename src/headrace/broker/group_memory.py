@@ -160,6 +160,9 @@ class GroupMemory:
                 yield ENTRY_BYTES + len(name), 0
                 for member in list(group_found.members.values()):
                     yield ENTRY_BYTES + _names_bytes(member.topics) + 100 * len(member.told), 0
+            for name in list(machine.retained):
+                names.add(name)
+                yield ENTRY_BYTES + len(name), 0
             for key_, lease in list(machine.leases.items()):
                 yield ENTRY_BYTES + sum(map(len, (*key_, *lease.topics))), 0
         yield 0, len(names)

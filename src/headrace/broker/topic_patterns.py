@@ -146,6 +146,7 @@ class Patterns:
 
     def forget(self) -> None:
         """The names may be others altogether."""
+        self._lost += 1  # also for a pattern that is prepared now
         self._known.clear()
         self._names = 0
 
