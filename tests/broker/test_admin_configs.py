@@ -313,3 +313,12 @@ def test_the_settings_of_a_resource_are_bounded(wire: Any) -> None:
     assert "65536 are allowed" in refused.error_message
     wire.create("orders")
     assert alter(wire, TOPIC, "orders", (throttled, SET, replicas)) == 40
+
+
+@pytest.mark.parametrize("name", ["log.dirs", "listeners", "port"])
+def test_what_is_an_option_of_the_start_cannot_be_altered(wire: Any, name: str) -> None:
+    before = described(wire, BROKER, "1", name)
+    assert alter(wire, BROKER, "1", (name, SET, "/elsewhere")) == 42
+    assert alter(wire, BROKER, "", (name, SET, "/elsewhere")) == 42
+    assert alter(wire, BROKER, "1", (name, DELETE, None)) == 0
+    assert described(wire, BROKER, "1", name) == before

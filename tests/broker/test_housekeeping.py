@@ -210,6 +210,27 @@ def test_the_longest_lag_seals_what_is_written_to(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_a_segment_that_an_append_began_meanwhile_is_not_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(running: Running) -> None:
+        slow = await running.topic("slow", cleanup_policy="compact", max_compaction_lag_ms="60000")
+        running.fill(slow, count=4)
+        running.clock.advance(60_001)
+        loop, prepare = asyncio.get_running_loop(), SegmentedLog.prepare_next
+
+        def followed_by_an_append(log: SegmentedLog) -> None:
+            prepare(log)
+            loop.call_soon_threadsafe(running.fill, slow, 1, 1)
+
+        monkeypatch.setattr(SegmentedLog, "prepare_next", followed_by_an_append)
+        assert await running.house.clean_dirtiest()
+        assert [one.base_offset for one in slow.log.segments()] == [0, 4]
+        assert slow.log.end_offset == 5
+
+    play(tmp_path, scene)
+
+
 def test_a_log_that_is_no_topic_is_looked_after_when_handed_in(tmp_path: Path) -> None:
     async def scene(running: Running) -> None:
         journal = SegmentedLog(OsDisk(tmp_path), "journal-0", segment_bytes=1024)

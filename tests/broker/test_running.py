@@ -84,6 +84,10 @@ def test_a_second_signal_ends_it_at_once(served: "tuple[subprocess.Popen[str], s
         (["--log-level", "loud"], "'loud' is none of debug"),
         (["--data-dir", "/dev/null/x"], "choose another --data-dir"),
         (["--host", "203.0.113.1"], "check --host and --port"),
+        (
+            ["--metrics-port", "0", "--set", "headrace.metrics.host=203.0.113.1"],
+            "check headrace.metrics.host and --metrics-port",
+        ),
     ],
 )
 def test_serve_tells_in_one_line_what_is_wrong(

@@ -147,7 +147,8 @@ class Cleaner:
                 if active.size and is_overdue(opened, active.base_offset, rules, proven):
                     opened.begin_seal()
                     await asyncio.get_running_loop().run_in_executor(None, opened.prepare_next)
-                    opened.roll()
+                    if opened.segments()[-1].base_offset == active.base_offset:
+                        opened.roll()  # unless an append did, which needs no further segment
                 dirty = find_dirty(opened, self._offsets.get(one.name), rules, proven)
             except OSError as error:
                 self._fail(one, error)

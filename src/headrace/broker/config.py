@@ -14,7 +14,7 @@ from headrace.broker.topic_settings import LogConfig
 __all__ = ["DYNAMIC", "INHERITED", "RANGED", "Config", "ConfigError"]
 
 LOCKS_MAX = 100_000_000
-_OPTIONS = {
+OPTIONS = {  # settings of Kafka's that are options of `headrace serve` here
     "log.dirs": "--data-dir",
     "log.dir": "--data-dir",
     "listeners": "--host and --port",
@@ -397,7 +397,7 @@ class Config(InertShareConfig):
     @classmethod
     def find(cls, name: str) -> tuple[str, Setting]:
         """As `Table.find`; settings of Kafka's that are options here are named with the option."""
-        option = _OPTIONS.get(name)
+        option = OPTIONS.get(name)
         if option is not None:
             raise ConfigError(f"{name} is not a setting here; use {option} of headrace serve")
         return super(Config, cls).find(name)

@@ -185,7 +185,10 @@ def _cannot_listen(host: str, port: int, error: OSError, option: str = "--port")
     if error.errno == errno.EACCES:
         return f"port {port} needs more rights; choose a {option} above 1023"
     address = address_text(host, port)
-    return f"cannot listen on {address}: {error.strerror or error}; check --host and {option}"
+    host_option = "--host" if option == "--port" else "headrace.metrics.host"
+    return (
+        f"cannot listen on {address}: {error.strerror or error}; check {host_option} and {option}"
+    )
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

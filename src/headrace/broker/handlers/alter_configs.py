@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.broker.config import Config
+from headrace.broker.config import OPTIONS, Config
 from headrace.broker.dynamic_config import EVERY_BROKER, overlaid
 from headrace.broker.errors import Code, Faulty, error_code
 from headrace.broker.group_settings import GroupSettings
@@ -135,7 +135,8 @@ def _setting(
 
     As in Kafka, every name can be deleted, and a broker stores names that it does not know.
     """
-    is_stored = asked.resource_type == Resource.BROKER
+    # Those that are options here would seem to be changed; DescribeConfigs has their values.
+    is_stored = asked.resource_type == Resource.BROKER and name not in OPTIONS
     if (is_stored or accepts_unknown) and not table.knows(name):
         if not name or len(name.encode()) > _NAME_BYTES_MAX:
             raise ConfigError(f"the name of a setting has 1 to {_NAME_BYTES_MAX} bytes")
