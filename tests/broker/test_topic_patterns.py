@@ -114,4 +114,4 @@ def test_topics_that_are_forgotten_while_a_pattern_is_prepared_are_not_found(
     monkeypatch.setattr(topic_patterns, "_STEPS_MAX", 0)
     monkeypatch.setattr(topic_patterns, "_matching_in_time", forgotten_meanwhile)
     assert asyncio.run(patterns.prepare("pay.*", NAMES)) is None
-    assert patterns.matching("pay.*", ["pay"]) == {"pay"}
+    assert patterns.matching("pay.*", ["pay"]) == frozenset({"pay"})

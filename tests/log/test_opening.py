@@ -140,6 +140,14 @@ def test_a_sealed_segment_that_is_not_whole_is_refused(disk: MemoryDisk, suffix:
         opened(disk)
 
 
+def test_a_sealed_segment_that_became_shorter_is_refused_with_both_sizes(disk: MemoryDisk) -> None:
+    path = f"{FOLDER}/{opened(disk).segments()[3].base_offset:020d}.log"
+    size = disk.size(path)
+    disk.write(path, disk.read(path)[:BATCH_BYTES])
+    with pytest.raises(CorruptLog, match=f"has {BATCH_BYTES} bytes, {size} were written"):
+        opened(disk)
+
+
 def test_a_last_segment_that_is_not_as_it_was_closed_is_refused(disk: MemoryDisk) -> None:
     path = opened(disk).segments()[-1].path + ".log"
     data = disk.read(path)

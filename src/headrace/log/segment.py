@@ -273,6 +273,9 @@ class Segment:
             self._take_from_checksums(found)
             return
         if found is not None and not self._is_earlier(found.summary, size):
+            written = found.summary
+            if written.base_offset == self.base_offset and written.size > size:
+                raise CorruptBatch(f"the file has {size} bytes, {written.size} were written")
             raise CorruptBatch("the file is not the segment of which the checksums were written")
         is_wrong = found is not None or self._disk.exists(self.path + checksums.SUFFIX)
         if not is_wrong and sealed and self._took_tail(size):
