@@ -1,0 +1,141 @@
+"""Bounds with a setting or a name: what a client gets at each of them."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.broker.loop_rig import Client, LoopRig
+
+from headrace.broker.handlers import configs, describe_producers
+from headrace.core.catalog import CreateTopic
+from headrace.wire import batches, codec
+from headrace.wire.batches import Record
+
+Connect = Callable[[], Any]
+BROKER_SETTINGS = {
+    "headrace.max.groups": 4,  # of which two are used up by settings of internal topics
+    "headrace.max.waiting.partitions": 1000,
+    "headrace.queued.max.response.bytes": -1,
+    "headrace.unread.response.timeout.ms": 200,
+}
+NOT_ANSWERED = 600_000  # longer than any connection of a test waits, in ms
+WAIT_SECONDS = 30
+INVALID_CONFIG, INVALID_REQUEST, INCONSISTENT_GROUP_PROTOCOL = 40, 42, 23
+
+
+def fetch(partitions: int, *, wait_ms: int, epoch: int = -1, offset: int = 0) -> dict[str, Any]:
+    """The fields of a Fetch, without a session unless `epoch` is 0."""
+    asked = [
+        {"partition": n, "current_leader_epoch": -1, "fetch_offset": offset,
+         "log_start_offset": -1, "partition_max_bytes": 1 << 30}
+        for n in range(partitions)
+    ]  # fmt: skip
+    return {
+        "replica_id": -1, "max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1 << 30,
+        "isolation_level": 0, "session_id": 0, "session_epoch": epoch, "rack_id": "",
+        "forgotten_topics_data": [], "topics": [{"topic": "orders", "partitions": asked}],
+    }  # fmt: skip
+
+
+def produce(wire: Any, size: int, **producer: int) -> None:
+    record = batches.build([Record(0, int(time.time() * 1000), None, bytes(size))], **producer)
+    data = [{"name": "orders", "partition_data": [{"index": 0, "records": record}]}]
+    answer = wire.call(0, 8, transactional_id=None, acks=1, timeout=1000, topic_data=data)
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def test_a_fetch_that_would_watch_too_many_partitions_is_answered_at_once() -> None:
+    rig = LoopRig(headrace_max_waiting_partitions="1000")
+
+    async def scene() -> None:
+        topics, waits = rig.services.topics, rig.services.waits
+        await topics.create(CreateTopic("orders", topics.new_id(), 1000, {}))
+        first, second = Client(rig.server), Client(rig.server)
+        waiting = asyncio.create_task(first.call(1, 11, **fetch(1000, wait_ms=NOT_ANSWERED)))
+        while not waits.is_full:  # noqa: ASYNC110  # there is nothing to wait for
+            await asyncio.sleep(0)
+        answer = await second.call(1, 11, **fetch(1, wait_ms=NOT_ANSWERED))
+        assert not answer.responses[0].partitions[0].records
+        assert not waiting.done()
+        waiting.cancel()
+        await first.hang_up()
+        await second.hang_up()
+
+    try:
+        rig.run(scene())
+    finally:
+        rig.close()
+
+
+def test_fetch_sessions_hold_a_bounded_number_of_partitions(connect: Connect) -> None:
+    wire = connect()
+    wire.create("orders", num_partitions=900)
+    ids = [wire.call(1, 11, **fetch(900, wait_ms=0, epoch=0)).session_id for _ in range(2)]
+    assert ids[0] > 0
+    assert ids[1] == 0, "answered in full, without a session"
+
+
+def test_groups_with_settings_have_a_number(wire: Any) -> None:
+    def alter(group: str) -> int:
+        change = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
+        resource = {"resource_type": 32, "resource_name": group, "configs": [change]}
+        return int(wire.call(44, 1, resources=[resource], validate_only=False)
+                   .responses[0].error_code)  # fmt: skip
+
+    assert [alter(group) for group in ("a", "b", "c", "a")] == [0, 0, INVALID_CONFIG, 0]
+
+
+def test_a_member_has_a_bounded_number_of_protocols(wire: Any) -> None:
+    protocols = [{"name": f"p{number}", "metadata": b""} for number in range(101)]
+    fields = {"group_id": "g", "session_timeout": 10_000, "rebalance_timeout": 60_000,
+              "member_id": "", "protocol_type": "consumer"}  # fmt: skip
+    refused = wire.call(11, 3, **fields, protocols=protocols)
+    assert refused.error_code == INCONSISTENT_GROUP_PROTOCOL
+    assert wire.call(11, 3, **fields, protocols=protocols[:100]).error_code == 0
+
+
+def test_a_response_has_a_bounded_number_of_producers(
+    wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire.create("orders")
+    for number in range(3):
+        produce(wire, 1, producer_id=number, producer_epoch=0, base_sequence=0)
+
+    def described() -> Any:
+        topics = [{"name": "orders", "partition_indexes": [0]}]
+        return wire.call(61, 0, topics=topics).topics[0].partitions[0]
+
+    assert len(described().active_producers) == 3
+    monkeypatch.setattr(describe_producers, "PRODUCERS_MAX", 2)
+    assert (described().error_code, described().active_producers) == (INVALID_REQUEST, ())
+
+
+def test_a_response_has_a_bounded_number_of_settings(
+    wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("orders", "prices"):
+        wire.create(name)
+    asked = [{"resource_type": 2, "resource_name": name, "configuration_keys": None}
+             for name in ("orders", "prices")]  # fmt: skip
+    monkeypatch.setattr(configs, "ENTRIES_MAX", 1)
+    first, second = wire.call(32, 4, resources=asked).results
+    assert (first.error_code, second.error_code) == (0, INVALID_REQUEST)
+    assert "fewer resources" in second.error_message
+
+
+def test_who_does_not_read_for_too_long_is_closed(connect: Connect, caplog: Any) -> None:
+    wire, slow = connect(), connect()
+    wire.create("orders")
+    for _ in range(8):
+        produce(wire, 900_000)
+    slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    for _ in range(4):
+        slow.send(1, 11, bytes(codec.encode_request(1, 11, fetch(1, wait_ms=0))))
+    deadline = time.monotonic() + WAIT_SECONDS
+    while "headrace.unread.response.timeout.ms" not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert wire.call(18, 0).error_code == 0
