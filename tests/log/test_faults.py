@@ -265,10 +265,16 @@ class Slow(MemoryDisk):
     def __init__(self) -> None:
         super().__init__()
         self.syncing, self.may_end = threading.Event(), threading.Event()
+        self.open_files: set[MemoryFile] = set()
 
     def open(self, path: str) -> MemoryFile:
         file = super().open(path)
-        sync = file.sync
+        sync, close = file.sync, file.close
+        self.open_files.add(file)
+
+        def closed() -> None:
+            self.open_files.discard(file)
+            close()
 
         def slowly() -> None:
             sync()
@@ -276,7 +282,23 @@ class Slow(MemoryDisk):
             assert self.may_end.wait(WAIT_S)
 
         file.sync = slowly  # type: ignore[method-assign]  # a slow disk
+        file.close = closed  # type: ignore[method-assign]  # counted
         return file
+
+
+def test_a_close_does_not_wait_for_the_next_segment_and_leaves_no_file_open() -> None:
+    disk = Slow()
+    log = SegmentedLog(disk, FOLDER)
+    append(log, b"v")
+    log.begin_seal()
+    thread = threading.Thread(target=log.prepare_next)
+    thread.start()
+    assert disk.syncing.wait(WAIT_S)
+    log.close()
+    disk.may_end.set()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert disk.open_files == set()
 
 
 def test_nothing_is_written_where_a_log_was_once_it_is_removed() -> None:

@@ -6,6 +6,7 @@ it was promised, so it is written once more. Either is tried again, with pauses,
 """
 
 import asyncio
+import contextlib
 import errno
 import functools
 import logging
@@ -272,11 +273,17 @@ class Partition:
 
         Raises: OSError.
         """
+        # A caller that goes away must not end the work for the others.
+        await asyncio.shield(self._begin_roll())
+
+    def _begin_roll(self) -> "asyncio.Future[None]":
+        """Raises: OSError."""
         if self._rolling is None:
+            self.require_whole()
             self.log.begin_seal()
             self._rolling = asyncio.ensure_future(self._prepare_roll())
-        # A caller that goes away must not end the work for the others.
-        await asyncio.shield(self._rolling)
+            self._rolling.add_done_callback(_retrieve)
+        return self._rolling
 
     async def _prepare_roll(self) -> None:
         opened = self.log
@@ -346,20 +353,20 @@ class Partition:
         return OSError(number, f"{self.name} {told}")
 
     def _roll_ahead(self) -> None:
-        """Begin the next segment in a turn of its own: it would add to that of a commit."""
+        """Begin to prepare the next segment, once requests that came together are written."""
         if self._roll_due is None:
             loop = asyncio.get_running_loop()
             self._roll_due = loop.call_later(_ROLL_AHEAD_SECONDS, self._roll)
 
     def _roll(self) -> None:
         self._roll_due = None
-        if self._fault is not None:
-            return
-        try:
-            self.log.roll()
-        except OSError as error:  # unless the sync failed, the next append tries again
-            if self.log.fault is not None:
-                self._begin_mending(error)
+        if self._fault is None:
+            with contextlib.suppress(OSError):  # the next append tries again
+                self._begin_roll().add_done_callback(self._rolled)
+
+    def _rolled(self, roll: "asyncio.Future[None]") -> None:
+        if not self._is_closed and not roll.cancelled() and roll.exception() is None:
+            self.log.begin_next()
 
     def _begin_sync(self) -> "asyncio.Future[None]":
         if self._syncing is None:
@@ -518,6 +525,12 @@ class Partition:
         self._faults.forget(self.name)
         if self._log is not None:
             self._log.close()
+
+
+def _retrieve(work: "asyncio.Future[None]") -> None:
+    """Take the error of work that perhaps nobody waits for, so that asyncio does not report it."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _flushes_as_set(settings: TopicSettings) -> bool:

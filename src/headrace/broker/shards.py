@@ -47,6 +47,18 @@ class PartitionJournal:
         self._require_unchanged()
         return self._partition.append(batches, list(headers))
 
+    def must_roll(self, header: BatchHeader) -> bool:
+        return self._partition.must_roll(header)
+
+    def begin_seal(self) -> None:
+        self._partition.log.begin_seal()
+
+    def prepare_next(self) -> None:
+        self._partition.log.prepare_next()
+
+    async def roll_ready(self) -> None:
+        await self._partition.roll_ready()
+
     async def durable(self) -> None:
         self._require_unchanged()
         await self._partition.durable(cuts=self._seen)

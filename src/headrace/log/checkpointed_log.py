@@ -105,6 +105,18 @@ class CheckpointedLog:
         last = self._verified(data)._replace(base_offset=self._end - 1, last_offset_delta=0)
         return Slice(data, (last,))
 
+    def must_roll(self, header: BatchHeader) -> bool:
+        """As `JournalLog.must_roll`."""
+        return self._log.must_roll(header)
+
+    def begin_seal(self) -> None:
+        """As `JournalLog.begin_seal`."""
+        self._log.begin_seal()
+
+    def prepare_next(self) -> None:
+        """As `JournalLog.prepare_next`."""
+        self._log.prepare_next()
+
     def sync(self) -> None:
         """As `JournalLog.sync`."""
         self._log.sync()

@@ -78,7 +78,7 @@ class SegmentedLog:
         self._point = RecoveryPoint(disk, folder)
         self._syncing = threading.Lock()
         self._rolling = threading.Lock()  # taken before `_syncing`
-        self._is_sealing = False
+        self._is_sealing = self._is_closed = False
         self._sealed_entries: list[snapshots.Entry] = []
         self._next: Segment | None = None
         self._stops = Stops()
@@ -169,9 +169,9 @@ class SegmentedLog:
             batches.stamp(data, position, header.size, offset, LEADER_EPOCH)
             position += header.size
             offset += header.last_offset_delta + 1
-        segment, is_rare = self._segments.active, buggify("log.roll")
-        if not has_room or self._next is not None or is_rare:
-            segment = self._with_room(position, offset, headers, is_rare=is_rare)
+        segment = self._segments.active
+        if not has_room or self._next is not None:
+            segment = self._with_room(position, offset, headers)
         try:
             segment.file.append(data)
         except OSError:
@@ -196,7 +196,8 @@ class SegmentedLog:
         if self._next is not None or not active.size:
             return False
         end_offset = active.end_offset + header.last_offset_delta + 1
-        return self._is_full(active, header.size, end_offset, header.max_timestamp)
+        is_rare = buggify("log.roll")
+        return is_rare or self._is_full(active, header.size, end_offset, header.max_timestamp)
 
     def begin_seal(self) -> None:
         """Add nothing more to the active segment: the next append begins a new one.
@@ -214,8 +215,14 @@ class SegmentedLog:
         Raises: OSError; the segment stays sealed, and the next append tries again.
         """
         with self._rolling:
-            if self._is_sealing and self._next is None:
+            if not self._is_sealing or self._next is not None:
+                return
+            self.sync()
+            # After a fault `resume` may have ended the sealing. What is synced is not cut off.
+            if self._is_sealing:
                 self._next = self._sealed(self._sealed_entries)
+        if self._is_closed:
+            self._let_go_next()
 
     def roll(self) -> None:
         """Seal the active segment when it holds anything. Raises: OSError."""
@@ -227,6 +234,13 @@ class SegmentedLog:
                 self._next = self._sealed(list(self.producers.entries()))
             self._segments.append(self._next)
             self._next, self._is_sealing, self._sealed_entries = None, False, []
+
+    def begin_next(self) -> bool:
+        """Go on with the segment that `prepare_next` made; False when there is none."""
+        if self._next is None or self._fault is not None:
+            return False
+        self.roll()
+        return True
 
     def _sealed(self, entries: list[snapshots.Entry]) -> Segment:
         """Make the active segment and the producers' entries durable; return the next segment."""
@@ -309,6 +323,8 @@ class SegmentedLog:
                 self._claimed_base = UNKNOWN
             opening = Opening(self._disk, self._folder, self._interval_bytes, self._point)
             self.producers = opening.rebuilt(list(self._segments), self._durable_end)
+            # Their entries are from before the cut, and the segment may have room again.
+            self._is_sealing, self._sealed_entries = False, []
         self._durable_end = self.end_offset
         self._cut_at = self._fault = None
         self._torn = False
@@ -439,12 +455,9 @@ class SegmentedLog:
         self._settled_end = self.end_offset
 
     def close(self) -> None:
-        """As `Log.close`."""
-        with self._rolling:
-            self._is_sealing = False
-            if self._next is not None:
-                self._next.release()
-                self._next = None
+        """As `Log.close`; a thread in `prepare_next` is not waited for."""
+        self._is_closed, self._is_sealing = True, False
+        self._let_go_next()
         self._segments.close()
         self._point.close()
 
@@ -462,6 +475,16 @@ class SegmentedLog:
 
     # ---- inside
 
+    def _let_go_next(self) -> None:
+        """Close the segment that was prepared, unless a thread prepares one, which does it then."""
+        if self._rolling.acquire(blocking=False):
+            try:
+                if self._next is not None:
+                    self._next.release()
+                    self._next = None
+            finally:
+                self._rolling.release()
+
     @property
     def _first_base(self) -> int:
         return self._segments.bases[0]
@@ -477,14 +500,12 @@ class SegmentedLog:
         self._point.began(self._first_base, segment.base_offset, first_crc)
         self._claimed_base = segment.base_offset
 
-    def _with_room(
-        self, size: int, end_offset: int, headers: Sequence[BatchHeader], *, is_rare: bool
-    ) -> Segment:
+    def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:
         """The segment that batches go to; a further one when the active one is full."""
         active = self._segments.active
         if active.size:
             newest = max(one.max_timestamp for one in headers)
-            if self._is_full(active, size, end_offset, newest) or is_rare:
+            if self._is_full(active, size, end_offset, newest):
                 self.roll()
         return self._segments.active
 
