@@ -365,17 +365,17 @@ class Rolling:
     def batches(self) -> int:
         return len(self.journal.segments())  # one in each
 
-    async def full(self) -> "list[asyncio.Future[Any]]":
+    async def full(self) -> list[asyncio.Task[Any]]:
         """Make two commands wait for room."""
         self.may_end.set()
         await joined(self.shard)
         await acquired(self.shard, 0, 9)
         self.may_end.clear()
-        waiting = [asyncio.ensure_future(said(self.shard, Verdict.ACCEPT, 0, 1))]
+        waiting = [asyncio.create_task(said(self.shard, Verdict.ACCEPT, 0, 1))]
         rolls = self.rolls
         while self.rolls == rolls:  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0)
-        waiting.append(asyncio.ensure_future(said(self.shard, Verdict.ACCEPT, 2, 3)))
+        waiting.append(asyncio.create_task(said(self.shard, Verdict.ACCEPT, 2, 3)))
         for _ in range(5):
             await asyncio.sleep(0)
         return waiting

@@ -52,12 +52,8 @@ class LogMachine(RuleBasedStateMachine):
             FOLDER,
             clean=clean,
             start_offset=self.kept_start,
-            keep_start=self.keep_start,
             **settings,
         )
-
-    def keep_start(self, offset: int) -> None:
-        self.kept_start = offset
 
     @rule(count=st.integers(1, 4), size=st.integers(0, 90), step=st.integers(-3, 9))
     def append(self, count: int, size: int, step: int) -> None:
@@ -90,6 +86,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(part=st.floats(0, 1))
     def delete(self, part: float) -> None:
         offset = self.start + int((self.end - self.start) * part)
+        self.kept_start = max(self.kept_start, offset)
         self.log.advance_start(offset)
         self.start = offset
         with pytest.raises(OffsetOutOfRange):
@@ -99,6 +96,7 @@ class LogMachine(RuleBasedStateMachine):
     def drop(self, part: float) -> None:
         before = self.log.segments()
         until = self.start + int((self.end - self.start) * part)
+        self.log.allow_drop(until)
         dropped = self.log.drop_segments(until)
         assert dropped == len([one for one in before[:-1] if one.end_offset <= until])
         assert self.log.segments() == before[dropped:]

@@ -313,9 +313,11 @@ class Topics:
         def write() -> None:
             self._journal.write_checkpoint(end, self._records.records(events, now), now)
 
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.get_running_loop().run_in_executor(None, write)
+            await loop.run_in_executor(None, write)
             self._journal.use_checkpoint(end)
+            await loop.run_in_executor(None, self._journal.remove_replaced)
         except OSError as error:
             log.warning("the catalogue's journal could not be shortened: %s; it goes on", error)
 

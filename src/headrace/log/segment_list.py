@@ -53,18 +53,20 @@ class SegmentList:
         self._use(sealed)
 
     def base_after(self, until: int) -> int:
-        """The base offset of the first segment that `drop_oldest` keeps."""
-        for segment in self._segments:
-            if segment is self.active or segment.end_offset > until:
-                return segment.base_offset
-        raise AssertionError("the active segment is one of them")
+        """The base offset of the first segment that `drop_oldest` keeps; in any thread."""
+        *sealed, last = self._segments[:]
+        kept = (one.base_offset for one in sealed if one.end_offset > until)
+        return next(kept, last.base_offset)
 
     def drop_oldest(self, until: int) -> bool:
-        """Drop the first segment if it is sealed and lies wholly below `until`."""
+        """Drop the first segment if it is sealed and lies wholly below `until`; nothing is synced.
+
+        The recovery point has given it up: whatever a power cut takes back, no opening uses it.
+        """
         oldest = self._segments[0]
         if oldest is self.active or oldest.end_offset > until:
             return False
-        self._put_away(oldest)
+        self._put_away(oldest, durable=False)
         del self._segments[0], self.bases[0]
         return True
 
@@ -112,7 +114,7 @@ class SegmentList:
         if len(self._warm) > _WARM_MAX:
             self._warm.pop(0).release()
 
-    def _put_away(self, segment: Segment, *, durable: bool = True) -> None:
+    def _put_away(self, segment: Segment, *, durable: bool) -> None:
         """Rename a segment's files, so that no opening finds it, and tell them."""
         if segment in self._warm:
             self._warm.remove(segment)

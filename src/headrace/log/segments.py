@@ -39,6 +39,7 @@ SEGMENT_MS = 7 * 86_400_000
 INDEX_INTERVAL_BYTES = 4096
 _UNCLAIMED_BYTES_MAX = 256 * 1024
 _OFFSETS_PER_SEGMENT_MAX = (1 << 31) - 1
+_DROPPED_MAX = 1_000_000
 
 
 class SegmentedLog:
@@ -51,8 +52,7 @@ class SegmentedLog:
         index_interval_bytes: log bytes for one index entry (index.interval.bytes).
         clean: the log was settled and closed, and nothing happened to it since.
         end_offset: where the log ended then, if that is known.
-        start_offset: what `keep_start` was told last.
-        keep_start: keeps the start offset where it is inside a segment. Raises: OSError.
+        start_offset: where it begins at least, as the caller has kept it.
         dropped: is told the files of dropped segments, to remove them; else they go at once.
 
     Raises: CorruptLog, OSError.
@@ -69,15 +69,16 @@ class SegmentedLog:
         clean: bool = False,
         end_offset: int | None = None,
         start_offset: int = 0,
-        keep_start: Callable[[int], None] | None = None,
         dropped: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         self._disk = disk
         self._folder = folder
-        self._keep_start = keep_start
         self._point = RecoveryPoint(disk, folder)
         self._syncing = threading.Lock()
         self._rolling = threading.Lock()  # taken before `_syncing`
+        self._choosing = threading.Lock()  # never for as long as the disk takes
+        self._given_up = self._may_drop = UNKNOWN  # below it: about to be, and durably
+        self._first_batch = UNKNOWN, 0  # offset and checksum of the one that began a segment
         self._is_sealing = self._is_closed = False
         self._sealed_entries: list[snapshots.Entry] = []
         self._next: Segment | None = None
@@ -186,8 +187,9 @@ class SegmentedLog:
                 self.producers.record(header, offset)
             offset += header.last_offset_delta + 1
         if segment.base_offset != self._claimed_base:
-            # A segment whose claim a power cut took begins with another batch than this one.
-            self._claim_segment(segment, headers[0].crc if first == segment.base_offset else 0)
+            if first == segment.base_offset:
+                self._first_batch = first, headers[0].crc
+            self._claim_segment(segment)
         return first
 
     def must_roll(self, header: BatchHeader) -> bool:
@@ -383,31 +385,49 @@ class SegmentedLog:
     def advance_start(self, offset: int) -> None:
         """Delete what is below `offset`; nothing when that is deleted already.
 
-        Segments stay until they are dropped. Raises: OffsetOutOfRange above the end; OSError, with
-        the start as it was.
+        Segments stay until they are dropped. The caller has kept the offset durably, unless it is
+        the first of a segment and `allow_drop` gave up those before. Raises: OffsetOutOfRange
+        above the end.
         """
         if offset > self.end_offset:
             raise OffsetOutOfRange(offset, self._start, self.end_offset)
-        if offset > self._start:
-            if self._keep_start is not None:
-                self._keep_start(offset)
-            self._start = offset
+        self._start = max(self._start, offset)
 
-    def drop_segments(self, until: int) -> int:
-        """Drop sealed segments that lie wholly below `until`, and move the start offset with them.
+    def allow_drop(self, until: int) -> int:
+        """Give up sealed segments that lie wholly below `until`, durably; for a thread.
 
-        Their files are renamed at once. Returns how many. Raises: OSError; what was dropped by
-        then is dropped.
+        `drop_segments` then drops them; after a crash the next opening does.
+
+        Returns:
+            The base offset of the first segment that stays.
+
+        Raises: OSError, and it is not known whether they are given up.
+        """
+        with self._choosing:
+            first_base = max(self._first_base, self._segments.base_after(until))
+            is_news = first_base > self._segments.bases[0]
+            self._given_up = max(self._given_up, first_base)
+        if is_news:
+            self._point.dropping(first_base)
+            self._may_drop = max(self._may_drop, first_base)
+        return first_base
+
+    def drop_segments(self, until: int, most: int = _DROPPED_MAX) -> int:
+        """Drop segments that `allow_drop` gave up and that lie wholly below `until`.
+
+        Their files are renamed at once, and nothing is synced. The start offset moves with them.
+
+        Args:
+            most: how many segments at most.
+
+        Returns: how many. Raises: OSError; what was dropped by then is dropped.
         """
         count = 0
-        self._point.dropping(self._segments.base_after(until))
         try:
-            while self._segments.drop_oldest(until):
+            while count < most and self._segments.drop_oldest(min(until, self._may_drop)):
                 count += 1
         finally:
             self._start = max(self._start, self._segments.bases[0])
-        if count:
-            self._prune_snapshots()
         return count
 
     def prepare(self, bases: Sequence[int], cleaned: str) -> None:
@@ -431,7 +451,11 @@ class SegmentedLog:
         """
         if cleaned not in self._prepared:
             self.prepare(bases, cleaned)
-        self._segments.replace(bases, self._prepared.pop(cleaned))
+        fresh = self._prepared.pop(cleaned)
+        with self._choosing:
+            if bases[0] < self._given_up:
+                raise OSError(errno.ESTALE, f"{cleaned}: its segments are being dropped")
+            self._segments.replace(bases, fresh)
 
     # ---- the end
 
@@ -463,6 +487,7 @@ class SegmentedLog:
 
     def retire(self) -> None:
         """Before the folder goes: wait for what another thread writes there, and allow no more."""
+        self._point.retire()
         with self._rolling, self._syncing:
             self._is_sealing = False
             self._is_retired = True
@@ -487,7 +512,7 @@ class SegmentedLog:
 
     @property
     def _first_base(self) -> int:
-        return self._segments.bases[0]
+        return max(self._may_drop, self._segments.bases[0])
 
     def _claimed_end(self, active: Segment) -> int:
         """The end of what is durable for sure: the rest may be in the system's memory only."""
@@ -495,10 +520,13 @@ class SegmentedLog:
         known = claim.base_offset == active.base_offset and claim.end_offset >= 0
         return claim.end_offset if known else active.base_offset
 
-    def _claim_segment(self, segment: Segment, first_crc: int) -> None:
-        """Let the recovery point name a segment that it does not name yet."""
-        self._point.began(self._first_base, segment.base_offset, first_crc)
-        self._claimed_base = segment.base_offset
+    def _claim_segment(self, segment: Segment) -> None:
+        """Let the recovery point name a segment that it does not name yet, now or later."""
+        base, crc = self._first_batch
+        # A segment whose claim a power cut took begins with another batch than this one.
+        first_crc = crc if base == segment.base_offset else 0
+        if self._point.began(self._first_base, segment.base_offset, first_crc):
+            self._claimed_base = segment.base_offset
 
     def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:
         """The segment that batches go to; a further one when the active one is full."""
