@@ -1,6 +1,6 @@
 """Segments at the start of a log are dropped without a sync: no power cut brings them back."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain, combinations
 from typing import Any
 
@@ -24,21 +24,30 @@ class LosesRenames(MemoryDisk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.durable = 0  # durable operations on names
-        self.lost: list[tuple[str, str]] = []
+        self.durable = 0  # operations that sync the folder
+        self.lost: list[tuple[str, str]] = []  # renames since
 
     def rename(self, old: str, new: str, *, durable: bool = True) -> None:
         super().rename(old, new, durable=durable)
-        self.durable += durable
         self.lost.append((old, new))
+        self._synced(durable)
 
     def remove(self, path: str) -> None:
-        self.durable += self.exists(path)
+        self._synced(self.exists(path))
         super().remove(path)
 
     def overwrite(self, path: str, data: bytes, position: int, *, durable: bool = False) -> None:
-        self.durable += durable
         super().overwrite(path, data, position, durable=durable)
+        self._synced(durable)
+
+    def _synced(self, is_durable: bool) -> None:
+        if is_durable:
+            self.durable += 1
+            self.lost.clear()
+
+    def write_back(self) -> None:
+        for content in self._files.values():
+            content.sync()
 
     def take_back(self, renames: tuple[tuple[str, str], ...]) -> None:
         self.crash(0.0)
@@ -141,7 +150,7 @@ def test_what_is_appended_between_permission_and_drop_takes_nothing_back() -> No
     append(log, 6)  # the claim of a new segment is written
     append(log, 7)
     log.drop_segments(DROPPED)
-    log.settle()
+    log.sync()
     logs = [pair for pair in disk.lost if pair[0].endswith(".log")]
     disk.take_back((logs[0], logs[2]))
     assert values(opened(disk)) == [4, 5, 6, 7]
@@ -198,11 +207,10 @@ def test_a_copy_that_would_bring_dropped_records_back_is_not_used() -> None:
     log.sync()
     cleaned = f"{FOLDER}/{0:020d}.log.cleaned"
     disk.write(cleaned, b"".join(disk.read(f"{FOLDER}/{n:020d}.log") for n in range(3)))
-    staged: Callable[[], None] = lambda: disk.rename(cleaned, f"{FOLDER}/{0:020d}.log.swap")  # noqa: E731
+    log.prepare([0, 1, 2], cleaned)
     log.allow_drop(1)
-    with pytest.raises(OSError, match="dropped"):
-        log.replace([0, 1, 2], cleaned)
-    staged()  # by a process that could not remove it again
+    assert not log.take_place([0, 1, 2])
+    assert disk.exists(f"{FOLDER}/{0:020d}.log.swap")
     disk.crash(0.0)
     assert values(opened(disk)) == [1, 2, 3, 4, 5]
 
@@ -215,3 +223,89 @@ def test_the_first_base_of_a_claim_never_goes_down() -> None:
     claim = read_claim(disk, FOLDER)[1]
     assert claim.first_base == DROPPED
     assert isinstance(claim, Claim)
+
+
+STEPS = ["prepare", "take_place", "put_away_replaced", "finish_replacement"]
+
+
+def replaced(disk: LosesRenames, steps: int) -> SegmentedLog:
+    """A log of whose first three segments a cleaned one takes the place, so many steps long."""
+    log = filled(disk)
+    log.sync()
+    disk.write_back()
+    cleaned = f"{FOLDER}/{0:020d}.log.cleaned"
+    disk.write(cleaned, b"".join(disk.read(f"{FOLDER}/{n:020d}.log") for n in range(3)))
+    names: list[str] = []
+    for step in STEPS[:steps]:
+        match step:
+            case "prepare":
+                log.prepare([0, 1, 2], cleaned)
+            case "take_place":
+                assert log.take_place([0, 1, 2])
+            case "put_away_replaced":
+                names = log.put_away_replaced()
+            case _:
+                log.finish_replacement(names)
+    return log
+
+
+@pytest.mark.parametrize("steps", range(1, len(STEPS) + 1))
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_power_cut_in_a_replacement_loses_and_brings_back_nothing(
+    steps: int, drops: bool
+) -> None:
+    def scene() -> LosesRenames:
+        disk = LosesRenames()
+        log = replaced(disk, steps)
+        assert values(log) == list(range(SEGMENTS))
+        if drops:
+            log.allow_drop(3)
+            # Its files are not touched while a thread renames those of the others.
+            assert log.drop_segments(3) == (3, 0, 0, 1)[steps - 1]
+        return disk
+
+    for lost in subsets(scene().lost):
+        disk = scene()
+        disk.take_back(tuple(reversed(lost)))
+        again = opened(disk)
+        assert values(again) == list(range(3 if drops else 0, SEGMENTS)), lost
+        names = disk.list(FOLDER)
+        assert not [name for name in names if name.endswith((".swap", ".cleaned", ".deleted"))]
+
+
+def test_segments_that_are_dropped_meanwhile_keep_their_copy_from_its_place() -> None:
+    disk = LosesRenames()
+    log = replaced(disk, 1)
+    log.allow_drop(2)
+    assert not log.take_place([0, 1, 2])
+    log.discard_replacement()
+    assert not [name for name in disk.list(FOLDER) if name.endswith((".swap", ".cleaned"))]
+    log.drop_segments(2)
+    assert values(log) == [2, 3, 4, 5]
+
+
+def test_a_replacement_that_the_disk_stops_is_dropped_or_finished_by_the_next_start() -> None:
+    for drops in (False, True):
+        disk = LosesRenames()
+        log = replaced(disk, 2)
+        disk.failing.add("rename")
+        with pytest.raises(OSError, match="Input/output"):
+            log.put_away_replaced()
+        disk.failing.clear()
+        assert values(log) == list(range(SEGMENTS))
+        if drops:
+            log.allow_drop(3)
+            assert log.drop_segments(3) == 1
+        disk.crash(0.0)
+        assert values(opened(disk)) == list(range(3 if drops else 0, SEGMENTS))
+
+
+def test_nothing_is_staged_where_a_log_was_removed() -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    cleaned = f"{FOLDER}/{0:020d}.log.cleaned"
+    disk.write(cleaned, disk.read(f"{FOLDER}/{0:020d}.log"))
+    log.retire()
+    with pytest.raises(OSError, match="is removed"):
+        log.prepare([0], cleaned)
+    assert not disk.exists(f"{FOLDER}/{0:020d}.log.swap")

@@ -283,7 +283,7 @@ class Slow(MemoryDisk):
             assert self.may_end.wait(WAIT_S)
 
         file.sync = slowly  # type: ignore[method-assign]  # a slow disk
-        file.close = closed  # type: ignore[method-assign]  # counted
+        file.close = closed  # type: ignore[method-assign]  # of this file
         return file
 
 

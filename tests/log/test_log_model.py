@@ -103,8 +103,8 @@ class LogMachine(RuleBasedStateMachine):
         self.start = max(self.start, before[dropped].base_offset)
 
     @precondition(lambda self: len(self.log.segments()) > 2)
-    @rule(data=st.data(), prepared=st.booleans())
-    def merge(self, data: st.DataObject, prepared: bool) -> None:
+    @rule(data=st.data(), prepared=st.booleans(), crashes=st.booleans())
+    def merge(self, data: st.DataObject, prepared: bool, crashes: bool) -> None:
         """What a cleaner does with nothing to clean: neighbouring segments become one."""
         sealed = self.log.segments()[:-1]
         first = data.draw(st.integers(0, len(sealed) - 1))
@@ -114,7 +114,13 @@ class LogMachine(RuleBasedStateMachine):
         bases = [one.base_offset for one in chosen]
         if prepared:
             self.log.prepare(bases, cleaned)
-        self.log.replace(bases, cleaned)
+            assert self.log.take_place(bases)
+            if crashes:  # which leaves old segments beside the one that takes their place
+                self.killed()
+                return
+            self.log.finish_replacement(self.log.put_away_replaced())
+        else:
+            self.log.replace(bases, cleaned)
         assert chosen[-1].end_offset in {one.end_offset for one in self.log.segments()}
 
     @rule()

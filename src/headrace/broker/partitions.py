@@ -406,6 +406,10 @@ class Partitions:
             if topic_id == uuid_text(topic.id):
                 return
             self._set_aside(folder, topic_id)
+        first = f"{folder}/{0:020d}.log"
+        if not self._disk.exists(first):
+            # One sync of the folder serves both: an append that made the file would wait for its.
+            self._disk.write(first, b"", durable=False)
         partition_metadata.write(self._disk, folder, uuid_text(topic.id))
 
     def _open_log(

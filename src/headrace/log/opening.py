@@ -165,8 +165,10 @@ class Opening:
         for offset in snapshots.offsets(names):
             self._disk.remove(snapshots.path_of(self._folder, offset))
         fresh = Segment(self._disk, self._folder, start_offset, self._interval_bytes)
+        file = fresh.file  # so that the first append need not make it, and wait for the folder
         if start_offset:
-            fresh.file.sync()
+            file.sync()
+        fresh.release()
         return fresh
 
     # ---- segments

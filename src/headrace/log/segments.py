@@ -87,7 +87,9 @@ class SegmentedLog:
         self._fault: OSError | None = None
         self._cut_at: int | None = None
         self._is_retired = False
-        self._prepared: dict[str, Segment] = {}
+        self._changing = threading.Lock()  # names in the folder, by threads
+        self._fresh: Segment | None = None  # staged to take the place of others
+        self._replaced: list[Segment] = []
         self.configure(
             segment_bytes=segment_bytes,
             segment_ms=segment_ms,
@@ -431,31 +433,78 @@ class SegmentedLog:
         return count
 
     def prepare(self, bases: Sequence[int], cleaned: str) -> None:
-        """Read what `replace` will be given, in any thread. Raises: CorruptBatch, OSError."""
-        fresh = Segment(self._disk, self._folder, bases[0], self._interval_bytes, file_path=cleaned)
-        fresh.take_whole(self._disk.size(cleaned))
-        fresh.release()  # it may come to nothing, and nobody else would close the file
-        self._prepared[cleaned] = fresh
+        """Stage a file that is to take the place of neighbouring sealed segments; for a thread.
 
-    def replace(self, bases: Sequence[int], cleaned: str) -> None:
-        """Put the file `cleaned` in the place of neighbouring sealed segments.
-
-        `cleaned` (`….log.cleaned`) is complete and synced, and its last batch ends where the last
-        of the segments does. A crash leaves the old segments or the new one: as in Kafka the file
-        is renamed to `.swap` first, with which the next opening would go on.
+        From then on the next opening puts it there, unless the first of the segments was given up
+        by then. `take_place`, `put_away_replaced` and `finish_replacement` follow, or
+        `discard_replacement`.
 
         Args:
             bases: the base offsets of the segments, in order.
+            cleaned: the file (`….log.cleaned`), complete and synced; its last batch ends where the
+                last of the segments does.
 
-        Raises: OSError.
+        Raises: CorruptBatch; OSError.
         """
-        if cleaned not in self._prepared:
-            self.prepare(bases, cleaned)
-        fresh = self._prepared.pop(cleaned)
+        fresh = Segment(self._disk, self._folder, bases[0], self._interval_bytes, file_path=cleaned)
+        fresh.take_whole(self._disk.size(cleaned))
+        fresh.release()  # it may come to nothing, and nobody else would close the file
+        with self.in_folder():
+            self._segments.stage(fresh)
+        self._fresh = fresh
+
+    def take_place(self, bases: Sequence[int]) -> bool:
+        """Read from the file that `prepare` staged, in place of its segments.
+
+        Returns: False when these are being dropped; nothing has changed.
+        """
+        assert self._fresh is not None, "prepare comes first"
         with self._choosing:
             if bases[0] < self._given_up:
-                raise OSError(errno.ESTALE, f"{cleaned}: its segments are being dropped")
-            self._segments.replace(bases, fresh)
+                return False
+            self._replaced = self._segments.take_place(bases, self._fresh)
+        return True
+
+    def put_away_replaced(self) -> list[str]:
+        """Rename the files of replaced segments; for a thread. Returns their names.
+
+        Raises: OSError; the next opening does it.
+        """
+        try:
+            with self.in_folder():
+                return self._segments.put_away(self._replaced)
+        except OSError:
+            self._segments.give_up()
+            raise
+
+    def finish_replacement(self, replaced: Sequence[str]) -> None:
+        """Let the file that took the segments' place have its name. Raises: OSError."""
+        fresh, self._fresh, self._replaced = self._fresh, None, []
+        if fresh is not None and not self._is_closed:
+            self._segments.finish(fresh, replaced)
+
+    def discard_replacement(self) -> None:
+        """Remove a staged file that did not take its place; for a thread. Raises: OSError."""
+        fresh, self._fresh = self._fresh, None
+        if fresh is not None:
+            with self.in_folder():
+                self._disk.remove(fresh.file_path)
+
+    def replace(self, bases: Sequence[int], cleaned: str) -> None:
+        """Do all steps of a replacement. Raises: as `prepare`; OSError for dropped segments."""
+        self.prepare(bases, cleaned)
+        if not self.take_place(bases):
+            self.discard_replacement()
+            raise OSError(errno.ESTALE, f"{cleaned}: its segments are being dropped")
+        self.finish_replacement(self.put_away_replaced())
+
+    @contextlib.contextmanager
+    def in_folder(self) -> Iterator[None]:
+        """Keep the folder from being removed meanwhile; for threads. Raises: OSError once it is."""
+        with self._changing:
+            if self._is_retired:
+                raise OSError(errno.EBADF, f"{self._folder} is removed")
+            yield
 
     # ---- the end
 
@@ -488,9 +537,10 @@ class SegmentedLog:
     def retire(self) -> None:
         """Before the folder goes: wait for what another thread writes there, and allow no more."""
         self._point.retire()
+        with self._changing:
+            self._is_retired = True
         with self._rolling, self._syncing:
             self._is_sealing = False
-            self._is_retired = True
             self._fault = OSError(errno.EBADF, "removed")
 
     def delete(self) -> None:
