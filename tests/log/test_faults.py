@@ -167,6 +167,31 @@ def test_what_was_cut_off_is_forgotten_by_producers_and_indexes() -> None:
     assert values(log) == [b"v"] * 6
 
 
+@pytest.mark.parametrize("synced", [0, 2])
+def test_to_go_on_after_a_repair_only_reads(synced: int) -> None:
+    """It happens on the event loop."""
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER)
+    for n in range(4):
+        if n == synced:
+            log.sync()
+        append(log, b"%d" % n)
+    derived = [f"{FOLDER}/{4:020d}.snapshot", f"{FOLDER}/{0:020d}.checksums"]
+    for path in derived:
+        disk.write(path, b"of what is cut off")
+    disk.failing.add("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        log.sync()
+    disk.failing.clear()
+    log.mend(keep=False)
+    disk.failing = {"sync", "open", "remove", "rename", "write", "append", "truncate"}
+    log.resume()
+    disk.failing.clear()
+    assert (log.end_offset, [disk.exists(path) for path in derived]) == (synced, [False, False])
+    append(log, b"other")
+    assert values(SegmentedLog(disk, FOLDER)) == [b"0", b"1"][:synced] + [b"other"]
+
+
 @pytest.mark.parametrize("segment_bytes", [64, 1 << 20])
 def test_what_a_failed_sync_left_out_is_synced_by_the_next_process(segment_bytes: int) -> None:
     """It takes from the system's memory what no later sync of that would bring to the disk.

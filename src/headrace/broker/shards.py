@@ -44,8 +44,9 @@ class PartitionJournal:
         return self._partition.log.end_offset
 
     def append(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int:
+        """As `JournalLog.append`, of one batch for which `must_roll` has just been false."""
         self._require_unchanged()
-        return self._partition.append(batches, list(headers))
+        return self._partition.append(batches, list(headers), has_room=True)
 
     def must_roll(self, header: BatchHeader) -> bool:
         return self._partition.must_roll(header)

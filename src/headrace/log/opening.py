@@ -95,9 +95,6 @@ class Opening:
         producers = Producers()
         names = self._disk.list(self._folder)
         self._replay(segments, producers, names, end_offset)
-        for offset in snapshots.offsets(names):
-            if offset > end_offset:
-                self._disk.remove(snapshots.path_of(self._folder, offset))
         return producers
 
     # ---- leftovers

@@ -25,6 +25,7 @@ from headrace.core.types import WallMs
 from headrace.log import snapshots, times
 from headrace.log.api import Disk, OffsetOutOfRange, SegmentInfo, Slice
 from headrace.log.buggify import buggify
+from headrace.log.index import remove_index
 from headrace.log.opening import Opening
 from headrace.log.reading import Stops, bytes_from
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint
@@ -311,9 +312,23 @@ class SegmentedLog:
                 self._cut_at = position
                 active.file.truncate(position)
             active.file.sync()
+            if not keep:
+                self._forget_cut(active, position)
+
+    def _forget_cut(self, active: Segment, position: int) -> None:
+        """Remove what was derived from the batches that are cut off. Raises: OSError."""
+        remove_index(self._disk, active.path)
+        if not position:
+            self._point.emptied(active.base_offset)
+        for offset in snapshots.offsets(self._disk.list(self._folder)):
+            if offset > self._durable_end:
+                self._disk.remove(snapshots.path_of(self._folder, offset))
 
     def resume(self) -> None:
-        """Go on after `mend`. Raises: OSError, and `mend` has to be tried again."""
+        """Go on after `mend`; syncs nothing.
+
+        Raises: OSError, and `mend` has to be tried again.
+        """
         if self._fault is None:
             return
         if self._cut_at is not None:
@@ -323,7 +338,6 @@ class SegmentedLog:
             except CorruptBatch as damage:
                 raise active.damaged(damage) from damage
             if not active.size:
-                self._point.emptied(active.base_offset)
                 self._claimed_base = UNKNOWN
             opening = Opening(self._disk, self._folder, self._interval_bytes, self._point)
             self.producers = opening.rebuilt(list(self._segments), self._durable_end)
