@@ -7,9 +7,11 @@ to; a full one is synced and sealed before a further one begins. What opening tr
 and what it cuts off is told in `opening.py`.
 
 Sealing syncs two files and a folder, so a caller on an event loop does that part in a thread:
-`begin_seal`, `prepare_next` in the thread, then an append or `roll`. From `begin_seal` on nothing
-is added to the segment; an append that comes during `prepare_next` waits for it. An append that
-finds the segment full without that preparation does all of it itself.
+`begin_seal`, `prepare_next` in the thread, then an append or `begin_next`. From `begin_seal` on
+nothing is added to the segment; an append that comes during `prepare_next` waits for it. An append
+that finds the segment full without that preparation does all of it itself: a caller on an event
+loop asks `must_roll` before. Segments are dropped and replaced in such steps, too: what syncs is
+said to be for a thread, and all else syncs nothing.
 
 A log starts with its first segment, or inside it once records were deleted up to an offset; whoever
 opens the log keeps that offset (`checkpoints.py`) and hands it in again. A failed sync leaves the
