@@ -96,7 +96,8 @@ def filled(*, clean: bool = True) -> MemoryDisk:
             await life.create(name)
             for number in range(3):
                 await life.put(name, 0, b"%d" % number)
-        life.partition("orders", 0).delete_records(1)
+        partitions = life.services.topics.partitions
+        await partitions.delete_records({life.partition("orders", 0): 1})
         await life.services.topics.next_producer_id()
         if not clean:
             disk.kill()

@@ -120,10 +120,10 @@ def test_a_partition_that_fails_is_told_once_and_the_others_go_on(
         running.clock.advance(DAY_MS)
         whole, fails = Partition.expire, True
 
-        def expire(self: Partition, now: Any) -> int:
+        async def expire(self: Partition, now: Any) -> int:
             if self is bad and fails:
                 raise OSError(errno.EIO, "Input/output error")
-            return whole(self, now)
+            return await whole(self, now)
 
         monkeypatch.setattr(Partition, "expire", expire)
         for _ in range(3):
@@ -358,7 +358,8 @@ def test_a_topic_deleted_before_its_turn_is_let_alone(
         running.fill(second)
         cleaning = asyncio.create_task(running.house.clean_dirtiest())
         await gate.wait()
-        first.delete_records(30)  # so that the second has its turn at once
+        partitions = running.services.topics.partitions
+        await partitions.delete_records({first: 30})  # so that the second has its turn at once
         await running.services.topics.delete(DeleteTopic(second.topic.id))
         again = await running.topic("second", cleanup_policy="compact")
         running.fill(again)
@@ -380,7 +381,7 @@ def test_records_deleted_meanwhile_end_a_cleaning(
         running.fill(jobs)
         cleaning = asyncio.create_task(running.house.clean_dirtiest())
         await gate.wait()
-        jobs.delete_records(30)
+        await running.services.topics.partitions.delete_records({jobs: 30})
         gate.let_go.set()
         assert not await cleaning
         assert [one.offset for one in records(jobs)] == list(range(30, 50))

@@ -13,6 +13,7 @@ from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog, CreateTopic, DeleteTopic
 from headrace.core.errors import Refused
 from headrace.core.types import MonoMs, Now, WallMs
+from headrace.log.manifest import START_OFFSETS
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.wire.batches import Record
 
@@ -125,7 +126,7 @@ def test_deleted_records_stay_deleted_whatever_happens() -> None:
         partition = found(partitions, 0)
         put(partition, 5)
         await partition.durable()
-        assert partition.delete_records(3) == 3
+        assert await partitions.delete_records({partition: 3}) == {partition: 3}
         disk.crash(0.0)
         again = started(disk, catalog, **settings)
         assert (found(again, 0).start_offset, found(again, 0).high_watermark) == (3, 5)
@@ -141,7 +142,7 @@ def test_a_topic_of_the_same_name_begins_at_zero() -> None:
             disk, catalog = MemoryDisk(), catalog_with("orders")
             partitions = started(disk, catalog)
             put(found(partitions, 0), 5)
-            found(partitions, 0).delete_records(3)
+            await partitions.delete_records({found(partitions, 0): 3})
             topic = catalog.topics["orders"]
             change(catalog, DeleteTopic(topic.id))
             if crashes:
@@ -164,7 +165,64 @@ def test_start_offsets_that_moved_are_told() -> None:
         moved: list[tuple[str, int]] = []
         partitions.on_start_moved.append(lambda one: moved.append((one.name, one.start_offset)))
         put(found(partitions, 1), 2)
-        found(partitions, 1).delete_records(1)
+        await partitions.delete_records({found(partitions, 1): 1})
         assert moved == [("orders-1", 1)]
+
+    run(go)
+
+
+class CountsStarts(MemoryDisk):
+    """Counts how often the start offsets are written, or refuses that."""
+
+    writes = 0
+    fails = False
+
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path == START_OFFSETS:
+            self.writes += 1
+            if self.fails:
+                raise OSError(28, "No space left on device")
+        super().write(path, data, durable=durable)
+
+
+def test_starts_of_many_partitions_are_kept_with_one_write_before_they_move() -> None:
+    async def go() -> None:
+        disk, catalog = CountsStarts(), catalog_with("orders")
+        partitions = started(disk, catalog)
+        wanted = {found(partitions, index): 2 + index for index in (0, 1)}
+        for partition in wanted:
+            put(partition, 5)
+        disk.fails, before = True, disk.writes
+        refused = await partitions.delete_records(wanted)
+        assert [type(one) for one in refused.values()] == [OSError, OSError]
+        assert [one.start_offset for one in wanted] == [0, 0]
+        disk.fails = False
+        assert await partitions.delete_records(wanted) == wanted
+        assert disk.writes == before + 2
+        assert await partitions.delete_records(dict.fromkeys(wanted, 1)) == wanted
+        assert disk.writes == before + 2, "no start moved"
+
+    run(go)
+
+
+def test_a_topic_deleted_while_its_records_are_leaves_no_start_to_the_next() -> None:
+    async def go() -> None:
+        disk, catalog = MemoryDisk(), catalog_with("orders")
+        partitions = started(disk, catalog)
+        put(found(partitions, 0), 5)
+        topic = catalog.topics["orders"]
+        with partitions._kept_starts._lock:  # whoever gets it first
+            deleting = asyncio.ensure_future(partitions.delete_records({found(partitions, 0): 3}))
+            await asyncio.sleep(0)
+            change(catalog, DeleteTopic(topic.id))
+            gone = asyncio.ensure_future(partitions.delete_topic(topic))
+            await asyncio.sleep(0)
+        await gone
+        (outcome,) = (await deleting).values()
+        assert isinstance(outcome, OSError)
+        change(catalog, CreateTopic("orders", UUID(int=9), 2, {}))
+        await partitions.open_topic(catalog.topics["orders"], catalog)
+        assert found(partitions, 0, 9).start_offset == 0
+        assert not disk.exists("orders-0/recovery-point"), "nor a claim about the old log"
 
     run(go)

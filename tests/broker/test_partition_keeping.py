@@ -35,15 +35,15 @@ def test_old_segments_expire_and_their_files_go_after_a_delay() -> None:
         partition.on_start_moved.append(lambda one: moved.append(one.start_offset))
         for n in range(4):
             put(partition, b"v" * 900, at=500 * n)
-        assert partition.expire(WallMs(1000)) == 0
-        assert partition.expire(WallMs(1501)) == 2
+        assert await partition.expire(WallMs(1000)) == 0
+        assert await partition.expire(WallMs(1501)) == 2
         assert (partition.start_offset, moved) == (2, [2])
         names = disk.list(FOLDER)
         assert f"{0:020d}.log.deleted" in names
         assert f"{0:020d}.log" not in names
-        assert partition.expire(WallMs(9999)) == 2, "the active segment goes too"
+        assert await partition.expire(WallMs(9999)) == 2, "the active segment goes too"
         assert (partition.start_offset, partition.high_watermark, moved) == (4, 4, [2, 4])
-        assert partition.expire(WallMs(99999)) == 0
+        assert await partition.expire(WallMs(99999)) == 0
         await until(lambda: not any(name.endswith(".deleted") for name in disk.list(FOLDER)))
         assert put(partition, b"next") == 4
         assert on(disk).log.start_offset == 4
@@ -58,12 +58,42 @@ def test_records_are_deleted_up_to_an_offset() -> None:
         partition.on_start_moved.append(lambda one: moved.append(one.start_offset))
         for n in range(4):
             put(partition, b"%d" % n * 900)
-        assert [partition.delete_records(before) for before in (2, 1, 4)] == [2, 2, 4]
+        starts = []
+        for before in (2, 1, 4):
+            partition.require_deletable(before)
+            partition.log.allow_drop(before)
+            starts.append(await partition.begin_at(before))
+        assert starts == [2, 2, 4]
         assert moved == [2, 4]
         assert len(partition.log.segments()) == 1
         for wrong in (-1, 5):
             with pytest.raises(OffsetOutOfRange):
-                partition.delete_records(wrong)
+                partition.require_deletable(wrong)
+
+    run(go)
+
+
+def test_many_segments_expire_in_portions_until_the_partition_is_closed() -> None:
+    async def go() -> None:
+        disk = MemoryDisk()
+        partition = on(disk, fsync=False, segment_bytes=100, retention_ms=1)
+        for n in range(120):
+            put(partition, b"v" * 60, at=n)
+        counts: list[int] = []
+        drop = partition.log.drop_segments
+
+        def counted(until: int, most: int = 0) -> int:
+            counts.append(drop(until, most))
+            if len(counts) == 2:
+                partition.close()
+            return counts[-1]
+
+        partition.log.drop_segments = counted  # type: ignore[method-assign]  # of this log
+        with pytest.raises(OSError, match="orders-0 is closed"):
+            await partition.expire(WallMs(1 << 40))
+        assert counts == [50, 50]
+        assert partition.log.start_offset == 120, "the start moved at once"
+        assert on(disk).log.segments()[0].base_offset == 120
 
     run(go)
 
@@ -74,9 +104,9 @@ def test_the_journal_of_an_internal_topic_does_not_expire() -> None:
         partition.topic = Topic("__share_group_state", UUID(int=1), 1)
         for _ in range(4):
             put(partition, b"v" * 900)
-        assert partition.expire(WallMs(1 << 40)) == 0
+        assert await partition.expire(WallMs(1 << 40)) == 0
         partition.log.advance_start(2)
-        assert partition.expire(WallMs(1 << 40)) == 2
+        assert await partition.expire(WallMs(1 << 40)) == 2
 
     run(go)
 
@@ -106,9 +136,9 @@ def test_silent_producers_are_forgotten() -> None:
                               producer_epoch=0, base_sequence=0)
             )  # fmt: skip
             partition.append(data, batches.headers(data))
-        partition.expire(WallMs(5999))
+        await partition.expire(WallMs(5999))
         assert len(partition.log.producers) == 2
-        partition.expire(WallMs(6000))
+        await partition.expire(WallMs(6000))
         assert len(partition.log.producers) == 1
 
     run(go)

@@ -67,6 +67,8 @@ def shard_on(
     world: World | None = None,
     clock: Any = None,
     synced: asyncio.Event | None = None,
+    journal: SegmentedLog | None = None,
+    roll: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> Shard:
     """A process: opens the journal, replays it, and begins; a sync takes until `synced`."""
 
@@ -78,15 +80,15 @@ def shard_on(
         machine = ShareShard(world or World())
         return machine, ShareJournal(machine, updates_per_snapshot=7)
 
-    journal = SegmentedLog(disk, FOLDER)
     runtime: Shard = ShardRuntime(
         "shard",
         build,
-        journal,
+        journal or SegmentedLog(disk, FOLDER),
         clock or VirtualClock(),
         fsync=fsync,
         recovered=Recovered(),
         sync=sync if synced is not None else None,
+        roll=roll,
     )
     runtime.load()
     runtime.start()
@@ -337,6 +339,122 @@ def test_record_from_the_future_stops_the_start() -> None:
         SegmentedLog(disk, FOLDER).append(data, batches.headers(data))
         with pytest.raises(JournalDamaged, match="from the future"):
             shard_on(disk)
+
+    run(work)
+
+
+class Rolling:
+    """A shard whose journal is full, and that makes room once it may."""
+
+    def __init__(self, *, fsync: bool = False) -> None:
+        self.disk, self.clock = MemoryDisk(), VirtualClock()
+        self.rolls = 0
+        self.may_end = asyncio.Event()
+        self.journal = SegmentedLog(self.disk, FOLDER, segment_bytes=1)
+        self.shard = shard_on(
+            self.disk, fsync=fsync, clock=self.clock, journal=self.journal, roll=self.roll
+        )
+
+    async def roll(self) -> None:
+        self.rolls += 1
+        await self.may_end.wait()
+        self.journal.begin_seal()
+        await asyncio.get_running_loop().run_in_executor(None, self.journal.prepare_next)
+
+    @property
+    def batches(self) -> int:
+        return len(self.journal.segments())  # one in each
+
+    async def full(self) -> list[asyncio.Task[Any]]:
+        """Make two commands wait for room."""
+        self.may_end.set()
+        await joined(self.shard)
+        await acquired(self.shard, 0, 9)
+        self.may_end.clear()
+        waiting = [asyncio.create_task(said(self.shard, Verdict.ACCEPT, 0, 1))]
+        rolls = self.rolls
+        while self.rolls == rolls:  # noqa: ASYNC110  # there is no event to wait for
+            await asyncio.sleep(0)
+        waiting.append(asyncio.create_task(said(self.shard, Verdict.ACCEPT, 2, 3)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return waiting
+
+
+def test_answers_wait_while_the_journal_makes_room_and_then_share_one_write() -> None:
+    async def work() -> None:
+        rig = Rolling()
+        waiting = await rig.full()
+        assert [one.done() for one in waiting] == [False, False]
+        assert not rig.shard.is_durable
+        before, rolls = rig.batches, rig.rolls
+        rig.may_end.set()
+        await asyncio.gather(*waiting)
+        assert (rig.batches, rig.rolls) == (before + 1, rolls)
+        rig.disk.crash(1.0)
+        assert _finished(shard_on(rig.disk)) == {0, 1, 2, 3}
+
+    run(work)
+
+
+@pytest.mark.parametrize("fsync", [True, False])
+def test_a_sync_that_fails_while_the_journal_makes_room_is_told_and_healed(fsync: bool) -> None:
+    async def work() -> None:
+        rig = Rolling(fsync=fsync)
+        waiting = await rig.full()
+        assert (rig.journal.durable_end < rig.journal.end_offset) == (not fsync)
+        dropped = rig.shard.machine
+        rig.disk.failing |= {"sync", "open"}
+        rig.may_end.set()
+        for one in waiting:
+            with pytest.raises(StorageFault):
+                await one
+        rig.disk.failing.clear()
+        rig.clock.advance(5_000)
+        await joined(rig.shard)
+        assert rig.shard.machine is not dropped
+        assert _finished(rig.shard) == set()
+        await acquired(rig.shard, 0, 9)
+        await said(rig.shard, Verdict.ACCEPT, 0, 1)
+        assert _finished(rig.shard) == {0, 1}
+
+    run(work)
+
+
+def test_state_is_not_rebuilt_while_a_thread_works_on_the_journal() -> None:
+    async def work() -> None:
+        rig = Rolling(fsync=True)
+        waiting = await rig.full()
+        dropped = rig.shard.machine
+        rig.shard._drop(OSError(5, "a sync failed"), [])
+        with pytest.raises(StorageFault):
+            await waiting[0]
+        with pytest.raises(StorageFault):
+            await joined(rig.shard)
+        assert rig.shard.machine is dropped
+        rig.may_end.set()
+        while rig.shard.machine is dropped:
+            rig.clock.advance(1_000)
+            await asyncio.sleep(0.01)
+        await joined(rig.shard)
+        with pytest.raises(StorageFault):
+            await waiting[1]
+
+    run(work)
+
+
+def test_a_close_waits_for_room_and_writes_what_was_decided() -> None:
+    async def work() -> None:
+        rig = Rolling()
+        waiting = await rig.full()
+        closing = asyncio.ensure_future(rig.shard.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        rig.may_end.set()
+        await closing
+        await asyncio.gather(*waiting)
+        rig.disk.crash(0.0)
+        assert _finished(shard_on(rig.disk)) == {0, 1, 2, 3}
 
     run(work)
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.broker.partitions import Partition
+from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.replay import JournalDamaged
 from headrace.broker.shares import STATE_TOPIC
 from headrace.core.catalog import CreateTopic, Topic
@@ -241,12 +241,14 @@ def test_a_disk_that_fails_is_told_and_nothing_is_removed(
 ) -> None:
     caplog.set_level(logging.WARNING, "headrace.broker")
 
-    def delete_records(_partition: Partition, _before: int) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    async def delete_records(
+        _self: Partitions, wanted: dict[Partition, int]
+    ) -> dict[Partition, OSError]:
+        return dict.fromkeys(wanted, OSError(errno.ENOSPC, "No space left on device"))
 
     async def scene(broker: Broker) -> None:
         await broker.work(await broker.join("busy"), 20)
-        monkeypatch.setattr(Partition, "delete_records", delete_records)
+        monkeypatch.setattr(Partitions, "delete_records", delete_records)
         await broker.prune()
         assert broker.journal.start_offset == 0
         monkeypatch.undo()
@@ -262,7 +264,8 @@ def test_updates_whose_snapshot_never_comes_stop_the_start() -> None:
 
     async def scene(broker: Broker) -> None:
         await broker.work(await broker.join("busy"), 2)
-        broker.journal.delete_records(1)  # the snapshot, which is still needed
+        partitions = broker.services.topics.partitions
+        await partitions.delete_records({broker.journal: 1})  # the snapshot, which is still needed
 
     play(scene, disk)
     with pytest.raises(JournalDamaged, match=r"updates of busy:.*:0 without a snapshot of it"):

@@ -65,6 +65,8 @@ def _compact(disk: MemoryDisk, log: SegmentedLog, now: int) -> None:
         deque(work.copy(group, copy), maxlen=0)
         copy.close()
         assert work.put(group)
+        work.put_away(group)
+        work.finish(group)
 
 
 def shape(header: BatchHeader) -> BatchHeader:

@@ -65,6 +65,8 @@ def compact() -> Compact:
             deque(work.copy(group, copy), maxlen=0)
             copy.close()
             assert work.put(group)
+            work.put_away(group)
+            work.finish(group)
         if tally is not None:
             tally.append(work.tally)
         return work.end

@@ -33,6 +33,7 @@ def values(log: CheckpointedLog) -> list[bytes | None]:
 def checkpoint(log: CheckpointedLog, end: int) -> None:
     log.write_checkpoint(end, STATE, NOW)
     log.use_checkpoint(end)
+    log.remove_replaced()
 
 
 def test_a_checkpoint_stands_for_what_came_before_it() -> None:
@@ -100,6 +101,39 @@ def test_a_write_that_fails_or_is_cut_off_changes_nothing() -> None:
     again = CheckpointedLog(disk, FOLDER)
     assert values(again) == [b"one"]
     assert not [name for name in disk.list(FOLDER) if "checkpoint" in name]
+
+
+class NoCheckpoints(MemoryDisk):
+    """No checkpoint can be written."""
+
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path.endswith(".checkpoint"):
+            raise OSError(28, "No space left on device")
+        super().write(path, data, durable=durable)
+
+
+def test_nothing_is_given_up_before_the_checkpoint_is_written() -> None:
+    disk = NoCheckpoints()
+    log = CheckpointedLog(disk, FOLDER)
+    for _ in range(4):
+        append(log, b"x" * 400_000)
+    log.sync()
+    with pytest.raises(OSError, match="space"):
+        log.write_checkpoint(4, STATE, NOW)
+    disk.crash()
+    assert len(values(CheckpointedLog(disk, FOLDER))) == 4
+
+
+def test_what_a_checkpoint_replaced_is_gone_after_a_crash_before_it_is_used() -> None:
+    disk = MemoryDisk()
+    log = CheckpointedLog(disk, FOLDER)
+    for _ in range(4):
+        append(log, b"x" * 400_000)
+    log.write_checkpoint(4, STATE, NOW)
+    disk.crash()
+    again = CheckpointedLog(disk, FOLDER)
+    assert values(again) == [value for _, value, _ in STATE]
+    assert len([name for name in disk.list(FOLDER) if ".log" in name]) == 1
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])

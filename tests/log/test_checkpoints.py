@@ -25,9 +25,9 @@ def starts_of(disk: Disk) -> StartOffsets:
 def test_start_offsets_are_written_when_they_move(disk: Disk) -> None:
     starts = starts_of(disk)
     assert starts.get("orders", 1) == 0
-    starts.put("orders", 1, 17)
-    starts.put("my-topic.x", 0, 3)
-    starts.put("orders", 1, 18)
+    starts.put_all({("orders", 1): 17})
+    starts.put_all({("my-topic.x", 0): 3})
+    starts.put_all({("orders", 1): 18})
     text = "0\n2\norders 1 18\nmy-topic.x 0 3\n"
     assert disk.read(NAME) == small_files.sealed(NAME, text)
     again = starts_of(disk)
@@ -40,8 +40,8 @@ def test_start_offsets_are_written_when_they_move(disk: Disk) -> None:
 
 def test_a_deleted_topic_leaves_nothing_to_one_of_its_name(disk: Disk) -> None:
     starts = starts_of(disk)
-    starts.put("orders", 1, 17)
-    starts.put("orders", 4, 9)
+    starts.put_all({("orders", 1): 17})
+    starts.put_all({("orders", 4): 9})
     starts.forget("orders", range(3))
     assert disk.read(NAME).startswith(b"0\n1\norders 4 9\n#")
     assert starts_of(disk).get("orders", 1) == 0
@@ -50,16 +50,16 @@ def test_a_deleted_topic_leaves_nothing_to_one_of_its_name(disk: Disk) -> None:
 def test_what_cannot_be_written_has_not_moved() -> None:
     disk = MemoryDisk()
     starts = starts_of(disk)
-    starts.put("orders", 0, 5)
+    starts.put_all({("orders", 0): 5})
     disk.fail_after(0)
     with pytest.raises(OSError, match="No space"):
-        starts.put("orders", 0, 6)
+        starts.put_all({("orders", 0): 6})
     assert starts.get("orders", 0) == 5
 
 
 def test_a_power_cut_takes_no_start_offset() -> None:
     disk = MemoryDisk()
-    starts_of(disk).put("orders", 0, 5)
+    starts_of(disk).put_all({("orders", 0): 5})
     disk.crash(0.0)
     assert starts_of(disk).get("orders", 0) == 5
 
@@ -76,7 +76,7 @@ def test_a_malformed_file_is_refused(text: str) -> None:
 
 def test_every_flipped_bit_and_every_cut_of_a_start_offset_file_is_refused() -> None:
     disk = MemoryDisk()
-    starts_of(disk).put("orders", 0, 5)
+    starts_of(disk).put_all({("orders", 0): 5})
     good = disk.read(NAME)
     damaged = [good[:size] for size in range(len(good))]
     for bit in range(8 * len(good)):

@@ -85,6 +85,7 @@ def test_a_copy_that_could_not_take_its_place_does_not_bring_deleted_records_bac
     disk.write(f"{FOLDER}/0.log.cleaned", disk.read(f"{FOLDER}/{0:020d}.log"))
     with pytest.raises(OSError, match="Input/output"):
         log.replace([0], f"{FOLDER}/0.log.cleaned")
+    log.allow_drop(2)
     assert log.drop_segments(2) == 1
     start = log.start_offset
     assert SegmentedLog(disk, FOLDER, segment_bytes=150).start_offset == start > 0
@@ -164,6 +165,31 @@ def test_what_was_cut_off_is_forgotten_by_producers_and_indexes() -> None:
         log.append(data, batches.headers(data))
     assert log.offset_for_time(WallMs(5)) == (5, 5)
     assert values(log) == [b"v"] * 6
+
+
+@pytest.mark.parametrize("synced", [0, 2])
+def test_to_go_on_after_a_repair_only_reads(synced: int) -> None:
+    """It happens on the event loop."""
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER)
+    for n in range(4):
+        if n == synced:
+            log.sync()
+        append(log, b"%d" % n)
+    derived = [f"{FOLDER}/{4:020d}.snapshot", f"{FOLDER}/{0:020d}.checksums"]
+    for path in derived:
+        disk.write(path, b"of what is cut off")
+    disk.failing.add("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        log.sync()
+    disk.failing.clear()
+    log.mend(keep=False)
+    disk.failing = {"sync", "open", "remove", "rename", "write", "append", "truncate"}
+    log.resume()
+    disk.failing.clear()
+    assert (log.end_offset, [disk.exists(path) for path in derived]) == (synced, [False, False])
+    append(log, b"other")
+    assert values(SegmentedLog(disk, FOLDER)) == [*[b"0", b"1"][:synced], b"other"]
 
 
 @pytest.mark.parametrize("segment_bytes", [64, 1 << 20])
@@ -265,10 +291,16 @@ class Slow(MemoryDisk):
     def __init__(self) -> None:
         super().__init__()
         self.syncing, self.may_end = threading.Event(), threading.Event()
+        self.open_files: set[MemoryFile] = set()
 
     def open(self, path: str) -> MemoryFile:
         file = super().open(path)
-        sync = file.sync
+        sync, close = file.sync, file.close
+        self.open_files.add(file)
+
+        def closed() -> None:
+            self.open_files.discard(file)
+            close()
 
         def slowly() -> None:
             sync()
@@ -276,7 +308,23 @@ class Slow(MemoryDisk):
             assert self.may_end.wait(WAIT_S)
 
         file.sync = slowly  # type: ignore[method-assign]  # a slow disk
+        file.close = closed  # type: ignore[method-assign]  # of this file
         return file
+
+
+def test_a_close_does_not_wait_for_the_next_segment_and_leaves_no_file_open() -> None:
+    disk = Slow()
+    log = SegmentedLog(disk, FOLDER)
+    append(log, b"v")
+    log.begin_seal()
+    thread = threading.Thread(target=log.prepare_next)
+    thread.start()
+    assert disk.syncing.wait(WAIT_S)
+    log.close()
+    disk.may_end.set()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert disk.open_files == set()
 
 
 def test_nothing_is_written_where_a_log_was_once_it_is_removed() -> None:

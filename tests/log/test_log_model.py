@@ -52,12 +52,8 @@ class LogMachine(RuleBasedStateMachine):
             FOLDER,
             clean=clean,
             start_offset=self.kept_start,
-            keep_start=self.keep_start,
             **settings,
         )
-
-    def keep_start(self, offset: int) -> None:
-        self.kept_start = offset
 
     @rule(count=st.integers(1, 4), size=st.integers(0, 90), step=st.integers(-3, 9))
     def append(self, count: int, size: int, step: int) -> None:
@@ -90,6 +86,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(part=st.floats(0, 1))
     def delete(self, part: float) -> None:
         offset = self.start + int((self.end - self.start) * part)
+        self.kept_start = max(self.kept_start, offset)
         self.log.advance_start(offset)
         self.start = offset
         with pytest.raises(OffsetOutOfRange):
@@ -99,14 +96,15 @@ class LogMachine(RuleBasedStateMachine):
     def drop(self, part: float) -> None:
         before = self.log.segments()
         until = self.start + int((self.end - self.start) * part)
+        self.log.allow_drop(until)
         dropped = self.log.drop_segments(until)
         assert dropped == len([one for one in before[:-1] if one.end_offset <= until])
         assert self.log.segments() == before[dropped:]
         self.start = max(self.start, before[dropped].base_offset)
 
     @precondition(lambda self: len(self.log.segments()) > 2)
-    @rule(data=st.data(), prepared=st.booleans())
-    def merge(self, data: st.DataObject, prepared: bool) -> None:
+    @rule(data=st.data(), prepared=st.booleans(), crashes=st.booleans())
+    def merge(self, data: st.DataObject, prepared: bool, crashes: bool) -> None:
         """What a cleaner does with nothing to clean: neighbouring segments become one."""
         sealed = self.log.segments()[:-1]
         first = data.draw(st.integers(0, len(sealed) - 1))
@@ -116,7 +114,13 @@ class LogMachine(RuleBasedStateMachine):
         bases = [one.base_offset for one in chosen]
         if prepared:
             self.log.prepare(bases, cleaned)
-        self.log.replace(bases, cleaned)
+            assert self.log.take_place(bases)
+            if crashes:  # which leaves old segments beside the one that takes their place
+                self.killed()
+                return
+            self.log.finish_replacement(self.log.put_away_replaced())
+        else:
+            self.log.replace(bases, cleaned)
         assert chosen[-1].end_offset in {one.end_offset for one in self.log.segments()}
 
     @rule()

@@ -332,3 +332,31 @@ def test_a_segment_is_sealed_in_two_steps(disk: Disk, append: Append, end: str) 
     assert values(again) == ([b"a", b"b", b"c"] if end == "append" else [b"a", b"c"])
     again.close()
     log.close()
+
+
+def test_a_sealing_that_a_failed_sync_ends_leaves_no_producer_of_what_was_cut_off(
+    append: Append,
+) -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER)
+    built = {"producer_id": 7, "producer_epoch": 0}
+    append(log, b"kept", base_sequence=0, **built)
+    log.sync()
+    append(log, b"cut", base_sequence=1, **built)
+    log.begin_seal()
+    disk.failing.add("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        log.prepare_next()
+    disk.failing.clear()
+    log.heal(keep=False)
+    log.prepare_next()
+    assert [one.base_offset for one in log.segments()] == [0]
+    append(log, b"other")
+    log.begin_seal()
+    log.prepare_next()
+    append(log, b"last")
+    log.close()
+    again = SegmentedLog(disk, FOLDER)
+    assert values(again) == [b"kept", b"other", b"last"]
+    cut = batches.read_header(batches.build([Record(0, 1, None, b"v")], base_sequence=1, **built))
+    assert again.producers.check(cut) is None, "the repeated batch is no duplicate"

@@ -202,7 +202,7 @@ def produce_is_answered_before_the_sync(patch: pytest.MonkeyPatch) -> None:
 
 def deleted_records_come_back(patch: pytest.MonkeyPatch) -> None:
     """The start of a log is in memory only."""
-    patch.setattr(StartOffsets, "put", lambda *_: None)
+    patch.setattr(StartOffsets, "put_all", lambda *_: None)
 
 
 def one_record_too_many_is_deleted(patch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
 
-from headrace.broker.background import Background
+from headrace.broker.background import Background, in_background
 from headrace.broker.config import Config
 from headrace.core.clock_filter import ClockChange, ClockFilter, SavedTime
 from headrace.core.types import MonoMs, Now, WallMs
@@ -74,6 +74,7 @@ class CheckedClock:
         self._filter = ClockFilter(elapsed, clock.wall())
         self._is_restored = False
         self._saved_at = elapsed
+        self._saving: asyncio.Task[None] | None = None
         self._observe_at = elapsed + OBSERVE_MS
         self._latest_ms = self._filter.latest_offset_ms
         self.doubt_ms = 0  # how much earlier than `wall` the time may be
@@ -164,6 +165,8 @@ class CheckedClock:
         """Save the time and stop looking for stalls."""
         await self.work.stop()
         self._stall_at = math.inf
+        if self._saving is not None:
+            await self._saving
         self._save()
 
     async def _run(self) -> None:
@@ -174,8 +177,8 @@ class CheckedClock:
             elapsed = self._elapsed()
             if elapsed >= self._observe_at:
                 self._observe(elapsed)
-            if elapsed - self._saved_at >= SAVE_MS:
-                self._save()
+            if elapsed - self._saved_at >= SAVE_MS and self._saving is None:
+                self._saving = in_background(self._save_in_thread())  # a disk may take long
 
     # ---- stalls
 
@@ -237,11 +240,21 @@ class CheckedClock:
                 time_text(trusted), hold,
             )  # fmt: skip
 
-    def _save(self) -> None:
-        elapsed = self._elapsed()
-        self._saved_at = elapsed
+    async def _save_in_thread(self) -> None:
+        elapsed = self._saved_at = self._elapsed()
+        saved = self._filter.saved(self._boot_id, elapsed)
         try:
-            write_checkpoint(self._disk, self._filter.saved(self._boot_id, elapsed))
+            await asyncio.get_running_loop().run_in_executor(None, self._write, saved)
+        finally:
+            self._saving = None
+
+    def _save(self) -> None:
+        elapsed = self._saved_at = self._elapsed()
+        self._write(self._filter.saved(self._boot_id, elapsed))
+
+    def _write(self, saved: SavedTime) -> None:
+        try:
+            write_checkpoint(self._disk, saved)
         except OSError as error:
             log.debug("clock: cannot save the time: %s; the next minute tries again", error)
 

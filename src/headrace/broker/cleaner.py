@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from headrace.broker.checked_clock import CheckedClock
@@ -97,17 +98,13 @@ class Cleaner:
         if self.busy_with == kept.name:
             self._stop.set()
 
-    def keep_forgotten(self) -> None:
+    async def keep_forgotten(self) -> None:
         """Write what was forgotten: after a crash, other logs of those names would pass for clean.
 
         What passes for clean is not searched for older values when its tombstones go.
         """
         if self._unwritten:
-            self._unwritten = False
-            try:
-                self._write()
-            except OSError as error:
-                self._not_written(error)
+            await self._write_checkpoint()
 
     def stop(self) -> None:
         """Abandon what is under way, and begin nothing more."""
@@ -147,8 +144,7 @@ class Cleaner:
                 if active.size and is_overdue(opened, active.base_offset, rules, proven):
                     opened.begin_seal()
                     await asyncio.get_running_loop().run_in_executor(None, opened.prepare_next)
-                    if opened.segments()[-1].base_offset == active.base_offset:
-                        opened.roll()  # unless an append did, which needs no further segment
+                    opened.begin_next()
                 dirty = find_dirty(opened, self._offsets.get(one.name), rules, proven)
             except OSError as error:
                 self._fail(one, error)
@@ -200,19 +196,23 @@ class Cleaner:
         return True
 
     async def _replace(self, work: Compaction, group: Group) -> bool:
+        in_executor = partial(asyncio.get_running_loop().run_in_executor, None)
         done = False
         try:
-            copy = work.open_copy(group)
+            copy = await in_executor(work.open_copy, group)
             try:
                 whole = await self._in_thread(work.copy(group, copy))
             finally:
                 copy.close()
             done = whole and work.put(group)
+            if done:
+                await in_executor(work.put_away, group)
+                work.finish(group)
         finally:
             if not done:
                 # What cannot be removed now is removed when the log is opened.
                 with contextlib.suppress(OSError):
-                    self._disk.remove(group.cleaned)
+                    await in_executor(work.discard, group)
         return done
 
     async def _in_thread(self, steps: Steps) -> bool:

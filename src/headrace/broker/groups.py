@@ -284,6 +284,7 @@ class Groups:
             fsync=self._config.durability == "fsync",
             recovered=RestartSessions(),
             sync=journal.durable,
+            roll=journal.roll_ready,
         )
         for listener in (answer, self.meters.count, group_log.tell):
             shard.listeners.append(listener)

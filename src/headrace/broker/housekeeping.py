@@ -43,6 +43,7 @@ class Housekeeping:
         """Begin to keep time. Raises: OSError."""
         self._cleaner.load(self._kept())
         self._topics.on_deleted.append(self._deleted)
+        self._topics.on_forgotten.append(self._cleaner.keep_forgotten)
         self.work.begin(self._retain())
         if self._config.cleaner_enable:
             self.work.begin(self._compact())
@@ -80,7 +81,7 @@ class Housekeeping:
                 await partition.roll_ready()
                 now = self._clock.proven()
             before = partition.log.size_bytes
-            dropped = partition.expire(now)
+            dropped = await partition.expire(now)
             after = partition.log.size_bytes
         except OSError as error:
             if partition not in self._complained:
@@ -115,7 +116,6 @@ class Housekeeping:
             if partition.topic.id == topic.id:
                 self._complained.discard(partition)
                 self._cleaner.forget(_kept(partition))
-        self._cleaner.keep_forgotten()
 
     async def _retain(self) -> None:
         while await self.work.pause(self._config.retention_check_ms):

@@ -6,6 +6,7 @@ it was promised, so it is written once more. Either is tried again, with pauses,
 """
 
 import asyncio
+import contextlib
 import errno
 import functools
 import logging
@@ -20,7 +21,14 @@ from headrace.broker.topic_settings import TopicSettings
 from headrace.broker.waits import Waits
 from headrace.core.catalog import Topic
 from headrace.core.types import TopicPartition, WallMs
-from headrace.log.api import CorruptLog, DamagedBlockError, Disk, OffsetOutOfRange, Slice
+from headrace.log.api import (
+    CorruptLog,
+    DamagedBlockError,
+    Disk,
+    OffsetOutOfRange,
+    SegmentInfo,
+    Slice,
+)
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import BatchHeader
@@ -33,6 +41,7 @@ _MEND_SECONDS_MAX = 5.0
 _UNSYNCED_BYTES_MAX = 64 << 20
 _UNSYNCED_JOURNAL_BYTES_MAX = 1 << 20  # everybody who commits waits for that of an internal topic
 _READ_FAILURES_KEPT = 100
+_DROPPED_AT_ONCE = 50  # segments whose files are renamed in a turn of the loop
 _ROLL_AHEAD_PART = 256  # of a journal's segment is left empty
 _ROLL_AHEAD_SECONDS = 0.001  # between an append and the roll, for requests that waited for it
 
@@ -272,11 +281,17 @@ class Partition:
 
         Raises: OSError.
         """
+        # A caller that goes away must not end the work for the others.
+        await asyncio.shield(self._begin_roll())
+
+    def _begin_roll(self) -> "asyncio.Future[None]":
+        """Raises: OSError."""
         if self._rolling is None:
+            self.require_whole()
             self.log.begin_seal()
             self._rolling = asyncio.ensure_future(self._prepare_roll())
-        # A caller that goes away must not end the work for the others.
-        await asyncio.shield(self._rolling)
+            self._rolling.add_done_callback(_retrieve)
+        return self._rolling
 
     async def _prepare_roll(self) -> None:
         opened = self.log
@@ -346,20 +361,20 @@ class Partition:
         return OSError(number, f"{self.name} {told}")
 
     def _roll_ahead(self) -> None:
-        """Begin the next segment in a turn of its own: it would add to that of a commit."""
+        """Begin to prepare the next segment, once requests that came together are written."""
         if self._roll_due is None:
             loop = asyncio.get_running_loop()
             self._roll_due = loop.call_later(_ROLL_AHEAD_SECONDS, self._roll)
 
     def _roll(self) -> None:
         self._roll_due = None
-        if self._fault is not None:
-            return
-        try:
-            self.log.roll()
-        except OSError as error:  # unless the sync failed, the next append tries again
-            if self.log.fault is not None:
-                self._begin_mending(error)
+        if self._fault is None:
+            with contextlib.suppress(OSError):  # the next append tries again
+                self._begin_roll().add_done_callback(self._rolled)
+
+    def _rolled(self, roll: "asyncio.Future[None]") -> None:
+        if not self._is_closed and not roll.cancelled() and roll.exception() is None:
+            self.log.begin_next()
 
     def _begin_sync(self) -> "asyncio.Future[None]":
         if self._syncing is None:
@@ -441,19 +456,25 @@ class Partition:
 
     # ---- what is kept
 
-    def delete_records(self, before: int) -> int:
-        """Delete the records below an offset; returns the start offset.
+    @property
+    def is_closed(self) -> bool:
+        """Whether the partition is gone: another topic may have its name and folder."""
+        return self._is_closed
 
-        Raises: OffsetOutOfRange above the high watermark; OSError.
-        """
-        opened = self.log
+    def require_deletable(self, before: int) -> None:
+        """Raises: OffsetOutOfRange above the high watermark; OSError."""
         if not 0 <= before <= self.high_watermark:
-            raise OffsetOutOfRange(before, opened.start_offset, self.high_watermark)
-        was = opened.start_offset
-        opened.advance_start(before)
-        opened.drop_segments(before)
-        self._tell_start(was)
-        return opened.start_offset
+            raise OffsetOutOfRange(before, self.start_offset, self.high_watermark)
+
+    async def begin_at(self, before: int) -> int:
+        """Begin at an offset that is kept durably, and drop the segments that were given up.
+
+        Returns: the start offset. Raises: OSError.
+        """
+        self._require_open()
+        self._move_start(before)
+        await self._drop_segments(before)
+        return self.start_offset
 
     def is_expired(self, now: WallMs) -> bool:
         """Return whether `expire` would seal the active segment first. Raises: OSError."""
@@ -463,7 +484,7 @@ class Partition:
         kept = kept_from(segments, self.settings, now, self.high_watermark)
         return kept >= segments[-1].end_offset
 
-    def expire(self, now: WallMs) -> int:
+    async def expire(self, now: WallMs) -> int:
         """Drop the segments that the topic's settings keep no longer; returns how many.
 
         Of an internal topic, whose records are a journal, only what was deleted goes. Producers
@@ -471,28 +492,52 @@ class Partition:
         """
         opened = self.log
         opened.producers.expire(now, self._producer_expiration_ms)
-        was = opened.start_offset
         segments = opened.segments()
-        kept = kept_from(segments, self.settings, now, self.high_watermark)
-        until = was if self.topic.internal else max(was, kept)
-        if until >= segments[0].end_offset:
-            try:
-                if until == segments[-1].end_offset:
-                    opened.roll()
-                return opened.drop_segments(until)
-            except OSError as error:
-                if opened.fault is not None:
-                    self._begin_mending(error)
-                raise
-            finally:
-                self._tell_start(was)
+        until = self._kept_from(segments, now)
+        if until == segments[-1].end_offset and segments[-1].size:
+            await self.roll_ready()
+            self._require_open()
+            opened.begin_next()
+            segments = opened.segments()
+            until = self._kept_from(segments, now)
+        if segments[0].sealed and until >= segments[0].end_offset:
+            loop = asyncio.get_running_loop()
+            kept = await loop.run_in_executor(None, opened.allow_drop, until)
+            self._require_open()
+            self._move_start(kept)
+            return await self._drop_segments(kept)
         return 0
+
+    def _kept_from(self, segments: Sequence[SegmentInfo], now: WallMs) -> int:
+        """Return the offset below which segments may go."""
+        if self.topic.internal:
+            return self.start_offset
+        kept = kept_from(segments, self.settings, now, self.high_watermark)
+        return max(self.start_offset, kept)
+
+    async def _drop_segments(self, until: int) -> int:
+        """Drop segments that were given up, some in a turn; return how many. Raises: OSError."""
+        opened, dropped = self.log, 0
+        while count := opened.drop_segments(until, _DROPPED_AT_ONCE):
+            dropped += count
+            if count < _DROPPED_AT_ONCE:
+                break
+            await asyncio.sleep(0)
+            self._require_open()
+        return dropped
+
+    def _require_open(self) -> None:
+        """Raises: OSError once the partition is closed."""
+        if self._is_closed:
+            raise self._refusal()
 
     def _remove_later(self, paths: Sequence[str]) -> None:
         self._removal.later(paths, self.settings.file_delete_delay_ms)
 
-    def _tell_start(self, was: int) -> None:
-        if self.start_offset != was:
+    def _move_start(self, offset: int) -> None:
+        was = self.log.start_offset
+        self.log.advance_start(offset)
+        if self.log.start_offset != was:
             for listener in self.on_start_moved:
                 listener(self)
 
@@ -518,6 +563,12 @@ class Partition:
         self._faults.forget(self.name)
         if self._log is not None:
             self._log.close()
+
+
+def _retrieve(work: "asyncio.Future[None]") -> None:
+    """Take the error of work that perhaps nobody waits for, so that asyncio does not report it."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _flushes_as_set(settings: TopicSettings) -> bool:

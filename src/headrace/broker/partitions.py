@@ -19,7 +19,8 @@ import contextlib
 import functools
 import logging
 import resource
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TypeVar
 from uuid import UUID
 
@@ -51,6 +52,8 @@ _PROGRESS_MS = 1000
 _NAME_KEPT = 150  # characters of a topic's name in the name of a folder set aside
 _FILES_PER_PARTITION = 3  # the segment written to, two sealed ones
 _FILES_SPARE = 128  # for connections, the journal and the interpreter
+_STARTS_PER_WRITE = 500
+_STARTS_AT_ONCE = 50  # start offsets that move in a turn of the loop
 _CHUNK = 32  # partitions whose files are made or removed at a time
 
 ItemT = TypeVar("ItemT")
@@ -154,7 +157,7 @@ class Partitions:
         """
         missing = [n for n in range(topic.partitions) if (topic.id, n) not in self._by_key]
         settings = self._settings(topic, catalog)
-        self._kept_starts.forget(topic.name, missing)
+        await self._forget_starts(topic.name, missing)
 
         def make(some: list[int]) -> None:
             for index in some:
@@ -219,7 +222,70 @@ class Partitions:
                 self._waits.notify(partition.key)
             await _in_thread(self._remove, some)
         await _in_thread(self.manifest.remove_topic, [uuid_text(topic.id)])
-        self._kept_starts.forget(topic.name, range(topic.partitions))
+        await self._forget_starts(topic.name, range(topic.partitions))
+
+    async def _forget_starts(self, topic: str, partitions: Sequence[int]) -> None:
+        """Raises: OSError."""
+        await _in_thread(functools.partial(self._kept_starts.forget, topic), [partitions])
+
+    async def delete_records(
+        self, wanted: Mapping[Partition, int]
+    ) -> dict[Partition, int | OSError]:
+        """Delete the records below an offset of each partition.
+
+        Start offsets are kept durably before they move, many with one write; then segments are
+        dropped, some in a turn.
+
+        Returns: the start offset of each partition, or why it could not be moved.
+
+        Raises: OffsetOutOfRange for an offset above a high watermark, and nothing is deleted;
+            OSError for a log that cannot be opened.
+        """
+        for partition, before in wanted.items():
+            partition.require_deletable(before)
+        done: dict[Partition, int | OSError] = {}
+        items = iter(wanted.items())
+        while some := dict(islice(items, _STARTS_PER_WRITE)):
+            done |= await self._delete_some(some)
+        return done
+
+    async def _delete_some(self, wanted: Mapping[Partition, int]) -> dict[Partition, int | OSError]:
+        loop = asyncio.get_running_loop()
+        done: dict[Partition, int | OSError] = {}
+        try:
+            failed = await loop.run_in_executor(None, self._give_up, wanted)
+        except OSError as error:
+            return dict.fromkeys(wanted, error)
+        for number, (partition, before) in enumerate(wanted.items(), 1):
+            try:
+                done[partition] = await partition.begin_at(before)
+            except OSError as error:
+                done[partition] = error
+            if number % _STARTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return done | failed
+
+    def _give_up(self, wanted: Mapping[Partition, int]) -> dict[Partition, OSError]:
+        """Keep start offsets, and allow segments below them to be dropped; for a thread.
+
+        Returns: the partitions whose segments may not be dropped. Raises: OSError, and no start
+        offset is kept.
+        """
+        moved = {
+            (one.topic.name, one.index): (one, before)
+            for one, before in wanted.items()
+            if before > one.start_offset
+        }
+        self._kept_starts.put_all(
+            {key: before for key, (_, before) in moved.items()}, lambda key: moved[key][0].is_closed
+        )
+        failed: dict[Partition, OSError] = {}
+        for partition, before in wanted.items():
+            try:
+                partition.log.allow_drop(before)
+            except OSError as error:
+                failed[partition] = error
+        return failed
 
     def _remove(self, partition: Partition) -> None:
         if partition.is_open:  # a sync under way could find another topic's files there
@@ -340,6 +406,10 @@ class Partitions:
             if topic_id == uuid_text(topic.id):
                 return
             self._set_aside(folder, topic_id)
+        first = f"{folder}/{0:020d}.log"
+        if not self._disk.exists(first):
+            # One sync of the folder serves both: an append that made the file would wait for its.
+            self._disk.write(first, b"", durable=False)
         partition_metadata.write(self._disk, folder, uuid_text(topic.id))
 
     def _open_log(
@@ -355,7 +425,6 @@ class Partitions:
             clean=clean,
             end_offset=self.closed_end(f"{topic.name}-{index}") if clean else None,
             start_offset=starts.get(topic.name, index),
-            keep_start=functools.partial(starts.put, topic.name, index),
             dropped=dropped,
         )
 

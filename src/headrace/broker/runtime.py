@@ -53,6 +53,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         fsync: answers wait for fdatasync, not only for the write.
         recovered: a command to run once the journal is replayed.
         sync: makes what was appended durable; fdatasync in a thread when not given.
+        roll: prepares a new segment of the journal; in a thread when not given.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         fsync: bool = False,
         recovered: CommandT | None = None,
         sync: Callable[[], Awaitable[None]] | None = None,
+        roll: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
         self.listeners: Listeners[EventT] = Listeners()
@@ -75,11 +77,13 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._fsync = fsync
         self._recovered = recovered
         self._sync_journal = sync or self._sync_in_thread
+        self._roll_journal = roll or self._roll_in_thread
         self._unwritten: list[Entry] = []
         self._to_tell: list[CommandT] = []
         self._parked: list[_Parked] = []
         self._unsynced: list[_Parked] = []
         self._syncing: asyncio.Task[None] | None = None
+        self._rolling: asyncio.Task[None] | None = None  # nothing is written meanwhile
         self._must_sync = False  # something was written since the last sync began
         self._flush_due: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -173,8 +177,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
             if timer is not None:
                 timer.cancel()
         self._flush()
-        while self._syncing is not None:
-            await self._syncing
+        while (under_way := self._rolling or self._syncing) is not None:
+            await under_way
         self._log.sync()
 
     def submit(self, command: CommandT, told: Told) -> None:
@@ -224,17 +228,26 @@ class ShardRuntime(Generic[CommandT, EventT]):
                 self._flush_due = loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Append everything decided since the last flush as one batch; let the answers out."""
+        """Append everything decided since the last flush as one batch; let the answers out.
+
+        If the journal needs a new segment for it, everything waits until that is prepared.
+        """
         if self._flush_due is not None:
             self._flush_due.cancel()
             self._flush_due = None
+        if self._rolling is not None:
+            return
         parked, self._parked = self._parked, []
         records, self._unwritten = self._unwritten, []
         if records:
             try:
-                self._append(records)
+                is_written = self._append(records)
             except OSError as error:
                 self._drop(error, parked)
+                return
+            if not is_written:
+                self._parked, self._unwritten = parked, records
+                self._rolling = in_background(self._make_room())
                 return
         if self._must_sync or self._syncing is not None:
             self._unsynced += parked
@@ -245,15 +258,39 @@ class ShardRuntime(Generic[CommandT, EventT]):
                 self._over()
             _release(parked)
 
-    def _append(self, records: list[Entry]) -> None:
+    def _append(self, records: list[Entry]) -> bool:
+        """Append records as one batch; False, and nothing is appended, without room for it."""
         now = self._clock.wall()
         data = bytearray(batches.build(batches.Record(0, now, *entry) for entry in records))
-        first = self._log.append(data, batches.headers(data))
+        headers = batches.headers(data)
+        if self._log.must_roll(headers[0]):
+            return False
+        first = self._log.append(data, headers)
         for offset, entry in enumerate(records, first):
             self._placed(offset, entry.key, entry.value)
         self.appends += 1
         self.records += len(records)
         self._must_sync = self._fsync
+        return True
+
+    async def _make_room(self) -> None:
+        """Prepare a new segment of the journal, and write what waits for it."""
+        fault: OSError | None = None
+        try:
+            await self._roll_journal()
+        except OSError as error:
+            fault = error
+        finally:
+            self._rolling = None
+        # A failed sync may have dropped the state meanwhile, with all but what was parked since.
+        if (fault := fault or self._fault) is not None:
+            self._drop(fault, [])
+        else:
+            self._flush()
+
+    async def _roll_in_thread(self) -> None:
+        self._log.begin_seal()
+        await asyncio.get_running_loop().run_in_executor(None, self._log.prepare_next)
 
     async def _sync(self) -> None:
         try:
@@ -316,6 +353,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
         """Rebuild the machine after a fault, if there was one; False while the disk still fails."""
         if self._fault is None:
             return True
+        if self._rolling is not None:  # a thread works on the journal
+            return False
         if elapsed_ms(self._retry_at, self._clock.mono()) < 0:
             return False
         try:

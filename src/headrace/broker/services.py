@@ -85,7 +85,7 @@ class Services:
         self._fetch_session_id = clock.wall() % _SESSION_IDS
         self.topics = Topics(config, disk, clock, self.waits, new_id)
         self.shares = Shares(config, clock, self.topics, self.waits)
-        self.share_pruning = SharePruning(config, clock, self.shares)
+        self.share_pruning = SharePruning(config, clock, self.shares, self.topics.partitions)
         self.share_watch = ShareWatch(clock, self.shares, self.topics.partitions)
         self.groups = Groups(config, clock, self.topics, self.shares, self.waits)
         self.group_memory = GroupMemory(config, self.groups, self.shares)

@@ -44,8 +44,21 @@ class PartitionJournal:
         return self._partition.log.end_offset
 
     def append(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader]) -> int:
+        """As `JournalLog.append`, of one batch for which `must_roll` has just been false."""
         self._require_unchanged()
-        return self._partition.append(batches, list(headers))
+        return self._partition.append(batches, list(headers), has_room=True)
+
+    def must_roll(self, header: BatchHeader) -> bool:
+        return self._partition.must_roll(header)
+
+    def begin_seal(self) -> None:
+        self._partition.log.begin_seal()
+
+    def prepare_next(self) -> None:
+        self._partition.log.prepare_next()
+
+    async def roll_ready(self) -> None:
+        await self._partition.roll_ready()
 
     async def durable(self) -> None:
         self._require_unchanged()

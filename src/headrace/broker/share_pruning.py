@@ -14,7 +14,7 @@ from collections import deque
 from headrace.broker.background import Background
 from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.config import Config
-from headrace.broker.partitions import Partition
+from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
 from headrace.core.types import MonoMs, earlier, elapsed_ms
@@ -30,10 +30,13 @@ _MARKS_MAX = 1_000  # until what was new at the first of them is cold
 class SharePruning:
     """Runs from `start` to `close`, on the event loop."""
 
-    def __init__(self, config: Config, clock: CheckedClock, shares: Shares) -> None:
+    def __init__(
+        self, config: Config, clock: CheckedClock, shares: Shares, partitions: Partitions
+    ) -> None:
         self._config = config
         self._clock = clock
         self._shares = shares
+        self._partitions = partitions
         self.work = Background(
             "the journal of share groups is no longer pruned", "share journal pruning"
         )
@@ -73,7 +76,9 @@ class SharePruning:
         # The snapshots must not be lost with the power, once what came before them is removed.
         await partition.on_disk(end, cuts)
         was = partition.start_offset
-        partition.delete_records(until)
+        moved = await self._partitions.delete_records({partition: until})
+        if isinstance(outcome := moved[partition], OSError):
+            raise outcome
         log.info("%s: removed %d records, which no recovery needs", shard.name, until - was)
 
     async def _replace_cold(self, shard: Shard, below: int) -> None:

@@ -350,6 +350,7 @@ class Shares:
             fsync=self._config.durability == "fsync",
             recovered=Recovered(),
             sync=journal.durable,
+            roll=journal.roll_ready,
         )
 
     def _wake(self, events: Sequence[Event]) -> None:

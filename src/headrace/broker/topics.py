@@ -46,8 +46,9 @@ class Topics:
     """Topics, their settings and those of groups and this broker; `new_id` makes the ids of topics.
 
     `listeners` are called with the events of every change, `on_deleted` with a topic whose
-    deletion is durable, and with who asked for it. `on_grown` is called with a topic and its first
-    new partition, and waited for, when these are durable and nobody can produce to them yet.
+    deletion is durable, and with who asked for it; then those of `on_forgotten` are waited for,
+    before a topic can have the name again. `on_grown` is called with a topic and its first new
+    partition, and waited for, when these are durable and nobody can produce to them yet.
     `config` has the settings as they count now, `started_with` those without what was changed
     since. Raises: StorageFault from every change.
     """
@@ -77,6 +78,7 @@ class Topics:
         self._producer_ids = iter(range(0))
         self._first_producer_id = 0
         self.on_deleted: list[Callable[[Topic, str], None]] = []
+        self.on_forgotten: list[Callable[[], Awaitable[None]]] = []
         self.on_grown: list[Callable[[Topic, int], Awaitable[None]]] = []
         self._changes: set[asyncio.Task[Any]] = set()
         self._openings: set[asyncio.TimerHandle] = set()
@@ -152,6 +154,8 @@ class Topics:
             log.info("topic %s was deleted by %s", reply.name, by, extra={"always": True})
             for forget in self.on_deleted:  # not before the catalogue's journal has it
                 forget(reply, command.by)
+            for keep in self.on_forgotten:
+                await keep()
             await self.partitions.delete_topic(reply)
         return reply
 
@@ -313,9 +317,11 @@ class Topics:
         def write() -> None:
             self._journal.write_checkpoint(end, self._records.records(events, now), now)
 
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.get_running_loop().run_in_executor(None, write)
+            await loop.run_in_executor(None, write)
             self._journal.use_checkpoint(end)
+            await loop.run_in_executor(None, self._journal.remove_replaced)
         except OSError as error:
             log.warning("the catalogue's journal could not be shortened: %s; it goes on", error)
 

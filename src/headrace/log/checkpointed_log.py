@@ -25,6 +25,7 @@ _EPOCH = 0
 _NAMED = re.compile(r"\d{20}-\d{10}\.checkpoint")
 _SEGMENT_BYTES = 1 << 20  # a segment goes as a whole, and only when it is full
 _RECORDS_PER_BATCH = 1000
+_DROPPED_MAX = 50  # segments in a turn of the loop; the next checkpoint drops the rest
 _CONTROL_KEY = struct.Struct(">hh")
 _HEADER, _FOOTER = 3, 4
 _HEADER_VALUE = struct.Struct(">hqB")
@@ -48,9 +49,11 @@ class CheckpointedLog:
     ) -> None:
         self._disk = disk
         self._folder = folder
+        self._replaced: list[str] = []  # files of dropped segments
         self._log = SegmentedLog(
-            disk, folder, segment_bytes=_SEGMENT_BYTES, clean=clean, end_offset=end_offset
-        )
+            disk, folder, segment_bytes=_SEGMENT_BYTES, clean=clean, end_offset=end_offset,
+            dropped=self._replaced.extend,
+        )  # fmt: skip
         names = [name for name in disk.list(folder) if _NAMED.fullmatch(name)]
         self._name = names[-1] if names else ""
         self._end = int(self._name.split("-")[0]) if names else 0
@@ -60,7 +63,9 @@ class CheckpointedLog:
                 f"the log holds offsets {self._log.start_offset} to {self._log.end_offset}, and "
                 f"the last checkpoint ends at {self._end}",
             )
-        self._trim()
+        self._log.allow_drop(self._end)
+        self.use_checkpoint(self._end)
+        self.remove_replaced()
 
     @property
     def start_offset(self) -> int:
@@ -105,6 +110,18 @@ class CheckpointedLog:
         last = self._verified(data)._replace(base_offset=self._end - 1, last_offset_delta=0)
         return Slice(data, (last,))
 
+    def must_roll(self, header: BatchHeader) -> bool:
+        """As `JournalLog.must_roll`."""
+        return self._log.must_roll(header)
+
+    def begin_seal(self) -> None:
+        """As `JournalLog.begin_seal`."""
+        self._log.begin_seal()
+
+    def prepare_next(self) -> None:
+        """As `JournalLog.prepare_next`."""
+        self._log.prepare_next()
+
     def sync(self) -> None:
         """As `JournalLog.sync`."""
         self._log.sync()
@@ -125,25 +142,30 @@ class CheckpointedLog:
         """Put `records` in place of everything below `end`, which the log has reached.
 
         May run in another thread than appends and reads; `use_checkpoint` then begins to use it.
-        Raises: OSError, and nothing has changed.
+        Raises: OSError, and the log goes on as it was.
         """
         self._log.sync()
         if self._log.end_offset < end:  # a failed sync may have cut what was seen before it
             raise OSError(errno.EIO, f"{self._folder} ends before {end}, its checkpoint")
         self._disk.write(f"{self._folder}/{_name(end)}", encoded(records, now))
+        # Not before: what it replaces is not looked for any more from now on.
+        self._log.allow_drop(end)
 
     def use_checkpoint(self, end: int) -> None:
-        """Read from the checkpoint that was written, and give up what it replaces.
+        """Read from the checkpoint that was written, and drop what it replaces; nothing is synced.
 
-        Raises: OSError.
+        `remove_replaced` removes the files. Raises: OSError.
         """
-        self._name, self._end = _name(end), end
-        self._trim()
+        if end:
+            self._name, self._end = _name(end), end
+        self._log.advance_start(self._end)
+        self._log.drop_segments(self._end, _DROPPED_MAX)
 
-    def _trim(self) -> None:
-        if self._log.start_offset < self._end:
-            self._log.advance_start(self._end)
-            self._log.drop_segments(self._end)
+    def remove_replaced(self) -> None:
+        """Remove the files of what a checkpoint replaced; for a thread. Raises: OSError."""
+        replaced, self._replaced[:] = self._replaced[:], []
+        for path in replaced:
+            self._disk.remove(path)
         for name in self._disk.list(self._folder):
             if _SUFFIX in name and name != self._name:  # older ones, and one that a crash cut off
                 self._disk.remove(f"{self._folder}/{name}")

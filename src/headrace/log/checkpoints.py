@@ -8,7 +8,8 @@ Source: CheckpointFile, OffsetCheckpointFile, CleanShutdownFileHandler (4.3).
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from headrace.log import small_files
@@ -24,7 +25,7 @@ _VERSION = "0"
 class StartOffsets:
     """The start offsets of partitions where records were deleted up to an offset.
 
-    A change is on stable storage when it is made.
+    A change is on stable storage when it is made; a thread makes it.
 
     Raises: CorruptFileError when the file is damaged or missing; OSError, from every method that
         changes something.
@@ -32,6 +33,7 @@ class StartOffsets:
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
+        self._lock = threading.Lock()
         found = manifest.read(START_OFFSETS)
         self._offsets = {} if found is None else parsed_offsets(found.text)
         if found is not None and not found.is_sealed:
@@ -41,15 +43,31 @@ class StartOffsets:
         """Return the start offset, 0 where nothing was deleted."""
         return self._offsets.get((topic, partition), 0)
 
-    def put(self, topic: str, partition: int, offset: int) -> None:
-        """Keep a start offset; it is written when this returns."""
-        self._write({**self._offsets, (topic, partition): offset})
+    def put_all(
+        self,
+        offsets: Mapping[tuple[str, int], int],
+        is_gone: Callable[[tuple[str, int]], bool] | None = None,
+    ) -> None:
+        """Keep start offsets, with one write; a higher one that is kept stays.
+
+        Args:
+            is_gone: returns whether a partition is not to be kept any more: it becomes so before
+                `forget` is called.
+        """
+        with self._lock:
+            kept = dict(self._offsets)
+            for key, offset in offsets.items():
+                if is_gone is None or not is_gone(key):
+                    kept[key] = max(offset, kept.get(key, 0))
+            if kept != self._offsets:
+                self._write(kept)
 
     def forget(self, topic: str, partitions: Iterable[int]) -> None:
         """Forget partitions that no longer exist, as others may get their names."""
         gone = {(topic, index) for index in partitions}
-        if not gone.isdisjoint(self._offsets):
-            self._write({key: n for key, n in self._offsets.items() if key not in gone})
+        with self._lock:
+            if not gone.isdisjoint(self._offsets):
+                self._write({key: n for key, n in self._offsets.items() if key not in gone})
 
     def _write(self, offsets: dict[tuple[str, int], int]) -> None:
         lines = [f"{topic} {index} {offset}" for (topic, index), offset in offsets.items()]

@@ -9,7 +9,7 @@ value back. The last batch of a copy is kept, if need be without records, so tha
 without a hole; so is the last batch of a producer, whose sequence would be forgotten.
 
 The work is in steps of about a millisecond (`Steps`), for a thread that shares the interpreter with
-an event loop. What touches the log itself (`open_copy`, `put`) belongs on the loop.
+an event loop. What touches the log itself (`put`, `finish`) belongs on the loop and syncs nothing.
 
 Keys are kept whole in the map, not as digests: a collision would remove a record that nobody wrote
 anew, and a short key in a dict costs hardly more than its digest. The memory they take is estimated
@@ -62,6 +62,7 @@ class Group:
     segments: Sequence[SegmentInfo]
     changed: bool = False
     tally: Tally = field(default_factory=Tally)
+    replaced: Sequence[str] = ()  # files of segments whose place the copy took
 
     @property
     def end_offset(self) -> int:
@@ -98,7 +99,8 @@ class _Chosen:
 
 
 class Compaction:
-    """One cleaning of one log: `map_keys`, then for each group `open_copy`, `copy` and `put`.
+    """One cleaning of one log: `map_keys`, then for each group `open_copy`, `copy`, `put`,
+    `put_away` and `finish`; `discard` where `put` is not reached or returns False.
 
     Args:
         last_of_producers: of each idempotent producer the last offset that it wrote.
@@ -170,9 +172,10 @@ class Compaction:
         return [Group(segments) for segments in grouped]
 
     def open_copy(self, group: Group) -> File:
-        """An empty file for the copy of a group."""
-        self._disk.remove(group.cleaned)
-        return self._disk.open(group.cleaned)
+        """An empty file for the copy of a group; for a thread."""
+        with self._log.in_folder():
+            self._disk.remove(group.cleaned)
+            return self._disk.open(group.cleaned)
 
     def copy(self, group: Group, copy: File) -> Steps:
         """Write what stays of a group, sync it, and let the log read it."""
@@ -194,16 +197,38 @@ class Compaction:
             self._log.prepare(group.bases, group.cleaned)
 
     def put(self, group: Group) -> bool:
-        """Put a finished copy in its segments' place; False when those are there no more."""
+        """Put a finished copy in its segments' place; False when those are there no more.
+
+        `put_away` and `finish` follow, else `discard`.
+        """
         if not self._is_there(group.segments):
             return False
-        if group.replaces:
-            self._log.replace(group.bases, group.cleaned)
-        else:
-            self._disk.remove(group.cleaned)
+        if group.replaces and not self._log.take_place(group.bases):
+            return False
         _add(self.tally, group.tally)
         self._left = self._left[len(group.segments) :]
         return True
+
+    def put_away(self, group: Group) -> None:
+        """Rename the files of replaced segments, or remove a useless copy; for a thread."""
+        if group.replaces:
+            group.replaced = self._log.put_away_replaced()
+        else:
+            self._remove_copy(group)
+
+    def finish(self, group: Group) -> None:
+        """Let the copy have the name of its first segment."""
+        if group.replaces:
+            self._log.finish_replacement(group.replaced)
+
+    def discard(self, group: Group) -> None:
+        """Remove a copy that was not put in its place; for a thread."""
+        self._log.discard_replacement()
+        self._remove_copy(group)
+
+    def _remove_copy(self, group: Group) -> None:
+        with self._log.in_folder():
+            self._disk.remove(group.cleaned)
 
     @property
     def overtaken(self) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from headrace.log import damage, snapshots
 from headrace.log.api import CorruptFileError, DamagedBlockError, Disk
-from headrace.log.index import remove_index
+from headrace.log.index import SUFFIXES, remove_index
 from headrace.log.producers import Producers
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint
 from headrace.log.segment import Segment
@@ -70,8 +70,9 @@ class Opening:
         if self._finish_replacements(names):
             names = self._disk.list(self._folder)
         names = self._remove_leftovers(names)
-        bases = _bases(names)
+        bases = [base for base in _bases(names) if base >= self._point.claim.first_base]
         self._require_claimed_segments(bases, start_offset)
+        self._remove_given_up(names)
         segments = [self._sealed(base) for base in bases[:-1]]
         producers = Producers()
         if bases:
@@ -94,9 +95,6 @@ class Opening:
         producers = Producers()
         names = self._disk.list(self._folder)
         self._replay(segments, producers, names, end_offset)
-        for offset in snapshots.offsets(names):
-            if offset > end_offset:
-                self._disk.remove(snapshots.path_of(self._folder, offset))
         return producers
 
     # ---- leftovers
@@ -107,8 +105,11 @@ class Opening:
         Returns: whether there were any.
         """
         swaps = [name for name in names if name.endswith(f".log{SWAP}")]
-        for name in swaps:
-            stem = name.removesuffix(f".log{SWAP}")
+        stems = [name.removesuffix(f".log{SWAP}") for name in swaps]
+        # One that begins with segments which were given up would bring their records back.
+        stems = [stem for stem in stems if int(stem) >= self._point.claim.first_base]
+        for stem in stems:
+            name = f"{stem}.log{SWAP}"
             path = f"{self._folder}/{name}"
             swap = Segment(
                 self._disk, self._folder, int(stem), self._interval_bytes, file_path=path
@@ -124,7 +125,15 @@ class Opening:
                     remove_index(self._disk, old)
                     self._disk.remove(f"{old}.log")
             self._disk.rename(path, f"{self._folder}/{stem}.log")
-        return bool(swaps)
+        return bool(stems)
+
+    def _remove_given_up(self, names: Sequence[str]) -> None:
+        """Remove segments that were given up; a power cut may have undone their renaming."""
+        for name in names:
+            stem, _, suffix = name.partition(".")
+            is_segment = stem.isdecimal() and f".{suffix}" in {".log", *SUFFIXES}
+            if is_segment and int(stem) < self._point.claim.first_base:
+                self._disk.remove(f"{self._folder}/{name}")
 
     def _remove_leftovers(self, names: Sequence[str]) -> list[str]:
         """Remove what was on its way out or half made; the names that are left."""
@@ -153,8 +162,10 @@ class Opening:
         for offset in snapshots.offsets(names):
             self._disk.remove(snapshots.path_of(self._folder, offset))
         fresh = Segment(self._disk, self._folder, start_offset, self._interval_bytes)
+        file = fresh.file  # so that the first append need not make it, and wait for the folder
         if start_offset:
-            fresh.file.sync()
+            file.sync()
+        fresh.release()
         return fresh
 
     # ---- segments

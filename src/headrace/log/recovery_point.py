@@ -6,7 +6,8 @@ sync and is not synced itself: a power cut may lose it, and the older slot claim
 the sector of a slot whole; where one does not, both slots can be lost, and nothing is claimed. A
 claim is therefore always true:
 
-- there are segments for every offset from `first_base` on,
+- there are segments for every offset from `first_base` on; what is below was given up, and an
+  opening removes segments that are still there,
 - the segment `base_offset` exists, and its first `size` bytes, which end before `end_offset`, are
   on stable storage,
 - the first batch of this segment, if there is one, has the checksum `first_crc`, which tells the
@@ -19,6 +20,7 @@ The file of a format 0 folder is one line, the base offset of a segment and its 
 """
 
 import contextlib
+import errno
 import logging
 import re
 import struct
@@ -76,13 +78,23 @@ class RecoveryPoint:
         self._is_durable = False  # whether the claim is known to be on stable storage
         self._sequence, self.claim = read_claim(disk, folder)
 
-    def began(self, first_base: int, base_offset: int, first_crc: int) -> None:
-        """Record that a segment has its first batch and that nothing of it is synced yet."""
-        with self._lock:
+    def began(self, first_base: int, base_offset: int, first_crc: int) -> bool:
+        """Record that a segment has its first batch and that nothing of it is synced yet.
+
+        Returns:
+            False, and nothing is recorded, while a thread waits for the disk.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
             kept = self.claim
+            first = max(first_base, kept.first_base)
             is_next = base_offset > kept.base_offset
             if is_next or (base_offset == kept.base_offset and not kept.size):
-                self._try_to_write(Claim(first_base, base_offset, 0, base_offset, first_crc))
+                self._try_to_write(Claim(first, base_offset, 0, base_offset, first_crc))
+        finally:
+            self._lock.release()
+        return True
 
     def emptied(self, base_offset: int) -> None:
         """Forget the first batch of a segment that is empty, durably. Raises: OSError.
@@ -109,8 +121,13 @@ class RecoveryPoint:
     def dropping(self, first_base: int) -> None:
         """Allow the segments below `first_base` to go, durably. Raises: OSError."""
         with self._lock:
-            if first_base > self.claim.first_base >= 0:
-                self._write_both(self.claim._replace(first_base=first_base))
+            if self._is_closed:
+                raise OSError(errno.EBADF, f"{self._path}: the log is closed")
+            kept = self.claim
+            if kept.base_offset < 0:
+                self._write_both(Claim(first_base, first_base, 0, first_base))
+            elif first_base > kept.first_base:
+                self._write_both(kept._replace(first_base=first_base))
 
     def replace(self, claim: Claim) -> None:
         """Give up the claim before, durably. Raises: OSError."""
@@ -129,8 +146,13 @@ class RecoveryPoint:
 
     def close(self) -> None:
         """Write no claim from now on: another log may get the folder."""
+        self._is_closed = True
+
+    def retire(self) -> None:
+        """As `close`, and wait for a claim that another thread writes."""
+        self.close()
         with self._lock:
-            self._is_closed = True
+            pass
 
     def _try_to_write(self, claim: Claim) -> None:
         if self._is_closed:

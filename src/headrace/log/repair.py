@@ -64,13 +64,14 @@ def drop_log_head(disk: Disk, folder: str, first_base: int) -> list[str]:
     remove_clean_mark(disk)
     bases = segment_bases(disk, folder)
     _, claim = read_claim(disk, folder)
-    if first_base in bases and claim.base_offset != UNKNOWN:
-        _claim(disk, folder, claim._replace(first_base=first_base))
     copies: list[str] = []
     for base in bases:
         if base < first_base:
             remove_index(disk, f"{folder}/{base:020d}")
             copies.append(set_aside(disk, f"{folder}/{base:020d}{_SUFFIX}"))
+    # Last: a start removes what lies below the first offset of the claim.
+    if first_base in bases and claim.base_offset != UNKNOWN:
+        _claim(disk, folder, claim._replace(first_base=first_base))
     return copies
 
 

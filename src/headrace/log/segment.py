@@ -16,7 +16,7 @@ from headrace.log.api import (
     Slice,
 )
 from headrace.log.checksums import BlockDigests, Checksums, Summary, Unverified
-from headrace.log.index import INDEX_SUFFIXES, SegmentIndex, Tail, read_tail, remove_index
+from headrace.log.index import INDEX_SUFFIXES, SegmentIndex, Tail, read_tail
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
 
@@ -326,8 +326,6 @@ class Segment:
         counted = Segment(self._disk, "", self.base_offset, self.interval_bytes, file=self.file)
         counted.take_whole(size)
         self.take_whole(size)
-        remove_index(self._disk, self.path)
-        self._saved_size = -1
 
     def fits_checksums(self) -> bool:
         """Return whether `.checksums` is of this file or of an earlier state of it."""

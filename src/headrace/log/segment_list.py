@@ -31,6 +31,7 @@ class SegmentList:
         self._dropped = dropped or self._remove
         self._segments = segments
         self._warm: list[Segment] = []
+        self._unfinished: Segment | None = None
         self.bases = [segment.base_offset for segment in segments]
         self.active = segments[-1]
 
@@ -53,48 +54,72 @@ class SegmentList:
         self._use(sealed)
 
     def base_after(self, until: int) -> int:
-        """The base offset of the first segment that `drop_oldest` keeps."""
-        for segment in self._segments:
-            if segment is self.active or segment.end_offset > until:
-                return segment.base_offset
-        raise AssertionError("the active segment is one of them")
+        """The base offset of the first segment that `drop_oldest` keeps; in any thread."""
+        *sealed, last = self._segments[:]
+        kept = (one.base_offset for one in sealed if one.end_offset > until)
+        return next(kept, last.base_offset)
 
     def drop_oldest(self, until: int) -> bool:
-        """Drop the first segment if it is sealed and lies wholly below `until`."""
+        """Drop the first segment if it is sealed and lies wholly below `until`; nothing is synced.
+
+        The recovery point has given it up: whatever a power cut takes back, no opening uses it.
+        """
         oldest = self._segments[0]
-        if oldest is self.active or oldest.end_offset > until:
+        if oldest is self.active or oldest.end_offset > until or oldest is self._unfinished:
             return False
-        self._put_away(oldest)
+        self._let_go(oldest)
+        self._dropped(self._put_away(oldest, durable=False))
         del self._segments[0], self.bases[0]
         return True
 
-    def replace(self, bases: Sequence[int], fresh: Segment) -> None:
-        """As `SegmentedLog.replace`, with a segment that was read whole."""
+    def stage(self, fresh: Segment) -> None:
+        """Let the next opening find a cleaned segment, durably; for a thread."""
+        swap = f"{fresh.path}.log{SWAP}"
+        try:
+            # Those of the segment before would not fit the one that takes its place.
+            self._disk.remove(fresh.path + checksums.SUFFIX)
+            self._disk.rename(fresh.file_path, swap)
+        except OSError:
+            with contextlib.suppress(OSError):  # renamed or not
+                self._disk.remove(swap)
+            raise
+        fresh.file_path = swap
+
+    def take_place(self, bases: Sequence[int], fresh: Segment) -> list[Segment]:
+        """Read from a cleaned segment that is staged; return those whose place it takes."""
         at = self.bases.index(bases[0])
         span = slice(at, at + len(bases))
         old = self._segments[span]
         assert self.bases[span] == list(bases), "they are neighbours"
         assert self.active not in old, "the active segment is not cleaned"
         assert fresh.end_offset == old[-1].end_offset, "a cleaned segment keeps its end"
-        try:
-            # Those of the segment before would not fit the one that takes its place.
-            self._disk.remove(fresh.path + checksums.SUFFIX)
-            self._disk.rename(fresh.file_path, f"{fresh.path}.log{SWAP}")
-        except OSError:
-            # Renamed or not, an opening must not find it: by then its segments may be dropped.
-            with contextlib.suppress(OSError):
-                self._disk.remove(f"{fresh.path}.log{SWAP}")
-            raise
-        fresh.file_path = f"{fresh.path}.log{SWAP}"
         fresh.sealed = True
         self._segments[span], self.bases[span] = [fresh], [fresh.base_offset]
         for segment in old:
+            self._let_go(segment)
+        self._unfinished = fresh  # its files may not be renamed while those of the old ones are
+        return old
+
+    def put_away(self, old: Sequence[Segment]) -> list[str]:
+        """Rename the files of replaced segments, durably; for a thread. Returns the new names."""
+        renamed: list[str] = []
+        for segment in old:
             # The new one is found already; one sync of the folder is enough for all of these.
-            self._put_away(segment, durable=segment is old[-1])
-        self._disk.rename(fresh.file_path, f"{fresh.path}.log")
+            renamed += self._put_away(segment, durable=segment is old[-1])
+        return renamed
+
+    def finish(self, fresh: Segment, replaced: Sequence[str]) -> None:
+        """Give a cleaned segment its name. Where a power cut takes that back, an opening does."""
+        self._unfinished = None
+        self._disk.rename(fresh.file_path, f"{fresh.path}.log", durable=False)
         fresh.file_path = f"{fresh.path}.log"
         try_to_save_index(fresh)
         self._use(fresh)
+        self._dropped(replaced)
+
+    def give_up(self) -> None:
+        """Leave a replacement unfinished, as the disk failed; the next opening finishes it."""
+        self._unfinished = None
 
     def close(self) -> None:
         """Close all files."""
@@ -112,18 +137,20 @@ class SegmentList:
         if len(self._warm) > _WARM_MAX:
             self._warm.pop(0).release()
 
-    def _put_away(self, segment: Segment, *, durable: bool = True) -> None:
-        """Rename a segment's files, so that no opening finds it, and tell them."""
+    def _let_go(self, segment: Segment) -> None:
         if segment in self._warm:
             self._warm.remove(segment)
         segment.release()
+
+    def _put_away(self, segment: Segment, *, durable: bool) -> list[str]:
+        """Rename a segment's files, so that no opening finds it; return their names."""
         self._disk.rename(segment.file_path, segment.file_path + DELETED, durable=durable)
         renamed = [segment.file_path + DELETED]
         for path in (segment.path + suffix for suffix in SUFFIXES):
             if self._disk.exists(path):
                 self._disk.rename(path, path + DELETED, durable=False)
                 renamed.append(path + DELETED)
-        self._dropped(renamed)
+        return renamed
 
     def _remove(self, paths: Sequence[str]) -> None:
         for path in paths:

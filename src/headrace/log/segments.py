@@ -7,9 +7,11 @@ to; a full one is synced and sealed before a further one begins. What opening tr
 and what it cuts off is told in `opening.py`.
 
 Sealing syncs two files and a folder, so a caller on an event loop does that part in a thread:
-`begin_seal`, `prepare_next` in the thread, then an append or `roll`. From `begin_seal` on nothing
-is added to the segment; an append that comes during `prepare_next` waits for it. An append that
-finds the segment full without that preparation does all of it itself.
+`begin_seal`, `prepare_next` in the thread, then an append or `begin_next`. From `begin_seal` on
+nothing is added to the segment; an append that comes during `prepare_next` waits for it. An append
+that finds the segment full without that preparation does all of it itself: a caller on an event
+loop asks `must_roll` before. Segments are dropped and replaced in such steps, too: what syncs is
+said to be for a thread, and all else syncs nothing.
 
 A log starts with its first segment, or inside it once records were deleted up to an offset; whoever
 opens the log keeps that offset (`checkpoints.py`) and hands it in again. A failed sync leaves the
@@ -25,6 +27,7 @@ from headrace.core.types import WallMs
 from headrace.log import snapshots, times
 from headrace.log.api import Disk, OffsetOutOfRange, SegmentInfo, Slice
 from headrace.log.buggify import buggify
+from headrace.log.index import remove_index
 from headrace.log.opening import Opening
 from headrace.log.reading import Stops, bytes_from
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint
@@ -39,6 +42,7 @@ SEGMENT_MS = 7 * 86_400_000
 INDEX_INTERVAL_BYTES = 4096
 _UNCLAIMED_BYTES_MAX = 256 * 1024
 _OFFSETS_PER_SEGMENT_MAX = (1 << 31) - 1
+_DROPPED_MAX = 1_000_000
 
 
 class SegmentedLog:
@@ -51,8 +55,7 @@ class SegmentedLog:
         index_interval_bytes: log bytes for one index entry (index.interval.bytes).
         clean: the log was settled and closed, and nothing happened to it since.
         end_offset: where the log ended then, if that is known.
-        start_offset: what `keep_start` was told last.
-        keep_start: keeps the start offset where it is inside a segment. Raises: OSError.
+        start_offset: where it begins at least, as the caller has kept it.
         dropped: is told the files of dropped segments, to remove them; else they go at once.
 
     Raises: CorruptLog, OSError.
@@ -69,16 +72,17 @@ class SegmentedLog:
         clean: bool = False,
         end_offset: int | None = None,
         start_offset: int = 0,
-        keep_start: Callable[[int], None] | None = None,
         dropped: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         self._disk = disk
         self._folder = folder
-        self._keep_start = keep_start
         self._point = RecoveryPoint(disk, folder)
         self._syncing = threading.Lock()
         self._rolling = threading.Lock()  # taken before `_syncing`
-        self._is_sealing = False
+        self._choosing = threading.Lock()  # never for as long as the disk takes
+        self._given_up = self._may_drop = UNKNOWN  # below it: about to be, and durably
+        self._first_batch = UNKNOWN, 0  # offset and checksum of the one that began a segment
+        self._is_sealing = self._is_closed = False
         self._sealed_entries: list[snapshots.Entry] = []
         self._next: Segment | None = None
         self._stops = Stops()
@@ -86,7 +90,9 @@ class SegmentedLog:
         self._fault: OSError | None = None
         self._cut_at: int | None = None
         self._is_retired = False
-        self._prepared: dict[str, Segment] = {}
+        self._changing = threading.Lock()  # names in the folder, by threads
+        self._fresh: Segment | None = None  # staged to take the place of others
+        self._replaced: list[Segment] = []
         self.configure(
             segment_bytes=segment_bytes,
             segment_ms=segment_ms,
@@ -169,9 +175,9 @@ class SegmentedLog:
             batches.stamp(data, position, header.size, offset, LEADER_EPOCH)
             position += header.size
             offset += header.last_offset_delta + 1
-        segment, is_rare = self._segments.active, buggify("log.roll")
-        if not has_room or self._next is not None or is_rare:
-            segment = self._with_room(position, offset, headers, is_rare=is_rare)
+        segment = self._segments.active
+        if not has_room or self._next is not None:
+            segment = self._with_room(position, offset, headers)
         try:
             segment.file.append(data)
         except OSError:
@@ -186,8 +192,9 @@ class SegmentedLog:
                 self.producers.record(header, offset)
             offset += header.last_offset_delta + 1
         if segment.base_offset != self._claimed_base:
-            # A segment whose claim a power cut took begins with another batch than this one.
-            self._claim_segment(segment, headers[0].crc if first == segment.base_offset else 0)
+            if first == segment.base_offset:
+                self._first_batch = first, headers[0].crc
+            self._claim_segment(segment)
         return first
 
     def must_roll(self, header: BatchHeader) -> bool:
@@ -196,7 +203,8 @@ class SegmentedLog:
         if self._next is not None or not active.size:
             return False
         end_offset = active.end_offset + header.last_offset_delta + 1
-        return self._is_full(active, header.size, end_offset, header.max_timestamp)
+        is_rare = buggify("log.roll")
+        return is_rare or self._is_full(active, header.size, end_offset, header.max_timestamp)
 
     def begin_seal(self) -> None:
         """Add nothing more to the active segment: the next append begins a new one.
@@ -214,8 +222,14 @@ class SegmentedLog:
         Raises: OSError; the segment stays sealed, and the next append tries again.
         """
         with self._rolling:
-            if self._is_sealing and self._next is None:
+            if not self._is_sealing or self._next is not None:
+                return
+            self.sync()
+            # After a fault `resume` may have ended the sealing. What is synced is not cut off.
+            if self._is_sealing:
                 self._next = self._sealed(self._sealed_entries)
+        if self._is_closed:
+            self._let_go_next()
 
     def roll(self) -> None:
         """Seal the active segment when it holds anything. Raises: OSError."""
@@ -227,6 +241,13 @@ class SegmentedLog:
                 self._next = self._sealed(list(self.producers.entries()))
             self._segments.append(self._next)
             self._next, self._is_sealing, self._sealed_entries = None, False, []
+
+    def begin_next(self) -> bool:
+        """Go on with the segment that `prepare_next` made; False when there is none."""
+        if self._next is None or self._fault is not None:
+            return False
+        self.roll()
+        return True
 
     def _sealed(self, entries: list[snapshots.Entry]) -> Segment:
         """Make the active segment and the producers' entries durable; return the next segment."""
@@ -293,9 +314,23 @@ class SegmentedLog:
                 self._cut_at = position
                 active.file.truncate(position)
             active.file.sync()
+            if not keep:
+                self._forget_cut(active, position)
+
+    def _forget_cut(self, active: Segment, position: int) -> None:
+        """Remove what was derived from the batches that are cut off. Raises: OSError."""
+        remove_index(self._disk, active.path)
+        if not position:
+            self._point.emptied(active.base_offset)
+        for offset in snapshots.offsets(self._disk.list(self._folder)):
+            if offset > self._durable_end:
+                self._disk.remove(snapshots.path_of(self._folder, offset))
 
     def resume(self) -> None:
-        """Go on after `mend`. Raises: OSError, and `mend` has to be tried again."""
+        """Go on after `mend`; syncs nothing.
+
+        Raises: OSError, and `mend` has to be tried again.
+        """
         if self._fault is None:
             return
         if self._cut_at is not None:
@@ -305,10 +340,11 @@ class SegmentedLog:
             except CorruptBatch as damage:
                 raise active.damaged(damage) from damage
             if not active.size:
-                self._point.emptied(active.base_offset)
                 self._claimed_base = UNKNOWN
             opening = Opening(self._disk, self._folder, self._interval_bytes, self._point)
             self.producers = opening.rebuilt(list(self._segments), self._durable_end)
+            # Their entries are from before the cut, and the segment may have room again.
+            self._is_sealing, self._sealed_entries = False, []
         self._durable_end = self.end_offset
         self._cut_at = self._fault = None
         self._torn = False
@@ -367,55 +403,124 @@ class SegmentedLog:
     def advance_start(self, offset: int) -> None:
         """Delete what is below `offset`; nothing when that is deleted already.
 
-        Segments stay until they are dropped. Raises: OffsetOutOfRange above the end; OSError, with
-        the start as it was.
+        Segments stay until they are dropped. The caller has kept the offset durably, unless it is
+        the first of a segment and `allow_drop` gave up those before. Raises: OffsetOutOfRange
+        above the end.
         """
         if offset > self.end_offset:
             raise OffsetOutOfRange(offset, self._start, self.end_offset)
-        if offset > self._start:
-            if self._keep_start is not None:
-                self._keep_start(offset)
-            self._start = offset
+        self._start = max(self._start, offset)
 
-    def drop_segments(self, until: int) -> int:
-        """Drop sealed segments that lie wholly below `until`, and move the start offset with them.
+    def allow_drop(self, until: int) -> int:
+        """Give up sealed segments that lie wholly below `until`, durably; for a thread.
 
-        Their files are renamed at once. Returns how many. Raises: OSError; what was dropped by
-        then is dropped.
+        `drop_segments` then drops them; after a crash the next opening does.
+
+        Returns:
+            The base offset of the first segment that stays.
+
+        Raises: OSError, and it is not known whether they are given up.
+        """
+        with self._choosing:
+            first_base = max(self._first_base, self._segments.base_after(until))
+            is_news = first_base > self._segments.bases[0]
+            self._given_up = max(self._given_up, first_base)
+        if is_news:
+            self._point.dropping(first_base)
+            self._may_drop = max(self._may_drop, first_base)
+        return first_base
+
+    def drop_segments(self, until: int, most: int = _DROPPED_MAX) -> int:
+        """Drop segments that `allow_drop` gave up and that lie wholly below `until`.
+
+        Their files are renamed at once, and nothing is synced. The start offset moves with them.
+
+        Args:
+            most: how many segments at most.
+
+        Returns: how many. Raises: OSError; what was dropped by then is dropped.
         """
         count = 0
-        self._point.dropping(self._segments.base_after(until))
         try:
-            while self._segments.drop_oldest(until):
+            while count < most and self._segments.drop_oldest(min(until, self._may_drop)):
                 count += 1
         finally:
             self._start = max(self._start, self._segments.bases[0])
-        if count:
-            self._prune_snapshots()
         return count
 
     def prepare(self, bases: Sequence[int], cleaned: str) -> None:
-        """Read what `replace` will be given, in any thread. Raises: CorruptBatch, OSError."""
-        fresh = Segment(self._disk, self._folder, bases[0], self._interval_bytes, file_path=cleaned)
-        fresh.take_whole(self._disk.size(cleaned))
-        fresh.release()  # it may come to nothing, and nobody else would close the file
-        self._prepared[cleaned] = fresh
+        """Stage a file that is to take the place of neighbouring sealed segments; for a thread.
 
-    def replace(self, bases: Sequence[int], cleaned: str) -> None:
-        """Put the file `cleaned` in the place of neighbouring sealed segments.
-
-        `cleaned` (`….log.cleaned`) is complete and synced, and its last batch ends where the last
-        of the segments does. A crash leaves the old segments or the new one: as in Kafka the file
-        is renamed to `.swap` first, with which the next opening would go on.
+        From then on the next opening puts it there, unless the first of the segments was given up
+        by then. `take_place`, `put_away_replaced` and `finish_replacement` follow, or
+        `discard_replacement`.
 
         Args:
             bases: the base offsets of the segments, in order.
+            cleaned: the file (`….log.cleaned`), complete and synced; its last batch ends where the
+                last of the segments does.
 
-        Raises: OSError.
+        Raises: CorruptBatch; OSError.
         """
-        if cleaned not in self._prepared:
-            self.prepare(bases, cleaned)
-        self._segments.replace(bases, self._prepared.pop(cleaned))
+        fresh = Segment(self._disk, self._folder, bases[0], self._interval_bytes, file_path=cleaned)
+        fresh.take_whole(self._disk.size(cleaned))
+        fresh.release()  # it may come to nothing, and nobody else would close the file
+        with self.in_folder():
+            self._segments.stage(fresh)
+        self._fresh = fresh
+
+    def take_place(self, bases: Sequence[int]) -> bool:
+        """Read from the file that `prepare` staged, in place of its segments.
+
+        Returns: False when these are being dropped; nothing has changed.
+        """
+        assert self._fresh is not None, "prepare comes first"
+        with self._choosing:
+            if bases[0] < self._given_up:
+                return False
+            self._replaced = self._segments.take_place(bases, self._fresh)
+        return True
+
+    def put_away_replaced(self) -> list[str]:
+        """Rename the files of replaced segments; for a thread. Returns their names.
+
+        Raises: OSError; the next opening does it.
+        """
+        try:
+            with self.in_folder():
+                return self._segments.put_away(self._replaced)
+        except OSError:
+            self._segments.give_up()
+            raise
+
+    def finish_replacement(self, replaced: Sequence[str]) -> None:
+        """Let the file that took the segments' place have its name. Raises: OSError."""
+        fresh, self._fresh, self._replaced = self._fresh, None, []
+        if fresh is not None and not self._is_closed:
+            self._segments.finish(fresh, replaced)
+
+    def discard_replacement(self) -> None:
+        """Remove a staged file that did not take its place; for a thread. Raises: OSError."""
+        fresh, self._fresh = self._fresh, None
+        if fresh is not None:
+            with self.in_folder():
+                self._disk.remove(fresh.file_path)
+
+    def replace(self, bases: Sequence[int], cleaned: str) -> None:
+        """Do all steps of a replacement. Raises: as `prepare`; OSError for dropped segments."""
+        self.prepare(bases, cleaned)
+        if not self.take_place(bases):
+            self.discard_replacement()
+            raise OSError(errno.ESTALE, f"{cleaned}: its segments are being dropped")
+        self.finish_replacement(self.put_away_replaced())
+
+    @contextlib.contextmanager
+    def in_folder(self) -> Iterator[None]:
+        """Keep the folder from being removed meanwhile; for threads. Raises: OSError once it is."""
+        with self._changing:
+            if self._is_retired:
+                raise OSError(errno.EBADF, f"{self._folder} is removed")
+            yield
 
     # ---- the end
 
@@ -439,20 +544,19 @@ class SegmentedLog:
         self._settled_end = self.end_offset
 
     def close(self) -> None:
-        """As `Log.close`."""
-        with self._rolling:
-            self._is_sealing = False
-            if self._next is not None:
-                self._next.release()
-                self._next = None
+        """As `Log.close`; a thread in `prepare_next` is not waited for."""
+        self._is_closed, self._is_sealing = True, False
+        self._let_go_next()
         self._segments.close()
         self._point.close()
 
     def retire(self) -> None:
         """Before the folder goes: wait for what another thread writes there, and allow no more."""
+        self._point.retire()
+        with self._changing:
+            self._is_retired = True
         with self._rolling, self._syncing:
             self._is_sealing = False
-            self._is_retired = True
             self._fault = OSError(errno.EBADF, "removed")
 
     def delete(self) -> None:
@@ -462,9 +566,19 @@ class SegmentedLog:
 
     # ---- inside
 
+    def _let_go_next(self) -> None:
+        """Close the segment that was prepared, unless a thread prepares one, which does it then."""
+        if self._rolling.acquire(blocking=False):
+            try:
+                if self._next is not None:
+                    self._next.release()
+                    self._next = None
+            finally:
+                self._rolling.release()
+
     @property
     def _first_base(self) -> int:
-        return self._segments.bases[0]
+        return max(self._may_drop, self._segments.bases[0])
 
     def _claimed_end(self, active: Segment) -> int:
         """The end of what is durable for sure: the rest may be in the system's memory only."""
@@ -472,19 +586,20 @@ class SegmentedLog:
         known = claim.base_offset == active.base_offset and claim.end_offset >= 0
         return claim.end_offset if known else active.base_offset
 
-    def _claim_segment(self, segment: Segment, first_crc: int) -> None:
-        """Let the recovery point name a segment that it does not name yet."""
-        self._point.began(self._first_base, segment.base_offset, first_crc)
-        self._claimed_base = segment.base_offset
+    def _claim_segment(self, segment: Segment) -> None:
+        """Let the recovery point name a segment that it does not name yet, now or later."""
+        base, crc = self._first_batch
+        # A segment whose claim a power cut took begins with another batch than this one.
+        first_crc = crc if base == segment.base_offset else 0
+        if self._point.began(self._first_base, segment.base_offset, first_crc):
+            self._claimed_base = segment.base_offset
 
-    def _with_room(
-        self, size: int, end_offset: int, headers: Sequence[BatchHeader], *, is_rare: bool
-    ) -> Segment:
+    def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:
         """The segment that batches go to; a further one when the active one is full."""
         active = self._segments.active
         if active.size:
             newest = max(one.max_timestamp for one in headers)
-            if self._is_full(active, size, end_offset, newest) or is_rare:
+            if self._is_full(active, size, end_offset, newest):
                 self.roll()
         return self._segments.active
 

@@ -1,0 +1,311 @@
+"""Segments at the start of a log are dropped without a sync: no power cut brings them back."""
+
+from collections.abc import Iterator
+from itertools import chain, combinations
+from typing import Any
+
+import pytest
+
+from headrace.log.api import CorruptFileError
+from headrace.log.memory_disk import MemoryDisk
+from headrace.log.recovery_point import Claim, read_claim
+from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
+from headrace.wire.batches import Record
+
+FOLDER = "orders-0"
+SEGMENTS = 6
+DROPPED = 4
+RECORD_BYTES = 60
+
+
+class LosesRenames(MemoryDisk):
+    """Renames that were not made durable can be taken back, each for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.durable = 0  # operations that sync the folder
+        self.lost: list[tuple[str, str]] = []  # renames since
+
+    def rename(self, old: str, new: str, *, durable: bool = True) -> None:
+        super().rename(old, new, durable=durable)
+        self.lost.append((old, new))
+        self._synced(durable)
+
+    def remove(self, path: str) -> None:
+        self._synced(self.exists(path))
+        super().remove(path)
+
+    def overwrite(self, path: str, data: bytes, position: int, *, durable: bool = False) -> None:
+        super().overwrite(path, data, position, durable=durable)
+        self._synced(durable)
+
+    def _synced(self, is_durable: bool) -> None:
+        if is_durable:
+            self.durable += 1
+            self.lost.clear()
+
+    def write_back(self) -> None:
+        for content in self._files.values():
+            content.sync()
+
+    def take_back(self, renames: tuple[tuple[str, str], ...]) -> None:
+        self.crash(0.0)
+        for old, new in renames:
+            super().rename(new, old)
+
+
+def append(log: SegmentedLog, value: int) -> None:
+    data = bytearray(batches.build([Record(0, value, None, b"%d" % value * RECORD_BYTES)]))
+    log.append(data, batches.headers(data))
+
+
+def opened(disk: MemoryDisk, **settings: Any) -> SegmentedLog:
+    return SegmentedLog(disk, FOLDER, segment_bytes=2 * RECORD_BYTES, **settings)
+
+
+def filled(disk: MemoryDisk) -> SegmentedLog:
+    log = opened(disk, index_interval_bytes=1, dropped=lambda paths: None)
+    for value in range(SEGMENTS):
+        append(log, value)
+    assert len(log.segments()) == SEGMENTS
+    return log
+
+
+def values(log: SegmentedLog) -> list[int]:
+    found, offset = [], log.start_offset
+    while offset < log.end_offset:
+        piece = log.read(offset, 1)
+        (record,) = batches.records(piece.data)
+        found.append(int((record.value or b"")[:1]))
+        offset += 1
+    return found
+
+
+def subsets(items: list[tuple[str, str]]) -> Iterator[tuple[tuple[str, str], ...]]:
+    return chain.from_iterable(combinations(items, count) for count in range(len(items) + 1))
+
+
+def leftovers(disk: MemoryDisk) -> list[str]:
+    return [name for name in disk.list(FOLDER) if name[:20].isdecimal() and int(name[:20]) < DROPPED
+            and not name.endswith(".snapshot")]  # fmt: skip
+
+
+def test_to_drop_segments_makes_nothing_durable_but_the_permission() -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    before = disk.durable
+    log.allow_drop(DROPPED)
+    assert (disk.durable, log.start_offset) == (before + 1, 0)
+    assert log.drop_segments(DROPPED) == DROPPED
+    assert (disk.durable, log.start_offset) == (before + 1, DROPPED)
+
+
+def test_segments_go_in_portions_and_not_before_they_are_allowed_to() -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    assert log.drop_segments(DROPPED) == 0
+    log.allow_drop(2)
+    assert log.drop_segments(DROPPED) == 2
+    log.allow_drop(DROPPED)
+    assert [log.drop_segments(DROPPED, most=1) for _ in range(3)] == [1, 1, 0]
+    assert values(log) == [4, 5]
+
+
+@pytest.mark.parametrize("claim", ["known", "unknown", "format 0"])
+def test_any_renames_that_a_power_cut_takes_back_bring_no_segment_back(claim: str) -> None:
+    """Holes among them included; of a segment's files each is lost for itself."""
+    first = LosesRenames()
+    log = filled(first)
+    log.allow_drop(DROPPED)
+    log.drop_segments(DROPPED)
+    logs = [pair for pair in first.lost if pair[0].endswith(".log")]
+    assert len(logs) == DROPPED
+    for lost in subsets(logs):
+        disk = LosesRenames()
+        log = filled(disk)
+        log.sync()
+        if claim != "known":
+            log.close()
+            disk.remove(f"{FOLDER}/recovery-point")
+            if claim == "format 0":
+                disk.write(f"{FOLDER}/recovery-point", b"%d 1\n" % (SEGMENTS - 1))
+            log = opened(disk, dropped=lambda paths: None)
+        log.allow_drop(DROPPED)
+        log.drop_segments(DROPPED)
+        others = [pair for pair in disk.lost if pair not in logs]
+        disk.take_back((*lost, *others[:: 1 + len(lost)]))
+        again = opened(disk)
+        assert values(again) == [4, 5], lost
+        assert leftovers(disk) == []
+        append(again, 6)
+        again.close()
+        assert values(opened(disk)) == [4, 5, 6]
+
+
+def test_what_is_appended_between_permission_and_drop_takes_nothing_back() -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    log.allow_drop(DROPPED)
+    append(log, 6)  # the claim of a new segment is written
+    append(log, 7)
+    log.drop_segments(DROPPED)
+    log.sync()
+    logs = [pair for pair in disk.lost if pair[0].endswith(".log")]
+    disk.take_back((logs[0], logs[2]))
+    assert values(opened(disk)) == [4, 5, 6, 7]
+
+
+def test_a_permission_that_was_not_used_before_a_crash_is_used_at_the_next_start() -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    log.sync()
+    log.allow_drop(DROPPED)
+    disk.crash(0.0)
+    assert values(opened(disk)) == [4, 5]
+    assert leftovers(disk) == []
+
+
+def test_everything_is_dropped_but_an_empty_segment() -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    log.begin_seal()
+    log.prepare_next()
+    assert log.begin_next()
+    log.allow_drop(SEGMENTS)
+    assert log.drop_segments(SEGMENTS) == SEGMENTS
+    disk.take_back(tuple(disk.lost[::2]))
+    again = opened(disk)
+    assert (again.start_offset, again.end_offset) == (SEGMENTS, SEGMENTS)
+
+
+def test_a_missing_last_segment_is_refused_and_nothing_is_removed() -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    log.allow_drop(SEGMENTS)
+    log.close()
+    disk.remove(f"{FOLDER}/{SEGMENTS - 1:020d}.log")
+    before = disk.list(FOLDER)
+    with pytest.raises(CorruptFileError, match="the last segment of the log is missing"):
+        opened(disk)
+    assert disk.list(FOLDER) == before
+
+
+def test_a_permission_is_not_written_where_a_log_was_closed() -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    before = disk.read(f"{FOLDER}/recovery-point")
+    log.close()
+    with pytest.raises(OSError, match="closed"):
+        log.allow_drop(DROPPED)
+    assert disk.read(f"{FOLDER}/recovery-point") == before
+
+
+def test_a_copy_that_would_bring_dropped_records_back_is_not_used() -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    log.sync()
+    cleaned = f"{FOLDER}/{0:020d}.log.cleaned"
+    disk.write(cleaned, b"".join(disk.read(f"{FOLDER}/{n:020d}.log") for n in range(3)))
+    log.prepare([0, 1, 2], cleaned)
+    log.allow_drop(1)
+    assert not log.take_place([0, 1, 2])
+    assert disk.exists(f"{FOLDER}/{0:020d}.log.swap")
+    disk.crash(0.0)
+    assert values(opened(disk)) == [1, 2, 3, 4, 5]
+
+
+def test_the_first_base_of_a_claim_never_goes_down() -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    log.allow_drop(DROPPED)
+    append(log, 6)
+    claim = read_claim(disk, FOLDER)[1]
+    assert claim.first_base == DROPPED
+    assert isinstance(claim, Claim)
+
+
+STEPS = ["prepare", "take_place", "put_away_replaced", "finish_replacement"]
+
+
+def replaced(disk: LosesRenames, steps: int) -> SegmentedLog:
+    """A log of whose first three segments a cleaned one takes the place, so many steps long."""
+    log = filled(disk)
+    log.sync()
+    disk.write_back()
+    cleaned = f"{FOLDER}/{0:020d}.log.cleaned"
+    disk.write(cleaned, b"".join(disk.read(f"{FOLDER}/{n:020d}.log") for n in range(3)))
+    names: list[str] = []
+    for step in STEPS[:steps]:
+        match step:
+            case "prepare":
+                log.prepare([0, 1, 2], cleaned)
+            case "take_place":
+                assert log.take_place([0, 1, 2])
+            case "put_away_replaced":
+                names = log.put_away_replaced()
+            case _:
+                log.finish_replacement(names)
+    return log
+
+
+@pytest.mark.parametrize("steps", range(1, len(STEPS) + 1))
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_power_cut_in_a_replacement_loses_and_brings_back_nothing(
+    steps: int, drops: bool
+) -> None:
+    def scene() -> LosesRenames:
+        disk = LosesRenames()
+        log = replaced(disk, steps)
+        assert values(log) == list(range(SEGMENTS))
+        if drops:
+            log.allow_drop(3)
+            # Its files are not touched while a thread renames those of the others.
+            assert log.drop_segments(3) == (3, 0, 0, 1)[steps - 1]
+        return disk
+
+    for lost in subsets(scene().lost):
+        disk = scene()
+        disk.take_back(tuple(reversed(lost)))
+        again = opened(disk)
+        assert values(again) == list(range(3 if drops else 0, SEGMENTS)), lost
+        names = disk.list(FOLDER)
+        assert not [name for name in names if name.endswith((".swap", ".cleaned", ".deleted"))]
+
+
+def test_segments_that_are_dropped_meanwhile_keep_their_copy_from_its_place() -> None:
+    disk = LosesRenames()
+    log = replaced(disk, 1)
+    log.allow_drop(2)
+    assert not log.take_place([0, 1, 2])
+    log.discard_replacement()
+    assert not [name for name in disk.list(FOLDER) if name.endswith((".swap", ".cleaned"))]
+    log.drop_segments(2)
+    assert values(log) == [2, 3, 4, 5]
+
+
+def test_a_replacement_that_the_disk_stops_is_dropped_or_finished_by_the_next_start() -> None:
+    for drops in (False, True):
+        disk = LosesRenames()
+        log = replaced(disk, 2)
+        disk.failing.add("rename")
+        with pytest.raises(OSError, match="Input/output"):
+            log.put_away_replaced()
+        disk.failing.clear()
+        assert values(log) == list(range(SEGMENTS))
+        if drops:
+            log.allow_drop(3)
+            assert log.drop_segments(3) == 1
+        disk.crash(0.0)
+        assert values(opened(disk)) == list(range(3 if drops else 0, SEGMENTS))
+
+
+def test_nothing_is_staged_where_a_log_was_removed() -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    cleaned = f"{FOLDER}/{0:020d}.log.cleaned"
+    disk.write(cleaned, disk.read(f"{FOLDER}/{0:020d}.log"))
+    log.retire()
+    with pytest.raises(OSError, match="is removed"):
+        log.prepare([0], cleaned)
+    assert not disk.exists(f"{FOLDER}/{0:020d}.log.swap")
