@@ -23,6 +23,7 @@ from headrace.folder.check import (
     check_disk,
     silent,
 )
+from headrace.folder.foreign import is_foreign
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk
 from headrace.log import partition_metadata, recovery_point, small_files
@@ -195,7 +196,8 @@ class _Mechanic:
         end, is_exact = self._known_end(folder, base) if is_last else (following[0], True)
         remove_clean_mark(self._disk)
         copies = []
-        if FOREIGN in finding.problem:  # its batches are whole, but of another log
+        following_base = None if is_last else end
+        if FOREIGN in finding.problem or is_foreign(self._disk, finding.path, following_base):
             copies.append(set_aside(self._disk, finding.path))
         done = bridge(self._disk, finding.path, base, end, is_last=is_last)
         if is_last:

@@ -73,6 +73,11 @@ class SegmentIndex:
         for offset, position in zip(self._offsets, self._positions, strict=True):
             yield self._base_offset + offset, position
 
+    def times(self) -> Iterator[tuple[int, int]]:
+        """Yield the last offset and the highest timestamp of the batch of each entry."""
+        for offset, timestamp in zip(self._timestamp_offsets, self._timestamps, strict=True):
+            yield self._base_offset + offset, timestamp
+
     def position_of(self, offset: int) -> int:
         """Where to begin to look for `offset`: the position of a batch not behind it."""
         index = bisect_right(self._offsets, offset - self._base_offset) - 1

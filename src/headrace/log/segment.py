@@ -25,6 +25,7 @@ log = logging.getLogger("headrace.log")
 _CHUNK_BYTES = 1 << 20
 LEADER_EPOCH = 0  # of every batch: there is one broker
 _OFFSETS_MAX = (1 << 31) - 1  # above the first, in an index
+_ANOTHER = "the file is not the segment of which the checksums were written"
 
 
 class Segment:
@@ -273,7 +274,7 @@ class Segment:
             self._take_from_checksums(found)
             return
         if found is not None and not self._is_earlier(found.summary, size):
-            raise CorruptBatch("the file is not the segment of which the checksums were written")
+            raise CorruptBatch(_ANOTHER)
         is_wrong = found is not None or self._disk.exists(self.path + checksums.SUFFIX)
         if not is_wrong and sealed and self._took_tail(size):
             return
@@ -327,11 +328,18 @@ class Segment:
         self._saved_size = -1
 
     def fits_checksums(self) -> bool:
-        """Return whether `.checksums` is of this file or of an earlier state of it."""
+        """Return whether `.checksums` is of this file or of an earlier state of it.
+
+        Checksums of a later state are left where the end of the file was cut off.
+
+        Raises: CorruptFileError where it is of another file; OSError.
+        """
         found = checksums.load(self._disk, self.path)
-        return (
-            found is not None and found.summary.size <= self.size and self._is_prefix(found.summary)
-        )
+        if found is None or found.summary.size > self.size:
+            return False
+        if not self._is_prefix(found.summary):
+            raise CorruptFileError(self.file_path, _ANOTHER, position=0)
+        return True
 
     def _agrees(self, summary: Summary, size: int) -> bool:
         """Whether checksums are those of this file, by its size and its last batch."""
