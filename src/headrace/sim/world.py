@@ -438,6 +438,8 @@ class World:
             for place, start in process.log_starts():  # its death may have come amid retention
                 self._start_moved(place, start)
         self.disk.watches_cuts = False
+        if not process.refusals:
+            self.power_was_cut = False  # every log was read to its end
         for path in self.disk.cut_without_copy:
             self.auditor.broken(f"the end of {path} was cut off without a copy")
         self._machines = process.machines
