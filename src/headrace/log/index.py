@@ -83,6 +83,13 @@ class SegmentIndex:
         index = bisect_right(self._offsets, offset - self._base_offset) - 1
         return self._positions[index] if index >= 0 else 0
 
+    def offset_at(self, position: int) -> int | None:
+        """Return the last offset of the batch at a position; None without an entry of it."""
+        index = bisect_left(self._positions, position)
+        if index == len(self._positions) or self._positions[index] != position:
+            return None
+        return self._base_offset + self._offsets[index]
+
     def boundary(self, position: int) -> int:
         """The position of the last batch with an entry that begins at `position` or before."""
         index = bisect_right(self._positions, position) - 1

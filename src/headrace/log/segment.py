@@ -180,7 +180,7 @@ class Segment:
         try:
             return self._find_from(start, offset, trusted=not start)
         except CorruptBatch as damage:
-            if not start:
+            if not start or self._is_entry(start):
                 raise
             # A power cut can leave an index of the right size with something else inside.
             log.warning("%s.index: does not agree with the log (%s); rebuilt", self.path, damage)
@@ -191,12 +191,23 @@ class Segment:
     def _find_from(
         self, start: int, offset: int, *, trusted: bool
     ) -> tuple[int, BatchHeader] | None:
+        end = start
         for position, header in self.walk(start):
             if header.last_offset >= offset:
                 if not trusted and position == start and header.last_offset > offset:
                     raise CorruptBatch(f"{header.last_offset} stands at {start}, not {offset}")
                 return position, header
+            end = position + header.size
+        if end > self.size:
+            raise CorruptBatch(f"a batch goes to byte {end}, {self.size} are there")
         return None
+
+    def _is_entry(self, position: int) -> bool:
+        """Return whether the index is right about the batch at a position that it has."""
+        try:
+            return self.header_at(position).last_offset == self.index.offset_at(position)
+        except CorruptBatch:
+            return False
 
     def slice(self, position: int, first: BatchHeader, max_bytes: int, end: int | None) -> Slice:
         """As `Log.read`, from the batch `first` at `position`. Raises: CorruptBatch."""
