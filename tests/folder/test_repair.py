@@ -13,8 +13,9 @@ from tests.campaign.judge import observe
 from tests.folder.conftest import Write
 
 from headrace.folder.bridge import bridge, empty_batches
-from headrace.folder.check import check
-from headrace.folder.repair import Repair, repair
+from headrace.folder.check import Finding, check, check_disk
+from headrace.folder.repair import Action, Repair, repair
+from headrace.log.damage import keep_copy
 from headrace.log.memory_disk import MemoryDisk
 from headrace.wire import batches
 from headrace.wire.batches import Record
@@ -307,6 +308,63 @@ def test_a_bridge_keeps_every_intact_batch() -> None:
         assert done.end_offset == end
         assert done.copy is not None
         assert disk.read(done.copy) == b"".join(found)
+
+
+@pytest.mark.parametrize("sort", ["stopped", "killed"])
+@pytest.mark.parametrize("base", [25, 33])
+def test_a_damaged_offset_at_the_end_is_recovered(
+    base: int, sort: str, request: pytest.FixtureRequest, write: Write
+) -> None:
+    folder: Folder = request.getfixturevalue(sort)
+    path = f"orders-0/{base:020d}.log"
+    last = batches.headers(folder.files[path])[-1]
+    content = bytearray(folder.files[path])
+    content[len(content) - last.size + 6] ^= 8  # 2,048 offsets further
+    root = write({**folder.files, path: bytes(content)})
+    done = repaired(root)
+    assert ([one.path for one in done.actions], done.is_complete) == ([path], True)
+    assert contents(root)[path] == folder.files[path]
+
+
+def test_more_damaged_segments_than_any_bound_of_rounds(
+    stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of each folder is repaired in a round, and the file is damaged in all of them."""
+    paths = [f"orders-0/{base:020d}.log" for base in (0, 5, 10, 15, 20, 25, 33)]
+    files = dict(stopped.files)
+    for path in paths:
+        files[path] = files[path][:-1] + b"?"
+    root = write(files)
+    rounds = 0
+
+    def counted(*args: Any) -> Any:
+        nonlocal rounds
+        rounds += 1
+        return check_disk(*args)
+
+    monkeypatch.setattr("headrace.folder.repair.check_disk", counted)
+    done = repaired(root)
+    assert done.is_complete
+    assert {one.path for one in done.actions} == {*paths}
+    assert rounds > len(paths)
+
+
+def test_a_repair_that_changes_nothing_ends(
+    stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = {**stopped.files, SEGMENT: stopped.files[SEGMENT][:-1] + b"?"}
+    root = write(damaged)
+    rounds: list[Finding] = []
+
+    def idle(self: Any, finding: Finding) -> list[Action]:
+        keep_copy(self._disk, finding.path, 0, len(rounds))  # a note more each time
+        rounds.append(finding)
+        return [Action(finding.path, "nothing")]
+
+    monkeypatch.setattr("headrace.folder.repair._Mechanic.act", idle)
+    done = repaired(root)
+    assert not done.is_complete
+    assert len(rounds) == len(set(rounds)) < 10
 
 
 def test_batches_behind_the_recovery_point_of_the_last_segment_stay() -> None:
