@@ -275,6 +275,16 @@ FAULTS: dict[str, Fault] = {
         {"rots": True, "consumers": ("classic",)},
         {the_scrub_reports_nothing: 4, reported_damage_is_served: 1},
     ),
+    "damaged offset under the broker": Fault(
+        "the disk is damaged under the broker: offset",
+        _at_rest(BIT) | {"damages": False, "rots": True, "consumers": ("classic",)},
+        {unverified_blocks_are_served: 31},
+    ),
+    "damage before a power cut": Fault(
+        "the disk is damaged under the broker",
+        {"rots": True, "segment_bytes": 1 << 20} | _cut(NOTHING),
+        {all_damage_counts_as_torn: 1},
+    ),
     "unsynced writes lost": Fault(
         "unsynced: nothing", _cut(NOTHING), {produce_is_answered_before_the_sync: 0}
     ),

@@ -59,6 +59,10 @@ class Operator:
         """Report damage that a client met, in one line."""
         self._reported = damage
 
+    def forget(self) -> None:
+        """Take back what clients reported: the broker that it was about is gone."""
+        self._reported = ""
+
     def respond(self, process: "Process | None", errors: Sequence[Exception]) -> None:
         """Do what the refusals of a broker advise, and start it again."""
         world, damage = self._world, self._world.disk.damage
