@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 from tests.campaign.account import Account
-from tests.campaign.damage import draw
+from tests.campaign.damage import Damage, draw, exchanged
 from tests.campaign.data import Folder, disk_of
 from tests.campaign.judge import observe
 from tests.folder.conftest import Write
 
 from headrace.folder.bridge import bridge, empty_batches
-from headrace.folder.check import check
-from headrace.folder.repair import Repair, repair
+from headrace.folder.check import Finding, check, check_disk
+from headrace.folder.repair import Action, Repair, repair
+from headrace.log.damage import keep_copy
 from headrace.log.memory_disk import MemoryDisk
 from headrace.wire import batches
 from headrace.wire.batches import Record
@@ -96,6 +97,119 @@ def test_a_whole_segment_of_another_log_is_set_aside(killed: Folder, write: Writ
     assert started(root, killed)["bounds", "orders-0"] == (0, 33)
     assert contents(root)[f"{path}.torn.0"] == killed.files[other]
     assert (root / other).read_bytes() == killed.files[other]
+
+
+EXCHANGED = [
+    ("orders-0/00000000000000000005.log", "orders-0/00000000000000000010.log"),  # of one log
+    ("jobs-0/00000000000000000000.log", "jobs-0/00000000000000000009.log"),
+    ("orders-0/00000000000000000025.log", "orders-1/00000000000000000025.log"),  # of two
+    ("jobs-0/00000000000000000000.log", "jobs-1/00000000000000000000.log"),
+    ("jobs-0/00000000000000000000.log", "orders-0/00000000000000000020.log"),
+]
+
+
+@pytest.mark.parametrize("both", [True, False], ids=["exchanged", "overwritten"])
+@pytest.mark.parametrize(("path", "other"), EXCHANGED)
+@pytest.mark.parametrize("sort", ["stopped", "killed"])
+def test_no_batch_of_another_segment_is_kept(
+    sort: str, path: str, other: str, both: bool, request: pytest.FixtureRequest, write: Write
+) -> None:
+    folder: Folder = request.getfixturevalue(sort)
+    damage = exchanged(folder.files, path, other, both=both)
+    root = write(damage.files)
+    errors = {one.path for one in check(root, lambda _: None).findings if one.grade == "error"}
+    assert errors & set(damage.paths)
+    done = repaired(root)
+    assert done.is_complete, done.left
+    _require_quarantined(folder, damage, done, contents(root))
+
+
+def _require_quarantined(
+    folder: Folder, damage: Damage, done: Repair, after: dict[str, bytes]
+) -> None:
+    """All of each file that stands in the wrong place is set aside and told, and nothing else."""
+    lost: dict[str, set[int]] = {path: set() for path in damage.paths}
+    for action in done.actions:
+        for first, last in action.lost:
+            assert last is not None
+            lost[action.path] |= set(range(first, last + 1))
+    for path, offsets in lost.items():
+        headers = batches.headers(folder.files[path])
+        assert offsets == set(range(headers[0].base_offset, headers[-1].last_offset + 1))
+        assert after[f"{path}.torn.0"] == damage.files[path]
+        assert not any(one.record_count for one in batches.headers(after[path]))
+    wrong = {path for path in damage.files if path.endswith(".log")} - set(damage.paths)
+    assert [path for path in sorted(wrong) if after[path] != damage.files[path]] == []
+
+
+@pytest.mark.parametrize("claim", ["kept", "lost"])
+@pytest.mark.parametrize("sort", ["stopped", "killed"])
+def test_no_batch_of_another_segment_is_kept_in_the_last_one(
+    sort: str, claim: str, request: pytest.FixtureRequest, write: Write
+) -> None:
+    folder: Folder = request.getfixturevalue(sort)
+    path, other = "orders-0/00000000000000000033.log", "orders-0/00000000000000000025.log"
+    damage = exchanged(folder.files, path, other, both=True)
+    left = {
+        name: data
+        for name, data in damage.files.items()
+        if claim == "kept" or name != "orders-0/recovery-point"
+    }
+    root = write(left)
+    done = repaired(root)
+    assert done.is_complete, done.left
+    after = contents(root)
+    for one in (path, other):
+        assert after[f"{one}.torn.0"] == damage.files[one]
+        assert not any(header.record_count for header in batches.headers(after[one]))
+    found, sound = started(root, folder), started(write(folder.files), folder)
+    before = [[row for row in one["log", "orders-0"] if row[1] < 25] for one in (found, sound)]
+    assert before[0] == before[1] != []
+
+
+def test_segments_of_one_log_are_told_apart_by_their_offsets_alone(
+    killed: Folder, write: Write
+) -> None:
+    path, other = (f"jobs-0/{base:020d}.log" for base in (0, 9))
+    damage = exchanged(killed.files, path, other, both=True)
+    derived = (".index", ".timeindex", ".checksums")
+    left = {
+        name: data
+        for name, data in damage.files.items()
+        if not (name.startswith("jobs-0/") and name.endswith(derived))
+    }
+    root = write(left)
+    done = repaired(root)
+    assert done.is_complete, done.left
+    _require_quarantined(killed, damage, done, contents(root))
+
+
+@pytest.mark.parametrize("byte", [5, 7, 9, 11, 15, 16, 18, 40, 99])
+@pytest.mark.parametrize("at", [0, 649, 649 + 659], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["checksums", "none"])
+def test_a_segment_with_a_damaged_batch_is_not_another_one(
+    at: int, byte: int, is_known: bool, stopped: Folder, write: Write
+) -> None:
+    path = f"jobs-0/{0:020d}.log"
+    content = bytearray(stopped.files[path])
+    content[at + byte] ^= 1
+    files = {**stopped.files, path: bytes(content)}
+    if not is_known:
+        files = {name: data for name, data in files.items() if name != f"{path[:-4]}.checksums"}
+    root = write(files)
+    assert repaired(root).is_complete
+    kept = batches.headers(contents(root)[path])
+    assert sum(one.record_count > 0 for one in kept) >= 2
+
+
+def test_a_segment_that_is_cut_behind_a_batch_is_known_by_its_time_index(
+    stopped: Folder, write: Write
+) -> None:
+    path = f"jobs-0/{0:020d}.log"
+    assert stopped.files[f"{path[:-4]}.timeindex"]
+    root = write({**stopped.files, path: stopped.files[path][: 649 + 659]})
+    done = repaired(root)
+    assert [one.lost for one in done.actions] == [((6, 8),)]
 
 
 def test_the_offsets_of_a_missing_last_segment_are_not_used_again(
@@ -194,6 +308,63 @@ def test_a_bridge_keeps_every_intact_batch() -> None:
         assert done.end_offset == end
         assert done.copy is not None
         assert disk.read(done.copy) == b"".join(found)
+
+
+@pytest.mark.parametrize("sort", ["stopped", "killed"])
+@pytest.mark.parametrize("base", [25, 33])
+def test_a_damaged_offset_at_the_end_is_recovered(
+    base: int, sort: str, request: pytest.FixtureRequest, write: Write
+) -> None:
+    folder: Folder = request.getfixturevalue(sort)
+    path = f"orders-0/{base:020d}.log"
+    last = batches.headers(folder.files[path])[-1]
+    content = bytearray(folder.files[path])
+    content[len(content) - last.size + 6] ^= 8  # 2,048 offsets further
+    root = write({**folder.files, path: bytes(content)})
+    done = repaired(root)
+    assert ([one.path for one in done.actions], done.is_complete) == ([path], True)
+    assert contents(root)[path] == folder.files[path]
+
+
+def test_more_damaged_segments_than_any_bound_of_rounds(
+    stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of each folder is repaired in a round, and the file is damaged in all of them."""
+    paths = [f"orders-0/{base:020d}.log" for base in (0, 5, 10, 15, 20, 25, 33)]
+    files = dict(stopped.files)
+    for path in paths:
+        files[path] = files[path][:-1] + b"?"
+    root = write(files)
+    rounds = 0
+
+    def counted(*args: Any) -> Any:
+        nonlocal rounds
+        rounds += 1
+        return check_disk(*args)
+
+    monkeypatch.setattr("headrace.folder.repair.check_disk", counted)
+    done = repaired(root)
+    assert done.is_complete
+    assert {one.path for one in done.actions} == {*paths}
+    assert rounds > len(paths)
+
+
+def test_a_repair_that_changes_nothing_ends(
+    stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = {**stopped.files, SEGMENT: stopped.files[SEGMENT][:-1] + b"?"}
+    root = write(damaged)
+    rounds: list[Finding] = []
+
+    def idle(self: Any, finding: Finding) -> list[Action]:
+        keep_copy(self._disk, finding.path, 0, len(rounds))  # a note more each time
+        rounds.append(finding)
+        return [Action(finding.path, "nothing")]
+
+    monkeypatch.setattr("headrace.folder.repair._Mechanic.act", idle)
+    done = repaired(root)
+    assert not done.is_complete
+    assert len(rounds) == len(set(rounds)) < 10
 
 
 def test_batches_behind_the_recovery_point_of_the_last_segment_stay() -> None:

@@ -358,16 +358,82 @@ def test_a_first_batch_that_a_failed_sync_took_back_may_be_followed_by_another()
     assert opened(disk).end_offset == 2
 
 
-def test_a_claim_that_a_power_cut_took_is_not_made_of_a_later_batch() -> None:
+def foreign(numbers: tuple[int, ...], disk: MemoryDisk) -> None:
+    """Put the last segment of another log in the place of one that has the same offsets."""
+    other = MemoryDisk()
+    log = opened(other)
+    for number in numbers:
+        append(log, number)
+    log.close()
+    assert len(other.read(last_log(other))) == disk.size(last_log(disk))
+    disk.write(last_log(disk), other.read(last_log(other)))
+
+
+def without_claim() -> MemoryDisk:
     disk = filled(2)
     disk.remove(POINT)  # it is never synced
+    return disk
+
+
+def test_a_claim_that_a_power_cut_took_is_made_of_the_first_batch_again() -> None:
+    disk = without_claim()
     log = opened(disk)
     append(log, 3)
     log.sync()
     claim = read_claim(disk, FOLDER)[1]
-    assert (claim.size, claim.first_crc) == (log.size_bytes, 0)
+    assert (claim.size, claim.first_crc) == (log.size_bytes, first_crc(disk))
     log.close()
     assert opened(disk).end_offset == 6
+    foreign((1, 0, 3), disk)
+    with pytest.raises(CorruptFileError, match="the first batch is not the one that was written"):
+        opened(disk)
+
+
+def test_an_orderly_stop_finds_the_first_batch_where_the_claim_was_lost() -> None:
+    disk = without_claim()
+    log = opened(disk)
+    log.settle()
+    log.close()
+    assert read_claim(disk, FOLDER)[1].first_crc == first_crc(disk)
+
+
+def test_a_first_batch_that_cannot_be_read_stays_unknown() -> None:
+    disk = without_claim()
+    log = opened(disk)
+    disk.failing = {"read"}
+    append(log, 3)
+    assert read_claim_of(disk).first_crc == 0
+    disk.failing = set()
+    log.close()
+    assert opened(disk).end_offset == 6
+
+
+def read_claim_of(disk: MemoryDisk) -> Claim:
+    failing, disk.failing = disk.failing, set()
+    claim = read_claim(disk, FOLDER)[1]
+    disk.failing = failing
+    return claim
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_checksums_of_an_earlier_stop_tell_the_last_segment_from_another(number: int) -> None:
+    """Without a claim, after an unclean stop, where a start used to remove the checksums."""
+    disk = filled(2)
+    log = opened(disk)
+    log.settle()
+    log.close()
+    log = opened(disk, clean=True)
+    for later in range(number):
+        append(log, 2 + later)
+    log.close()
+    disk.remove(POINT)
+    sound = disk.read(last_log(disk))
+    foreign((1, 0, *range(2, 2 + number)), disk)
+    for _ in range(2):
+        with pytest.raises(CorruptFileError, match="not the segment of which the checksums"):
+            opened(disk)
+    disk.write(last_log(disk), sound)
+    assert opened(disk).end_offset == 4 + 2 * number
 
 
 def test_the_first_batch_is_known_after_an_orderly_stop_and_in_a_further_segment() -> None:

@@ -198,3 +198,50 @@ def test_offsets_outside_and_damage_are_told(disk: Disk, append: Append) -> None
     with pytest.raises(CorruptBatch):
         log.read_bytes(1, 100)
     log.close()
+
+
+@pytest.mark.parametrize("bit", [1 << 4, 1 << 6])
+def test_a_batch_that_claims_more_than_the_file_has_is_damage(
+    bit: int, disk: Disk, append: Append
+) -> None:
+    log = SegmentedLog(disk, FOLDER)
+    for _ in range(3):
+        append(log, b"a")
+    file = disk.open(f"{FOLDER}/{0:020d}.log")
+    data = bytearray(file.pread(log.size_bytes, 0))
+    data[9] ^= bit  # of the size of the first batch
+    file.truncate(0)
+    file.append(data)
+    file.close()
+    for max_bytes, whole in ((1 << 20, True), (100, False), (1, True)):
+        with pytest.raises(CorruptBatch, match="are there"):
+            log.read_bytes(0, max_bytes, whole=whole)
+    for offset in (1, 2):
+        with pytest.raises(CorruptBatch, match="are there"):
+            log.read_bytes(offset, 1 << 20)
+    log.close()
+
+
+def test_damage_between_two_entries_of_a_sound_index_rebuilds_nothing(
+    disk: Disk, append: Append, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = SegmentedLog(disk, FOLDER, index_interval_bytes=300)
+    for _ in range(12):
+        append(log, b"a" * 60)
+    segment = next(iter(log._segments))
+    (_, start), *_ = entries = list(segment.index.entries())
+    assert len(entries) > 1
+    file = disk.open(f"{FOLDER}/{0:020d}.log")
+    data = bytearray(file.pread(log.size_bytes, 0))
+    size = batches.read_header(data, start).size
+    data[start + size + 16] ^= 1  # the magic of the batch behind the one that has the entry
+    file.truncate(0)
+    file.append(data)
+    file.close()
+    offset = batches.read_header(data, start).last_offset + 1
+    for _ in range(2):
+        with pytest.raises(CorruptBatch):
+            log.read_bytes(offset, 1 << 20)
+    assert list(segment.index.entries()) == entries
+    assert "rebuilt" not in caplog.text
+    log.close()

@@ -107,6 +107,11 @@ def cuts_keep_no_copy(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(damage, "keep_copy", lambda _disk, path, position, _size: f"{path}.{position}")
 
 
+def repairs_end_with_the_damage(patch: pytest.MonkeyPatch) -> None:
+    """A repair gives up everything that follows the damage in its segment, and says so."""
+    patch.setattr(damage, "next_batch", lambda *_: None)
+
+
 def sealed_segments_are_not_synced(patch: pytest.MonkeyPatch) -> None:
     """A further segment begins before the last one is on stable storage."""
 
@@ -243,7 +248,11 @@ FAULTS: dict[str, Fault] = {
     "bit rot": Fault(
         "the disk is damaged: bit",
         _at_rest(BIT),
-        {seals_are_not_compared: 25, unverified_blocks_are_served: 1},
+        {
+            seals_are_not_compared: 25,
+            unverified_blocks_are_served: 1,
+            repairs_end_with_the_damage: 7,
+        },
     ),
     "lost write": Fault(
         "the disk is damaged: lost write", _at_rest(LOST), {all_damage_counts_as_torn: 1}
@@ -268,6 +277,16 @@ FAULTS: dict[str, Fault] = {
         "the disk is damaged under the broker",
         {"rots": True, "consumers": ("classic",)},
         {the_scrub_reports_nothing: 4, reported_damage_is_served: 1},
+    ),
+    "damaged offset under the broker": Fault(
+        "the disk is damaged under the broker: offset",
+        _at_rest(BIT) | {"damages": False, "rots": True, "consumers": ("classic",)},
+        {unverified_blocks_are_served: 31},
+    ),
+    "damage before a power cut": Fault(
+        "the disk is damaged under the broker",
+        {"rots": True, "segment_bytes": 1 << 20} | _cut(NOTHING),
+        {all_damage_counts_as_torn: 1},
     ),
     "unsynced writes lost": Fault(
         "unsynced: nothing", _cut(NOTHING), {produce_is_answered_before_the_sync: 0}

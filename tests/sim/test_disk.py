@@ -115,19 +115,59 @@ def test_a_power_cut_keeps_unsynced_writes_in_any_order() -> None:
     assert left == {b"", first, bytes(10) + second, first + second}
 
 
+LOG = "t-0/00000000000000000000.log"
+BATCH = bytes(8) + (60).to_bytes(4, "big") + bytes(60)
+
+
+def holding(seed: int, data: bytes) -> FaultyDisk:
+    disk = FaultyDisk(str(seed), lambda: None)
+    disk.damage.kinds = (BIT,)
+    file = disk.open(LOG)
+    file.append(data)
+    file.sync()
+    disk.overwrite("t-0/recovery-point", b"claim", 0)
+    return disk
+
+
 def test_damage_under_a_broker_spares_the_offsets_of_batches() -> None:
-    data = bytearray(bytes(8) + (60).to_bytes(4, "big") + bytes(60)) * 2
     for seed in range(40):
-        disk = FaultyDisk(str(seed), lambda: None)
-        disk.damage.kinds = ("bit",)
-        file = disk.open("t-0/00000000000000000000.log")
-        file.append(data)
-        file.sync()
-        disk.overwrite("t-0/recovery-point", b"claim", 0)
+        disk = holding(seed, 2 * BATCH)
         assert disk.damage.live(["t"]) is not None
-        now = disk.read("t-0/00000000000000000000.log")
-        assert now != data
+        now = disk.read(LOG)
+        assert now != 2 * BATCH
         assert all(now[at : at + 8] == bytes(8) for at in (0, 72))
+
+
+def test_an_offset_is_damaged_only_where_the_broker_verifies_it() -> None:
+    found = set()
+    for seed in range(40):
+        disk = holding(seed, 2 * BATCH)
+        assert disk.damage.live_offset(["t"], lambda *_: False) is None
+        done = disk.damage.live_offset(["t"], lambda _, position: position == len(BATCH))
+        now = disk.read(LOG)
+        assert (now == 2 * BATCH) == (done is None)
+        assert now[:72] + now[80:] == BATCH + BATCH[8:]
+        found.add(done is None)
+    assert found == {True, False}
+
+
+def test_a_power_cut_keeps_damage_that_a_whole_batch_follows() -> None:
+    kept = {True: 0, False: 0}
+    for seed in range(60):
+        disk = holding(seed, 3 * BATCH)
+        disk.open(LOG).append(BATCH)  # not synced: it protects nothing
+        assert disk.damage.live(["t"]) is not None
+        now = disk.read(LOG)
+        at = next(n for n, byte in enumerate(now) if byte != (4 * BATCH)[n])
+        disk.revive(power_cut=True)
+        after = disk.read(LOG)
+        is_followed = at < 2 * len(BATCH)
+        assert (after[: 3 * len(BATCH)] == 3 * BATCH) == (not is_followed)
+        assert bool(disk.damage.standing) == is_followed
+        disk.damage.undo()
+        assert disk.read(LOG)[: 3 * len(BATCH)] == 3 * BATCH
+        kept[is_followed] += 1
+    assert min(kept.values()) > 5
 
 
 def test_what_is_cut_off_without_a_copy_is_noted() -> None:

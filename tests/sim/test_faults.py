@@ -9,6 +9,7 @@ import pytest
 
 import headrace
 from headrace.log import buggify
+from headrace.log.api import CorruptFileError
 from headrace.sim.damage import KINDS
 from headrace.sim.disk import FATES, WHOLE
 from headrace.sim.options import Options
@@ -83,3 +84,17 @@ def test_no_rare_behaviour_is_chosen_in_production() -> None:
         if "buggify import install" in one.read_text()
     ]
     assert [one.parts[0] for one in installs] == ["sim"]
+
+
+def test_a_power_cut_explains_no_refusal_after_the_next_start() -> None:
+    world = World(0, options=calm(0))
+    error = CorruptFileError("ledger-0/00000000000000000000.log", "the batch is wrong")
+    assert world._is_set_up()
+    world.kill(power_cut=True)
+    assert world.power_was_cut
+    world.run_until(world.loop.now_us + 2_000_000)
+    assert world.process is not None
+    assert world.process.is_up
+    world.operator.respond(world.process, [error])
+    assert world.bugs == [f"the broker refuses what no fault damaged: {error!r}"]
+    world._clear_away()

@@ -58,6 +58,7 @@ def bridge(
                     base_offset,
                     base_offset + _DELTA_MAX if is_last else end_offset,
                     found,
+                    is_last=is_last,
                 )
             finally:
                 source.close()
@@ -86,13 +87,22 @@ def empty_batches(first: int, end: int) -> Iterator[bytes]:
 
 
 def _copy(
-    source: File, out: File, base_offset: int, end_offset: int | None, found: Bridged
+    source: File,
+    out: File,
+    base_offset: int,
+    end_offset: int | None,
+    found: Bridged,
+    *,
+    is_last: bool,
 ) -> None:
     size, position = source.size(), 0
     found.end_offset = base_offset
     damaged = False
     while position < size:
         batch = _intact(source, position, size, found.end_offset, end_offset)
+        if batch is not None and is_last and not damaged:
+            # No compaction left a gap here, so the offset is damaged.
+            batch = batch if _base_offset(batch) == found.end_offset else None
         if batch is None:
             following = damage.next_batch(source.pread, position + 1, size, found.end_offset)
             batch = _recovered(source, position, following or size, found.end_offset, end_offset)

@@ -7,7 +7,7 @@ on a disk in memory over the folder, so the printed plan is what an execution do
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from headrace.folder.check import (
     check_disk,
     silent,
 )
+from headrace.folder.foreign import is_foreign
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk
 from headrace.log import partition_metadata, recovery_point, small_files
@@ -39,7 +40,6 @@ from headrace.log.repair import cut_log, drop_log_head, segment_bases, set_aside
 from headrace.log.segment import Segment
 from headrace.wire.batches import CorruptBatch
 
-_ROUNDS_MAX = 1000
 _CLUSTER_ID = re.compile(r"cluster\.id=([A-Za-z0-9_-]{22})\s")
 _NODE_ID = re.compile(r"node\.id=(\d{1,9})\s")
 _RECORD = re.compile(r"the record at offset (\d+) cannot be replayed")
@@ -113,26 +113,30 @@ def repair_disk(
     done = Repair()
     around = surroundings or Surroundings()
     mechanic = _Mechanic(disk, around.new_id)
-    for _ in range(_ROUNDS_MAX):
+    tried: set[Finding] = set()
+    while True:  # ends, as each round has a finding that no round before had
         with closing(view()) as seen:
             report = check_disk(seen, folder, progress, around)
-        if report.findings == done.left:  # the last actions changed nothing
-            break
         done.left = report.findings
+        chosen = list(_firsts(report, tried))
+        tried.update(chosen)
         with silent():
-            actions = [one for found in _firsts(report) for one in mechanic.act(found)]
+            actions = [one for found in chosen for one in mechanic.act(found)]
         if not actions:
-            break
+            return done
         done.actions += actions
-    return done
 
 
-def _firsts(report: Report) -> Iterator[Finding]:
-    """Yield the first finding of each folder: an action may change what the others mean."""
+def _firsts(report: Report, tried: Set[Finding]) -> Iterator[Finding]:
+    """Yield the first finding of each folder: an action may change what the others mean.
+
+    Args:
+        tried: findings that remained although something was done for them.
+    """
     seen: set[str] = set()
     for finding in report.findings:
         folder = finding.path.partition("/")[0]
-        if finding.grade is not Grade.NOTE and folder not in seen:
+        if finding.grade is not Grade.NOTE and folder not in seen and finding not in tried:
             seen.add(folder)
             yield finding
 
@@ -197,7 +201,8 @@ class _Mechanic:
         end, is_exact = self._known_end(folder, base) if is_last else (following[0], True)
         remove_clean_mark(self._disk)
         copies = []
-        if FOREIGN in finding.problem:  # its batches are whole, but of another log
+        following_base = None if is_last else end
+        if FOREIGN in finding.problem or is_foreign(self._disk, finding.path, following_base):
             copies.append(set_aside(self._disk, finding.path))
         done = bridge(self._disk, finding.path, base, end, is_last=is_last)
         if is_last:

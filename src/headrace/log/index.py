@@ -73,10 +73,22 @@ class SegmentIndex:
         for offset, position in zip(self._offsets, self._positions, strict=True):
             yield self._base_offset + offset, position
 
+    def times(self) -> Iterator[tuple[int, int]]:
+        """Yield the last offset and the highest timestamp of the batch of each entry."""
+        for offset, timestamp in zip(self._timestamp_offsets, self._timestamps, strict=True):
+            yield self._base_offset + offset, timestamp
+
     def position_of(self, offset: int) -> int:
         """Where to begin to look for `offset`: the position of a batch not behind it."""
         index = bisect_right(self._offsets, offset - self._base_offset) - 1
         return self._positions[index] if index >= 0 else 0
+
+    def offset_at(self, position: int) -> int | None:
+        """Return the last offset of the batch at a position; None without an entry of it."""
+        index = bisect_left(self._positions, position)
+        if index == len(self._positions) or self._positions[index] != position:
+            return None
+        return self._base_offset + self._offsets[index]
 
     def boundary(self, position: int) -> int:
         """The position of the last batch with an entry that begins at `position` or before."""

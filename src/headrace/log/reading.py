@@ -128,6 +128,9 @@ class Stops:
             return b""
         first = _size_at(data, 0)
         if first > len(data):
+            room = segment.size - position
+            if first > room:
+                raise CorruptBatch(f"a batch of {first} bytes at {position}, {room} are there")
             data = segment.file.pread(first, position) if whole else b""
         if len(data) < first or (first > max_bytes and not whole):
             return b""

@@ -28,6 +28,7 @@ import threading
 from typing import NamedTuple
 
 from headrace.log.api import Disk, NewerFormatError
+from headrace.wire import batches
 from headrace.wire.checksums import crc32c
 
 log = logging.getLogger("headrace.log")
@@ -81,6 +82,9 @@ class RecoveryPoint:
     def began(self, first_base: int, base_offset: int, first_crc: int) -> bool:
         """Record that a segment has its first batch and that nothing of it is synced yet.
 
+        Args:
+            first_crc: 0 where the batch was written before this start, and its claim was lost.
+
         Returns:
             False, and nothing is recorded, while a thread waits for the disk.
         """
@@ -91,7 +95,8 @@ class RecoveryPoint:
             first = max(first_base, kept.first_base)
             is_next = base_offset > kept.base_offset
             if is_next or (base_offset == kept.base_offset and not kept.size):
-                self._try_to_write(Claim(first, base_offset, 0, base_offset, first_crc))
+                claim = Claim(first, base_offset, 0, base_offset, first_crc)
+                self._try_to_write(self._with_first_crc(claim))
         finally:
             self._lock.release()
         return True
@@ -115,6 +120,8 @@ class RecoveryPoint:
     def settled(self, claim: Claim) -> None:
         """Record all of a log that is synced, durably. Raises: OSError."""
         with self._lock:
+            if claim.size:
+                claim = self._with_first_crc(claim)
             if claim != self.claim or not self._is_durable:
                 self._write(claim, durable=True)
 
@@ -153,6 +160,20 @@ class RecoveryPoint:
         self.close()
         with self._lock:
             pass
+
+    def _with_first_crc(self, claim: Claim) -> Claim:
+        """Take the checksum of the first batch from the segment, where the claim has none.
+
+        So only an exchange of the file between the loss of a claim and the next start is unnoticed.
+        """
+        if claim.first_crc:
+            return claim
+        path = f"{self._path.removesuffix(NAME)}{claim.base_offset:020d}.log"
+        try:
+            header = batches.read_header(self._disk.read(path, batches.HEADER_BYTES, 0))
+        except (OSError, batches.CorruptBatch):
+            return claim
+        return claim._replace(first_crc=header.crc)
 
     def _try_to_write(self, claim: Claim) -> None:
         if self._is_closed:

@@ -25,6 +25,7 @@ log = logging.getLogger("headrace.log")
 _CHUNK_BYTES = 1 << 20
 LEADER_EPOCH = 0  # of every batch: there is one broker
 _OFFSETS_MAX = (1 << 31) - 1  # above the first, in an index
+_ANOTHER = "the file is not the segment of which the checksums were written"
 
 
 class Segment:
@@ -179,7 +180,7 @@ class Segment:
         try:
             return self._find_from(start, offset, trusted=not start)
         except CorruptBatch as damage:
-            if not start:
+            if not start or self._is_entry(start):
                 raise
             # A power cut can leave an index of the right size with something else inside.
             log.warning("%s.index: does not agree with the log (%s); rebuilt", self.path, damage)
@@ -190,12 +191,23 @@ class Segment:
     def _find_from(
         self, start: int, offset: int, *, trusted: bool
     ) -> tuple[int, BatchHeader] | None:
+        end = start
         for position, header in self.walk(start):
             if header.last_offset >= offset:
                 if not trusted and position == start and header.last_offset > offset:
                     raise CorruptBatch(f"{header.last_offset} stands at {start}, not {offset}")
                 return position, header
+            end = position + header.size
+        if end > self.size:
+            raise CorruptBatch(f"a batch goes to byte {end}, {self.size} are there")
         return None
+
+    def _is_entry(self, position: int) -> bool:
+        """Return whether the index is right about the batch at a position that it has."""
+        try:
+            return self.header_at(position).last_offset == self.index.offset_at(position)
+        except CorruptBatch:
+            return False
 
     def slice(self, position: int, first: BatchHeader, max_bytes: int, end: int | None) -> Slice:
         """As `Log.read`, from the batch `first` at `position`. Raises: CorruptBatch."""
@@ -276,7 +288,7 @@ class Segment:
             written = found.summary
             if written.base_offset == self.base_offset and written.size > size:
                 raise CorruptBatch(f"the file has {size} bytes, {written.size} were written")
-            raise CorruptBatch("the file is not the segment of which the checksums were written")
+            raise CorruptBatch(_ANOTHER)
         is_wrong = found is not None or self._disk.exists(self.path + checksums.SUFFIX)
         if not is_wrong and sealed and self._took_tail(size):
             return
@@ -328,11 +340,18 @@ class Segment:
         self.take_whole(size)
 
     def fits_checksums(self) -> bool:
-        """Return whether `.checksums` is of this file or of an earlier state of it."""
+        """Return whether `.checksums` is of this file or of an earlier state of it.
+
+        Checksums of a later state are left where the end of the file was cut off.
+
+        Raises: CorruptFileError where it is of another file; OSError.
+        """
         found = checksums.load(self._disk, self.path)
-        return (
-            found is not None and found.summary.size <= self.size and self._is_prefix(found.summary)
-        )
+        if found is None or found.summary.size > self.size:
+            return False
+        if not self._is_prefix(found.summary):
+            raise CorruptFileError(self.file_path, _ANOTHER, position=0)
+        return True
 
     def _agrees(self, summary: Summary, size: int) -> bool:
         """Whether checksums are those of this file, by its size and its last batch."""

@@ -7,7 +7,7 @@ backup of an operator.
 """
 
 import struct
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from random import Random
 from typing import Any
 
@@ -20,6 +20,7 @@ _LIVE_KINDS = (BIT, BIT, LOST, MISDIRECTED)
 BLOCK_BYTES = 64  # what one write covers; small, as simulated batches are
 CLEAN_MARK = ".kafka_cleanshutdown"
 _LEFT_ALONE = (".torn", "-stray", "-delete", ".deleted", ".cleaned", ".swap", ".new")
+_OFFSETS_SPARED = 0.5  # of the times at which one may be damaged
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT, _LENGTH_LESS, _OFFSET_BYTES = 8, 12, 8
 
@@ -84,21 +85,54 @@ class Damage:
 
     def live(self, topics: Iterable[str]) -> str | None:
         """Damage a small file, or what is claimed of the logs of some topics."""
-        prefixes = tuple(f"{name}-" for name in topics)
-        sizes = {
+        sizes = self._live_sizes(topics)
+        sizes |= {
             path: self._size(path, in_order=False)
             for path in sorted(self._files)
-            if path.startswith(prefixes) or "/" not in path
+            if "/" not in path and self._size(path, in_order=False) > 0
         }
         kinds = [one for one in _LIVE_KINDS if one in self.kinds]
         if not kinds:
             return None
         done = self._damage(
-            {path: size for path, size in sizes.items() if size > 0}, self._rng.choice(kinds),
-            spare_offsets=True,
-        )  # fmt: skip
+            dict(sorted(sizes.items())), self._rng.choice(kinds), spare_offsets=True
+        )
         self.is_live = done is not None
         return done
+
+    def live_offset(
+        self, topics: Iterable[str], is_unread: Callable[[str, int], bool]
+    ) -> str | None:
+        """Damage the offset of a batch that the broker verifies before it serves it.
+
+        No client can verify an offset, so that a broker has to find the damage.
+
+        Args:
+            is_unread: returns whether a byte of a file was not read since the start of the broker.
+        """
+        if BIT not in self.kinds:
+            return None
+        found = [
+            (path, begin)
+            for path, size in self._live_sizes(topics).items()
+            for begin, _ in _batches(bytes(self._files[path].data[:size]))
+            if is_unread(path, begin)
+        ]
+        if not found or self._rng.random() < _OFFSETS_SPARED:
+            return None
+        path, begin = self._rng.choice(found)
+        done = self._damage_at(BIT, path, begin + self._rng.randrange(_OFFSET_BYTES), {})
+        self.is_live = done is not None
+        return done
+
+    def _live_sizes(self, topics: Iterable[str]) -> dict[str, int]:
+        prefixes = tuple(f"{name}-" for name in topics)
+        sizes = {
+            path: self._size(path, in_order=False)
+            for path in sorted(self._files)
+            if path.startswith(prefixes)
+        }
+        return {path: size for path, size in sizes.items() if size > 0}
 
     def undo(self) -> str:
         """Restore what is still damaged from the copies; return the names of the files.
@@ -118,15 +152,25 @@ class Damage:
         self.is_live = False
 
     def lose_claims(self) -> None:
-        """Restore what only the recovery point of an open log shows, which a power cut may take."""
+        """Restore what only the recovery point of an open log shows, which a power cut may take.
+
+        Damage that a whole batch follows is no torn end, whatever is claimed, and stays.
+        """
         if not self.is_live:
             return
         for path in self.standing:
             folder = path.rpartition("/")[0]
             logs = [one for one in self._files if one.startswith(f"{folder}/") and _is_log(one)]
-            if path == max(logs, default=""):
-                self._replaced(path, self._restored(path))
-                del self._copies[path]
+            if path != max(logs, default=""):
+                continue
+            copy, damaged = self._copies[path], self._damaged[path]
+            synced = self._files[path].synced
+            if damaged is not None and _is_followed(copy[:synced], damaged[:synced]):
+                # What was not synced may be another then.
+                self._copies[path], self._damaged[path] = copy[:synced], damaged[:synced]
+                continue
+            self._replaced(path, self._restored(path))
+            del self._copies[path]
 
     # ---- what may be damaged
 
@@ -163,7 +207,11 @@ class Damage:
         return f"{MISSING_FOLDER}: {folder}"
 
     def _damage(
-        self, sizes: dict[str, int], kind: str, *, spare_offsets: bool = False
+        self,
+        sizes: dict[str, int],
+        kind: str,
+        *,
+        spare_offsets: bool = False,
     ) -> str | None:
         if not sizes:
             return None
@@ -171,10 +219,14 @@ class Damage:
         logs = [path for path in sizes if path.endswith(".log") and not path.startswith("__")]
         small = [path for path in sizes if "/" not in path or path.endswith(".metadata")]
         path = rng.choice(rng.choice([some for some in ([*sizes], logs, small) if some]))
-        content, at = self._files[path], rng.randrange(sizes[path])
-        before = bytes(content.data)
+        at = rng.randrange(sizes[path])
         if spare_offsets and kind == BIT and path.endswith(".log"):
-            at = _behind_offset(before, at)
+            at = _behind_offset(bytes(self._files[path].data), at)
+        return self._damage_at(kind, path, at, sizes)
+
+    def _damage_at(self, kind: str, path: str, at: int, sizes: dict[str, int]) -> str | None:
+        content = self._files[path]
+        before = bytes(content.data)
         if path.endswith(f"/{RECOVERY_POINT}"):
             folder = path.rpartition("/")[0]
             for name in [one for one in self._claimed if one.startswith(f"{folder}/")]:
@@ -188,7 +240,7 @@ class Damage:
         return f"{kind}: {path} at byte {at}"
 
     def _apply(self, kind: str, path: str, at: int, sizes: dict[str, int]) -> None:
-        data, size = self._files[path].data, sizes[path]
+        data, size = self._files[path].data, sizes.get(path, 0)
         match kind:
             case "bit":
                 data[at] ^= 1 << self._rng.randrange(8)
@@ -223,12 +275,25 @@ def _is_log(path: str) -> bool:
     return path.endswith(".log")
 
 
+def _is_followed(copy: bytes, damaged: bytes) -> bool:
+    """Return whether a whole batch of a log follows the last byte that is damaged."""
+    last = max((at for at, byte in enumerate(copy) if damaged[at] != byte), default=-1)
+    ends = [position + size for position, size in _batches(copy)]
+    return sum(last < end <= len(copy) for end in ends) > 1
+
+
 def _behind_offset(data: bytes, at: int) -> int:
     """Move a position out of the offset of a batch, which no client can verify."""
+    begins = [start for start, size in _batches(data) if start <= at < start + size]
+    return max([at, *(begin + _OFFSET_BYTES for begin in begins)])
+
+
+def _batches(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield position and size of the batches of a log; the last may be cut short."""
     position = 0
     while position + _LENGTH_AT + _LENGTH.size <= len(data):
         size = _LENGTH.unpack_from(data, position + _LENGTH_AT)[0] + _LENGTH_LESS
-        if size <= 0 or at < position + size:
-            break
+        if size <= 0:
+            return
+        yield position, size
         position += size
-    return max(at, position + _OFFSET_BYTES) if at < position + _OFFSET_BYTES else at

@@ -102,6 +102,4 @@ class Fate:
     async def _set_clock(self) -> None:
         most_ms = self._rng.choice(_CLOCK_SET_MS_MAX)
         step_ms = self._rng.randint(-most_ms, most_ms)
-        self._world.history.fault(f"the wall clock is set by {step_ms} ms")
-        self._world.offsets.clock_was_set = True
-        self._world.clock.ahead_ms += step_ms
+        self._world.set_clock(step_ms)

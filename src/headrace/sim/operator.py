@@ -5,11 +5,11 @@ the damaged file, or repairs the data folder with the shipped code and goes on w
 Where a journal is damaged on which the auditor's promises rest, the repair is tried on a copy of
 the folder, and the file is restored. After each repair every record must be unchanged or among
 those that the repair reports as lost, every byte that was cut off must be in a copy, and the check
-must be clean.
+must be clean. Under `fsync` no acknowledged record may be lost whose batch is whole.
 """
 
 from asyncio import events
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from headrace.log.manifest import CATALOGUE, PROPERTIES, START_OFFSETS
 from headrace.sim.facts import Place
 from headrace.sim.loop import OUTSIDE, VirtualLoop
 from headrace.wire import batches
-from headrace.wire.batches import CorruptBatch
+from headrace.wire.batches import BatchHeader, CorruptBatch
 
 if TYPE_CHECKING:
     from headrace.sim.process import Process
@@ -33,6 +33,7 @@ _OFFSETS_JOURNAL = "__consumer_offsets-"
 _SHARE_JOURNAL = "__share_group_state-"
 _REBUILT = (".index", ".timeindex", ".checksums", ".snapshot", "recovery-point")
 _CHECK_SECONDS_MAX = 60
+_Records = dict[str, dict[int, Any]]  # by folder and offset
 
 
 class Operator:
@@ -57,6 +58,10 @@ class Operator:
     def report(self, damage: str) -> None:
         """Report damage that a client met, in one line."""
         self._reported = damage
+
+    def forget(self) -> None:
+        """Take back what clients reported: the broker that it was about is gone."""
+        self._reported = ""
 
     def respond(self, process: "Process | None", errors: Sequence[Exception]) -> None:
         """Do what the refusals of a broker advise, and start it again."""
@@ -173,9 +178,34 @@ class Operator:
                         bug(f"a repair changed record {folder}@{offset}")
                 elif not _covers(lost.get(folder, ()), offset) and done.is_complete:
                     bug(f"a repair lost record {folder}@{offset} without a report: {lost}")
+        if self._world.options.fsync:
+            self._require_promised(sound, before, kept)
         for path, data in before.items():
             if not path.endswith(_REBUILT) and not _is_kept(path, data, after):
                 bug(f"a repair changed {path} without a copy")
+
+    def _require_promised(
+        self, sound: Mapping[str, bytes], before: Mapping[str, bytes], kept: _Records
+    ) -> None:
+        """Check that what was acknowledged and is not damaged is still there.
+
+        A file that ends behind one of its batches may be set aside: nothing in a small one shows
+        that it is not a whole file of another log.
+        """
+        written = _records(sound)
+        known = {
+            path: data
+            for path, data in before.items()
+            if data == sound.get(path) or not _is_whole(data)
+        }
+        for folder, records in _records(known, past_damage=True).items():
+            place, left = _place(folder), kept.get(folder, {})
+            if place not in self._world.record_places():
+                continue
+            for offset, record in records.items():
+                is_own = written.get(folder, {}).get(offset) == record
+                if is_own and offset not in left and self._world.records.is_kept(place, offset):
+                    self._world.bug(f"a repair lost record {folder}@{offset}, which is whole")
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
@@ -214,21 +244,40 @@ def _is_kept(path: str, data: bytes, after: Mapping[str, bytes]) -> bool:
     return ".torn." in path or path.startswith(".")
 
 
-def _records(files: Mapping[str, bytes]) -> dict[str, dict[int, Any]]:
-    """Decode all records with a right checksum, by folder and offset."""
-    found: dict[str, dict[int, Any]] = {}
+def _records(files: Mapping[str, bytes], *, past_damage: bool = False) -> _Records:
+    """Decode all records with a right checksum, by folder and offset.
+
+    Args:
+        past_damage: go on behind a damaged batch.
+    """
+    found: _Records = {}
     for path, data in files.items():
         folder, _, name = path.rpartition("/")
         if not name.endswith(".log") or "-stray" in folder or "-delete" in folder:
             continue
-        position = 0
-        try:
-            for header in batches.headers(data):
-                batches.verify(data, position, header)
-                for record in batches.records(data[position : position + header.size]):
-                    row = record.value, record.key, record.timestamp
-                    found.setdefault(folder, {})[record.offset] = row
-                position += header.size
-        except CorruptBatch:
-            continue
+        rows = found.setdefault(folder, {})
+        for header, position in _whole_batches(data, past_damage=past_damage):
+            for record in batches.records(data[position : position + header.size]):
+                rows[record.offset] = record.value, record.key, record.timestamp
     return found
+
+
+def _is_whole(data: bytes) -> bool:
+    return sum(header.size for header, _ in _whole_batches(data, past_damage=False)) == len(data)
+
+
+def _whole_batches(data: bytes, *, past_damage: bool) -> Iterator[tuple[BatchHeader, int]]:
+    position = 0
+    while position + batches.HEADER_BYTES <= len(data):
+        try:
+            header = batches.read_header(data, position)
+            if header.size > len(data) - position:
+                raise CorruptBatch("it is cut short")
+            batches.verify(data, position, header)
+        except CorruptBatch:
+            if not past_damage:
+                return
+            position += 1
+            continue
+        yield header, position
+        position += header.size

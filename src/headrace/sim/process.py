@@ -14,6 +14,7 @@ from headrace.broker.server import Connection, Server
 from headrace.broker.services import Services
 from headrace.core.types import MonoMs, Now, WallMs
 from headrace.log.api import CorruptLog, Disk
+from headrace.log.segments import SegmentedLog
 from headrace.sim.facts import Place
 from headrace.sim.loop import VirtualLoop
 
@@ -104,6 +105,17 @@ class Process:
             for segment in one.log.segments()
             if segment.sealed
         }
+
+    def is_unread(self, path: str, position: int) -> bool:
+        """Return whether a byte of a segment is in a block that is verified when it is read."""
+        for one in self.services.partitions:
+            if not path.startswith(f"{one.name}/") or not one.is_open or one.refused is not None:
+                continue
+            assert isinstance(one.log, SegmentedLog)
+            for segment in one.log._segments:
+                if segment.file_path == path and segment._unverified is not None:
+                    return bool(segment._unverified.of(position, position + 1))
+        return False
 
     @property
     def machines(self) -> list[object]:

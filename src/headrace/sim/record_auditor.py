@@ -115,6 +115,11 @@ class RecordAuditor:
         """Return the end of a log as far as responses imply it."""
         return self._of(place).end
 
+    def is_kept(self, place: Place, offset: int) -> bool:
+        """Return whether a record was acknowledged, and may not be deleted."""
+        one = self._of(place)
+        return offset in one.acknowledged and offset >= one.cut
+
     def power_was_cut(self) -> None:
         """Allow the end of every log to be lost: it was not promised to be on the disk."""
         for one in self._by_place.values():

@@ -164,9 +164,6 @@ class World:
         disk = FaultyDisk(str(self.seed), self._died)
         disk.fates = self.options.power_cut_fates
         disk.damage.kinds = self.options.damage_kinds
-        if self.options.clock_set:
-            # It is all that shows that the wall clock was set before the start.
-            disk.damage.spared = frozenset({CLOCK_CHECKPOINT})
         return disk
 
     def run(self) -> Outcome:
@@ -387,6 +384,7 @@ class World:
         """End the broker's process, and every connection."""
         process, self.process = self.process, None
         self._had_refusals = process is not None and bool(process.refusals)
+        self.operator.forget()
         for connection in list(self.connections):
             connection.broken()
         if process is not None:
@@ -438,11 +436,14 @@ class World:
             for place, start in process.log_starts():  # its death may have come amid retention
                 self._start_moved(place, start)
         self.disk.watches_cuts = False
+        if not process.refusals:
+            self.power_was_cut = False  # every log was read to its end
         for path in self.disk.cut_without_copy:
             self.auditor.broken(f"the end of {path} was cut off without a copy")
         self._machines = process.machines
         self._errors_before = self.disk.errors
         self.history.step("broker", f"is up, life {process.life}")
+        self._rot_unread(process)
 
     def _start_moved(self, place: Place, start: int) -> None:
         """Note that the broker deleted records below an offset."""
@@ -487,6 +488,25 @@ class World:
         topics = (LEDGER, TABLE) if self.options.records else ()
         if (done := damage.live(topics)) is not None:
             self.history.fault(f"the disk is damaged under the broker: {done}")
+
+    def _rot_unread(self, process: Process) -> None:
+        """Damage what a broker trusts at its start, and verifies when it is read."""
+        damage, options = self.disk.damage, self.options
+        if not options.rots or not options.records or self.is_quiet or damage.standing:
+            return
+        if (done := damage.live_offset((LEDGER, TABLE), process.is_unread)) is not None:
+            self.history.fault(f"the disk is damaged under the broker: offset, {done}")
+
+    def set_clock(self, step_ms: int) -> None:
+        """Set the wall clock of the machine."""
+        self.history.fault(f"the wall clock is set by {step_ms} ms")
+        damage = self.disk.damage
+        # From now on it is all that shows that the times of records are in doubt.
+        damage.spared = frozenset({CLOCK_CHECKPOINT})
+        if CLOCK_CHECKPOINT in damage.standing:
+            self.history.step("operator", f"restores {damage.undo()}")
+        self.offsets.clock_was_set = True
+        self.clock.ahead_ms += step_ms
 
     def scrub(self) -> None:
         """Let the broker verify what is at rest."""
