@@ -8,11 +8,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from confluent_kafka import Producer
 from tests.campaign.damage import draw
 from tests.campaign.data import Folder
 from tests.campaign.judge import REFUSED_BROKER, REFUSED_PARTITION, TORN, Judge
 from tests.folder.conftest import Write
 
+import headrace
 from headrace.folder.check import Grade, Report, check
 from headrace.folder.lock import FolderError
 from headrace.log import partition_metadata
@@ -147,6 +149,21 @@ def test_strays_leftovers_and_copies_are_notes(stopped: Folder, write: Write) ->
     assert {one.path for one in report.findings} == {
         "orders-0/00000000000000000005.log.torn.100", "old.0000-0-stray", "gone.0000-0-delete",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["my.torn.data", "my.torn.7", ".hidden"])
+def test_topics_with_any_name_are_verified(name: str, tmp_path: Path) -> None:
+    with headrace.Broker(tmp_path) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        producer.produce(name, b"value")
+        assert producer.flush(60) == 0
+    assert checked(tmp_path).findings == ()
+    path = tmp_path / f"{name}-0" / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    (finding,) = checked(tmp_path).findings
+    assert (finding.path, finding.grade) == (f"{name}-0/{0:020d}.log", Grade.ERROR)
 
 
 def test_a_folder_that_a_deletion_left_is_told_from_a_stray(stopped: Folder, write: Write) -> None:

@@ -8,6 +8,7 @@ from its first to its last byte, which a start does not.
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from headrace.broker.replay import JournalDamaged
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services, StartError, open_services
 from headrace.folder.lock import FolderError, require_folder, unused
-from headrace.folder.overlay import OverlayDisk
+from headrace.folder.overlay import OverlayDisk, is_hidden
 from headrace.log import checksums, partition_metadata, recovery_point
 from headrace.log.api import REMEDY, Clock, CorruptFileError, CorruptLog
 from headrace.log.checkpoints import CLEAN_MARK
@@ -37,6 +38,7 @@ from headrace.wire.batches import CorruptBatch
 _REPAIR = "run `headrace repair`, or restore a backup"
 _NOTHING = "nothing; the broker handles it at its next start"
 _LEFTOVERS = (".deleted", ".cleaned", ".swap", ".new")
+_COPY = re.compile(r"\.torn\.\d+(\.\d+)?$")  # not a topic that has this in its name
 _INTERVAL_BYTES = 1 << 30
 _UNSEEN = (".lock", CLEAN_MARK)
 
@@ -253,7 +255,7 @@ class _Check:
         count = total = 0
         for folder in ["", *disk.folders]:
             names = disk.list(folder)
-            if folder.startswith(".") or self._is_aside(folder, names, disk):
+            if is_hidden(folder) or self._is_aside(folder, names, disk):
                 continue
             lasts = [name for name in names if name.endswith(".log") and name[:-4].isdecimal()][-1:]
             for name in names:
@@ -314,7 +316,7 @@ class _Check:
 
     def _is_leftover(self, path: str) -> bool:
         """Add a note for a file that no broker reads; return whether it is one."""
-        if ".torn." in path:
+        if _COPY.search(path):
             text = "copy of bytes that were cut off"
             self._add(
                 Grade.NOTE, path, text, "no broker reads it", "remove it once it is not needed"
@@ -334,7 +336,7 @@ class _Check:
             )  # fmt: skip
         elif folder.endswith("-delete"):
             self._add(Grade.NOTE, folder, "a deleted partition", "the next start removes it")
-        elif ".torn." in folder:
+        elif _COPY.search(folder):
             self._add(
                 Grade.NOTE, folder, "set aside by a repair", "no broker reads it",
                 "remove it once it is not needed",
