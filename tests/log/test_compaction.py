@@ -16,7 +16,7 @@ from headrace.log.memory_disk import MemoryDisk
 from headrace.log.producers import Duplicate
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
-from headrace.wire.batches import BatchHeader, Record
+from headrace.wire.batches import BatchHeader, CorruptBatch, Record
 
 Compact = Callable[..., int]
 FOLDER = "topic-0"
@@ -218,6 +218,31 @@ def test_what_no_reader_could_decode_is_left_alone_and_counted(compact: Compact)
     assert log.read(0, 1).data == bytes(bad)
     assert (tallies[0].unreadable, tallies[0].records_after) == (1, 2)
     assert [one.base_offset for one in log.read(0, 1 << 20).headers] == [0, 1]
+
+
+@pytest.mark.parametrize("offset", [0, 2, 7, 1 << 40, -1])
+def test_a_batch_with_a_wrong_offset_ends_the_cleaning(
+    offset: int, disk: Disk, compact: Compact
+) -> None:
+    """Its records would pass for the newest of their keys, and the newest would go."""
+    log = SegmentedLog(disk, FOLDER)
+    append(log, (b"a", b"1"))
+    append(log, (b"b", b"1"))
+    append(log, (b"b", b"2"))
+    append(log, (b"a", b"2"))
+    log.roll()
+    before = bytes(log.read(0, 1 << 20).data)
+    damaged = bytearray(before)
+    size = batches.read_header(before).size
+    damaged[size : size + 8] = offset.to_bytes(8, signed=True)
+    file = disk.open(f"{FOLDER}/{0:020d}.log")
+    file.truncate(0)
+    file.append(damaged)
+    with pytest.raises(CorruptBatch, match="are left of"):
+        compact(disk, log)
+    assert file.pread(len(damaged), 0) == damaged
+    file.close()
+    log.close()
 
 
 def test_a_batch_whose_keys_take_too_much_memory_is_left_alone(

@@ -243,9 +243,13 @@ class Compaction:
     # ---- reading
 
     def _batches(self, segment: SegmentInfo) -> Iterator[tuple[BatchHeader, bytes]]:
-        """The batches of a segment, read in pieces, their checksums found right."""
+        """The batches of a segment, read in pieces, their checksums and offsets found right.
+
+        No checksum covers the offset of a batch, by which older values of its keys would go.
+        """
         path = f"{segment.path}.log"
         data, start, offset = b"", 0, 0
+        following = segment.base_offset  # the lowest offset that the next batch may have
         while offset < segment.size:
             position = offset - start
             if len(data) - position < HEADER_BYTES:
@@ -257,6 +261,12 @@ class Compaction:
                 count = max(_READ_BYTES, header.size)
                 data, start, position = self._disk.read(path, count, offset), offset, 0
             batches.verify(data, position, header)
+            if not following <= header.base_offset <= header.last_offset < segment.end_offset:
+                raise CorruptBatch(
+                    f"a batch of offsets {header.base_offset} to {header.last_offset}, and "
+                    f"{following} to {segment.end_offset - 1} are left of {path}"
+                )
+            following = header.last_offset + 1
             yield header, data[position : position + header.size]
             offset += header.size
 
