@@ -10,6 +10,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from tests.sim.planted_console import CONSOLE, Plant
 
 import headrace
 
@@ -136,6 +137,19 @@ def test_a_made_up_group_joins_leaves_and_commits_nothing(
     (left,) = groups(cli)
     assert MADE_UP.fullmatch(left["group"])
     assert (left["state"], left["partitions"]) == ("Empty", [])
+
+
+@pytest.mark.parametrize("plant", CONSOLE, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_of_the_console_is_found(
+    plant: Plant,
+    cli: Command,
+    requests: Callable[[str], int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_a_made_up_group_joins_leaves_and_commits_nothing(cli, requests)
+    assert requests("OffsetCommit") > 0
 
 
 @pytest.mark.parametrize("value", ["true", "True", "1", "t"])

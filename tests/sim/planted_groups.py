@@ -16,7 +16,7 @@ from headrace.core.classic_group import ClassicGroup
 from headrace.core.consumer_decision import ConsumerDecision
 from headrace.core.consumer_events import ConsumerGroupStored
 from headrace.core.errors import Refused, Why
-from headrace.core.group_events import GroupStored, OffsetDropped
+from headrace.core.group_events import GroupStored, OffsetCommitted, OffsetDropped
 from headrace.core.group_words import TIME_UNKNOWN, Cause, Gone
 from headrace.core.machine import Decided
 from headrace.core.offset_life import Spared, Terms
@@ -246,10 +246,24 @@ def later_subscriptions_are_not_read(patch: pytest.MonkeyPatch) -> None:
 
 def deletions_are_not_metered(patch: pytest.MonkeyPatch) -> None:
     """Deleted offsets are not counted."""
+    _not_metered(patch, lambda one: getattr(one, "cause", None) is Cause.DELETION)
+
+
+def expirations_are_not_metered(patch: pytest.MonkeyPatch) -> None:
+    """Expired offsets are not counted."""
+    _not_metered(patch, lambda one: getattr(one, "cause", None) is Cause.EXPIRY)
+
+
+def commits_are_not_metered(patch: pytest.MonkeyPatch) -> None:
+    """Committed offsets are not counted."""
+    _not_metered(patch, lambda one: isinstance(one, OffsetCommitted))
+
+
+def _not_metered(patch: pytest.MonkeyPatch, is_left_out: Callable[[Any], bool]) -> None:
     sound = GroupMeters.count
 
     def wrong(self: GroupMeters, events: Sequence[Any]) -> None:
-        sound(self, [one for one in events if getattr(one, "cause", None) is not Cause.DELETION])
+        sound(self, [one for one in events if not is_left_out(one)])
 
     patch.setattr(GroupMeters, "count", wrong)
 

@@ -58,6 +58,11 @@ def unknown_topics_are_answered_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(topics, "_delete", wrong)
 
 
+def share_groups_stay_switched_on(patch: pytest.MonkeyPatch) -> None:
+    """The APIs of share groups are served where they are switched off, and only not listed."""
+    patch.setattr(dispatch, "_switched_off", lambda api: api)
+
+
 # ---- produced batches
 
 

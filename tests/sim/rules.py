@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from . import planted, planted_growth, planted_records, planted_shares
+from .planted_console import CONSOLE
 from .planted_resets import PLANTED as RESETS
 from .whole_histories import FOCUS
 
@@ -27,7 +28,9 @@ MODEL: dict[Plant, int] = dict.fromkeys(planted.IN_THE_CORE, 0) | {
     planted_shares.added_partitions_begin_at_their_end: 0,
 }
 GROWTH: tuple[Plant, ...] = (*planted_growth.BUGS_OF_THE_CLIENT, *planted_growth.BUGS_OF_THE_POLICY)
-EVERY: Mapping[str, Plant] = {plant.__name__: plant for plant in (*FOCUS, *MODEL, *GROWTH, *RESETS)}
+EVERY: Mapping[str, Plant] = {
+    plant.__name__: plant for plant in (*FOCUS, *MODEL, *GROWTH, *RESETS, *CONSOLE)
+}
 
 
 class Rule(NamedTuple):
@@ -78,6 +81,8 @@ RULES: list[Rule] = [
             standalone_offsets_expire_together
         Compatibility | a retention that an old client sets counts from the commit
             custom_retention_is_ignored
+        Console consumer | a group without a name commits nothing by default
+            consoles_without_a_group_commit
         Action if check holds | every protocol type has these semantics
             offsets_of_other_types_expire
     """),
@@ -96,8 +101,8 @@ RULES: list[Rule] = [
             later_subscriptions_are_not_read
         Expiration semantics | what is not subscribed to is subject to expiration
             unsubscribed_offsets_stay
-        Metrics | deletions are counted
-            deletions_are_not_metered
+        Metrics | commits, expirations and deletions are counted
+            commits_are_not_metered expirations_are_not_metered deletions_are_not_metered
     """),
     *_rules("KIP-842", """
         Without a commit | none: error
@@ -172,6 +177,8 @@ RULES: list[Rule] = [
             lock_durations_of_groups_are_ignored
         Configuration | values have a minimum and a maximum
             settings_out_of_bounds_are_accepted
+        Configuration | share groups can be switched off
+            share_groups_stay_switched_on
         Configuration | a group is of one type
             share_groups_may_commit
     """),

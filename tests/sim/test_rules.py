@@ -1,6 +1,7 @@
 """Every rule of the specifications has a planted bug, and every planted bug a rule."""
 
 from . import rules
+from .planted_console import CONSOLE
 from .planted_resets import PLANTED
 from .rules import EVERY, FURTHER, RULES
 from .whole_histories import FOCUS
@@ -22,7 +23,7 @@ def test_every_planted_bug_is_in_the_table() -> None:
 
 
 def test_no_two_bugs_have_one_name() -> None:
-    plants = {*FOCUS, *rules.MODEL, *rules.GROWTH, *PLANTED}
+    plants = {*FOCUS, *rules.MODEL, *rules.GROWTH, *PLANTED, *CONSOLE}
     assert len(EVERY) == len(plants)
     assert len(FOCUS) >= 80
 

@@ -69,6 +69,8 @@ OFFSETS: dict[Plant, Focus] = {
     planted_groups.offsets_of_other_types_expire: QUIET,
     planted_groups.later_subscriptions_are_not_read: QUIET | {"consumers": ("classic",)},
     planted_groups.deletions_are_not_metered: QUIET,
+    planted_groups.expirations_are_not_metered: QUIET,
+    planted_groups.commits_are_not_metered: QUIET,
     planted_groups.returning_members_rebalance: GROUPS
     | {"consumers": ("classic",), "static_members": True},
     planted_groups.old_static_members_are_served: GROUPS
@@ -114,6 +116,7 @@ REQUESTS: dict[Plant, Focus] = {
     planted_requests.control_batches_are_accepted: RECORDS | {"transactions": True},
     planted_requests.records_are_not_looked_at: RECORDS | {"lies": True},
     planted_requests.checksums_are_not_compared: RECORDS | {"lies": True},
+    planted_requests.share_groups_stay_switched_on: RECORDS | {"share_off": True},
     planted_requests.unread_peers_stay: RECORDS | {"unread": True, "seconds": 8},
     planted_requests.large_answers_are_encoded_on_the_loop: RECORDS
     | {"hostile": True, "counts_work": True, "seconds": 4},

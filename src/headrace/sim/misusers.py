@@ -1,4 +1,5 @@
-"""Clients whose requests the broker has to refuse: transactions, and batches that lie.
+"""Clients whose requests the broker has to refuse: transactions, batches that lie, and members of
+share groups where these are switched off.
 
 A refused request changes nothing: its values never become readable. `RecordAuditor` reports a value
 that no producer sent.
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from headrace.sim.world import World
 
 _PRODUCE, _FIND, _INIT_PRODUCER_ID, _COMMIT_TRANSACTION = 0, 10, 22, 28
+_API_VERSIONS, _SHARE_HEARTBEAT, _SHARE_DESCRIBE, _SHARE_FETCH = 18, 76, 77, 78
+_SHARE_APIS = {76, 77, 78, 79, 90, 91, 92}
+_UNSUPPORTED = 35
 _ACKS_ALL, _TRANSACTION = -1, 1
 _STORAGE, _NOT_AUTHORIZED, _INVALID_RECORD = 56, 53, 87
 _HONEST = 0.5  # of the requests also contain a sound batch
@@ -87,6 +91,52 @@ class TransactionalPeer(_Misuser):
     def _refused(self, what: str, code: int, expected: int) -> None:
         self._step(f"{what}: {code}")
         if code not in (expected, _STORAGE):
+            self._broken(f"{what} is answered with {code}, and not with {expected}")
+
+
+class SwitchedOffMember(_Misuser):
+    """A member of a share group where share groups are switched off: nothing serves it."""
+
+    async def _turn(self, connection: Connection) -> None:
+        await self._rng.choice((self._versions, self._join, self._fetch, self._describe))(
+            connection
+        )
+
+    async def _versions(self, connection: Connection) -> None:
+        answer = await connection.call(
+            _API_VERSIONS, 3, _nothing, client_software_name="sim", client_software_version="1"
+        )
+        keys = {one.api_key for one in answer.api_keys} & _SHARE_APIS
+        levels = {one.name: one.max_version_level for one in answer.finalized_features}
+        self._step(f"ApiVersions: {sorted(keys)}")
+        if keys or "share.version" in levels:
+            self._broken(f"ApiVersions lists {sorted(keys)}, and features {levels}")
+
+    async def _join(self, connection: Connection) -> None:
+        answer = await connection.call(
+            _SHARE_HEARTBEAT, 1, _nothing, group_id="off", member_id=self.name, member_epoch=0,
+            rack_id=None, subscribed_topic_names=("ledger",),
+        )  # fmt: skip
+        self._refused("ShareGroupHeartbeat", answer.error_code, _UNSUPPORTED)
+
+    async def _fetch(self, connection: Connection) -> None:
+        answer = await connection.call(
+            _SHARE_FETCH, 2, _nothing, group_id="off", member_id=self.name,
+            share_session_epoch=0, max_wait=0, min_bytes=1, max_bytes=1 << 20, max_records=1,
+            batch_size=1, share_acquire_mode=0, is_renew_ack=False, topics=(),
+            forgotten_topics_data=(),
+        )  # fmt: skip
+        self._refused("ShareFetch", answer.error_code, _UNSUPPORTED)
+
+    async def _describe(self, connection: Connection) -> None:
+        answer = await connection.call(
+            _SHARE_DESCRIBE, 1, _nothing, group_ids=("off",), include_authorized_operations=False
+        )
+        self._refused("ShareGroupDescribe", answer.groups[0].error_code, _UNSUPPORTED)
+
+    def _refused(self, what: str, code: int, expected: int) -> None:
+        self._step(f"{what}: {code}")
+        if code != expected:
             self._broken(f"{what} is answered with {code}, and not with {expected}")
 
 

@@ -23,6 +23,7 @@ _HEAD = struct.Struct(
     ">ihhihb"
 )  # size, key, version, correlation id, no client id, no tagged fields
 _RESPONSE_HEAD_BYTES = 8  # size, correlation id
+_API_VERSIONS = 18
 _TAGGED_FIELDS_BYTES = 1  # of a head without any
 _CUT_REQUESTS = 0.15  # of those that are sent in pieces
 _SLOW_SECONDS = (0.05, 0.8)  # that a slow client takes to read a response
@@ -114,7 +115,8 @@ class Connection:
         waiting = self._waiting = asyncio.get_running_loop().create_future()
 
         def answered(data: memoryview) -> None:
-            answer = decode(data[_TAGGED_FIELDS_BYTES:] if is_flexible else data)
+            is_tagged = is_flexible and key != _API_VERSIONS  # its response header is always 0
+            answer = decode(data[_TAGGED_FIELDS_BYTES:] if is_tagged else data)
             let_out(answer)
             if self._world.loses_answer(self._rng):
                 self.close()

@@ -55,6 +55,8 @@ class OffsetRules:
         self._world = world
         self._rng = Random(f"{world.seed}/offset-rules")
         self.worker = ConnectWorker(world)
+        self._expirations = 0  # that the meter counted, midway
+        self._expiring: set[Place] = set()  # offsets of SIMPLE that were committed then
 
     async def begin(self) -> None:
         """Commit outside of any group, one offset with a retention of its own."""
@@ -66,8 +68,8 @@ class OffsetRules:
         """Check the short retention, commit again, and delete offsets of active groups."""
         found = await self.look(SIMPLE)
         self._world.offsets.has_expired(SIMPLE, _CUSTOM, found[_CUSTOM])
-        await self._calmly(lambda link: self._commit(link, _NEW, 3))
         before, deleted = self._meters(), 0
+        await self._calmly(lambda link: self._commit(link, _NEW, 3))
         for protocol in self._world.options.consumers:
             group = f"{protocol}-group"
             await self._deletes(group, _OLD, _SUBSCRIBED)
@@ -75,10 +77,12 @@ class OffsetRules:
             if self._rng.random() < _DELETES:  # the others have to expire
                 deleted += known != ABSENT
                 await self._deletes(group, _CUSTOM, 0)
-        counted = [new - old for new, old in zip(self._meters(), before, strict=True)]
-        if counted != [0, deleted]:
+        *counted, self._expirations = self._meters()
+        counted = [new - old for new, old in zip(counted, before[:2], strict=True)]
+        self._expiring = {place for place, offset in found.items() if offset != ABSENT}
+        if counted != [1, deleted]:
             self._world.records_broken(
-                f"the meters counted {counted} commits and deletions, and there were 0 and"
+                f"the meters counted {counted} commits and deletions, and there were 1 and"
                 f" {deleted}"
             )
         await self._deletes(NOBODY, _OLD, _GROUP_UNKNOWN)
@@ -90,6 +94,12 @@ class OffsetRules:
         found = await self.look(SIMPLE)
         self._world.offsets.has_expired(SIMPLE, _OLD, found[_OLD])
         self._is_kept(SIMPLE, _NEW, found[_NEW])
+        expired = sum(found[place] == ABSENT for place in self._expiring)
+        counted = self._meters()[2] - self._expirations
+        if counted < expired:
+            self._world.records_broken(
+                f"the meter counted {counted} expirations, and there were {expired} at least"
+            )
         if self.worker.has_committed:
             self._is_kept(CONNECT, _OLD, (await self.look(CONNECT))[_OLD])
 
@@ -116,12 +126,12 @@ class OffsetRules:
         await self._calmly(ask)
         return found
 
-    def _meters(self) -> tuple[int, int]:
-        """Return how many offsets were committed and deleted since the broker started."""
+    def _meters(self) -> tuple[int, int, int]:
+        """Return how many offsets were committed, deleted and expired since the broker started."""
         process = self._world.process
         assert process is not None, "the broker answered a moment ago"
         meters = process.services.groups.meters
-        return meters.offset_commits, meters.offset_deletions
+        return meters.offset_commits, meters.offset_deletions, meters.offset_expirations
 
     async def look(self, group: str) -> dict[Place, int]:
         """Return the committed offsets of a group."""

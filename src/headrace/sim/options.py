@@ -84,6 +84,7 @@ class Options:
     unread: bool = False  # a peer that does not read its responses
     stays: bool = False  # members of groups stay for longer than offsets are kept
     counts_work: bool = False  # every step of the broker is measured against the bound
+    share_off: bool = False  # share groups are switched off; only without queues
 
     @classmethod
     def drawn(cls, rng: Random) -> "Options":
@@ -161,6 +162,7 @@ class Options:
             unread=rng.random() < 0.3,
             stays=maybe(),
             counts_work=rng.random() < 0.05,
+            share_off=rng.random() < 0.3 and not self.queues,
         )
 
     def config(self) -> Config:
@@ -174,6 +176,7 @@ class Options:
         return replace(
             pruning if self.prunes else Config(),
             durability="fsync" if self.fsync else "os",
+            share_group_enable=not self.share_off,
             share_state_partitions=self.shards,
             share_updates_per_snapshot=self.updates_per_snapshot,
             share_lock_ms=self.lock_ms,

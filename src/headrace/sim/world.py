@@ -32,7 +32,7 @@ from headrace.sim.history import BrokerLog, Events, History, rare_collections
 from headrace.sim.hostile import HostilePeer
 from headrace.sim.loop import OUTSIDE, Livelock, VirtualLoop
 from headrace.sim.members import Habits, ShareMember
-from headrace.sim.misusers import LyingProducer, TransactionalPeer
+from headrace.sim.misusers import LyingProducer, SwitchedOffMember, TransactionalPeer
 from headrace.sim.network import Connection
 from headrace.sim.offset_auditor import OffsetAuditor
 from headrace.sim.operator import Operator
@@ -645,6 +645,8 @@ class World:
             actors.append(self.keeper)
         if options.transactions:
             actors.append(TransactionalPeer(self, "transactions", places))
+        if options.share_off:
+            actors.append(SwitchedOffMember(self, "off", places))
         if options.lies:
             actors.append(LyingProducer(self, "liar", places))
         if options.static_members:
