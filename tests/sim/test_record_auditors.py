@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from headrace.sim.facts import Asked, Place
 from headrace.sim.offset_auditor import ABSENT, OffsetAuditor
 from headrace.sim.record_auditor import RecordAuditor
+from headrace.sim.static_auditor import StaticAuditor
 
 PLACE: Place = ("orders", 0)
 
@@ -137,3 +140,16 @@ def test_one_partition_has_one_member() -> None:
     small.offsets.gives_up("blue", "bob")
     small.offsets.assigned("blue", "ann", [PLACE])
     assert small.broken == []
+
+
+@pytest.mark.parametrize(("seconds", "is_taken"), [(1.9, True), (2.1, False), (3.1, False)])
+def test_an_instance_is_free_when_its_member_may_have_failed_to_give_up_partitions(
+    seconds: float, is_taken: bool
+) -> None:
+    """The rebalance timeout removes a member that is silent, before its session ends (KIP-848)."""
+    now_us = 0
+    statics = StaticAuditor(lambda: now_us, pytest.fail, lambda: 0, 3_000_000, 2_000_000)
+    statics.answered("g", "one", "one.1", 0)
+    now_us = round(seconds * 1e6)
+    assert statics.is_taken("g", "one", "one.2") == is_taken
+    assert not statics.is_taken("g", "one", "one.1")

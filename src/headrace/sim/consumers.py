@@ -23,7 +23,7 @@ _JOIN, _SYNC, BEAT, _LEAVE, CONSUMER_BEAT = 11, 14, 12, 13, 68
 _OUT_OF_RANGE, _UNKNOWN_TOPIC, _REBALANCE, _ID_REQUIRED = 1, 3, 27, 79
 _CORRUPT_MESSAGE = 2
 _STORAGE, _COORDINATOR = 56, frozenset({14, 15, 16})
-SESSION_MS, _REBALANCE_MS = 3000, 2000
+SESSION_MS, REBALANCE_MS = 3000, 2000
 _EARLIEST, _LATEST = -2, -1
 _BYTES = 1 << 16
 _STRAY = ("table", 0)
@@ -174,7 +174,7 @@ class ClassicReader(Reader):
 
         joined = await connection.call(
             _JOIN, 6, let_out, group_id=self.group, session_timeout=SESSION_MS,
-            rebalance_timeout=_REBALANCE_MS, member_id=self._member,
+            rebalance_timeout=REBALANCE_MS, member_id=self._member,
             group_instance_id=self._instance, protocol_type=self._protocol_type,
             protocols=[{"name": "range", "metadata": self._metadata()}],
         )  # fmt: skip
@@ -358,7 +358,7 @@ class ConsumerReader(Reader):
         return {
             "group_id": self.group, "member_id": self._member, "member_epoch": epoch,
             "instance_id": self._instance, "rack_id": None,
-            "rebalance_timeout": _REBALANCE_MS if topics is not None else -1,
+            "rebalance_timeout": REBALANCE_MS if topics is not None else -1,
             "subscribed_topic_names": topics, "subscribed_topic_regex": None,
             "server_assignor": None, "topic_partitions": parts,
         }  # fmt: skip

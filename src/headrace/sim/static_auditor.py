@@ -39,6 +39,8 @@ class StaticAuditor:
         broken: called with each promise that the broker broke.
         losses: returns how often the broker may have forgotten its sessions.
         session_us: silence after which a member is removed.
+        rebalance_us: time after which a member of the consumer protocol is removed that does not
+            confirm that it gave partitions up.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class StaticAuditor:
         broken: Callable[[str], None],
         losses: Callable[[], int],
         session_us: int,
+        rebalance_us: int,
     ) -> None:
         self._now_us = now_us
         self._broken = broken
         self._losses = losses
         self._session_us = session_us
+        self._rebalance_us = rebalance_us
         self._groups: dict[str, _Group] = {}
         self._losses_seen = 0
 
@@ -127,9 +131,14 @@ class StaticAuditor:
         )
 
     def is_taken(self, name: str, instance: str, member: str) -> bool:
-        """Return whether a live member with another id has the instance."""
+        """Return whether a live member with another id has the instance.
+
+        The member may have died before it confirmed what it gave up.
+        """
         one = self._of(name).instances.get(instance)
-        return one is not None and one.member not in ("", member) and self._is_alive(one)
+        if one is None or one.member in ("", member) or not self._is_alive(one):
+            return False
+        return self._now_us() < one.asked_us + self._rebalance_us
 
     def took_over(self, name: str, instance: str, member: str) -> None:
         """A member joined under an instance id that a live member has."""

@@ -21,7 +21,7 @@ from headrace.log.api import CorruptLog
 from headrace.log.buggify import install
 from headrace.log.clock_checkpoint import FILE as CLOCK_CHECKPOINT
 from headrace.sim.auditor import Auditor
-from headrace.sim.consumers import ClassicReader, ConsumerReader
+from headrace.sim.consumers import REBALANCE_MS, ClassicReader, ConsumerReader
 from headrace.sim.damage import CLEAN_MARK
 from headrace.sim.disk import FaultyDisk
 from headrace.sim.drivers import LeaseDriver
@@ -127,12 +127,7 @@ class World:
             retention_us=self.options.offsets_retention_us,
             session_us=CONSUMER_SESSION_MS * 1000,
         )
-        self.statics = StaticAuditor(
-            lambda: self.loop.now_us,
-            self.auditor.broken,
-            lambda: self.offsets.losses,
-            CONSUMER_SESSION_MS * 1000,
-        )
+        self.statics = self._make_statics()
         self.losses = 0  # power cuts that may take what was acknowledged
         self._producer_ids: dict[tuple[int, int], str] = {}
         self.process: Process | None = None
@@ -165,6 +160,15 @@ class World:
         disk.fates = self.options.power_cut_fates
         disk.damage.kinds = self.options.damage_kinds
         return disk
+
+    def _make_statics(self) -> StaticAuditor:
+        return StaticAuditor(
+            lambda: self.loop.now_us,
+            self.auditor.broken,
+            lambda: self.offsets.losses,
+            CONSUMER_SESSION_MS * 1000,
+            REBALANCE_MS * 1000,
+        )
 
     def run(self) -> Outcome:
         """Let the whole history happen."""
