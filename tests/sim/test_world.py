@@ -84,7 +84,7 @@ def test_a_replay_shows_every_step() -> None:
 
 
 def test_the_faults_of_all_seeds_together_are_of_every_kind() -> None:
-    for seed in range(30):
+    for seed in range(200):
         if _kinds.issuperset(_FAULTS + _STEPS):
             break
         told: list[str] = []
