@@ -192,10 +192,10 @@ def build(
     assert given, "a batch holds at least one record"
     base_timestamp = given[0].timestamp
     return build_encoded(
-        b"".join(_encode(one, index, base_timestamp) for index, one in enumerate(given)),
+        b"".join([_encode(one, index, base_timestamp) for index, one in enumerate(given)]),
         record_count=len(given),
         base_timestamp=base_timestamp,
-        max_timestamp=max(one.timestamp for one in given),
+        max_timestamp=max([one.timestamp for one in given]),
         base_offset=base_offset,
         leader_epoch=leader_epoch,
         producer_id=producer_id,
@@ -232,7 +232,8 @@ def seal(header: BatchHeader, stored: Buffer) -> bytes:
     """A batch of this header and of records as they are stored; size and checksum are made anew."""
     head = bytearray(HEADER_BYTES)
     size = HEADER_BYTES - OVERHEAD_BYTES + len(stored)
-    HEADER.pack_into(head, 0, *header._replace(size=size, magic=MAGIC, crc=0))
+    base_offset, _, leader_epoch, _, _, *fields = header
+    HEADER.pack_into(head, 0, base_offset, size, leader_epoch, MAGIC, 0, *fields)
     CRC.pack_into(head, CRC_AT, crc32c(stored, crc32c(memoryview(head)[CRC_FROM:])))
     return b"".join((head, stored))
 
@@ -312,13 +313,15 @@ def _field(value: bytes | None) -> bytes:
 
 def _encode(record: Record, offset_delta: int, base_timestamp: int) -> bytes:
     _, timestamp, key, value, headers = record
-    parts = [b"\x00", varint(timestamp - base_timestamp), varint(offset_delta)]
-    parts += (_NULL,) if key is None else (varint(len(key)), key)
-    parts += (_NULL,) if value is None else (varint(len(value)), value)
-    parts.append(varint(len(headers)))
-    for name, content in headers:
-        parts += (_field(name.encode()), _field(content))
-    body = b"".join(parts)
+    fields = [_field(name.encode()) + _field(content) for name, content in headers]
+    body = b"".join(
+        (
+            b"\x00", varint(timestamp - base_timestamp), varint(offset_delta),
+            _NULL if key is None else varint(len(key)), key or b"",
+            _NULL if value is None else varint(len(value)), value or b"",
+            varint(len(headers)), *fields,
+        )
+    )  # fmt: skip
     return varint(len(body)) + body
 
 
