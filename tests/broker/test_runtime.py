@@ -80,15 +80,21 @@ def shard_on(
         machine = ShareShard(world or World())
         return machine, ShareJournal(machine, updates_per_snapshot=7)
 
+    log = journal or SegmentedLog(disk, FOLDER)
+
+    async def roll_in_thread() -> None:
+        log.begin_seal()
+        await asyncio.get_running_loop().run_in_executor(None, log.prepare_next)
+
     runtime: Shard = ShardRuntime(
         "shard",
         build,
-        journal or SegmentedLog(disk, FOLDER),
+        log,
         clock or VirtualClock(),
         fsync=fsync,
         recovered=Recovered(),
         sync=sync if synced is not None else None,
-        roll=roll,
+        roll=roll or roll_in_thread,
     )
     runtime.load()
     runtime.start()

@@ -33,7 +33,14 @@ from headrace.core.catalog import Catalog, Resource, Topic
 from headrace.core.errors import Refused, Why
 from headrace.core.types import elapsed_ms
 from headrace.log import partition_metadata
-from headrace.log.api import Clock, CorruptFileError, CorruptLog, DamagedBlockError, Disk
+from headrace.log.api import (
+    Clock,
+    CorruptFileError,
+    CorruptLog,
+    DamagedBlockError,
+    Disk,
+    OffsetOutOfRange,
+)
 from headrace.log.checkpoints import (
     Extent,
     StartOffsets,
@@ -44,7 +51,7 @@ from headrace.log.checkpoints import (
 from headrace.log.manifest import METADATA, ListedTopic, Manifest
 from headrace.log.segments import SegmentedLog
 
-__all__ = ["LEADER_EPOCH", "Partition", "Partitions", "uuid_text"]
+__all__ = ["LEADER_EPOCH", "Partition", "Partitions", "StartOutcome", "uuid_text"]
 
 log = logging.getLogger("headrace.broker")
 LEADER_EPOCH = 0
@@ -57,6 +64,8 @@ _STARTS_AT_ONCE = 50  # start offsets that move in a turn of the loop
 _CHUNK = 32  # partitions whose files are made or removed at a time
 
 ItemT = TypeVar("ItemT")
+StartOutcome = int | OffsetOutOfRange | OSError
+"""The new start offset of a partition, or why it did not move."""
 
 
 class Partitions:
@@ -229,63 +238,70 @@ class Partitions:
         await _in_thread(functools.partial(self._kept_starts.forget, topic), [partitions])
 
     async def delete_records(
-        self, wanted: Mapping[Partition, int]
-    ) -> dict[Partition, int | OSError]:
+        self, offsets: Mapping[Partition, int]
+    ) -> dict[Partition, StartOutcome]:
         """Delete the records below an offset of each partition.
 
         Start offsets are kept durably before they move, many with one write; then segments are
         dropped, some in a turn.
 
-        Returns: the start offset of each partition, or why it could not be moved.
-
-        Raises: OffsetOutOfRange for an offset above a high watermark, and nothing is deleted;
-            OSError for a log that cannot be opened.
+        Returns: the start offset of each partition, or why it could not be moved: the offset is
+            above the high watermark, or the disk failed.
         """
-        for partition, before in wanted.items():
-            partition.require_deletable(before)
-        done: dict[Partition, int | OSError] = {}
-        items = iter(wanted.items())
-        while some := dict(islice(items, _STARTS_PER_WRITE)):
-            done |= await self._delete_some(some)
-        return done
-
-    async def _delete_some(self, wanted: Mapping[Partition, int]) -> dict[Partition, int | OSError]:
-        loop = asyncio.get_running_loop()
-        done: dict[Partition, int | OSError] = {}
-        try:
-            failed = await loop.run_in_executor(None, self._give_up, wanted)
-        except OSError as error:
-            return dict.fromkeys(wanted, error)
-        for number, (partition, before) in enumerate(wanted.items(), 1):
+        outcomes: dict[Partition, StartOutcome] = {}
+        deletable: dict[Partition, int] = {}
+        for number, (partition, before) in enumerate(offsets.items(), 1):
             try:
-                done[partition] = await partition.begin_at(before)
-            except OSError as error:
-                done[partition] = error
+                partition.require_deletable(before)
+                deletable[partition] = before
+            except (OffsetOutOfRange, OSError) as error:
+                outcomes[partition] = error
             if number % _STARTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        return done | failed
+        items = iter(deletable.items())
+        while group := dict(islice(items, _STARTS_PER_WRITE)):
+            outcomes |= await self._delete_group(group)
+        return outcomes
 
-    def _give_up(self, wanted: Mapping[Partition, int]) -> dict[Partition, OSError]:
+    async def _delete_group(
+        self, offsets: Mapping[Partition, int]
+    ) -> dict[Partition, StartOutcome]:
+        loop = asyncio.get_running_loop()
+        outcomes: dict[Partition, StartOutcome] = {}
+        try:
+            failures = await loop.run_in_executor(None, self._give_up, offsets)
+        except OSError as error:
+            return dict.fromkeys(offsets, error)
+        for number, (partition, before) in enumerate(offsets.items(), 1):
+            try:
+                outcomes[partition] = await partition.begin_at(before)
+            except OSError as error:
+                outcomes[partition] = error
+            if number % _STARTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return outcomes | failures
+
+    def _give_up(self, offsets: Mapping[Partition, int]) -> dict[Partition, OSError]:
         """Keep start offsets, and allow segments below them to be dropped; for a thread.
 
         Returns: the partitions whose segments may not be dropped. Raises: OSError, and no start
         offset is kept.
         """
         moved = {
-            (one.topic.name, one.index): (one, before)
-            for one, before in wanted.items()
-            if before > one.start_offset
+            (partition.topic.name, partition.index): (partition, before)
+            for partition, before in offsets.items()
+            if before > partition.start_offset
         }
         self._kept_starts.put_all(
             {key: before for key, (_, before) in moved.items()}, lambda key: moved[key][0].is_closed
         )
-        failed: dict[Partition, OSError] = {}
-        for partition, before in wanted.items():
+        failures: dict[Partition, OSError] = {}
+        for partition, before in offsets.items():
             try:
                 partition.log.allow_drop(before)
             except OSError as error:
-                failed[partition] = error
-        return failed
+                failures[partition] = error
+        return failures
 
     def _remove(self, partition: Partition) -> None:
         if partition.is_open:  # a sync under way could find another topic's files there

@@ -53,7 +53,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         fsync: answers wait for fdatasync, not only for the write.
         recovered: a command to run once the journal is replayed.
         sync: makes what was appended durable; fdatasync in a thread when not given.
-        roll: prepares a new segment of the journal; in a thread when not given.
+        roll: prepares the next segment of the journal, where an append must not do that itself.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class ShardRuntime(Generic[CommandT, EventT]):
         journal: JournalLog,
         clock: Clock,
         *,
+        roll: Callable[[], Awaitable[None]],
         fsync: bool = False,
         recovered: CommandT | None = None,
         sync: Callable[[], Awaitable[None]] | None = None,
-        roll: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
         self.listeners: Listeners[EventT] = Listeners()
@@ -77,7 +77,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._fsync = fsync
         self._recovered = recovered
         self._sync_journal = sync or self._sync_in_thread
-        self._roll_journal = roll or self._roll_in_thread
+        self._roll_journal = roll
         self._unwritten: list[Entry] = []
         self._to_tell: list[CommandT] = []
         self._parked: list[_Parked] = []
@@ -287,10 +287,6 @@ class ShardRuntime(Generic[CommandT, EventT]):
             self._drop(fault, [])
         else:
             self._flush()
-
-    async def _roll_in_thread(self) -> None:
-        self._log.begin_seal()
-        await asyncio.get_running_loop().run_in_executor(None, self._log.prepare_next)
 
     async def _sync(self) -> None:
         try:

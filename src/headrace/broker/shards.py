@@ -51,12 +51,6 @@ class PartitionJournal:
     def must_roll(self, header: BatchHeader) -> bool:
         return self._partition.must_roll(header)
 
-    def begin_seal(self) -> None:
-        self._partition.log.begin_seal()
-
-    def prepare_next(self) -> None:
-        self._partition.log.prepare_next()
-
     async def roll_ready(self) -> None:
         await self._partition.roll_ready()
 

@@ -77,7 +77,7 @@ class SharePruning:
         await partition.on_disk(end, cuts)
         was = partition.start_offset
         moved = await self._partitions.delete_records({partition: until})
-        if isinstance(outcome := moved[partition], OSError):
+        if not isinstance(outcome := moved[partition], int):
             raise outcome
         log.info("%s: removed %d records, which no recovery needs", shard.name, until - was)
 

@@ -73,6 +73,7 @@ class Topics:
             lambda: (Catalog(), self._records),
             self._journal,
             clock,
+            roll=self._roll,
             fsync=config.durability == "fsync",
         )
         self._producer_ids = iter(range(0))
@@ -305,6 +306,11 @@ class Topics:
                 return answer
         finally:
             change.close()  # it never began if this was cancelled before its turn
+
+    async def _roll(self) -> None:
+        """Prepare the next segment of the journal, in a thread. Raises: OSError."""
+        self._journal.begin_seal()
+        await asyncio.get_running_loop().run_in_executor(None, self._journal.prepare_next)
 
     async def _checkpoint(self) -> None:
         """Put the state in place of the journal, which by now is mostly what is no longer so.

@@ -110,12 +110,6 @@ class JournalLog(Protocol):
     def must_roll(self, header: BatchHeader) -> bool:
         """Return whether an append of the batch begins a segment that is not prepared yet."""
 
-    def begin_seal(self) -> None:
-        """Let the next append begin a new segment, which `prepare_next` makes. Raises: OSError."""
-
-    def prepare_next(self) -> None:
-        """Sync the full segment and make the next; for a thread. Raises: OSError."""
-
     def heal(self, *, keep: bool) -> None:
         """Make the journal usable again after a failed append or sync; nothing when it is.
 

@@ -115,11 +115,11 @@ class CheckpointedLog:
         return self._log.must_roll(header)
 
     def begin_seal(self) -> None:
-        """As `JournalLog.begin_seal`."""
+        """As `SegmentedLog.begin_seal`. Raises: OSError."""
         self._log.begin_seal()
 
     def prepare_next(self) -> None:
-        """As `JournalLog.prepare_next`."""
+        """As `SegmentedLog.prepare_next`. Raises: OSError."""
         self._log.prepare_next()
 
     def sync(self) -> None:

@@ -9,82 +9,86 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from headrace.broker.errors import Code, Faulty
-from headrace.broker.partitions import Partition
+from headrace.broker.partitions import Partition, StartOutcome
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 
 log = logging.getLogger("headrace.broker")
 _HIGH_WATERMARK = -1
 _NO_LOW_WATERMARK = -1
-_PORTION = 50  # partitions that are looked at without a pause
-_GROUP = 500  # partitions whose starts are kept with one write
+_PORTION = 50  # partitions that are resolved without a pause
 
 
-class _Asked(NamedTuple):
+class _Deletion(NamedTuple):
     """One partition of the request."""
 
     topic: str
-    number: int
+    partition_index: int
     offset: int
 
 
 async def handle(request: Request, services: Services) -> Answer:
     topics = request.message().topics
-    asked = (
-        _Asked(topic.name, one.partition_index, one.offset)
+    deletions = [
+        _Deletion(topic.name, partition.partition_index, partition.offset)
         for topic in topics
-        for one in topic.partitions
-    )
-    answers: list[dict[str, Any]] = []
-    while some := list(islice(asked, _GROUP)):
-        answers += await _moved(some, services)
-    left = iter(answers)
+        for partition in topic.partitions
+    ]
+    remaining = iter(await _deleted(deletions, services))
     return {
         "topics": [
-            {"name": topic.name, "partitions": list(islice(left, len(topic.partitions)))}
+            {"name": topic.name, "partitions": list(islice(remaining, len(topic.partitions)))}
             async for topic in services.budgets.portions(topics)
         ]
     }
 
 
-async def _moved(asked: list[_Asked], services: Services) -> list[dict[str, Any]]:
-    wanted: dict[Partition, int] = {}
-    found: list[Partition | Code] = []
-    async for one in services.budgets.portions(asked, _PORTION):
+async def _deleted(deletions: list[_Deletion], services: Services) -> list[dict[str, Any]]:
+    """Carry out the deletions; return the partition results in their order."""
+    offsets: dict[Partition, int] = {}
+    targets: list[Partition | Code] = []
+    async for deletion in services.budgets.portions(deletions, _PORTION):
         try:
-            partition, offset = _resolved(one, services)
+            partition, offset = _resolved(deletion, services)
         except Faulty as fault:
-            found.append(fault.code)
+            targets.append(fault.code)
         except OSError as error:
-            found.append(_failed(one, error))
+            targets.append(_failed(deletion, error))
         else:
-            found.append(partition)
-            wanted[partition] = max(offset, wanted.get(partition, 0))
-    starts = await services.topics.partitions.delete_records(wanted)
-    return [_answer(one, outcome, starts) for one, outcome in zip(asked, found, strict=True)]
+            targets.append(partition)
+            offsets[partition] = max(offset, offsets.get(partition, 0))
+    starts = await services.topics.partitions.delete_records(offsets)
+    return [
+        _result(deletion, target, starts)
+        for deletion, target in zip(deletions, targets, strict=True)
+    ]
 
 
-def _answer(
-    asked: _Asked, found: Partition | Code, starts: Mapping[Partition, int | OSError]
+def _result(
+    deletion: _Deletion, target: Partition | Code, starts: Mapping[Partition, StartOutcome]
 ) -> dict[str, Any]:
     start, code = _NO_LOW_WATERMARK, Code.NONE
-    if isinstance(found, Code):
-        code = found
-    elif isinstance(outcome := starts[found], OSError):
-        code = _failed(asked, outcome)
-    else:
+    if isinstance(target, Code):
+        code = target
+    elif isinstance(outcome := starts[target], int):
         start = outcome
-    return {"partition_index": asked.number, "low_watermark": start, "error_code": code}
+    elif isinstance(outcome, OSError):
+        code = _failed(deletion, outcome)
+    else:  # a failed sync has moved the end since
+        code = Code.OFFSET_OUT_OF_RANGE
+    index = deletion.partition_index
+    return {"partition_index": index, "low_watermark": start, "error_code": code}
 
 
-def _failed(asked: _Asked, error: OSError) -> Code:
-    log.error("deleting records of %s-%d failed: %s", asked.topic, asked.number, error)
+def _failed(deletion: _Deletion, error: OSError) -> Code:
+    topic, index, _ = deletion
+    log.error("deleting records of %s-%d failed: %s", topic, index, error)
     return Code.STORAGE_ERROR
 
 
-def _resolved(asked: _Asked, services: Services) -> tuple[Partition, int]:
-    """Return the partition, and the first offset that is kept. Raises: Faulty; OSError."""
-    topic, index, offset = asked
+def _resolved(deletion: _Deletion, services: Services) -> tuple[Partition, int]:
+    """Return the partition, and its new start offset. Raises: Faulty; OSError."""
+    topic, index, offset = deletion
     partition = services.partition(topic, index)
     if partition is None:
         raise Faulty(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
@@ -93,7 +97,7 @@ def _resolved(asked: _Asked, services: Services) -> tuple[Partition, int]:
     if partition.settings.cleanup_policy == ("compact",):
         raise Faulty(Code.POLICY_VIOLATION, f"{topic} is compacted, and not deleted from")
     end = partition.high_watermark
-    wanted = end if offset == _HIGH_WATERMARK else offset
-    if not 0 <= wanted <= end:
+    start = end if offset == _HIGH_WATERMARK else offset
+    if not 0 <= start <= end:
         raise Faulty(Code.OFFSET_OUT_OF_RANGE, f"{topic}-{index} ends at {end}, not {offset}")
-    return partition, wanted
+    return partition, start
