@@ -94,10 +94,15 @@ class GroupDriver:
         self.consumer_limits = ConsumerLimits(ASSIGNORS)
         self.assignment_interval_ms = 0
         self.topics: dict[str, TopicView] = {}
+        self.looked_up: list[frozenset[str]] = []  # names of which those that exist were asked for
         self.catalogue_version = 0
 
     def topic(self, name: str) -> TopicView | None:
         return self.topics.get(name)
+
+    def existing(self, names: frozenset[str]) -> frozenset[str]:
+        self.looked_up.append(names)
+        return names.intersection(self.topics)
 
     def matching(self, regex: str) -> frozenset[str] | Refused:
         try:

@@ -262,3 +262,20 @@ def test_members_that_ask_alike_share_one_set_of_topics(group: Any) -> None:
     assert asked["a"] == {"t", "tea"}
     assert asked["c"] == {"t", "tea", "u"}
     assert group.consumers().subscribed == {"t", "tea", "u"}
+    existing = group.consumers().existing(group)
+    assert existing == dict.fromkeys("abcd", frozenset({"t", "tea"}))
+    assert len(set(map(id, existing.values()))) == 1
+
+
+def test_a_heartbeat_looks_only_at_names_that_are_new_to_the_group(group: Any) -> None:
+    """A member may name ten thousand topics that do not exist, and so may all others."""
+    for member in "abc":
+        group.enter(member, topics=frozenset({"t", f"unknown-{member}"}))
+    group.looked_up.clear()
+    group.enter("d", topics=frozenset({"t", "unknown-d"}))
+    assert group.looked_up == [frozenset({"t", "unknown-d"})]
+    assert group.consumers().existing(group) == dict.fromkeys("abcd", frozenset("t"))
+    group.looked_up.clear()
+    group.make_topic("unknown-a", 1)
+    assert group.consumers().existing(group)["a"] == {"t", "unknown-a"}
+    assert len(group.looked_up) == 4

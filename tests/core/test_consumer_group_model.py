@@ -318,7 +318,7 @@ def _durable(shard: GroupShard) -> dict[str, Any]:
     """All that a shard knows of its groups but what dies with the process."""
     found = {name: dict(vars(group)) for name, group in shard.groups.items()}
     for group in found.values():
-        for volatile in ("timers", "seen_version", "_subscribed"):
+        for volatile in ("timers", "seen_version", "_subscribed", "_existing"):
             del group[volatile]
     return found
 

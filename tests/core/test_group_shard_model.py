@@ -88,6 +88,9 @@ class Groups(RuleBasedStateMachine):
     def topic(self, name: str) -> None:
         return None
 
+    def existing(self, names: frozenset[str]) -> frozenset[str]:
+        return frozenset()
+
     def matching(self, regex: str) -> frozenset[str]:
         return frozenset()
 

@@ -210,6 +210,12 @@ class Groups:
         topic = self._topics.catalog.topics.get(name)
         return TopicView(topic.id, topic.partitions) if topic is not None else None
 
+    def existing(self, names: frozenset[str]) -> frozenset[str]:
+        topics = self._topics.catalog.topics
+        if len(topics) < len(names):
+            return frozenset(filter(names.__contains__, topics))
+        return frozenset(filter(topics.__contains__, names))
+
     def matching(self, regex: str) -> frozenset[str] | Refused:
         if self._matched is not self._topics.catalog:  # read anew after a fault
             self._patterns.forget()

@@ -9,6 +9,7 @@ journal but timers and `seen_version`. Source: KIP-848; Kafka 4.3, ConsumerGroup
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from headrace.core.classic_group import ClassicGroup
@@ -34,6 +35,7 @@ from headrace.core.consumer_words import (
     JOINING,
     NOTHING,
     ConsumerMember,
+    ConsumerOutside,
     ConsumerState,
     Holding,
     Partitions,
@@ -46,6 +48,20 @@ from headrace.core.subscription import Matching
 from headrace.core.types import MemberId, MonoMs, Now, TopicPartition, WallMs
 
 _UNCHECKED = -1  # an epoch that is not told
+
+
+@dataclass(slots=True)
+class _Existing:
+    """Keep what `ConsumerGroup.existing` last found: a cache, no state.
+
+    An entry holds as long as the member, what its regular expression matches, and the catalogue
+    are the same.
+    """
+
+    version: int = 0
+    of_members: dict[MemberId, tuple[ConsumerMember, Resolved | None, frozenset[str]]] = field(
+        default_factory=dict
+    )
 
 
 class ConsumerGroup:
@@ -71,6 +87,7 @@ class ConsumerGroup:
         self.seen_version: int | None = None  # of the catalogue; a new process has to look anew
         self._holders: dict[TopicPartition, MemberId] = {}
         self._subscribed: frozenset[str] | None = None  # to be worked out
+        self._existing = _Existing()  # one for the group and its copies
 
     def thinking(self) -> "ConsumerGroup":
         """A group in the same state, on which `consumer_decision.py` thinks ahead."""
@@ -109,6 +126,30 @@ class ConsumerGroup:
         if resolved is None:
             return member.topics
         return member.topics | resolved.topics if member.topics else resolved.topics
+
+    def existing(self, outside: ConsumerOutside) -> dict[MemberId, frozenset[str]]:
+        """Return the topics that each member asks for and that exist.
+
+        Kept for members that did not change: one may ask for ten thousand others, and a heartbeat
+        must not cost what the members of its group have asked for together. Equal sets are one.
+        """
+        is_same_catalogue = self._existing.version == outside.catalogue_version
+        before = self._existing.of_members if is_same_catalogue else {}
+        known: dict[tuple[frozenset[str], str], frozenset[str]] = {}
+        shared = {topics: topics for _, _, topics in before.values()}
+        now: dict[MemberId, tuple[ConsumerMember, Resolved | None, frozenset[str]]] = {}
+        for id_, member in self.members.items():
+            resolved = self.regexes.get(member.regex)
+            kept = before.get(id_)
+            if kept is None or kept[0] is not member or kept[1] is not resolved:
+                asked = member.topics, member.regex
+                if asked not in known:
+                    topics = outside.existing(self.wanted(member))
+                    known[asked] = shared.setdefault(topics, topics)
+                kept = member, resolved, known[asked]
+            now[id_] = kept
+        self._existing.version, self._existing.of_members = outside.catalogue_version, now
+        return {id_: topics for id_, (_, _, topics) in now.items()}
 
     def subscriptions(self) -> dict[MemberId, frozenset[str]]:
         """The same for every member. Who asks alike has the same set: each may be large."""

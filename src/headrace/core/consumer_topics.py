@@ -12,10 +12,8 @@ _HASH_BYTES = 8  # the journal has room for an int64
 
 def topics_of(group: ConsumerGroup, outside: ConsumerOutside) -> dict[str, TopicView]:
     """The topics that the group subscribes to and that exist."""
-    find = outside.topic
-    found = [(name, view) for name in group.subscribed if (view := find(name)) is not None]
-    found.sort()  # of those only that exist: a member may name ten thousand others
-    return dict(found)
+    names = frozenset().union(*set(group.existing(outside).values()))
+    return {name: view for name in sorted(names) if (view := outside.topic(name)) is not None}
 
 
 def hash_of(topics: Mapping[str, TopicView]) -> int:
@@ -35,7 +33,7 @@ def assigned_by(group: ConsumerGroup, outside: ConsumerOutside) -> dict[MemberId
     """What the group's assignor gives each of its members."""
     assignors = outside.consumer_limits.assignors
     chosen = group.assignor(default=next(iter(assignors)))
-    wanted = group.subscriptions()
+    wanted = group.existing(outside)
     members = {
         member.id: AssignMember(wanted[member.id], member.instance, group.target(member.id))
         for member in group.members.values()

@@ -143,6 +143,9 @@ class ConsumerOutside(Outside, Protocol):
         """Another number after each change of topics, as long as the process lives."""
 
     def topic(self, name: str) -> TopicView | None: ...
+    def existing(self, names: frozenset[str]) -> frozenset[str]:
+        """Those of the names that are topics."""
+
     def matching(self, regex: str) -> frozenset[str] | Refused:
         """The topics whose whole name matches; refused with INVALID_REGEX."""
 
