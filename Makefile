@@ -13,7 +13,7 @@ SOAK_HOURS ?= 4
 SOAK_WORKERS ?= 2
 SOAK_SEED ?= 1000000
 
-.PHONY: help demo test check format campaign kills faults soak clean
+.PHONY: help demo test check format campaign kills faults loop soak clean
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -30,7 +30,7 @@ check: .venv/.dev ## lint, format, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-soak: .venv/.dev campaign kills faults ## run every long proof: damage, SIGKILLs, look-up faults, hours of the simulator, 24 virtual days
+soak: .venv/.dev campaign kills faults loop ## run every long proof: damage, SIGKILLs, look-up faults, steps of the loop, hours of the simulator, 24 virtual days
 	$(BIN)/headrace sim --hours $(SOAK_HOURS) --workers $(SOAK_WORKERS) --from $(SOAK_SEED) --stop --json
 	$(BIN)/headrace sim --days 24 --seeds 2 --workers $(SOAK_WORKERS) --from $(SOAK_SEED) --stop --json
 
@@ -39,6 +39,9 @@ kills: .venv/.dev ## 600 SIGKILLs under stock clients (KILLS_FACTOR times those 
 
 faults: .venv/.dev ## every row of KIP-842's tables with every fault of a look-up
 	HEADRACE_CONSUMER_FAULTS=1 $(BIN)/python -m pytest -q tests/client/test_consumer_faults.py
+
+loop: .venv/.dev ## the processor time of the event loop's steps, for requests of the largest size (a minute)
+	HEADRACE_LOOP_SCALE=1 $(BIN)/python -m pytest -q tests/broker/test_loop_time*.py
 
 format: .venv/.dev ## put the code in form
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
