@@ -55,12 +55,12 @@ class _Existing:
     """Keep what `ConsumerGroup.existing` last found: a cache, no state.
 
     An entry holds as long as the member, what its regular expression matches, and the catalogue
-    are the same.
+    are the same. Groups that differ in the cache alone are equal.
     """
 
-    version: int = 0
+    version: int = field(default=0, compare=False)
     of_members: dict[MemberId, tuple[ConsumerMember, Resolved | None, frozenset[str]]] = field(
-        default_factory=dict
+        default_factory=dict, compare=False
     )
 
 
