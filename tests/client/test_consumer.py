@@ -93,6 +93,20 @@ def until_moved(consumer: headrace.Consumer, caplog: pytest.LogCaptureFixture) -
     return found
 
 
+def seek_when_started(consumer: headrace.Consumer, place: TopicPartition) -> None:
+    """Seek once librdkafka has started the partition, without reading records meanwhile."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while True:
+        try:
+            consumer.seek(place)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
 def values(messages: list[Message]) -> list[str]:
     assert not [one.error() for one in messages if one.error() is not None]
     return [(one.value() or b"").decode() for one in messages]
@@ -290,3 +304,30 @@ def test_a_record_that_comes_while_it_is_asked_makes_no_partition_old(
 ) -> None:
     log: Any = Log(*before, coming=12)
     assert were_added(log, [TopicPartition("t", 0)], WallMs(10), 1.0) == [added]
+
+
+def test_two_moves_repeat_no_record_of_another_partition(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """librdkafka assigns all partitions again, and has no position before the next record."""
+    with rig.consumer(NEAREST) as consumer:
+        consumer.assign([rig.place(0, 0), rig.place(1, 99)])
+        found = until_moved(consumer, caplog)
+        found += told(polling(consumer), 2 - len(found))
+        for _ in range(2):
+            caplog.clear()
+            seek_when_started(consumer, rig.place(1, 99))
+            found += until_moved(consumer, caplog)
+        rig.produce(rig.topic, "e")
+        found += told(polling(consumer), 1)
+        assert values(found) == ["a", "b", "e"]
+
+
+def test_a_message_with_an_error_is_not_committed(rig: Rig) -> None:
+    with rig.consumer(SAFE, **{"enable.partition.eof": "true"}) as consumer:
+        consumer.assign([rig.place(0)])
+        [end] = told(polling(consumer), 1)
+        for store in (lambda: consumer.commit(end), lambda: consumer.store_offsets(end)):
+            with pytest.raises(KafkaException, match="message with error"):
+                store()
+        assert [one.offset for one in consumer.committed([rig.place(0)], SECONDS_MAX)] == [2]

@@ -434,3 +434,34 @@ def test_a_broker_that_restarts_during_the_lookup(tmp_path: Path) -> None:
             seen.until(lambda: len(seen.offsets.get(0, [])) >= RECORDS - COMMITTED)
             assert seen.offsets == {0: list(range(COMMITTED, RECORDS))}
             closing.close()  # while its last commit can be answered
+
+
+def test_one_long_poll_retries_a_lookup_that_failed_during_it(clean: BrokerUnderTest) -> None:
+    """librdkafka calls `on_assign` inside the wait, and waits on."""
+    rig = Rig(clean)
+    rig.commit({0: COMMITTED})
+    rig.add_fault({"api": "OffsetFetch", "error": "NOT_COORDINATOR", "times": 2})
+    with rig.consumer({"auto.offset.reset": "latest_on_start"}, NEAREST) as consumer:
+        consumer.subscribe([rig.topic])
+        message = consumer.poll(SECONDS_MAX / 4)
+        assert message is not None
+        assert message.error() is None
+
+
+def test_a_refusal_does_not_commit_a_record_that_was_not_returned(clean: BrokerUnderTest) -> None:
+    """The application closes at the error, as many do; librdkafka commits what it stored."""
+    rig = Rig(clean)
+    rig.commit({1: COMMITTED})
+    seen = list[int]()
+    with rig.consumer({"auto.offset.reset": "none"}, NEAREST) as consumer:
+        consumer.subscribe([rig.topic])
+        while True:
+            message = consumer.poll(SECONDS_MAX)
+            assert message is not None
+            if message.error() is not None:
+                break
+            seen.append(message.offset() or 0)
+    asked = [TopicPartition(rig.topic, 1)]
+    with rig.consumer() as consumer:
+        [committed] = consumer.committed(asked, SECONDS_MAX)
+    assert committed.offset == COMMITTED + len(seen)

@@ -255,9 +255,12 @@ class Consumer(MarkingConsumer):
             wait_s = max(until - self._monotonic(), 0)
             if self._outside or self._held:
                 wait_s = min(wait_s, max(self._look_at - self._monotonic(), 0))
-            elif self._unkept:
+            elif self._unkept or self._is_subscribed:
+                # librdkafka waits on after an assignment that leaves partitions held or refused.
                 wait_s = min(wait_s, _BACKOFF_S_MAX)
-            self._ahead += self._told(ask(-1 if wait_s == math.inf else wait_s))
+            messages = self._told(ask(-1 if wait_s == math.inf else wait_s))
+            # Records first: their offsets are stored, and would be committed without being read.
+            self._ahead = messages + self._ahead
             if self._monotonic() >= until:
                 break
         told, self._ahead = self._ahead[:count_max], self._ahead[count_max:]
@@ -505,7 +508,10 @@ class Consumer(MarkingConsumer):
             super().incremental_assign(targets)
         else:
             others = [one for one in self.assignment() if (one.topic, one.partition) not in moved]
-            super().assign([*map(self._as_read, others), *targets])
+            kept = [self._as_read(one) for one in others]
+            # librdkafka has no position of an assigned partition until a record of it is read.
+            self._starts |= {(one.topic, one.partition): one.offset for one in kept}
+            super().assign([*kept, *targets])
         self._pause_and_resume(
             [(one.topic, one.partition) for one in self.assignment()], set(moved)
         )

@@ -126,6 +126,8 @@ class MarkingConsumer(StockConsumer):
         """The same with the mark, which a message has no place for."""
         if self._since is None or (message is not None and offsets is not None):
             return message, offsets
+        if message is not None and message.error() is not None:
+            return message, offsets  # librdkafka refuses it, although it may carry an offset
         if message is not None:
             return None, self._marked([behind(message)])
         return None, None if offsets is None else self._marked(offsets)
