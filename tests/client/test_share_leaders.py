@@ -8,7 +8,7 @@ import pytest
 import headrace
 
 from .conftest import ScriptedBroker
-from .share_script import ACKNOWLEDGE, ShareScript, consumer, until
+from .share_script import ACKNOWLEDGE, FETCH, ShareScript, consumer, until
 
 ACCEPT = 1
 
@@ -89,3 +89,21 @@ def test_a_leader_that_is_away_does_not_keep_the_other_waiting(
 
     asyncio.run(story())
     assert [first for first, *_ in share.said] == [0, 1, 2]
+
+
+def test_a_leader_without_room_for_a_session_does_not_keep_the_other_waiting(
+    share: ShareScript, other: ShareScript
+) -> None:
+    other.codes[FETCH].extend([133] * 1_000)
+    share.records.extend(range(3))
+
+    async def story() -> None:
+        async with consumer(share) as opened:
+            await until(lambda: bool(other.epochs))
+            async with asyncio.timeout(10):
+                for _ in range(3):
+                    (record,) = await opened.poll(1)
+                    await record.accept()
+            other.codes[FETCH].clear()
+
+    asyncio.run(story())

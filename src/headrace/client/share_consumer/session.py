@@ -220,6 +220,7 @@ class Session:
             },
         )
         if answer is None:
+            self._owner.turn_over()  # else a broker that refuses fetches would stop all others
             return
         self._known = set(wanted)
         self._lock_s = answer.acquisition_lock_timeout / 1000
