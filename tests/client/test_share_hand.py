@@ -308,3 +308,13 @@ def test_an_answer_is_awaited_before_and_after_it_came() -> None:
                 await failing
 
     asyncio.run(story())
+
+
+def test_a_renewal_of_a_record_that_was_lost_fails() -> None:
+    rig = Rig()
+    (record,) = rig.take(0)
+    renewal = record.renew()
+    rig.hand.lose_place(PLACE, "its partition has another leader")
+    assert rig.hand.renewals() == {}
+    assert isinstance(renewal.error, LockLost)
+    assert rig.told == [(0, 0, "RENEW", "LockLost")]

@@ -204,7 +204,10 @@ class Hand:
         for parcel in found.values():  # what has its verdict by now needs no lock
             settled = [one for one in parcel.sayings if not self._is_open(one)]
             parcel.sayings = [one for one in parcel.sayings if self._is_open(one)]
-            self._end([one for one in settled if one.answer is not None], None)
+            for one in settled:
+                if one.answer is not None and one.record is not None:
+                    is_lost = one.record.said is None
+                    self._end([one], lost(one.record) if is_lost else None)
         return {place: parcel for place, parcel in found.items() if parcel.sayings}
 
     def _due(self) -> dict[Place, list[Saying]]:
