@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -398,3 +399,66 @@ def test_settings_that_make_no_sense(settings: dict[str, Any], told: str) -> Non
         headrace.ShareConsumer("127.0.0.1:1", group="g", topics="jobs")
     with pytest.raises(TypeError, match=r"ShareConsumer\(\) got an unexpected keyword"):
         headrace.ShareConsumer("127.0.0.1:1", **given | {"topic": "jobs"})
+
+
+def test_a_commit_that_is_cancelled_leaves_the_failure_to_the_next(share: ShareScript) -> None:
+    share.records.append(0)
+
+    async def story() -> None:
+        async with consumer(share) as opened:
+            (record,) = await opened.poll()
+            share.ack_codes.extend([15, 15, 15, 121])  # three times there is no coordinator
+            record.accept()
+            committing = asyncio.create_task(opened.commit())
+            await asyncio.sleep(0)
+            committing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await committing
+            with pytest.raises(headrace.LockLost):
+                await opened.commit()
+
+    asyncio.run(story())
+
+
+def test_each_of_two_commits_at_once_raises_the_failure(share: ShareScript) -> None:
+    share.records.append(0)
+
+    async def story() -> None:
+        async with consumer(share) as opened:
+            (record,) = await opened.poll()
+            share.ack_codes.append(121)
+            record.accept()
+            found = await asyncio.gather(opened.commit(), opened.commit(), return_exceptions=True)
+            assert [type(one) for one in found] == [headrace.LockLost] * 2
+
+    asyncio.run(story())
+
+
+def test_closing_twice_at_once_returns_when_verdicts_are_sent(share: ShareScript) -> None:
+    share.records.append(0)
+
+    async def story() -> None:
+        async with consumer(share) as opened:
+            (record,) = await opened.poll()
+            share.ack_codes.append(15)
+            record.accept()
+            closing = asyncio.create_task(opened.close())
+            await asyncio.sleep(0)
+            await opened.close()
+            assert [first for first, *_ in share.said] == [0]
+            await closing
+
+    asyncio.run(story())
+
+
+def test_closing_on_two_threads_at_once_loses_no_verdict(share: ShareScript) -> None:
+    share.records.append(0)
+    opened = headrace.SyncShareConsumer(share.broker.address, group="g", topics=["t"])
+    opened.start()
+    (record,) = opened.poll()
+    share.ack_codes.extend([15] * 10)
+    record.accept()
+    with ThreadPoolExecutor(2) as threads:
+        for closing in [threads.submit(opened.close) for _ in range(2)]:
+            closing.result(30)
+    assert [first for first, *_ in share.said] == [0]

@@ -66,6 +66,7 @@ class Engine:
         self._looked = self._loop.create_future()
         self._tasks: dict[asyncio.Task[None], Session | None] = {}
         self._is_closed = False
+        self._has_closed = asyncio.Event()
 
     # ---- life
 
@@ -88,8 +89,15 @@ class Engine:
     async def close(self) -> None:
         """Settle what has a verdict, release the rest, leave the group."""
         if self._is_closed:
+            await self._has_closed.wait()
             return
         self._is_closed = True
+        try:
+            await self._close()
+        finally:
+            self._has_closed.set()
+
+    async def _close(self) -> None:
         self.stop()
         own = [task for task, session in self._tasks.items() if session is None]
         ending = [task for task, session in self._tasks.items() if session is not None]
@@ -179,14 +187,15 @@ class Engine:
     async def commit(self) -> None:
         """Until every verdict given so far is answered. Raises: the first failure nobody saw."""
         self.must_be_open()
-        for session in tuple(self._sessions.values()):
-            for answer in session.hand.unheard:
-                seen = answer.is_observed
-                with suppress(ClientError):
-                    await answer
-                answer.is_observed = seen
+        pending = [one for session in self._sessions.values() for one in session.hand.unheard]
+        for answer in pending:
+            await answer.until_done()
         self._must_go_on()
-        if (error := self._outcomes.unseen()) is not None:
+        error = self._outcomes.unseen()
+        if error is None:  # a concurrent commit may have taken the failure
+            failed = (one.error for one in pending if not one.is_observed)
+            error = next((one for one in failed if one is not None), None)
+        if error is not None:
             raise error
 
     @property

@@ -38,12 +38,16 @@ class Acknowledgement:
 
     def __await__(self) -> Generator[Any, None, None]:
         self.is_observed = True
+        yield from self.until_done().__await__()
+        if self.error is not None:
+            raise self.error
+
+    async def until_done(self) -> None:
+        """Wait until it is done, however it ends; `commit` still raises its error."""
         if not self.done:
             if self._waiting is None:
                 self._waiting = asyncio.get_running_loop().create_future()
-            yield from asyncio.shield(self._waiting).__await__()
-        if self.error is not None:
-            raise self.error
+            await asyncio.shield(self._waiting)
 
     def settle(self, error: ClientError | None) -> None:
         """It ended so; for the consumer itself."""

@@ -146,6 +146,7 @@ class SyncShareConsumer(Face):
     def start(self) -> Self:
         """Join the group. Raises: `Unreachable`; `BrokerError`; `Unsupported`."""
         self._must_be_new()
+        self._closing = threading.Lock()
         ready: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(
             target=_serve, args=(ready,), name="headrace-share-consumer", daemon=True
@@ -163,11 +164,14 @@ class SyncShareConsumer(Face):
 
     def close(self) -> None:
         """Send what has a verdict, release the rest, leave the group; nothing when it is closed."""
-        if self._engine is not None and self._thread.is_alive():
-            try:
-                self._ended(self._engine.close())
-            finally:
-                self._end()
+        if self._engine is None:
+            return
+        with self._closing:  # a second thread returns when the consumer is closed, not before
+            if self._thread.is_alive():
+                try:
+                    self._ended(self._engine.close())
+                finally:
+                    self._end()
 
     def __enter__(self) -> Self:
         return self.start()
