@@ -24,7 +24,9 @@ def test_what_is_written_is_read(handle: Handle, text: str) -> None:
     assert Handle.parse(text) == handle
 
 
-@pytest.mark.parametrize("text", ["", "s/1", "s/x/1", "s/1/2/a:1/b:2", "s/1/2/g@a:1/b:2/c:3"])
+@pytest.mark.parametrize(
+    "text", ["", "s/1", "s/x/1", "s/1/2/held=x", "s/1/2/a:1/b:2", "s/1/2/g@a:1/b:2/c:3"]
+)
 def test_what_is_no_handle_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises(ValueError, match=r"invalid lease .* do not change or fill it"):
         Handle.parse(text)

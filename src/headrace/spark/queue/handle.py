@@ -21,8 +21,8 @@ class Handle:
     `address` (host:port) is where verdicts go when the broker itself does not keep them, "" when it
     does. `replayed`: the batch was another driver's, which may have died of a record in it.
     `group` and `brokers` (host:port,host:port) tell whoever has nothing but a row whose it is; ""
-    in rows that were made by hand, which nobody holds. `held` counts the records that the session
-    held when the batch was planned; None where a lost lock does not fail the batch.
+    in rows that were made by hand, which nobody holds. `held` counts the records of the batch whose
+    locks had not ended when it was planned; None where a lost lock does not fail the batch.
     """
 
     session: str
@@ -44,7 +44,17 @@ class Handle:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Raises: ValueError for what is no handle."""
-        session, epoch, seq, *more = text.split("/")
+        try:
+            return cls._parsed(*text.split("/"))
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"invalid lease {text!r}: the column lease must reach acknowledge, accepted and "
+                "the like as the source made it; do not change or fill it"
+            ) from None
+
+    @classmethod
+    def _parsed(cls, session: str, epoch: str, seq: str, *rest: str) -> Self:
+        more = list(rest)
         replayed = more[-1:] == [_REPLAYED]
         if replayed:
             more.pop()
@@ -53,7 +63,7 @@ class Handle:
             held = int(more.pop().removeprefix(_HELD))
         group, _, brokers = more.pop(0).partition("@") if more and "@" in more[0] else ("", "", "")
         if len(more) > 1:
-            raise ValueError(f"{text!r} is not what the source put in the column lease")
+            raise ValueError(more)
         address = "".join(more)
         return cls(session, int(epoch), int(seq), address, replayed, unquote(group), brokers, held)
 
