@@ -1,13 +1,15 @@
 """A new checkpoint on a share group that was read before: refused, unless the user chose."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
 
 import headrace
-from headrace.client.admin import create_topic
+from headrace.client.admin import create_topic, set_group_configs
 from headrace.client.connection import Cluster
+from headrace.client.lease_sessions import list_lease_sessions
 from headrace.client.leases import describe
 from headrace.spark.queue.checkpoints import CheckpointRefused
 from headrace.spark.queue.driver import Driver
@@ -90,3 +92,28 @@ def test_a_query_that_died_before_it_logged_a_batch_starts_again(
     assert [(one.first, one.last) for one in driver.acquire(1, 10)] == [(4, 9)]
     assert "session one reads it as well, or its driver died" in caplog.text
     driver.close()
+
+
+def test_an_unsettled_batch_of_an_earlier_checkpoint_is_a_warning(
+    servers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its query may have written the batch and died, long ago."""
+    with Cluster(servers) as cluster:
+        set_group_configs(cluster, "g", {"share.record.lock.duration.ms": "1000"})
+        read(servers, "one", settle=False)
+        deadline = time.monotonic() + 60
+        while any(one.active for one in list_lease_sessions(cluster, "g")):
+            assert time.monotonic() < deadline, "the session did not end"
+            time.sleep(0.05)
+    Driver(options(servers), Batch("two", 0)).close()
+    assert "session one acquired a batch and did not settle it" in caplog.text
+    assert "use a new output folder" in caplog.text
+
+
+def test_a_checkpoint_of_several_sources_is_not_new_to_the_one_without_records(
+    servers: str,
+) -> None:
+    """Spark logs batches of the other sources, with the number 0 for this one."""
+    Driver(options(servers), Batch("two", 0)).close()
+    read(servers, "one", settle=True)
+    Driver(options(servers), Batch("two", 0)).close()

@@ -3,8 +3,10 @@
 Spark numbers the batches of a new checkpoint from 0 again, while the group goes on behind the
 records that were finished. A sink that knows batches by their number alone takes the new ones for
 old ones: Spark's file sinks drop them without a message, a folder named for the number is
-overwritten. So the user chooses. Sessions that have settled no batch do not count: a query that
-died before it logged its first batch leaves one behind, and comes back with another session.
+overwritten. So the user chooses. Sessions that have settled no batch are a warning only: a query
+that died before it logged its first batch leaves one behind, and comes back with another session.
+A checkpoint whose session the broker knows is not new: a query with several sources logs batches
+before each of them has records.
 """
 
 import logging
@@ -36,7 +38,9 @@ def check_new(cluster: Cluster, options: QueueOptions, session: str) -> None:
 
     Raises: `CheckpointRefused` with the choice that the user has; otherwise as `Cluster`.
     """
-    found = [one for one in list_lease_sessions(cluster, options.group) if one.session != session]
+    found = list_lease_sessions(cluster, options.group)
+    if any(one.session == session for one in found):
+        return
     settled = [one for one in found if one.committed]
     group = options.group
     if not settled:
@@ -45,6 +49,12 @@ def check_new(cluster: Cluster, options: QueueOptions, session: str) -> None:
                 LOG.warning(
                     "share group %s: session %s reads it as well, or its driver died within the "
                     "duration of a lock; if both write to one place, %s: use %s",
+                    group, one.session, _SINK, _APART,
+                )  # fmt: skip
+            elif one.outstanding:
+                LOG.warning(
+                    "share group %s: session %s acquired a batch and did not settle it; if its "
+                    "query wrote the batch, %s: use %s",
                     group, one.session, _SINK, _APART,
                 )  # fmt: skip
         return
