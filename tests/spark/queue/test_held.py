@@ -1,7 +1,9 @@
 """What a batch reads that runs again: records whose locks ended, or that left the log, stay out."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,17 +36,28 @@ def servers() -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
+def fill(cluster: Cluster) -> None:
+    """A topic with records, and a group whose locks last a second."""
+    create_topic(cluster, "t", 1)
+    set_group_configs(cluster, "g", {"share.record.lock.duration.ms": "1000"})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for number in range(RECORDS):
+        producer.produce("t", f"value {number}")
+    assert producer.flush(20) == 0
+
+
 @pytest.fixture
 def cluster(servers: str) -> Iterator[Cluster]:
-    """A broker with a topic and a group whose locks last a second."""
     with Cluster(servers) as found:
-        create_topic(found, "t", 1)
-        set_group_configs(found, "g", {"share.record.lock.duration.ms": "1000"})
-        producer = Producer({"bootstrap.servers": servers})
-        for number in range(RECORDS):
-            producer.produce("t", f"value {number}")
-        assert producer.flush(20) == 0
+        fill(found)
         yield found
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
@@ -134,6 +147,52 @@ def test_locks_that_end_while_a_batch_runs_fail_it_before_its_sink(
     (again,) = back.partitions(begin, end)
     assert isinstance(again, Task)
     check_locks(cluster, "g", again.lease)
+
+
+def test_lost_records_do_not_hide_locks_that_end_later(cluster: Cluster, reader: Reader) -> None:
+    away = reader()
+    begin = away.initialOffset()
+    end = away.latestOffset(begin, ALL)
+    away.stop()
+    removed_below(cluster, 40)
+    back, other = reader(fail_on_data_loss=False), reader()
+    (task,) = back.partitions(begin, end)
+    assert isinstance(task, Task)
+    check_locks(cluster, "g", task.lease)
+    back.stop()
+    taken_by(other, 30)
+    with pytest.raises(LocksLost, match="the locks of 30 records"):
+        check_locks(cluster, "g", task.lease)
+
+
+def test_a_batch_does_not_accept_what_it_left_out_when_the_broker_forgets_who_had_it(
+    tmp_path: Path, free_port: int
+) -> None:
+    """A restart of the broker ends the locks of other members, and the session takes them back."""
+    with headrace.Broker(data_dir=tmp_path, port=free_port) as broker:
+        servers = broker.bootstrap_servers
+        with Cluster(servers) as cluster:
+            fill(cluster)
+        parsed = QueueOptions(bootstrap_servers=servers, topics=("t",), group="g", start="earliest")
+        schema = StructType().add("offset", LongType())
+        away, back = ShareReader(parsed, schema), ShareReader(parsed, schema)
+        begin = away.initialOffset()
+        end = away.latestOffset(begin, ALL)
+        away.stop()
+        with headrace.SyncShareConsumer(servers, group="g", topics=["t"]) as member:
+            deadline = time.monotonic() + 60
+            while not (taken := member.poll(30, 0.5)):
+                assert time.monotonic() < deadline, "the locks did not end"
+            assert len(taken) == 30
+            assert offsets(back, begin, end) == list(range(30, RECORDS))
+            broker.stop()
+    with (
+        headrace.Broker(data_dir=tmp_path, port=free_port) as broker,
+        Cluster(broker.bootstrap_servers) as cluster,
+    ):
+        following = back.latestOffset(end, ALL)
+        assert [(one[2], one[3]) for one in following["ranges"]] == [(0, 29)]
+        back.stop()
 
 
 def test_a_lost_lock_that_the_option_allows_fails_nothing(cluster: Cluster, reader: Reader) -> None:

@@ -19,9 +19,9 @@ from headrace.spark.progress import Standing
 from headrace.spark.queue.checkpoints import READ_ON, check_new
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
-from headrace.spark.queue.plan import Batch
+from headrace.spark.queue.plan import Batch, records_of
 from headrace.spark.queue.redriven import Subscription
-from headrace.spark.queue.remaining import remaining
+from headrace.spark.queue.remaining import release_left_out, remaining
 from headrace.spark.queue.standing import Tally
 from headrace.wire.leases import Bound, CommitResponse, Range
 
@@ -177,14 +177,18 @@ class Driver:
 
     def _held_of(self, batch: Batch) -> Batch:
         age_s = time.monotonic() - self._confirmed_at
-        held, whole = batch.records, age_s < self.sure_s
+        whole, planned = age_s < self.sure_s, batch.records
         if not whole:
             self._confirmed_at = time.monotonic()
-            held = self._lease.renew().held
-            whole = held == batch.records
+            whole = self._lease.renew().held == batch.records
+        if not whole:
+            batch, ended = remaining(self._cluster, self._options, batch)
+            planned -= sum(map(records_of, ended))
+            if ended and self._options.fail_on_lost_locks:
+                release_left_out(self._lease, batch.seq, ended)
         if self._options.fail_on_lost_locks:
-            self._planned = held
-        return batch if whole else remaining(self._cluster, self._options, batch)
+            self._planned = planned
+        return batch
 
     def has_reached(self, until: dict[tuple[str, int], int]) -> bool:
         """Whether nothing below `until` is left for this session, which acquires no more than that.

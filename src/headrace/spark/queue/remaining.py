@@ -18,7 +18,7 @@ from headrace.client.share_archived import list_archived_share_records
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch, records_of
-from headrace.wire.leases import InFlight, Range, SharePartition
+from headrace.wire.leases import Disposition, InFlight, Range, SharePartition, Verdict
 
 LOG = logging.getLogger(__name__)
 
@@ -30,13 +30,16 @@ class LocksLost(ClientError):
 _ACQUIRED = 1
 _REMOVED = "removed from the log"  # how the broker's reason begins, or what is added to another
 _SHOWN_MAX = 5
+_LEFT_OUT = "records that the batch leaves out"
 Bounds = tuple[int, int]
 
 
-def remaining(cluster: Cluster, options: QueueOptions, batch: Batch) -> Batch:
-    """Return a batch with the records that its session holds.
+def remaining(
+    cluster: Cluster, options: QueueOptions, batch: Batch
+) -> tuple[Batch, tuple[Range, ...]]:
+    """Return a batch with the records that its session holds, and those whose locks ended.
 
-    With `failOnLostLocks` false, records whose locks ended stay in it.
+    With `failOnLostLocks` false, records whose locks ended stay in the batch.
     Raises: `DataLost` for records that left the log, unless `failOnDataLoss` is false; otherwise
     as `Cluster`.
     """
@@ -64,7 +67,25 @@ def remaining(cluster: Cluster, options: QueueOptions, batch: Batch) -> Batch:
         )  # fmt: skip
     if not options.fail_on_lost_locks:
         held = sorted([*held, *ended], key=lambda one: (one.topic, one.partition, one.first))
-    return replace(batch, ranges=tuple(held))
+    return replace(batch, ranges=tuple(held)), tuple(ended)
+
+
+def release_left_out(lease: Lease, seq: int, left_out: Sequence[Range]) -> None:
+    """Have the commit of a batch release the records that the batch does not read.
+
+    Their locks ended. The session takes them back all the same when the member that has them is
+    forgotten, as in a restart of the broker; without this, the commit would then accept records
+    that no sink has. A reset of the group discards what the session acquired, by partition.
+    Raises: as `Lease.stage`.
+    """
+    acquired = {(one.topic, one.partition) for one in lease.acquire(seq, 1, 0)}
+    dispositions = tuple(
+        Disposition(one.topic, one.partition, one.first, one.last, Verdict.RELEASE)
+        for one in left_out
+        if (one.topic, one.partition) in acquired
+    )
+    if dispositions:
+        lease.stage(seq, dispositions, _LEFT_OUT)
 
 
 def check_locks(cluster: Cluster, group: str, lease: str) -> None:
@@ -141,7 +162,7 @@ def _lost(
         gone = removed.get(place, [])
         if place not in known:
             gone = [(one.first, one.last)]
-        elif one.last >= known[place].log_end:  # the topic was created again, or cut
+        elif 0 <= known[place].log_end <= one.last:  # the topic was created again, or cut
             gone = [*gone, (max(one.first, known[place].log_end), one.last)]
         mine = [
             (max(first, one.first), min(last, one.last))
