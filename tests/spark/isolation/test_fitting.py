@@ -21,6 +21,7 @@ from headrace.spark.options import ReadOptions
 from headrace.spark.values import Values
 from headrace.spark.values_json import Misfit, converter
 
+NANOSECOND = pd.Timestamp("2026-01-31T12:00:00.000000001")
 MIDNIGHT = datetime(2026, 1, 31, tzinfo=UTC).replace(tzinfo=None)
 NOON = MIDNIGHT.replace(hour=12)
 REFUSED = [
@@ -226,3 +227,12 @@ def test_a_column_that_arrow_converts_without_loss_is_taken(
     batch = pa.record_batch({"value": [b""] * len(made)})
     found = _called(lambda _: pa.record_batch({"x": made}), batch, [field_of(kind)], pandas=False)
     assert found.column("x")[0].as_py() == value
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "array<timestamp>"])
+def test_a_time_that_microseconds_cannot_hold_is_refused(kind: str) -> None:
+    fields = fields_of(schema_from(f"x {kind}"))
+    value = [NANOSECOND] if kind.startswith("array") else NANOSECOND
+    _, (judged,) = columns([{"x": value}], fields)
+    assert isinstance(judged, SetAside)
+    assert (judged.reason or "").startswith("ValueError: x")

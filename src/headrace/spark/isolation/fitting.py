@@ -241,7 +241,9 @@ def _is_date(value: Any) -> bool:
 
 
 def _is_timestamp(value: Any) -> bool:
-    """Whether it is a time; a whole number counts microseconds."""
+    """Whether it is a time of whole microseconds, which a whole number counts."""
+    if getattr(value, "nanosecond", 0):  # pandas.Timestamp, which Arrow takes for a datetime
+        return False
     return isinstance(value, datetime | np.datetime64) or _is_integer(value)
 
 
