@@ -70,6 +70,8 @@ def test_decoded_fields_stand_in_the_place_of_the_value() -> None:
         (replace(JSON, value_schema=schema_from("m map<int,int>")), "has 'm' with map<int,int>"),
         (replace(JSON, value_schema=schema_from(INTERVALS)), "has 'a' with interval day to second"),
         (replace(JSON, value_schema=schema_from("_corrupt_record int")), "make it string or bin"),
+        (replace(JSON, corrupt_record="_corupt"), "'value.schema' has no field of this name"),
+        (replace(LOG, corrupt_record="bad"), "'value.schema' has no field of this name"),
         (replace(JSON, value_schema=schema_from("a int, A int")), "'value.schema' has 'A' twice"),
         (replace(JSON, value_schema=schema_from("s struct<p int, p int>")), "has 's.p' twice"),
         (replace(JSON, value_schema=schema_from(DEEP)), "has 'm.a.p' twice"),

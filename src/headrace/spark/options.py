@@ -20,6 +20,7 @@ from headrace.spark.values_json import unsupported
 
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 _SECURITY = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
+_CORRUPT_RECORD = "_corrupt_record"
 _SCHEMA_EXAMPLE = "id bigint, total double"
 
 
@@ -109,7 +110,7 @@ class ReadOptions(ConnectOptions):
     value_format: str | None = None
     value_schema: StructType | None = None
     value_mode: str = "PERMISSIVE"
-    corrupt_record: str = "_corrupt_record"
+    corrupt_record: str = _CORRUPT_RECORD
 
     CAN_REJECT: ClassVar[bool] = False
 
@@ -142,6 +143,14 @@ class ReadOptions(ConnectOptions):
             raise OptionError(
                 "option 'value.mode' is 'REJECT', which needs a share group to keep what is "
                 "rejected: give 'share.group.id', or take 'PERMISSIVE'"
+            )
+        if self.corrupt_record != _CORRUPT_RECORD and (
+            self.value_schema is None or self.corrupt_record not in self.value_schema.names
+        ):
+            raise OptionError(
+                f"option 'columnNameOfCorruptRecord' is {self.corrupt_record!r}, and "
+                "'value.schema' has no field of this name: add it as string or binary, or correct "
+                "the name"
             )
         if self.value_schema is not None:
             self._check_schema(self.value_schema)
