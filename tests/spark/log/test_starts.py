@@ -198,7 +198,7 @@ def test_a_new_checkpoint_for_a_topic_made_again_begins_where_nobody_has_been(
     create_topic(log.cluster, "t", 2)
     log.produce(20)
     for _ in range(2):
-        with pytest.raises(DataLost, match="or take a new checkpoint"):
+        with pytest.raises(DataLost, match="or take a new checkpoint and a new output folder"):
             logged(reading(**given), first)
     assert reading(**given).initialOffset()["offsets"] == {"t": {"0": 0, "1": 0}}
 

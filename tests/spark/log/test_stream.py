@@ -286,5 +286,5 @@ def test_offsets_must_name_all_partitions(reading: Any) -> None:
 
 def test_the_checkpoint_of_a_queue_is_refused(reading: Any, tmp_path: Path) -> None:
     queue = {"v": 1, "session": "s", "seq": 3, "ranges": []}
-    with pytest.raises(ValueError, match="start with a new checkpoint"):
+    with pytest.raises(ValueError, match="start with a new checkpoint and a new output folder"):
         reading().latestOffset(queue, ReadAllAvailable())

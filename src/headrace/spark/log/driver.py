@@ -195,7 +195,8 @@ class Driver:
         if refused:
             raise DataLost(
                 f"records were lost before they were read: {'; '.join(map(str, refused))}. Set "
-                f"{self._remedy(refused)} to go on with what is there, or take a new checkpoint"
+                f"{self._remedy(refused)} to go on with what is there, or take a new checkpoint "
+                "and a new output folder (Spark's file sinks drop batches whose id they have)"
             )
         for loss in losses:
             self._resets += loss.is_refused is not None

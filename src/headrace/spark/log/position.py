@@ -56,7 +56,8 @@ class Position:
             raise ValueError(
                 f"the checkpoint holds offsets of version {found.get('v')} or of another use of "
                 f"the headrace source, this reads a log in version {_VERSION}; go on with the "
-                "release and the options that wrote it, or start with a new checkpoint"
+                "release and the options that wrote it, or start with a new checkpoint "
+                "and a new output folder"
             )
         return cls(
             _flat(found["offsets"]),
