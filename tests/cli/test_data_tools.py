@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,23 @@ def test_repair_prints_a_plan_and_carries_it_out_when_told_to(command: Any, root
     assert command("check", root).code == 0, "the folder can be named without the option"
     again = command("repair", "--data-dir", root, "--execute")
     assert again.text == f"{root}: nothing to repair\n"
+
+
+@pytest.mark.parametrize("execute", [(), ("--execute",)])
+def test_damage_without_a_repair_names_the_backup(
+    command: Any, root: Path, execute: tuple[str, ...]
+) -> None:
+    shutil.rmtree(root / "__cluster_metadata-0")
+    ended = command("repair", "--data-dir", root, *execute)
+    assert ended.code == 1
+    first, last = ended.text.splitlines()
+    assert first == (
+        "not repaired: error: __cluster_metadata-0: the journal is missing; "
+        "the broker does not start; restore a backup"
+    )
+    assert last == f"{root}: no repair is possible"
+    (left,) = json.loads(command("repair", "--data-dir", root, "--json", *execute).text)["left"]
+    assert left.endswith("; restore a backup")
 
 
 def test_a_folder_that_a_broker_uses_is_left_alone(command: Any, tmp_path: Path) -> None:

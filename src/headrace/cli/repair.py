@@ -1,7 +1,8 @@
 """`headrace repair`: quarantine what is damaged in a data folder, so that a broker starts."""
 
 import json
-from typing import Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +15,11 @@ from headrace.cli.data_tools import (
     unusable_exit,
 )
 
+if TYPE_CHECKING:
+    from headrace.folder.check import Finding
+
 _LEFT = 1
+_RESTORE = "restore a backup"
 _Execute = Annotated[
     bool, typer.Option("--execute", help="Carry the plan out; else it is printed only.")
 ]
@@ -50,16 +55,23 @@ def repair(
         left = [one for one in done.left if one.grade is not Grade.NOTE]
         if as_json:
             actions = [{"path": one.path, "action": one.text} for one in done.actions]
-            about = {"executed": execute, "actions": actions, "left": [str(one) for one in left]}
+            about = {"executed": execute, "actions": actions, "left": [_text(one) for one in left]}
             print(json.dumps(about))
         else:
             for action in done.actions:
                 print(action)
             for one in left:
-                print(f"not repaired: {one}")
-            if not done.actions and not left:
-                print(f"{data_dir}: nothing to repair")
+                print(f"not repaired: {_text(one)}")
+            if not done.actions:
+                state = "no repair is possible" if left else "nothing to repair"
+                print(f"{data_dir}: {state}")
             elif not execute:
                 print("nothing was changed; run again with --execute to carry this out")
         if left:
             raise typer.Exit(_LEFT)
+
+
+def _text(finding: "Finding") -> str:
+    """Format what a repair leaves; its remedy cannot be another repair."""
+    remedy = _RESTORE if "headrace repair" in finding.remedy else finding.remedy
+    return str(replace(finding, remedy=remedy))
