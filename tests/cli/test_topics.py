@@ -143,6 +143,16 @@ def test_json_is_one_object_a_line(topics: Command) -> None:
         (("--list", "--partitions", "3"), "--partitions means nothing with --list"),
         (("--alter", "--topic", "t"), "--alter needs --partitions"),
         (("--describe", "--topic", "("), "'(' is no regular expression"),
+        (("--create", "--topic", "t", "--partitions", "-1"), "--partitions -1: expected a number"),
+        (("--create", "--topic", "t", "--partitions", "0"), "--partitions 0: expected a number"),
+        (
+            ("--alter", "--topic", "t", "--partitions", "3000000000"),
+            "--partitions 3000000000: expected a number from 1 to 2147483647",
+        ),
+        (
+            ("--create", "--topic", "t", "--replication-factor", "32768"),
+            "--replication-factor 32768: expected a number from 1 to 32767",
+        ),
         (("--create", "--topic", "t", "--config", "x"), "--config x: write it as name=value"),
         (
             ("--describe", "--unavailable-partitions", "--topics-with-overrides"),

@@ -34,6 +34,8 @@ _COLLISION = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') "
     "could collide. To avoid issues it is best to use either, but not both."
 )
+_PARTITIONS_MAX = (1 << 31) - 1  # what a request holds; brokers have limits of their own
+_REPLICATION_FACTOR_MAX = (1 << 15) - 1
 # Options that mean something with some actions only, as in Kafka's tool.
 _ONLY_WITH = {
     "partitions": {"create", "alter"},
@@ -184,6 +186,7 @@ def topics(
         asked = _Asked(**{name: given[name] for name in _Asked.__dataclass_fields__})
         if topic is None and action in {"create", "alter", "delete"}:
             raise Trouble(f"--{action} needs --topic")
+        _require_counts(asked)
         if action == "delete":
             require_address(context, "--delete")
         run = {"create": _create, "delete": _delete, "alter": _alter, "describe": _describe}
@@ -195,6 +198,16 @@ def _action(given: list[str]) -> str:
     if len(given) != 1:
         raise Trouble("give exactly one of --list, --describe, --create, --alter and --delete")
     return given[0]
+
+
+def _require_counts(asked: _Asked) -> None:
+    """Raises: Trouble for a number that Kafka's tool refuses, or no request can hold."""
+    for option, count, limit in (
+        ("--partitions", asked.partitions, _PARTITIONS_MAX),
+        ("--replication-factor", asked.replication_factor, _REPLICATION_FACTOR_MAX),
+    ):
+        if count is not None and not 1 <= count <= limit:
+            raise Trouble(f"{option} {count}: expected a number from 1 to {limit}")
 
 
 def _create(cluster: "Cluster", asked: _Asked) -> None:
