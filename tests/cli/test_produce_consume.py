@@ -164,6 +164,14 @@ def test_what_was_read_before_a_bad_line_is_sent(cli: Command, broker: headrace.
     assert ends(broker, "t") == 1
 
 
+def test_acknowledgements_that_no_broker_accepts_are_refused(cli: Command) -> None:
+    ended = cli("produce", "--topic", "t", "--request-required-acks", "7", stdin=b"v\n")
+    assert ended.code == 1
+    assert ended.err == (
+        "headrace produce: --request-required-acks '7': expected one of -1, all, 1, 0\n"
+    )
+
+
 def test_keys_go_where_javas_producer_sends_them(cli: Command) -> None:
     assert cli("topics", "--create", "--topic", "t", "--partitions", "10").code == 0
     keyed = ("--reader-property", "parse.key=true")

@@ -56,6 +56,7 @@ _CommandProperty = Annotated[
 _File = Annotated[
     Path | None, typer.Option("--file", help="Read this file instead of standard input.")
 ]
+_ACKS = ("-1", "all", "1", "0")
 _Acks = Annotated[str, typer.Option(help="Replicas that acknowledge: -1 or all, 1, 0.")]
 _Codec = Annotated[str, typer.Option(metavar="CODEC", help=f"One of {', '.join(_CODECS)}.")]
 
@@ -127,7 +128,12 @@ def produce(
 
 
 def _guarantees(acks: str, retries: int) -> dict[str, Any]:
-    """What Java's producer does by itself, and librdkafka when it is asked to."""
+    """What Java's producer does by itself, and librdkafka when it is asked to.
+
+    Raises: Trouble for acknowledgements that no broker accepts.
+    """
+    if acks not in _ACKS:
+        raise Trouble(f"--request-required-acks {acks!r}: expected one of {', '.join(_ACKS)}")
     return {
         "client.id": "console-producer",
         "acks": acks,
