@@ -169,3 +169,17 @@ def test_a_backup_needs_the_address_of_the_broker_that_uses_the_folder(
         assert right.code == 0, right.err
     both = command("backup", tmp_path / "backups", "--list", "--verify", "x")
     assert "give one of" in both.err
+
+
+def test_a_full_disk_is_one_line_with_a_remedy(
+    command: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("headrace.folder.backup.make", fail)
+    ended = command("backup", "--data-dir", root, tmp_path / "backups")
+    assert ended.code == 1
+    assert ended.err == (
+        "headrace backup: No space left on device; free space, then run it again\n"
+    )
