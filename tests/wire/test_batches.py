@@ -1,6 +1,10 @@
 """Record batches: headers, what a producer may send, and records there and back."""
 
+import importlib.util
 import struct
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -9,7 +13,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.wire import batches, produced
+from headrace.wire import batches, kernel, produced
 from headrace.wire.batches import CorruptBatch, Record
 from headrace.wire.compression import Codec
 
@@ -47,6 +51,54 @@ def test_records_come_back_as_built(given: list[Record], codec: Codec, base: int
     assert [one.offset for one in found] == list(range(base, base + len(given)))
     told = [(one.timestamp, one.key, one.value, one.headers) for one in found]
     assert told == [(one.timestamp, one.key, one.value, one.headers) for one in given]
+
+
+def _encoders() -> list[ModuleType]:
+    """The compiled kernel, if it is built, and its source."""
+    source = Path(str(batches.__file__)).with_name("_codec_encode.py")
+    loader = SourceFileLoader("_codec_encode_copy", str(source))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    plain = importlib.util.module_from_spec(spec)
+    loader.exec_module(plain)
+    compiled = kernel.load("_codec_encode")
+    return [plain] if compiled is None else [plain, compiled]
+
+
+ENCODERS = _encoders()
+wide_times = st.integers(-(1 << 62), 1 << 62)
+sizes = contents | st.sampled_from([b"x" * 63, b"x" * 64, b"x" * 8191, b"x" * 8192, b"x" * 70_000])
+any_record = st.builds(
+    Record, st.just(0), wide_times, sizes, sizes,
+    st.lists(st.tuples(names, sizes), max_size=70).map(tuple),
+)  # fmt: skip
+
+
+@given(st.lists(any_record, min_size=1, max_size=70))
+def test_the_kernel_encodes_as_plain_python_does(given: list[Record]) -> None:
+    base = given[0].timestamp
+    expected = batches._encode_all_plainly(given, base)
+    for encoder in ENCODERS:
+        out = bytearray(encoder.records_size(given, base))
+        encoder.put_records(given, base, out)
+        assert out == expected
+
+
+NO_BYTES: Any = "text"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Record(0, 1, NO_BYTES, None),
+        Record(0, 1, None, NO_BYTES),
+        Record(0, 1, None, None, (("name", NO_BYTES),)),
+    ],
+)
+def test_text_in_place_of_bytes_is_refused(bad: Record) -> None:
+    for encoder in ENCODERS:
+        with pytest.raises((TypeError, AttributeError)):
+            encoder.put_records([bad], 0, bytearray(encoder.records_size([bad], 0)))
 
 
 def test_the_bytes_are_those_of_another_implementation() -> None:

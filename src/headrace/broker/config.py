@@ -180,7 +180,7 @@ class Config(InertShareConfig):
         low=1, high=INT_MAX,
     )  # fmt: skip
     group_size_max: int = setting(
-        "group.max.size", 5000, "Members of a consumer group (not limited in Kafka).",
+        "group.max.size", 500, "Members of a consumer group (not limited in Kafka).",
         low=1, high=INT_MAX,
     )  # fmt: skip
     groups_max: int = setting(
@@ -197,7 +197,7 @@ class Config(InertShareConfig):
         "an ordinary one has less than 100.", low=10, high=10_000,
     )  # fmt: skip
     consumer_size_max: int = setting(
-        "group.consumer.max.size", 5000,
+        "group.consumer.max.size", 4000,
         "Members of a consumer group of the new protocol (not limited in Kafka).",
         low=1, high=INT_MAX,
     )  # fmt: skip

@@ -27,12 +27,16 @@ from headrace.core.consumer_group import ConsumerGroup, Group
 from headrace.core.consumer_words import JOINING, ConsumerBeat, ConsumerOutside, GroupCommand
 from headrace.core.errors import Refused, Why
 from headrace.core.group_events import (
+    Answered,
     Event,
     GroupDropped,
     GroupStored,
+    JoinParked,
     MemberEvent,
     OffsetCommitted,
     OffsetDropped,
+    SyncParked,
+    TimerCleared,
     TimerSet,
 )
 from headrace.core.group_words import (
@@ -155,35 +159,42 @@ class GroupShard:
     def apply(self, event: Event) -> None:
         """The only place where the shard's state changes; live and in recovery."""
         name = event.group
-        if isinstance(event, OffsetCommitted):  # nearly all are, and they make no group blank
+        is_kept = False  # then the group cannot be blank
+        if isinstance(event, OffsetCommitted | OffsetDropped):  # nearly all are
             self._apply_to_offsets(event)
+            is_kept = bool(self.offsets[name])
+        elif isinstance(event, TimerSet):
+            self._apply_to_classic(event)
+            self._put_deadline(event)
+            is_kept = True
+        if is_kept:
             if name not in self.names:
                 self.names.add(name)
             return
         match event:
-            case TimerSet():
-                self._apply_to_classic(event)
-            case OffsetDropped():
-                self._apply_to_offsets(event)
+            case OffsetCommitted() | OffsetDropped():
+                pass
             case GroupDropped():
                 self._end(name, ClassicGroup)
             case ConsumerGroupDropped():
                 self._end(name, ConsumerGroup)
+            case Answered() | TimerCleared() | JoinParked() | SyncParked():  # the most frequent
+                self._apply_to_classic(event)
             case _ if isinstance(event, ConsumerEvent):
                 self._apply_to_consumers(event)
             case _:
                 self._apply_to_classic(event)
-        if isinstance(event, TimerSet | ConsumerTimerSet):
-            entry = (event.deadline, next(self._pushes), name, event.timer, event.member)
-            heapq.heappush(self._due, entry)
-            if len(self._due) > self._due_max:
-                self._forget_past_deadlines()
-        else:
-            self._forget_if_blank(name)
+        self._forget_if_blank(name)
         if name not in self.groups:
             self.names.drop(name)
         elif name not in self.names:
             self.names.add(name)
+
+    def _put_deadline(self, event: TimerSet | ConsumerTimerSet) -> None:
+        entry = (event.deadline, next(self._pushes), event.group, event.timer, event.member)
+        heapq.heappush(self._due, entry)
+        if len(self._due) > self._due_max:
+            self._forget_past_deadlines()
 
     def _apply_to_offsets(self, event: OffsetCommitted | OffsetDropped) -> None:
         name = event.group
@@ -206,6 +217,8 @@ class GroupShard:
 
     def _apply_to_consumers(self, event: ConsumerEvent) -> None:
         """A compacted journal may have kept tombstones of a group, and nothing else of it."""
+        if isinstance(event, ConsumerTimerSet):
+            self._put_deadline(event)
         group = self.groups.get(event.group)
         if not isinstance(group, ConsumerGroup):
             if not isinstance(event, _CONSUMER_BEGINNINGS):

@@ -20,11 +20,16 @@ from uuid import UUID
 
 from headrace.core.consumer_events import ConsumerGroupDropped
 from headrace.core.group_events import (
+    Answered,
     Event,
     GroupDropped,
     GroupStored,
+    JoinParked,
     OffsetCommitted,
     OffsetDropped,
+    SyncParked,
+    TimerCleared,
+    TimerSet,
 )
 from headrace.core.group_words import TIME_UNKNOWN, Candidate, Cause, Committed, Member, Snapshot
 from headrace.core.machine import Entry
@@ -73,11 +78,12 @@ class GroupJournal:
                     out.append(Entry(_group_key(group), _group_value(snapshot)))
                 case GroupDropped(group, cause, by):
                     out.append(Entry(_group_key(group), None, _headers(cause, by)))
+                case Answered() | TimerSet() | TimerCleared() | JoinParked() | SyncParked():
+                    pass  # these die with the process, as classic members do
                 case _:
                     entry = consumer_group_records.entry(event)
                     if entry is not None and isinstance(event, ConsumerGroupDropped):
                         entry = entry._replace(headers=_headers(event.cause, event.by))
-                    # Classic members, timers and requests that wait die with the process.
                     out += () if entry is None else (entry,)
         return out
 

@@ -1,6 +1,8 @@
 # The C types of `_codec_encode.py`.
 
 cimport cython
+from cpython.bytearray cimport PyByteArray_AsString
+from cpython.bytes cimport PyBytes_AsString
 from libc.string cimport memcpy
 
 ctypedef unsigned char octet_t
@@ -19,6 +21,18 @@ cdef class Pieces:
 cpdef int64 encode(int64 start, int64 stop, const int64[::1] timestamps, Pieces keys,
                    Pieces values, const int[::1] headers_end, Pieces names, Pieces contents,
                    octet_t[::1] output)
+
+@cython.locals(total=int64, delta=int64, size=int64)
+cpdef int64 records_size(list records, int64 base_timestamp) except -1
+@cython.locals(out="octet_t *", position=int64, delta=int64, elapsed=int64)
+cpdef put_records(list records, int64 base_timestamp, bytearray output)
+@cython.locals(size=int64, elapsed=int64)
+cdef int64 _record_size(record, int64 delta, int64 base_timestamp) except -1
+@cython.locals(size=int64)
+cdef int64 _bytes_size(value) except -1
+@cython.locals(size=int64)
+cdef int64 _put_bytes(octet_t *out, int64 position, value) except -1
+cdef octet_t *_room(bytearray output) except NULL
 
 cdef octet_t *_octets(octet_t[::1] view) noexcept
 cdef const octet_t *_source(const octet_t[::1] view) noexcept

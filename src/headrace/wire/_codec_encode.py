@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 # cython: cdivision=True, infer_types=True, annotation_typing=False
-"""The compiled kernel's other half: columns to the records of a batch. As `_codec.py`, one source.
+"""The compiled kernel's other half: columns, or objects, to the records of a batch.
 
-No bounds are checked here at all: callers give an output with room for all records.
+One source, as `_codec.py`. No bounds are checked here at all: callers give an output with room for
+all records.
 """
 
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import cython
 
 COMPILED = bool(cython.compiled)
+LAYOUT = 5  # of what callers pass; a build of another is out of date
+_NULL = 1  # the varint of -1
 
 
 class Pieces:
@@ -55,6 +58,69 @@ def encode(
                 contents,
             )
     return position
+
+
+def records_size(records: list[Any], base_timestamp: int) -> int:
+    """The bytes that `put_records` writes."""
+    total = 0
+    for delta, record in enumerate(records):
+        size = _record_size(record, delta, base_timestamp)
+        total += _varint_size(size) + size
+    return total
+
+
+def put_records(records: list[Any], base_timestamp: int, output: bytearray) -> None:
+    """Write objects `Record` as in one batch; `output` has their size (`records_size`)."""
+    out = _room(output)
+    position = 0
+    for delta, record in enumerate(records):
+        headers = record[4]
+        position = _put_varint(out, position, _record_size(record, delta, base_timestamp))
+        out[position] = 0
+        elapsed = record[1] - base_timestamp
+        position = _put_varint(out, position + 1, elapsed)
+        position = _put_varint(out, position, delta)
+        position = _put_bytes(out, position, record[2])
+        position = _put_bytes(out, position, record[3])
+        position = _put_varint(out, position, len(headers))
+        for header in headers:
+            position = _put_bytes(out, position, header[0].encode())
+            position = _put_bytes(out, position, header[1])
+
+
+def _record_size(record: Any, delta: int, base_timestamp: int) -> int:
+    headers = record[4]
+    elapsed = record[1] - base_timestamp
+    size = 1 + _varint_size(elapsed) + _varint_size(delta) + _varint_size(len(headers))
+    size += _bytes_size(record[2]) + _bytes_size(record[3])
+    for header in headers:
+        size += _bytes_size(header[0].encode()) + _bytes_size(header[1])
+    return size
+
+
+def _bytes_size(value: Any) -> int:
+    if value is None:
+        return 1
+    size = len(value)
+    return _varint_size(size) + size
+
+
+def _put_bytes(out: memoryview, position: int, value: Any) -> int:
+    if value is None:
+        out[position] = _NULL
+        return position + 1
+    data = value if isinstance(value, bytes) else bytes(value)
+    size = len(data)
+    position = _put_varint(out, position, size)
+    if cython.compiled:
+        memcpy(cython.address(out[position]), PyBytes_AsString(data), size)  # type: ignore[name-defined]  # noqa: F821 - cimported in _codec_encode.pxd
+    else:
+        out[position : position + size] = data
+    return position + size
+
+
+def _room(output: bytearray) -> Any:
+    return cython.cast("octet_t *", PyByteArray_AsString(output)) if cython.compiled else output  # type: ignore[name-defined]  # noqa: F821 - cimported in _codec_encode.pxd
 
 
 def _octets(view: memoryview) -> Any:

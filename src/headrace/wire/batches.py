@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from headrace.wire import kernel
 from headrace.wire.checksums import crc32c
 from headrace.wire.compression import OUTPUT_BYTES_MAX, Codec, compress, decompress
 from headrace.wire.primitives import Buffer, Malformed
@@ -192,7 +193,7 @@ def build(
     assert given, "a batch holds at least one record"
     base_timestamp = given[0].timestamp
     return build_encoded(
-        b"".join([_encode(one, index, base_timestamp) for index, one in enumerate(given)]),
+        _encode_all(given, base_timestamp),
         record_count=len(given),
         base_timestamp=base_timestamp,
         max_timestamp=max([one.timestamp for one in given]),
@@ -309,6 +310,21 @@ _NULL = b"\x01"
 
 def _field(value: bytes | None) -> bytes:
     return _NULL if value is None else varint(len(value)) + value
+
+
+def _encode_all_plainly(given: list[Record], base_timestamp: int) -> bytes:
+    return b"".join([_encode(one, index, base_timestamp) for index, one in enumerate(given)])
+
+
+def _encode_all_compiled(given: list[Record], base_timestamp: int) -> bytearray:
+    assert _kernel is not None
+    out = bytearray(_kernel.records_size(given, base_timestamp))
+    _kernel.put_records(given, base_timestamp, out)
+    return out
+
+
+_kernel = kernel.load("_codec_encode")
+_encode_all = _encode_all_plainly if _kernel is None else _encode_all_compiled
 
 
 def _encode(record: Record, offset_delta: int, base_timestamp: int) -> bytes:

@@ -30,8 +30,8 @@ from headrace.wire.primitives import Buffer
 Table = npt.NDArray[np.int64]
 
 # A build from before the source was updated may be lying there: numpy is slower, but right.
-COMPILED = bool(
-    _codec.COMPILED and _codec_encode.COMPILED and getattr(_codec, "LAYOUT", None) == LAYOUT
+COMPILED = all(
+    half.COMPILED and getattr(half, "LAYOUT", None) == LAYOUT for half in (_codec, _codec_encode)
 )
 _TABLE_COLUMNS = 11
 _CRC_FROM = 21
