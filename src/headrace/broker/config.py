@@ -121,7 +121,7 @@ class Config(InertShareConfig):
         "headrace.max.waits", 10_000, "Long polls waiting at a time.", low=1, high=INT_MAX
     )
     waiting_partitions_max: int = setting(
-        "headrace.max.waiting.partitions", 200_000,
+        "headrace.max.waiting.partitions", 150_000,
         "Partitions that all waiting fetches watch; above it a fetch is answered at once.",
         low=1000, high=INT_MAX,
     )  # fmt: skip
