@@ -74,6 +74,13 @@ any_record = st.builds(
 )  # fmt: skip
 
 
+@given(st.lists(plain, min_size=1, max_size=8))
+def test_a_batch_comes_with_the_header_that_is_read_from_it(given: list[Record]) -> None:
+    data, header = batches.build_with_header(given)
+    assert data == batches.build(given)
+    assert header == batches.read_header(data)
+
+
 @given(st.lists(any_record, min_size=1, max_size=70))
 def test_the_kernel_encodes_as_plain_python_does(given: list[Record]) -> None:
     base = given[0].timestamp

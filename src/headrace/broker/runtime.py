@@ -261,11 +261,10 @@ class ShardRuntime(Generic[CommandT, EventT]):
     def _append(self, records: list[Entry]) -> bool:
         """Append records as one batch; False, and nothing is appended, without room for it."""
         now = self._clock.wall()
-        data = bytearray(batches.build(batches.Record(0, now, *entry) for entry in records))
-        headers = batches.headers(data)
-        if self._log.must_roll(headers[0]):
+        data, header = batches.build_with_header([batches.Record(0, now, *one) for one in records])
+        if self._log.must_roll(header):
             return False
-        first = self._log.append(data, headers)
+        first = self._log.append(data, [header])
         for offset, entry in enumerate(records, first):
             self._placed(offset, entry.key, entry.value)
         self.appends += 1

@@ -231,12 +231,28 @@ def build_encoded(
 
 def seal(header: BatchHeader, stored: Buffer) -> bytes:
     """A batch of this header and of records as they are stored; size and checksum are made anew."""
-    head = bytearray(HEADER_BYTES)
-    size = HEADER_BYTES - OVERHEAD_BYTES + len(stored)
+    return bytes(_sealed(header, stored)[0])
+
+
+def _sealed(header: BatchHeader, stored: Buffer) -> tuple[bytearray, BatchHeader]:
+    data = bytearray(HEADER_BYTES)
+    data += stored
+    size = len(data)
     base_offset, _, leader_epoch, _, _, *fields = header
-    HEADER.pack_into(head, 0, base_offset, size, leader_epoch, MAGIC, 0, *fields)
-    CRC.pack_into(head, CRC_AT, crc32c(stored, crc32c(memoryview(head)[CRC_FROM:])))
-    return b"".join((head, stored))
+    HEADER.pack_into(data, 0, base_offset, size - OVERHEAD_BYTES, leader_epoch, MAGIC, 0, *fields)
+    crc = crc32c(memoryview(data)[CRC_FROM:])
+    CRC.pack_into(data, CRC_AT, crc)
+    return data, BatchHeader(base_offset, size, leader_epoch, MAGIC, crc, *fields)
+
+
+def build_with_header(records: Sequence[Record]) -> tuple[bytearray, BatchHeader]:
+    """One batch of at least one record, from offset 0 and without compression, and its header."""
+    base_timestamp, count = records[0].timestamp, len(records)
+    header = BatchHeader(
+        0, 0, -1, MAGIC, 0, Codec.NONE, count - 1,
+        base_timestamp, max([one.timestamp for one in records]), -1, -1, -1, count,
+    )  # fmt: skip
+    return _sealed(header, _encode_all(list(records), base_timestamp))
 
 
 def records(data: Buffer) -> Iterator[Record]:
