@@ -71,7 +71,9 @@ class Budgets:
 
         At most `READ_BYTES_MAX`, which is read in some milliseconds.
         """
-        most = min(self._config().fetch_max_bytes, READ_BYTES_MAX)
+        most = self._config().fetch_max_bytes
+        if most > READ_BYTES_MAX:
+            most = READ_BYTES_MAX
         if not self.response_bytes:
             return most
         return max(0, min(most, (self.response_bytes_max - self.response_bytes) // 2))
@@ -124,13 +126,14 @@ def is_large(answer: Mapping[str, Any]) -> bool:
 
 def _elements_left(answer: Mapping[str, Any], left: int) -> int:
     for value in answer.values():
-        if isinstance(value, list | tuple):
+        kind = type(value)  # exact types, as `isinstance` takes longer and every answer comes by
+        if kind is list or kind is tuple:
             left -= len(value)
             for item in value:
                 if left < 0:
                     return left
-                if isinstance(item, dict):
+                if type(item) is dict:
                     left = _elements_left(item, left)
-        elif isinstance(value, bytes):
+        elif kind is bytes:
             left -= len(value) // _BYTES_PER_ELEMENT
     return left

@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from headrace.broker.loop_stalls import LoopStalls, Timed
+from headrace.broker.loop_stalls import STALL_SECONDS, LoopStalls, Timed
 
 T = TypeVar("T")
 
@@ -107,12 +107,12 @@ class LoopUse:
     read, and only those count.
     """
 
-    __slots__ = ("_checks", "_score", "_seconds", "_turns")
+    __slots__ = ("_score", "_seconds", "_turns", "checks")
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self._score = _NEW
-        self._checks = _CHECKS  # steps that are measured by processor time
+        self.checks = _CHECKS  # next steps that are measured by processor time
         self._seconds = COSTLY_SECONDS  # of the last costly step
 
     @property
@@ -123,7 +123,7 @@ class LoopUse:
     @property
     def timer(self) -> Callable[[], float]:
         """What measures the next step."""
-        return self._turns.cpu_timer if self._checks else self._turns.timer
+        return self._turns.cpu_timer if self.checks else self._turns.timer
 
     def add(self, seconds: float, timer: Callable[[], float], *, is_counted: bool = False) -> None:
         """Record a step.
@@ -134,15 +134,15 @@ class LoopUse:
             is_counted: The turn has counted it when the step was released.
         """
         if seconds >= COSTLY_SECONDS:
-            self._checks = _CHECKS
+            self.checks = _CHECKS
             if timer is self._turns.cpu_timer:
                 self._score = min(self._score + 1, _SCORE_MAX)
                 self._seconds = seconds
             if not is_counted:
                 self._turns.spend(seconds)
-        elif self._checks:
+        elif self.checks:
             self._score = max(self._score - _CHEAP, 0.0)
-            self._checks -= self._score == 0
+            self.checks -= self._score == 0
 
     def turn(self) -> "asyncio.Future[None]":
         """Return a future that is done when a task of this connection may go on."""
@@ -175,12 +175,17 @@ class InTurns(Timed[T]):
             return self._use.turn().__await__().send(None)  # the task waits for this future
         is_counted, self._is_released = self._is_released, False
         self._is_started = True
-        timer = self._use.timer
+        use = self._use
+        is_checked, timer = use.checks > 0, use.timer
         began = timer()
         try:
-            return super().send(value)
+            return super().send(value) if is_checked else self._work.send(value)
         finally:
-            self._use.add(timer() - began, timer, is_counted=is_counted)
+            seconds = timer() - began
+            if is_checked or seconds >= COSTLY_SECONDS:
+                if not is_checked and seconds >= STALL_SECONDS:  # else `super` has counted it
+                    self._stalls.add(self._name, seconds)
+                use.add(seconds, timer, is_counted=is_counted)
 
     def throw(self, *error: Any) -> Any:
         if not self._is_started:  # a coroutine cleans up only what it has begun

@@ -21,7 +21,7 @@ from typing import Any, cast
 from headrace.broker.background import Background, in_background
 from headrace.broker.budgets import LIGHT_BYTES
 from headrace.broker.dispatch import JOIN_BYTES_MAX, Buffers, Dispatcher, Peer, Pending
-from headrace.broker.loop_turns import InTurns, LoopUse, Turns
+from headrace.broker.loop_turns import COSTLY_SECONDS, InTurns, LoopUse, Turns
 from headrace.broker.request import HangUp
 from headrace.broker.services import Services
 from headrace.log.buggify import buggify
@@ -344,6 +344,9 @@ class Connection(asyncio.BufferedProtocol):
             self.progressed = now
             self._answer()
         allocated = frames.allocated_bytes
+        kept = self._queued_bytes or self._task_bytes or self._later_bytes
+        if not (allocated or kept or self._counted_bytes):
+            return  # as nearly always
         growth = frames.growth_bytes if allocated else 0
         if growth and not self._is_muted and not self._server.has_room(growth):
             self._is_muted = True
@@ -461,10 +464,10 @@ class Connection(asyncio.BufferedProtocol):
 
         Other connections have their turn when that takes long.
         """
-        queue, dispatcher = self._queue, self._server.dispatcher
-        if queue and self._use.must_wait and self._may_answer(queue[0]):
+        queue, dispatcher, turns = self._queue, self._server.dispatcher, self._server.turns
+        if turns.is_over and queue and self._use.must_wait and self._may_answer(queue[0]):
             self._wait_for_turn()
-        turns, timer, seconds = self._server.turns, self._use.timer, None
+        timer, seconds = self._use.timer, None
         began = timer()
         while queue and self._may_answer(queue[0]):
             before: Sequence[bytearray] = ()
@@ -489,7 +492,7 @@ class Connection(asyncio.BufferedProtocol):
             seconds = timer() - began
             if queue and (seconds >= turns.slice_seconds or buggify("server.turn")):
                 self._wait_for_turn()
-        if seconds is not None:
+        if seconds is not None and (seconds >= COSTLY_SECONDS or self._use.checks):
             self._use.add(seconds, timer)
         if self._counted_bytes:
             self._count()

@@ -5,6 +5,7 @@ the client come again. Topics that the broker makes for itself are not created o
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -16,15 +17,42 @@ from headrace.broker.authorized_operations import (
 from headrace.broker.budgets import PORTION
 from headrace.broker.errors import Code, error_code
 from headrace.broker.partitions import LEADER_EPOCH
-from headrace.broker.request import Answer, Request
+from headrace.broker.request import Answer, Answering, Request
 from headrace.broker.services import Services
 from headrace.broker.storage_faults import STORAGE_ERRORS
 from headrace.core.catalog import INTERNAL_TOPICS, CreateTopic, Topic, is_topic_name
 from headrace.core.errors import Refused
 
+_FEW_TOPICS = 20
 
-async def handle(request: Request, services: Services) -> Answer:
+
+def handle(request: Request, services: Services) -> Answering:
     message = request.message()
+    topics = _few(message.topics, services)
+    if topics is None:
+        return _in_portions(message, request, services)
+    return _answer(message, [_shown(one, services.config.node_id) for one in topics], services)
+
+
+def _few(asked: Sequence[Any] | None, services: Services) -> list[Topic] | None:
+    """Return the topics that a request names, once each, if all exist and they are few."""
+    if not asked or len(asked) > _FEW_TOPICS:
+        return None
+    catalog, size = services.catalog, 0
+    topics: dict[str, Topic] = {}
+    for one in asked:
+        topic_id = getattr(one, "topic_id", None)
+        topic = (
+            catalog.topics.get(one.name) if topic_id is None else catalog.topics_by_id.get(topic_id)
+        )
+        if topic is None:
+            return None
+        topics[topic.name] = topic
+        size += topic.partitions
+    return list(topics.values()) if size <= PORTION else None
+
+
+async def _in_portions(message: Any, request: Request, services: Services) -> Answer:
     node_id = services.config.node_id
     wants_all = message.topics is None or (request.version == 0 and not message.topics)
     if wants_all:
