@@ -95,7 +95,7 @@ def test_a_query_stopped_after_a_batch_commits_it_at_its_next_start(
 def test_two_queries_share_a_group(stock: Stock, all_of: AllOf, tmp_path: Path) -> None:
     other = Stock(stock.spark, stock.servers, stock.source, tmp_path / "other")
     other.topic, other.group = stock.topic, stock.group
-    rows = stock.rows(maxOffsetsPerTrigger="100")
+    rows = stock.rows(maxOffsetsPerTrigger="100", newCheckpoint="continue")
     queries = [one.start(rows, one.note, processingTime="0 seconds") for one in (stock, other)]
     stock.produce(2000)
     stock.until(stock.finished)

@@ -16,6 +16,8 @@ from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.leases import Lease
 from headrace.client.share_consumer.sync import SyncShareConsumer
+from headrace.client.share_groups import list_share_group_offsets
+from headrace.spark.queue.checkpoints import CheckpointRefused
 from headrace.spark.queue.driver import Driver
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.holder import holder
@@ -116,16 +118,62 @@ def test_locks_are_renewed_while_a_batch_runs(
     assert "refused" not in caplog.text
 
 
-def test_latest_is_where_the_topic_ended_when_the_query_first_started(reading: Reading) -> None:
+def test_latest_is_where_the_topic_ended_when_the_query_first_started(
+    reading: Reading, caplog: pytest.LogCaptureFixture
+) -> None:
     """Kafka alone would find it anew with the restarted query, and pass over the ten."""
     reading.produce(4)
     begin = reading.again(startingOffsets="latest").initialOffset()
     assert reading.reader.latestOffset(begin, ReadMaxRows(100)) == begin
+    assert "this checkpoint is new" not in caplog.text
     reading.reader.stop()
     reading.produce(10)
     reading.again(startingOffsets="latest")
     last = reading.all(begin, 10)
     reading.settle(last)
+    assert f"has positions in {reading.topic}-0, {reading.topic}-1, and this" in caplog.text
+
+
+def test_a_new_checkpoint_on_a_group_with_finished_records_is_refused(
+    reading: Reading, caplog: pytest.LogCaptureFixture
+) -> None:
+    reading.produce(10)
+    reading.settle(reading.all(reading.reader.initialOffset(), 10))
+    reading.reader.stop()
+    begin = reading.again().initialOffset()
+    message = (
+        rf"{reading.group}' has finished records of {reading.topic}-0, {reading.topic}-1, and this "
+        r"checkpoint is new: .*batch ids begin at 0 again.*or set option newCheckpoint=continue"
+    )
+    with pytest.raises(CheckpointRefused, match=message):
+        reading.reader.latestOffset(begin, ReadMaxRows(10))
+
+    reading.produce(4)
+    reading.again(newCheckpoint="continue")
+    reading.settle(reading.all(begin, 4))
+    assert "reads on with a new checkpoint, whose batch ids begin at 0" in caplog.text
+
+
+def test_records_finished_behind_a_gap_count_as_history(reading: Reading) -> None:
+    """The group's position is at the first record still, as that one was released."""
+    reading.produce(20)
+    begin = reading.reader.initialOffset()
+    first = reading.next(begin)
+    topic, partition, offset, last, _ = first["ranges"][0]
+    assert (offset, last > offset) == (0, True)
+    hour = Disposition(topic, partition, 0, 0, Verdict.RELEASE, None, 3_600_000)
+    reading.stage(begin, first, hour)
+    reading.reader.commit(reading.all(first, 20 - sum(records(first).values())))
+
+    def lag() -> int | None:
+        found = list_share_group_offsets(reading.cluster, reading.group, [(topic, partition)])
+        return None if (one := found[topic, partition]) is None else one.lag
+
+    reading.until(lambda: lag() == 1)
+    reading.reader.stop()
+    begin = reading.again(startingOffsets="latest").initialOffset()
+    with pytest.raises(CheckpointRefused, match=f"has finished records of .*{topic}-{partition}"):
+        reading.reader.latestOffset(begin, ReadMaxRows(10))
 
 
 def test_a_release_with_a_delay_waits_at_the_driver(reading: Reading) -> None:

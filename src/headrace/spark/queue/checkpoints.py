@@ -7,6 +7,10 @@ overwritten. So the user chooses. Sessions that have settled no batch are a warn
 that died before it logged its first batch leaves one behind, and comes back with another session.
 A checkpoint whose session the broker knows is not new: a query with several sources logs batches
 before each of them has records.
+
+Apache Kafka knows no checkpoints, only positions of the group. Records that are finished prove that
+the group was read. A position above offset 0 does not: the group may have begun there, and a query
+without a batch starts again with a new session. That is a warning only.
 """
 
 import logging
@@ -14,10 +18,13 @@ import logging
 from headrace.client.connection import Cluster
 from headrace.client.errors import ClientError
 from headrace.client.lease_sessions import LeaseSession, list_lease_sessions
+from headrace.client.log_ends import Ends, ends_of
+from headrace.client.share_groups import ShareOffset, list_share_group_offsets
 from headrace.spark.queue.options import QueueOptions
 
 LOG = logging.getLogger(__name__)
 
+_SHOWN_MAX = 5
 _SINK = (
     "a sink that knows batches by their id alone drops rows (Spark's file sinks) or overwrites "
     "them (a folder named for the batch id)"
@@ -66,11 +73,66 @@ def check_new(cluster: Cluster, options: QueueOptions, session: str) -> None:
             f"batch ids begin at 0 again, and {_SINK}; use the earlier checkpoint, or set option "
             f"newCheckpoint=continue and write to {_APART}"
         )
+    _warn_of_reading_on(group, session)
+
+
+def check_new_on_kafka(cluster: Cluster, options: QueueOptions, session: str) -> None:
+    """Check that a group of Apache Kafka may be read by a checkpoint that has no batch yet.
+
+    Raises: `CheckpointRefused` where records of the group are finished; otherwise as `Cluster`.
+    """
+    group = options.group
+    partitions = [(topic, one) for topic in options.topics for one in cluster.partitions(topic)]
+    # Ends first: a log that grows in between must not look as if records were finished.
+    ends = ends_of(cluster, partitions)
+    offsets = list_share_group_offsets(cluster, group, partitions)
+    known = {place: one for place in partitions if (one := offsets.get(place)) is not None}
+    finished = [
+        f"{topic}-{partition}"
+        for (topic, partition), offset in known.items()
+        if _has_finished(offset, ends[topic, partition], options.start)
+    ]
+    if finished and options.new_checkpoint == "fail":
+        raise CheckpointRefused(
+            f"share group {group!r} has finished records of {_shown(finished)}, and this "
+            f"checkpoint is new: its batch ids begin at 0 again, and {_SINK}; use the "
+            "earlier checkpoint, or set option newCheckpoint=continue and "
+            f"write to {_APART}"
+        )
+    if finished:
+        _warn_of_reading_on(group, session)
+    elif above := [f"{topic}-{one}" for (topic, one), at in known.items() if at.start]:
+        LOG.warning(
+            "share group %s: has positions in %s, and this checkpoint is new: if an earlier "
+            "checkpoint read the group, %s: use the earlier checkpoint, or %s",
+            group, _shown(above), _SINK, _APART,
+        )  # fmt: skip
+
+
+def _has_finished(offset: ShareOffset, ends: Ends, start: str) -> bool:
+    """Whether the group has finished records that the log still has.
+
+    A group that begins at "latest" is above the first record without having finished any.
+    """
+    if ends.earliest is None or ends.latest is None:
+        return False
+    first = max(offset.start, ends.earliest)
+    if offset.lag is not None and offset.lag < ends.latest - first:
+        return True
+    return start == "earliest" and offset.start > ends.earliest
+
+
+def _warn_of_reading_on(group: str, session: str) -> None:
     LOG.warning(
         "share group %s: session %s reads on with a new checkpoint, whose batch ids begin at 0 "
         "again: %s; write to %s",
         group, session, _SINK, _APART,
     )  # fmt: skip
+
+
+def _shown(partitions: list[str]) -> str:
+    more = len(partitions) - _SHOWN_MAX
+    return ", ".join(partitions[:_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _age(session: LeaseSession) -> tuple[bool, int]:

@@ -22,6 +22,7 @@ from headrace.client.share_groups import list_share_group_offsets
 from headrace.spark.log_lines import show
 from headrace.spark.options import connect
 from headrace.spark.progress import Standing
+from headrace.spark.queue.checkpoints import check_new_on_kafka
 from headrace.spark.queue.driver import report
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.kafka_owed import Owed
@@ -53,7 +54,10 @@ class KafkaDriver:
     """
 
     def __init__(self, options: QueueOptions, batch: Batch) -> None:
-        """`batch` is where the checkpoint stands."""
+        """Join the group; `batch` is where the checkpoint stands.
+
+        Raises: `CheckpointRefused` for a new checkpoint on a group that has finished records.
+        """
         show(options.log_level)
         self.session = batch.session
         self._options = options
@@ -69,6 +73,8 @@ class KafkaDriver:
         self._below_at: float | None = None
         self._cluster = connect(options)
         try:
+            if not batch.seq:
+                check_new_on_kafka(self._cluster, options, batch.session)
             begin(self._cluster, options)
             self._settings = self._group_settings()
             self._consumer = self._joined()
