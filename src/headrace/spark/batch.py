@@ -14,6 +14,13 @@ from pyspark.sql import DataFrame
 
 _QUERY_ID = "sql.streaming.queryId"
 
+# What messages about a new checkpoint say of sinks, and of the remedy.
+SINK_BY_ID = (
+    "a sink that knows batches by their id alone drops rows (Spark's file sinks) or overwrites "
+    "them (a folder named for the batch id)"
+)
+APART = "a new output folder, or one folder for each session and batch (Batch.path)"
+
 
 class Batch(int):
     """The number of a micro-batch, with the session of the checkpoint that numbered it.

@@ -1,6 +1,7 @@
 """A log in a real streaming query against a real broker."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from headrace.spark.options import OptionError
 from .asking import GROUP, committed, planned, rows
 
 pytestmark = pytest.mark.spark
+ALL = ReadAllAvailable()
 
 
 def test_rows_have_the_schema_of_spark_s_kafka_source(log: Any) -> None:
@@ -130,6 +132,25 @@ def test_a_query_starts_where_its_group_stopped(log: Any) -> None:
     start = {"kafka_group_id": GROUP, "startingOffsets": "committed"}
     log.run(rows(log, **start), log.note)
     assert log.noted == [(0, 3), (0, 4), *((1, offset) for offset in range(5))]
+
+
+def test_a_new_checkpoint_on_the_group_of_another_query_is_a_warning(
+    log: Any, reading: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.produce(10)
+    options = {"kafka_group_id": GROUP, "startingOffsets": "earliest"}
+    first = reading(**options)
+    begin = first.initialOffset()
+    assert first.latestOffset(begin, ALL) != begin
+    reading(**options).initialOffset()  # the first batch is not in the checkpoint
+    assert "starts without a checkpoint" not in caplog.text
+
+    first.latestOffset(first.latestOffset(begin, ALL), ALL)
+    reading(**options).initialOffset()
+    (line,) = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert line.startswith(f"group {GROUP}: a Spark query has committed offsets to it, and this")
+    assert "drops rows (Spark's file sinks)" in line
+    assert "use that checkpoint, or a new output folder" in line
 
 
 def test_without_a_commit_a_group_starts_at_the_end_that_is_named(reading: Any, log: Any) -> None:

@@ -70,6 +70,7 @@ class Driver:
     def initial(self) -> Position:
         """Where the query starts when it has no checkpoint; the same when asked again."""
         if self._initial is None:
+            self._commits.warn_of_history()
             start, seen = self._start(OffsetSpec.LATEST)
             self._initial = Position(start, start, seen.ids)
             LOG.info("without a checkpoint the query starts at %s", self._initial.to_json())

@@ -20,19 +20,15 @@ from headrace.client.errors import ClientError
 from headrace.client.lease_sessions import LeaseSession, list_lease_sessions
 from headrace.client.log_ends import Ends, ends_of
 from headrace.client.share_groups import ShareOffset, list_share_group_offsets
+from headrace.spark.batch import APART, SINK_BY_ID
 from headrace.spark.queue.options import QueueOptions
 
 LOG = logging.getLogger(__name__)
 
 _SHOWN_MAX = 5
-_SINK = (
-    "a sink that knows batches by their id alone drops rows (Spark's file sinks) or overwrites "
-    "them (a folder named for the batch id)"
-)
-_APART = "a new output folder, or one folder for each session and batch (Batch.path)"
 READ_ON = (
     "start with a new checkpoint, option newCheckpoint=continue and "
-    f"{_APART} to read on from the group's position"
+    f"{APART} to read on from the group's position"
 )
 
 
@@ -56,13 +52,13 @@ def check_new(cluster: Cluster, options: QueueOptions, session: str) -> None:
                 LOG.warning(
                     "share group %s: session %s reads it as well, or its driver died within the "
                     "duration of a lock; if both write to one place, %s: use %s",
-                    group, one.session, _SINK, _APART,
+                    group, one.session, SINK_BY_ID, APART,
                 )  # fmt: skip
             elif one.outstanding:
                 LOG.warning(
                     "share group %s: session %s acquired a batch and did not settle it; if its "
                     "query wrote the batch, %s: use %s",
-                    group, one.session, _SINK, _APART,
+                    group, one.session, SINK_BY_ID, APART,
                 )  # fmt: skip
         return
     last = min(settled, key=_age)
@@ -70,8 +66,8 @@ def check_new(cluster: Cluster, options: QueueOptions, session: str) -> None:
         raise CheckpointRefused(
             f"share group {group!r} was read by {_checkpoints(len(settled))} before (session "
             f"{last.session} settled {last.committed} batches), and this checkpoint is new: its "
-            f"batch ids begin at 0 again, and {_SINK}; use the earlier checkpoint, or set option "
-            f"newCheckpoint=continue and write to {_APART}"
+            f"batch ids begin at 0 again, and {SINK_BY_ID}; use the earlier checkpoint, or set "
+            f"option newCheckpoint=continue and write to {APART}"
         )
     _warn_of_reading_on(group, session)
 
@@ -95,9 +91,9 @@ def check_new_on_kafka(cluster: Cluster, options: QueueOptions, session: str) ->
     if finished and options.new_checkpoint == "fail":
         raise CheckpointRefused(
             f"share group {group!r} has finished records of {_shown(finished)}, and this "
-            f"checkpoint is new: its batch ids begin at 0 again, and {_SINK}; use the "
+            f"checkpoint is new: its batch ids begin at 0 again, and {SINK_BY_ID}; use the "
             "earlier checkpoint, or set option newCheckpoint=continue and "
-            f"write to {_APART}"
+            f"write to {APART}"
         )
     if finished:
         _warn_of_reading_on(group, session)
@@ -105,7 +101,7 @@ def check_new_on_kafka(cluster: Cluster, options: QueueOptions, session: str) ->
         LOG.warning(
             "share group %s: has positions in %s, and this checkpoint is new: if an earlier "
             "checkpoint read the group, %s: use the earlier checkpoint, or %s",
-            group, _shown(above), _SINK, _APART,
+            group, _shown(above), SINK_BY_ID, APART,
         )  # fmt: skip
 
 
@@ -126,7 +122,7 @@ def _warn_of_reading_on(group: str, session: str) -> None:
     LOG.warning(
         "share group %s: session %s reads on with a new checkpoint, whose batch ids begin at 0 "
         "again: %s; write to %s",
-        group, session, _SINK, _APART,
+        group, session, SINK_BY_ID, APART,
     )  # fmt: skip
 
 
