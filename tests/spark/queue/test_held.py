@@ -16,10 +16,11 @@ from headrace.client.admin import create_topic, set_group_configs
 from headrace.client.connection import Cluster
 from headrace.client.errors import DataLost
 from headrace.client.leases import describe
-from headrace.client.share_archived import list_archived_share_records
+from headrace.client.share_archived import ArchivedRecords, list_archived_share_records
 from headrace.client.share_groups import alter_share_group_offsets
 from headrace.client.spark_queries import list_spark_queries
-from headrace.client.topics import delete_records
+from headrace.client.topics import delete_records, delete_topic
+from headrace.spark.queue import remaining
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import ShareReader, Task
 from headrace.spark.queue.remaining import LocksLost, check_locks
@@ -245,6 +246,38 @@ def test_records_removed_while_the_query_was_down(
     ]
     (state,) = describe(cluster, "g")
     assert (state.start, state.in_flight) == (RECORDS, ())
+
+
+def test_records_of_a_topic_that_was_created_again_are_lost(
+    cluster: Cluster, reader: Reader
+) -> None:
+    """Also where the new topic has as many records as the old one."""
+    away = reader()
+    begin = away.initialOffset()
+    end = away.latestOffset(begin, ALL)
+    away.stop()
+    delete_topic(cluster, "t")
+    fill(cluster)
+    with pytest.raises(DataLost, match="100 records of batch number 1 left the log"):
+        reader().partitions(begin, end)
+    back = reader(fail_on_data_loss=False)
+    assert offsets(back, begin, end) == []
+    following = back.latestOffset(end, ALL)
+    assert offsets(back, end, following) == list(range(RECORDS))
+
+
+def test_records_that_the_list_of_archived_ones_had_no_room_for_are_lost(
+    cluster: Cluster, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = reader()
+    begin = away.initialOffset()
+    end = away.latestOffset(begin, ALL)
+    away.stop()
+    removed_below(cluster, 40)
+    dropped = ArchivedRecords((), {("t", 0): 40}, {})
+    monkeypatch.setattr(remaining, "list_archived_share_records", lambda *_: dropped)
+    with pytest.raises(DataLost, match="40 records of batch number 1 left the log"):
+        reader().partitions(begin, end)
 
 
 def test_records_removed_between_plan_and_task(cluster: Cluster, reader: Reader) -> None:

@@ -17,9 +17,17 @@ OPTIONS = QueueOptions(bootstrap_servers="127.0.0.1:9092", topics=("t",), group=
 
 
 def test_a_batch_survives_the_offset_log() -> None:
-    batch = Batch("s", 3, (Range("t", 0, 5, 9, 1), Range("t", 1, 0, 0, 2)))
+    batch = Batch("s", 3, (Range("t", 0, 5, 9, 1), Range("t", 1, 0, 0, 2)), {"t": "id"})
     assert Batch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
     assert batch.records == 6
+
+
+def test_a_batch_without_topic_ids_is_read_too() -> None:
+    """Earlier releases wrote none."""
+    ranges = [["t", 0, 5, 9, 1]]
+    logged = {"v": 1, "session": "s", "seq": 3, "ranges": ranges}
+    batch = Batch("s", 3, (Range("t", 0, 5, 9, 1),))
+    assert (Batch.from_json(logged), batch.to_json()) == (batch, logged)
 
 
 def test_offsets_of_another_version_are_refused() -> None:

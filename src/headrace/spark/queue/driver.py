@@ -9,6 +9,7 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Iterable
 
 from headrace.client.admin import log_ends
 from headrace.client.errors import BrokerError, ClientError
@@ -21,7 +22,7 @@ from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch, records_of
 from headrace.spark.queue.redriven import Subscription
-from headrace.spark.queue.remaining import release_left_out, remaining
+from headrace.spark.queue.remaining import release_left_out, remaining, topic_ids
 from headrace.spark.queue.standing import Tally
 from headrace.wire.leases import Bound, CommitResponse, Range
 
@@ -148,6 +149,10 @@ class Driver:
             self._held = seq
             self._keeper.hold()
         return ranges
+
+    def topic_ids(self, ranges: Iterable[Range]) -> dict[str, str]:
+        """The ids of the topics of these ranges."""
+        return topic_ids(self._cluster, {one.topic for one in ranges})
 
     def reading(self, batch: Batch) -> Batch:
         """Return what is to be read of a batch, which may be replayed from the checkpoint.

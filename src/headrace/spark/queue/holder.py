@@ -5,6 +5,7 @@ stock protocol only, whose locks belong to a connection.
 """
 
 import logging
+from collections.abc import Iterable
 from typing import Protocol
 
 from headrace.client.connection import Cluster
@@ -45,6 +46,9 @@ class Holder(Protocol):
 
     def acquire(self, seq: int, most: int) -> tuple[Range, ...]:
         """Up to `most` records under the number `seq`; the same ones when asked again."""
+
+    def topic_ids(self, ranges: Iterable[Range]) -> dict[str, str]:
+        """The ids of the topics of these ranges, where `reading` compares them."""
 
     def is_spent(self, seq: int) -> bool:
         """Whether number `seq` has been acquired and cannot get records any more."""

@@ -1,8 +1,8 @@
 """A micro-batch as it stands in Spark's offset log, and how it is cut into tasks."""
 
 import os
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Self
 
 from headrace.spark.queue.options import QueueOptions
@@ -16,24 +16,27 @@ _TASK_RECORDS_MIN = 5_000
 class Batch:
     """The streaming offset: number `seq` of a session, and the ranges acquired under it.
 
-    Number 0 is the beginning: nothing was acquired.
+    Number 0 is the beginning: nothing was acquired. `ids` are those of topics, where they are
+    known: a topic that was deleted and created again has another.
     """
 
     session: str
     seq: int
     ranges: tuple[Range, ...] = ()
+    ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
         return sum(map(records_of, self.ranges))
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        logged = {
             "v": _VERSION,
             "session": self.session,
             "seq": self.seq,
             "ranges": [list(astuple(one)) for one in self.ranges],
         }
+        return {**logged, "ids": dict(self.ids)} if self.ids else logged
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Self:
@@ -45,7 +48,8 @@ class Batch:
                 "release and the options that wrote it, or use a new checkpoint and a new "
                 "output folder, with option newCheckpoint=continue"
             )
-        return cls(found["session"], found["seq"], tuple(Range(*one) for one in found["ranges"]))
+        ranges = tuple(Range(*one) for one in found["ranges"])
+        return cls(found["session"], found["seq"], ranges, dict(found.get("ids", {})))
 
 
 def records_of(held: Range) -> int:

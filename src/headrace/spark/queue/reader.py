@@ -94,7 +94,9 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seq = before.seq + 1
         while not (ranges := driver.acquire(seq, most)) and driver.is_spent(seq):
             seq += 1
-        return Batch(before.session, seq, ranges).to_json() if ranges else start
+        if not ranges:
+            return start
+        return Batch(before.session, seq, ranges, driver.topic_ids(ranges)).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._driver is None else self._driver.standing().to_json()

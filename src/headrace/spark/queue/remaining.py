@@ -7,14 +7,17 @@ kind is data loss, which the group lists as archived records.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from headrace.client.connection import Cluster
 from headrace.client.errors import ClientError, DataLost
 from headrace.client.leases import Lease, describe
+from headrace.client.log_ends import ends_of
 from headrace.client.offsets import TopicPartition
 from headrace.client.share_archived import list_archived_share_records
+from headrace.client.topics import describe_topics
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch, records_of
@@ -125,7 +128,9 @@ def _divided(
         mine = _held(known.get((one.topic, one.partition)), one, batch.session)
         held += [replace(one, first=first, last=last) for first, last in mine]
         missing += [replace(one, first=first, last=last) for first, last in _without(one, mine)]
-    return held, *_lost(cluster, group, known, missing)
+    if not missing:
+        return held, [], []
+    return held, *_lost(cluster, group, known, missing, _recreated(cluster, batch))
 
 
 def _held(partition: SharePartition | None, wanted: Range, session: str) -> list[Bounds]:
@@ -142,25 +147,55 @@ def _held(partition: SharePartition | None, wanted: Range, session: str) -> list
     ]
 
 
+def topic_ids(cluster: Cluster, topics: Iterable[str]) -> dict[str, str]:
+    """The ids of those topics that exist. Raises: as `Cluster`."""
+    described = describe_topics(cluster, topics)
+    return {name: str(topic.id) for name, topic in described.items() if topic.id is not None}
+
+
+def _recreated(cluster: Cluster, batch: Batch) -> set[str]:
+    """Find the topics of a batch that were deleted and created again since it was acquired."""
+    ids = topic_ids(cluster, batch.ids)
+    return {name for name, known in batch.ids.items() if ids.get(name, known) != known}
+
+
+def _removed(
+    cluster: Cluster, group: str, topics: set[str]
+) -> defaultdict[TopicPartition, list[Bounds]]:
+    """List the records of a group that left the log unfinished.
+
+    Where the list had no room for the older ones, these are all records below the log's start: some
+    of them may have been finished, and none that was not is passed over.
+    """
+    removed: defaultdict[TopicPartition, list[Bounds]] = defaultdict(list)
+    if not topics:
+        return removed
+    archived = list_archived_share_records(cluster, group, topics)
+    for run in archived.runs:
+        if _REMOVED in run.reason:
+            removed[run.topic, run.partition].append((run.first, run.last))
+    for place, ends in ends_of(cluster, archived.dropped).items():
+        if ends.earliest:
+            removed[place].append((0, ends.earliest - 1))
+    return removed
+
+
 def _lost(
     cluster: Cluster,
     group: str,
     known: dict[TopicPartition, SharePartition],
     missing: list[Range],
+    recreated: set[str],
 ) -> tuple[list[Range], list[Range]]:
     """Divide records into those that left the log unfinished, and the others."""
     topics = {one.topic for one in missing} & {topic for topic, _ in known}
-    removed: dict[TopicPartition, list[Bounds]] = {}
-    if topics:
-        for run in list_archived_share_records(cluster, group, topics).runs:
-            if _REMOVED in run.reason:
-                removed.setdefault((run.topic, run.partition), []).append((run.first, run.last))
+    removed = _removed(cluster, group, topics)
     lost: list[Range] = []
     ended: list[Range] = []
     for one in missing:
         place = (one.topic, one.partition)
-        gone = removed.get(place, [])
-        if place not in known:
+        gone = removed[place]
+        if place not in known or one.topic in recreated:
             gone = [(one.first, one.last)]
         elif 0 <= known[place].log_end <= one.last:  # the topic was created again, or cut
             gone = [*gone, (max(one.first, known[place].log_end), one.last)]
