@@ -13,6 +13,8 @@ from headrace.spark.queue.handle import Handle
         (Handle("s", 3, 7, "10.0.0.5:4711"), "s/3/7/10.0.0.5:4711"),
         (Handle("s", 3, 7, "10.0.0.5:4711", True), "s/3/7/10.0.0.5:4711/replayed"),
         (Handle("s", 3, 7, group="g", brokers="a:1,b:2"), "s/3/7/g@a:1,b:2"),
+        (Handle("s", 3, 7, held=70), "s/3/7/held=70"),
+        (Handle("s", 3, 7, held=70, left_out=30), "s/3/7/held=70-30"),
         (
             Handle("s", 3, 7, "10.0.0.5:4711", True, "a/b@c", "[::1]:9092"),
             "s/3/7/a%2Fb%40c@[::1]:9092/10.0.0.5:4711/replayed",

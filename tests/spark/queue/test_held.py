@@ -166,6 +166,27 @@ def test_lost_records_do_not_hide_locks_that_end_later(cluster: Cluster, reader:
         check_locks(cluster, "g", task.lease)
 
 
+@pytest.mark.parametrize("by_ranges", [True, False], ids=["task", "acknowledge"])
+def test_records_left_out_that_are_removed_do_not_hide_locks_that_end_later(
+    by_ranges: bool, cluster: Cluster, reader: Reader
+) -> None:
+    away, other = reader(), reader()
+    begin = away.initialOffset()
+    end = away.latestOffset(begin, ALL)
+    away.stop()
+    taken_by(other, 30)
+    back = reader()
+    (task,) = back.partitions(begin, end)
+    assert isinstance(task, Task)
+    ranges = task.ranges if by_ranges else None
+    check_locks(cluster, "g", task.lease, ranges)
+    removed_below(cluster, 30)
+    back.stop()
+    taken_by(reader(), 30)
+    with pytest.raises(LocksLost, match="the locks of 30 records"):
+        check_locks(cluster, "g", task.lease, ranges)
+
+
 def test_a_batch_does_not_accept_what_it_left_out_when_the_broker_forgets_who_had_it(
     tmp_path: Path, free_port: int
 ) -> None:

@@ -46,7 +46,7 @@ class Driver:
         self._cluster = connect(options)
         self._lease = Lease(self._cluster, options.group, batch.session)
         self._tally = Tally(options)
-        self._planned: int | None = None
+        self._planned: tuple[int | None, int] = (None, 0)  # records that are held, and left out
         self._confirmed_at = -math.inf
         self._bounds: tuple[Bound, ...] = ()
         self._subscription = Subscription(self._cluster, options)
@@ -85,6 +85,7 @@ class Driver:
 
         It says whether the batch was another driver's: that one may have died of a record in it.
         """
+        held, left_out = self._planned
         return Handle(
             self.session,
             self._lease.epoch,
@@ -92,7 +93,8 @@ class Driver:
             replayed=seq in self._replayed,
             group=self._options.group,
             brokers=self._options.bootstrap_servers,
-            held=self._planned,
+            held=held,
+            left_out=left_out,
         ).text
 
     @property
@@ -164,7 +166,7 @@ class Driver:
         `failOnDataLoss` is false.
         """
         self._keeper.check()
-        self._planned = None
+        self._planned = None, 0
         if batch.seq > self._committed:
             batch = self._held_of(batch)
         redelivered = sum(1 for held in batch.ranges if held.delivery_count > 1)
@@ -182,17 +184,17 @@ class Driver:
 
     def _held_of(self, batch: Batch) -> Batch:
         age_s = time.monotonic() - self._confirmed_at
-        whole, planned = age_s < self.sure_s, batch.records
+        whole = age_s < self.sure_s
+        ended: tuple[Range, ...] = ()
         if not whole:
             self._confirmed_at = time.monotonic()
             whole = self._lease.renew().held == batch.records
         if not whole:
             batch, ended = remaining(self._cluster, self._options, batch)
-            planned -= sum(map(records_of, ended))
             if ended and self._options.fail_on_lost_locks:
                 release_left_out(self._lease, batch.seq, ended)
         if self._options.fail_on_lost_locks:
-            self._planned = planned
+            self._planned = batch.records, sum(map(records_of, ended))
         return batch
 
     def has_reached(self, until: dict[tuple[str, int], int]) -> bool:

@@ -21,8 +21,9 @@ class Handle:
     `address` (host:port) is where verdicts go when the broker itself does not keep them, "" when it
     does. `replayed`: the batch was another driver's, which may have died of a record in it.
     `group` and `brokers` (host:port,host:port) tell whoever has nothing but a row whose it is; ""
-    in rows that were made by hand, which nobody holds. `held` counts the records of the batch whose
-    locks had not ended when it was planned; None where a lost lock does not fail the batch.
+    in rows that were made by hand, which nobody holds. `held` counts the records of the batch that
+    the session held when the batch was planned, `left_out` those whose locks had ended; `held` is
+    None where a lost lock does not fail the batch.
     """
 
     session: str
@@ -33,11 +34,14 @@ class Handle:
     group: str = ""
     brokers: str = ""
     held: int | None = None
+    left_out: int = 0
 
     @property
     def text(self) -> str:
         whose = f"{quote(self.group, safe='')}@{self.brokers}" if self.brokers else ""
         held = "" if self.held is None else f"{_HELD}{self.held}"
+        if self.left_out:
+            held += f"-{self.left_out}"
         parts = [self.session, str(self.epoch), str(self.seq), whose, self.address, held]
         return "/".join(filter(None, [*parts, _REPLAYED if self.replayed else ""]))
 
@@ -58,14 +62,16 @@ class Handle:
         replayed = more[-1:] == [_REPLAYED]
         if replayed:
             more.pop()
-        held = None
+        held, left_out = None, 0
         if more and more[-1].startswith(_HELD):
-            held = int(more.pop().removeprefix(_HELD))
+            counts = more.pop().removeprefix(_HELD).partition("-")
+            held, left_out = int(counts[0]), int(counts[2] or 0)
         group, _, brokers = more.pop(0).partition("@") if more and "@" in more[0] else ("", "", "")
         if len(more) > 1:
             raise ValueError(more)
         address = "".join(more)
-        return cls(session, int(epoch), int(seq), address, replayed, unquote(group), brokers, held)
+        numbers = int(epoch), int(seq)
+        return cls(session, *numbers, address, replayed, unquote(group), brokers, held, left_out)
 
 
 def stage(

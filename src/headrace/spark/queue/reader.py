@@ -128,7 +128,7 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if 0 <= time.time() - task.planned_at < task.sure_s:
             return
         with connect(self._options) as cluster:
-            check_locks(cluster, self._options.group, task.lease)
+            check_locks(cluster, self._options.group, task.lease, task.ranges)
 
     def _stage(self, task: Task) -> Stage:
         """What tells the broker of values that this task rejects, under a name of its own."""

@@ -91,21 +91,31 @@ def release_left_out(lease: Lease, seq: int, left_out: Sequence[Range]) -> None:
         lease.stage(seq, dispositions, _LEFT_OUT)
 
 
-def check_locks(cluster: Cluster, group: str, lease: str) -> None:
+def check_locks(
+    cluster: Cluster, group: str, lease: str, ranges: tuple[Range, ...] | None = None
+) -> None:
     """Check that a session still holds what it held when the batch of a `lease` was planned.
 
-    Records that left the log meanwhile are no reason to fail: they were read before.
+    With `ranges`, which a task reads, these are checked alone. Records that left the log meanwhile
+    are no reason to fail: they were read before.
     Raises: `LocksLost`; ValueError for text that is not a handle; as `Lease`.
     """
     handle = Handle.parse(lease)
     if handle.held is None or handle.address:
         return
     session = Lease(cluster, group, handle.session, handle.epoch)
-    if session.renew().held >= handle.held:
+    # A session may take back what its batch left out: then the sum says nothing of the others.
+    if session.renew().held >= handle.held and not handle.left_out:
         return
-    batch = Batch(handle.session, handle.seq, session.acquire(handle.seq, 1, 0))
-    _, _, ended = _divided(cluster, group, batch)
-    count = sum(map(records_of, ended)) - (batch.records - handle.held)  # without those left out
+    acquired = session.acquire(handle.seq, 1, 0) if ranges is None else ranges
+    batch = Batch(handle.session, handle.seq, acquired)
+    _, lost, ended = _divided(cluster, group, batch)
+    count = sum(map(records_of, ended))
+    if ranges is None:
+        lost_before = batch.records - handle.held - handle.left_out
+        lost_since = sum(map(records_of, lost)) - lost_before
+        # Records lost since may be those left out or not: in doubt the batch fails, and runs again.
+        count -= max(handle.left_out - lost_since, 0)
     if count <= 0:
         return
     raise LocksLost(
