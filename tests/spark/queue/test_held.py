@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from headrace.client.spark_queries import list_spark_queries
 from headrace.client.topics import delete_records, delete_topic
 from headrace.spark.queue import remaining
 from headrace.spark.queue.options import QueueOptions
-from headrace.spark.queue.reader import ShareReader, Task
+from headrace.spark.queue.reader import Instant, ShareReader, Task
 from headrace.spark.queue.remaining import LocksLost, check_locks
 
 RECORDS = 100
@@ -124,6 +125,11 @@ def test_with_the_option_off_such_a_batch_is_read_whole(
     assert "writes them all the same, as failOnLostLocks is false" in caplog.text
 
 
+def earlier(seconds: float) -> Instant | None:
+    now = Instant.now()
+    return None if now is None else replace(now, at_s=now.at_s - seconds)
+
+
 def test_locks_that_end_while_a_batch_runs_fail_it_before_its_sink(
     cluster: Cluster, reader: Reader
 ) -> None:
@@ -137,7 +143,7 @@ def test_locks_that_end_while_a_batch_runs_fail_it_before_its_sink(
     stopped.stop()  # no renewals
     taken_by(other, 30)
 
-    rows = stopped.read(Task(task.ranges, task.lease, task.planned_at - 60, task.sure_s))
+    rows = stopped.read(replace(task, planned_at=earlier(60)))
     message = "the locks of 30 records of batch number 1 .* ended while the batch ran"
     with pytest.raises(LocksLost, match=message):
         next(rows)
@@ -164,6 +170,23 @@ def test_lost_records_do_not_hide_locks_that_end_later(cluster: Cluster, reader:
     taken_by(other, 30)
     with pytest.raises(LocksLost, match="the locks of 30 records"):
         check_locks(cluster, "g", task.lease)
+
+
+def test_an_executor_on_another_machine_checks_whatever_its_clock_says(
+    cluster: Cluster, reader: Reader
+) -> None:
+    """Its clock may be behind the driver's by as much as locks last, or be no clock at all."""
+    stopped, other = reader(), reader()
+    begin = stopped.initialOffset()
+    end = stopped.latestOffset(begin, ALL)
+    (task,) = stopped.partitions(begin, end)
+    assert isinstance(task, Task)
+    stopped.stop()
+    taken_by(other, 30)
+    at_once = Instant("another machine", 0 if task.planned_at is None else task.planned_at.at_s)
+    for elsewhere in (at_once, None):
+        with pytest.raises(LocksLost, match="the locks of 30 records"):
+            next(stopped.read(replace(task, planned_at=elsewhere, sure_s=60)))
 
 
 @pytest.mark.parametrize("by_ranges", [True, False], ids=["task", "acknowledge"])

@@ -12,11 +12,14 @@ Source: PySpark 4.3 `python_streaming_source_runner`; `wire/leases.py`.
 """
 
 import logging
+import math
+import platform
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -36,17 +39,45 @@ from headrace.wire.leases import Disposition, Range
 
 LOG = logging.getLogger(__name__)
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A time on the clock of one machine: `at_s` seconds since it was booted, asleep or not.
+
+    Clocks of different machines are never compared: a clock that is ahead or behind would stretch
+    or hide the time between.
+    """
+
+    boot: str
+    at_s: float
+
+    @classmethod
+    def now(cls) -> Self | None:
+        """None where the system has no such clock: it is Linux that has."""
+        try:
+            boot = f"{platform.node()} {_BOOT_ID.read_text()}"  # copies of a machine share the id
+            return cls(boot, time.clock_gettime(time.CLOCK_BOOTTIME))
+        except (OSError, AttributeError):
+            return None
+
+    def is_within(self, seconds: float) -> bool:
+        """Whether less than `seconds` have passed since then, for certain."""
+        now = self.now()
+        return now is not None and now.boot == self.boot and 0 <= now.at_s - self.at_s < seconds
+
 
 @dataclass
 class Task(InputPartition):
     """The ranges that one Spark task reads, and the handle of the lease they belong to.
 
-    No lock can have ended from `planned_at` (seconds since 1970) until `sure_s` seconds later.
+    No lock can have ended from `planned_at` until `sure_s` seconds later.
     """
 
     ranges: tuple[Range, ...]
     lease: str
-    planned_at: float
+    planned_at: Instant | None
     sure_s: float
 
 
@@ -109,7 +140,7 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         driver.knows(batch.seq)
         ranges = driver.reading(batch).ranges
         lease = driver.handle(batch.seq)
-        now, sure_s = time.time(), driver.sure_s
+        now, sure_s = Instant.now(), driver.sure_s
         return [Task(one, lease, now, sure_s) for one in split(ranges, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -121,11 +152,14 @@ class ShareReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_locks(partition)
 
     def _check_locks(self, task: Task) -> None:
-        """Check the locks of a batch, unless it was planned so lately that none can have ended.
+        """Check the locks of a task, unless it was planned so lately that none can have ended.
 
+        That is known on the machine of the driver only; executors elsewhere check always.
         Raises: `LocksLost`, which fails the batch before its sink commits; as `Lease.renew`.
         """
-        if 0 <= time.time() - task.planned_at < task.sure_s:
+        if math.isinf(task.sure_s):
+            return
+        if task.planned_at is not None and task.planned_at.is_within(task.sure_s):
             return
         with connect(self._options) as cluster:
             check_locks(cluster, self._options.group, task.lease, task.ranges)
