@@ -3,7 +3,7 @@ for typed values of the source. No session is needed.
 """
 
 import json
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +11,17 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DayTimeIntervalType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimeType,
+)
 
 from headrace.spark.ddl import schema_from
 from headrace.spark.isolation.batches import _called
@@ -93,6 +103,9 @@ OF_PYTHON = [
     ("timestamp", 1_790_000_000_000_000, True),
     ("timestamp_ntz", NOON, True),
     ("timestamp_ntz", NOON.replace(tzinfo=UTC), False),
+    ("float", 1e-40, True),
+    ("float", 1e-50, False),
+    ("array<float>", [-1e-50], False),
     ("struct<a:int>", (1,), True),
     ("struct<a:int>", (1, 2), False),
     ("array<int>", (1, 2), True),
@@ -186,6 +199,24 @@ def test_null_where_the_schema_has_none(field: StructField, value: Any, reason: 
     assert judged[1] == SetAside("reject", "other")
 
 
+@pytest.mark.parametrize("kind", ["double", "bigint"])
+def test_nan_of_pandas_is_null_as_in_map_in_pandas(kind: str) -> None:
+    frame = pd.DataFrame({"x": [1.0, float("nan")]})
+    batch = pa.record_batch({"value": [b"", b""]})
+    found = _called(lambda _: frame, batch, [field_of(kind)], pandas=True)
+    assert found.column("x").to_pylist() == [1, None]
+    with pytest.raises(ValueError, match="x: null, and the schema has it NOT NULL"):
+        _called(lambda _: frame, batch, [field_of(f"{kind} NOT NULL")], pandas=True)
+
+
+@pytest.mark.parametrize("kind", ["double", "float"])
+def test_nan_of_arrow_stays(kind: str) -> None:
+    batch = pa.record_batch({"value": [b""]})
+    made = pa.record_batch({"x": pa.array([float("nan")])})
+    found = _called(lambda _: made, batch, [field_of(kind)], pandas=False)
+    assert str(found.column("x")[0]) == "nan"
+
+
 @pytest.mark.parametrize(
     ("made", "kind"),
     [
@@ -197,6 +228,7 @@ def test_null_where_the_schema_has_none(field: StructField, value: Any, reason: 
         (pa.array([5], pa.int32()), "date"),
         (pa.array([NOON]), "date"),
         (pa.array([1e300]), "float"),
+        (pa.array([1e-50]), "float"),
         (pa.array([{"a": 1.5}]), "struct<a:int>"),
         (pa.array([[1.5]]), "array<int>"),
         (pa.array([NOON], pa.timestamp("us", "UTC")), "timestamp_ntz"),
@@ -219,6 +251,7 @@ def test_a_column_of_another_type_is_refused(made: pa.Array, kind: str) -> None:
         (pa.array([[1]]), "array<int>", [1]),
         (pa.nulls(1), "bigint", None),
         (pa.array([float("inf")]), "float", float("inf")),
+        (pa.array([0.0]), "float", 0.0),
     ],
 )
 def test_a_column_that_arrow_converts_without_loss_is_taken(
@@ -227,6 +260,41 @@ def test_a_column_that_arrow_converts_without_loss_is_taken(
     batch = pa.record_batch({"value": [b""] * len(made)})
     found = _called(lambda _: pa.record_batch({"x": made}), batch, [field_of(kind)], pandas=False)
     assert found.column("x")[0].as_py() == value
+
+
+TIMES = [
+    (DayTimeIntervalType(), 1.5, False),
+    (DayTimeIntervalType(), True, False),
+    (DayTimeIntervalType(), pd.Timedelta(1500, "ns"), False),
+    (DayTimeIntervalType(), timedelta(microseconds=1), True),
+    (DayTimeIntervalType(), pd.Timedelta(2000, "ns"), True),
+    (DayTimeIntervalType(), 5, True),
+    (TimeType(), 1.5, False),
+    (TimeType(), 5, False),
+    (TimeType(), NOON, False),
+    (TimeType(), NOON.time(), True),
+    (TimeType(), NOON.time().replace(tzinfo=UTC), False),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "fits"), TIMES)
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
+def test_intervals_and_times_of_a_day_are_not_made_of_numbers_that_do_not_fit(
+    kind: DataType, value: Any, fits: bool, nested: bool
+) -> None:
+    field = Field.of(StructField("x", ArrayType(kind) if nested else kind))
+    assert (by_function(field, [value] if nested else value) is None) == fits
+
+
+@pytest.mark.parametrize("value", [timedelta(seconds=1), NOON.time()])
+def test_pandas_has_intervals_and_times_of_a_day(value: Any) -> None:
+    kind = DayTimeIntervalType() if isinstance(value, timedelta) else TimeType()
+    assert by_batch(Field.of(StructField("x", kind)), value) is None
+
+
+def test_pandas_intervals_of_nanoseconds_are_refused() -> None:
+    field = Field.of(StructField("x", DayTimeIntervalType()))
+    assert by_batch(field, pd.Timedelta(1500, "ns")) is not None
 
 
 @pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "array<timestamp>"])

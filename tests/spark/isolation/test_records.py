@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, Row
+from pyspark.sql.types import LongType
 
 from headrace.spark import IncomingRecord, Reject, Release, each_record, isolate
 
@@ -220,6 +221,12 @@ def test_a_reason_that_is_no_text_sets_its_record_aside_all_the_same(
         raise error
 
     assert verdicts(each_record(records(b"1"), fail, "a int")) == [("reject", reason)]
+
+
+@pytest.mark.parametrize("schema", ["int", "array<int>", LongType()])
+def test_a_schema_without_columns_is_refused(schema: Any, records: Records) -> None:
+    with pytest.raises(ValueError, match=r"has no columns: give e.g. 'id bigint, name string'"):
+        each_record(records(b"1"), lambda _: {}, schema)
 
 
 def test_a_pandas_function_that_returns_no_frame_fails_the_query(records: Records) -> None:

@@ -10,7 +10,7 @@ Source: Spark SQL reference, "Data Types"; pyarrow `array` and `cast`.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -34,6 +35,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    TimeType,
 )
 
 from headrace.spark.dispositions import REASON_LENGTH_MAX
@@ -46,6 +48,7 @@ Fits = Callable[[Any], bool]
 Check = Callable[[Any], None]
 
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+_FLOAT_NONE = 2.0**-150  # the greatest that 32 bits round to zero
 _LISTS = (list, tuple, set, frozenset, np.ndarray)
 
 
@@ -229,7 +232,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_float(value: Any) -> bool:
-    return _is_number(value) and not (math.isfinite(value) and abs(value) > FLOAT_MAX)
+    if not _is_number(value):
+        return False
+    return not ((math.isfinite(value) and abs(value) > FLOAT_MAX) or 0 < abs(value) <= _FLOAT_NONE)
 
 
 def _is_date(value: Any) -> bool:
@@ -247,6 +252,17 @@ def _is_timestamp(value: Any) -> bool:
     return isinstance(value, datetime | np.datetime64) or _is_integer(value)
 
 
+def _is_interval(value: Any) -> bool:
+    """Whether it is a duration of whole microseconds, which a whole number counts."""
+    if getattr(value, "nanoseconds", 0):  # pandas.Timedelta, which Arrow takes for a timedelta
+        return False
+    return isinstance(value, timedelta | np.timedelta64) or _is_integer(value)
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, time) and value.tzinfo is None
+
+
 def _is_local_time(value: Any) -> bool:
     return _is_timestamp(value) and getattr(value, "tzinfo", None) is None
 
@@ -261,6 +277,8 @@ _FITS: dict[type[DataType], Fits] = {
     DateType: _is_date,
     TimestampType: _is_timestamp,
     TimestampNTZType: _is_local_time,
+    DayTimeIntervalType: _is_interval,
+    TimeType: _is_time,
 }
 _EXACT: dict[type[DataType], frozenset[type]] = {
     DoubleType: frozenset({float, int}),
@@ -293,6 +311,8 @@ def _is_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
             (_is_bytes, _is_bytes),
             (types.is_date, types.is_date),
             (types.is_timestamp, types.is_date),
+            (types.is_duration, types.is_duration),
+            (types.is_time, types.is_time),
         )
     )
 
@@ -306,13 +326,20 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _has_lost(column: pa.ChunkedArray, made: pa.ChunkedArray) -> bool:
-    """Whether a cast that Arrow takes for safe lost the time of a day, or all of a large number."""
+    """Whether a cast that Arrow takes for safe lost the time of a day, or all of a number."""
     if pa.types.is_timestamp(column.type) and pa.types.is_date(made.type):
         return not made.cast(column.type).equals(column)
     if pa.types.is_float64(column.type) and pa.types.is_float32(made.type):
-        infinite = pc.sum(pc.is_inf(made)).as_py() or 0
-        return bool(infinite != (pc.sum(pc.is_inf(column)).as_py() or 0))
+        return any(_count(which, made) != _count(which, column) for which in (pc.is_inf, _is_zero))
     return False
+
+
+def _is_zero(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.equal(column, 0)
+
+
+def _count(which: Callable[[pa.ChunkedArray], pa.ChunkedArray], column: pa.ChunkedArray) -> int:
+    return pc.sum(which(column)).as_py() or 0
 
 
 def _shown(value: Any) -> str:

@@ -57,6 +57,8 @@ class Target:
     def of(cls, rows: DataFrame, schema: StructType | str) -> "Target":
         """Raises: ValueError when `rows` lack columns or `schema` claims names that are taken."""
         user = StructType(fields(schema)) if isinstance(schema, str) else schema
+        if not isinstance(user, StructType):
+            raise _no_columns(user)
         taken = sorted(name for name in user.names if name.lower() in BOOKKEEPING)
         if taken:
             raise ValueError(
@@ -95,10 +97,15 @@ class Target:
 
 
 def fields(ddl: str) -> list[StructField]:
-    """The fields of a schema such as "a int, b string"."""
+    """The fields of a schema such as "a int, b string". Raises: ValueError for another type."""
     parsed = StructType.fromDDL(ddl)
-    assert isinstance(parsed, StructType)
+    if not isinstance(parsed, StructType):
+        raise _no_columns(ddl)
     return parsed.fields
+
+
+def _no_columns(schema: object) -> ValueError:
+    return ValueError(f"the schema {schema!r} has no columns: give e.g. 'id bigint, name string'")
 
 
 def mapped(rows: DataFrame, judge: Judge, care: Care, target: Target) -> DataFrame:
