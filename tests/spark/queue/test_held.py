@@ -21,6 +21,7 @@ from headrace.client.share_archived import ArchivedRecords, list_archived_share_
 from headrace.client.share_groups import alter_share_group_offsets
 from headrace.client.spark_queries import list_spark_queries
 from headrace.client.topics import delete_records, delete_topic
+from headrace.spark.ddl import schema_from
 from headrace.spark.queue import remaining
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.reader import Instant, ShareReader, Task
@@ -249,6 +250,23 @@ def test_a_lost_lock_that_the_option_allows_fails_nothing(cluster: Cluster, read
     stopped.stop()
     taken_by(other, 30)
     check_locks(cluster, "g", task.lease)
+
+
+def test_a_batch_that_runs_again_with_other_options_keeps_no_rejections(
+    cluster: Cluster, reader: Reader
+) -> None:
+    """What the sink gets must not be set aside as well, whoever judged it before."""
+    strict = reader(value_format="json", value_schema=schema_from("x bigint"), value_mode="REJECT")
+    begin = strict.initialOffset()
+    end = strict.latestOffset(begin, ALL)
+    assert offsets(strict, begin, end) == []
+    strict.stop()
+    back = reader()
+    assert offsets(back, begin, end) == list(range(RECORDS))
+    back.commit(end)
+    assert list_archived_share_records(cluster, "g").runs == ()
+    (state,) = describe(cluster, "g")
+    assert (state.start, state.in_flight) == (RECORDS, ())
 
 
 def test_a_batch_that_the_group_has_settled_is_read_whole(reader: Reader) -> None:

@@ -30,6 +30,7 @@ LOG = logging.getLogger(__name__)
 
 _AVAILABLE = 0
 _RENEWALS_A_LOCK = 3
+_REPLAYED = "batch that runs again"  # the part that voids what drivers before this one staged
 
 
 class Driver:
@@ -162,12 +163,16 @@ class Driver:
         That is all of it where the session has held it without a break, and where Spark repeats a
         batch that the group has settled. Otherwise the records whose locks ended meanwhile are left
         out: other members process them, or they are delivered again in a later batch.
+        Verdicts that an earlier driver staged are void from here on: options or functions may have
+        changed, and a task that rejects nothing stages nothing.
         Raises: `DataLost` for records that retention removed before they were finished, unless
         `failOnDataLoss` is false.
         """
         self._keeper.check()
         self._planned = None, 0
         if batch.seq > self._committed:
+            if batch.seq in self._replayed:
+                self._lease.stage(batch.seq, (), _REPLAYED)
             batch = self._held_of(batch)
         redelivered = sum(1 for held in batch.ranges if held.delivery_count > 1)
         LOG.info(
