@@ -56,8 +56,8 @@ def acknowledge(
     `disposition` (null or "accept", "release", "reject") and `reason`, and may have `delay_ms`: how
     long a released record is withheld. `each_record` and `isolate` make them. `write(rows,
     batch)` gets the accepted rows, without these columns unless `keep_bookkeeping`, and a `Batch`:
-    the batch id, with the session of the checkpoint. When it raises, the batch fails, and no
-    disposition takes effect.
+    the batch id, with Spark's query id. When it raises, the batch fails, and no disposition takes
+    effect.
 
     `persist` keeps the judged rows while the sink works: for a sink with several actions, or one
     that leaves SQL (`rows.rdd`, `foreachPartition`), whose rows would otherwise be judged again.

@@ -19,13 +19,14 @@ SINK_BY_ID = (
     "a sink that knows batches by their id alone drops rows (Spark's file sinks) or overwrites "
     "them (a folder named for the batch id)"
 )
-APART = "a new output folder, or one folder for each session and batch (Batch.path)"
+APART = "a new output folder, or one folder for each query id and batch (Batch.path)"
 
 
 class Batch(int):
-    """The number of a micro-batch, with the session of the checkpoint that numbered it.
+    """The number of a micro-batch, with the id of the query that numbered it.
 
-    It is an `int`, the batch id that Spark passes to a function for `foreachBatch`.
+    It is an `int`, the batch id that Spark passes to a function for `foreachBatch`. `session` is
+    Spark's query id, and not the lease session by which a share group knows the checkpoint.
     """
 
     session: str
@@ -67,8 +68,8 @@ class Batch(int):
         """
         if not self.session:
             raise RuntimeError(
-                "the session of this batch is unknown: it is available in foreachBatch of a "
-                "classic Spark session only; elsewhere use split(lease, '/')[0], with option "
-                "includeDelivery"
+                "the query id of this batch is unknown: it is available in foreachBatch of a "
+                "classic Spark session only; elsewhere use the lease session, which is unique to "
+                "a checkpoint too: split(lease, '/')[0], with option includeDelivery"
             )
         return f"session={self.session}/batch={self.id}"

@@ -54,9 +54,9 @@ def test_a_new_checkpoint_on_a_group_with_history_is_refused_with_the_choice(ser
     with Cluster(servers) as cluster:
         before = describe(cluster, "g")
         message = (
-            r"'g' was read by another checkpoint before \(session one settled 1 batches\), and "
-            r"this checkpoint is new: .*batch ids begin at 0 again, .*use the earlier checkpoint, "
-            r"or set option newCheckpoint=continue and write to a new output folder"
+            r"'g' was read by another checkpoint before \(lease session one settled 1 batches\), "
+            r"and this checkpoint is new: .*batch ids begin at 0 again, .*use the earlier "
+            r"checkpoint, or set option newCheckpoint=continue and write to a new output folder"
         )
         with pytest.raises(CheckpointRefused, match=message):
             Driver(options(servers), Batch("two", 0))
@@ -69,7 +69,10 @@ def test_a_user_may_read_on_with_a_new_checkpoint(
     read(servers, "one", settle=True)
     driver = Driver(options(servers, "continue"), Batch("two", 0))
     assert [(one.first, one.last) for one in driver.acquire(1, 10)] == [(4, 9)]
-    assert "session two reads on with a new checkpoint, whose batch ids begin at 0" in caplog.text
+    assert (
+        "lease session two reads on with a new checkpoint, whose batch ids begin at 0"
+        in caplog.text
+    )
     driver.close()
 
 

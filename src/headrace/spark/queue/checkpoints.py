@@ -50,26 +50,26 @@ def check_new(cluster: Cluster, options: QueueOptions, session: str) -> None:
         for one in found:
             if one.active:
                 LOG.warning(
-                    "share group %s: session %s reads it as well, or its driver died within the "
-                    "duration of a lock; if both write to one place, %s: use %s",
+                    "share group %s: lease session %s reads it as well, or its driver died "
+                    "within the duration of a lock; if both write to one place, %s: use %s",
                     group, one.session, SINK_BY_ID, APART,
                 )  # fmt: skip
             elif one.outstanding:
                 LOG.warning(
-                    "share group %s: session %s acquired a batch and did not settle it; if its "
-                    "query wrote the batch, %s: use %s",
+                    "share group %s: lease session %s acquired a batch and did not settle it; if "
+                    "its query wrote the batch, %s: use %s",
                     group, one.session, SINK_BY_ID, APART,
                 )  # fmt: skip
         return
     last = min(settled, key=_age)
     if options.new_checkpoint == "fail":
         raise CheckpointRefused(
-            f"share group {group!r} was read by {_checkpoints(len(settled))} before (session "
-            f"{last.session} settled {last.committed} batches), and this checkpoint is new: its "
-            f"batch ids begin at 0 again, and {SINK_BY_ID}; use the earlier checkpoint, or set "
-            f"option newCheckpoint=continue and write to {APART}"
+            f"share group {group!r} was read by {_checkpoints(len(settled))} before (lease "
+            f"session {last.session} settled {last.committed} batches), and this checkpoint is "
+            f"new: its batch ids begin at 0 again, and {SINK_BY_ID}; use the earlier checkpoint, "
+            f"or set option newCheckpoint=continue and write to {APART}"
         )
-    _warn_of_reading_on(group, session)
+    _warn_of_reading_on(group, f"lease session {session}")
 
 
 def check_new_on_kafka(cluster: Cluster, options: QueueOptions, session: str) -> None:
@@ -78,11 +78,13 @@ def check_new_on_kafka(cluster: Cluster, options: QueueOptions, session: str) ->
     Raises: `CheckpointRefused` where records of the group are finished; otherwise as `Cluster`.
     """
     group = options.group
-    partitions = [(topic, one) for topic in options.topics for one in cluster.partitions(topic)]
+    partitions = [
+        (topic, partition) for topic in options.topics for partition in cluster.partitions(topic)
+    ]
     # Ends first: a log that grows in between must not look as if records were finished.
     ends = ends_of(cluster, partitions)
     offsets = list_share_group_offsets(cluster, group, partitions)
-    known = {place: one for place in partitions if (one := offsets.get(place)) is not None}
+    known = {place: offset for place in partitions if (offset := offsets.get(place)) is not None}
     finished = [
         f"{topic}-{partition}"
         for (topic, partition), offset in known.items()
@@ -96,8 +98,10 @@ def check_new_on_kafka(cluster: Cluster, options: QueueOptions, session: str) ->
             f"write to {APART}"
         )
     if finished:
-        _warn_of_reading_on(group, session)
-    elif above := [f"{topic}-{one}" for (topic, one), at in known.items() if at.start]:
+        _warn_of_reading_on(group, f"member {session}")
+    elif above := [
+        f"{topic}-{partition}" for (topic, partition), offset in known.items() if offset.start
+    ]:
         LOG.warning(
             "share group %s: has positions in %s, and this checkpoint is new: if an earlier "
             "checkpoint read the group, %s: use the earlier checkpoint, or %s",
@@ -118,11 +122,11 @@ def _has_finished(offset: ShareOffset, ends: Ends, start: str) -> bool:
     return start == "earliest" and offset.start > ends.earliest
 
 
-def _warn_of_reading_on(group: str, session: str) -> None:
+def _warn_of_reading_on(group: str, reader: str) -> None:
     LOG.warning(
-        "share group %s: session %s reads on with a new checkpoint, whose batch ids begin at 0 "
-        "again: %s; write to %s",
-        group, session, SINK_BY_ID, APART,
+        "share group %s: %s reads on with a new checkpoint, whose batch ids begin at 0 again: %s; "
+        "write to %s",
+        group, reader, SINK_BY_ID, APART,
     )  # fmt: skip
 
 
