@@ -29,6 +29,8 @@ SETTINGS = {
 }
 _DEAD_RECORDS = 40  # after so many more than live ones the catalogue writes a checkpoint
 _CONFIG_CHANGES = 110
+_LARGE_BATCHES = 24  # half of them for each partition: 700 KiB
+_LARGE_RECORDS = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,17 @@ def build(*, durability: str, clean: bool, seed: int = 0) -> Folder:
     return folder_of(f"{durability} {'stopped' if clean else 'killed'}", disk, settings, clean)
 
 
+def build_large(*, clean: bool, seed: int = 0) -> Folder:
+    """Leave a folder with segments of several blocks, of which a start after a stop reads few."""
+    settings = {"auto.create.topics.enable": "false"}
+    disk = MemoryDisk()
+    with recorded([]):
+        run(_large_story(disk, settings, seed, clean=clean))
+    if not clean:
+        disk.kill()
+    return folder_of(f"large {'stopped' if clean else 'killed'}", disk, settings, clean)
+
+
 def folder_of(name: str, disk: MemoryDisk, settings: Mapping[str, str], clean: bool) -> Folder:
     """What a disk holds now."""
     contents = disk._files
@@ -94,6 +107,32 @@ async def _story(disk: MemoryDisk, settings: Mapping[str, str], seed: int, *, cl
     await story.deletions()
     await story.compaction()
     await story.tail()
+    if clean:
+        await life.stop()
+
+
+async def _large_story(
+    disk: MemoryDisk, settings: Mapping[str, str], seed: int, *, clean: bool
+) -> None:
+    life = Life(disk, settings, _ids(seed))
+    await life.start()
+    story = Story(life, Random(seed))
+    await story.create("orders", 2, {"max.message.bytes": "2000000"})
+    await story.create("jobs", 2, {})
+    await story.configure(32, "workers", "share.auto.offset.reset", "earliest")
+    for number in range(_LARGE_BATCHES):
+        await story.produce("orders", number % 2, _LARGE_RECORDS)
+        await story.produce("jobs", number % 2, 3)
+    for index in (0, 1):
+        await story.commit("billing", "orders", index, _LARGE_BATCHES // 2 * _LARGE_RECORDS)
+    session = ShareSession(story, "workers", ("jobs",))
+    await session.join()
+    await session.acknowledge(await session.fetch(8))
+    for partition in life.services.partitions:
+        partition.log.sync()
+    life.services.topics._journal.sync()
+    await story.produce("orders", 0, 3)
+    await story.produce("orders", 0, 2)
     if clean:
         await life.stop()
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from tests.campaign.data import Folder, build
+from tests.campaign.data import Folder, build, build_large
 
 Write = Callable[[Mapping[str, bytes]], Path]
 
@@ -13,6 +13,23 @@ Write = Callable[[Mapping[str, bytes]], Path]
 @lru_cache(maxsize=4)
 def _built(durability: str, clean: bool) -> Folder:
     return build(durability=durability, clean=clean)
+
+
+@lru_cache(maxsize=2)
+def _built_large(clean: bool) -> Folder:
+    return build_large(clean=clean)
+
+
+@pytest.fixture
+def large_stopped() -> Folder:
+    """A folder with large segments of a broker that stopped in order."""
+    return _built_large(clean=True)
+
+
+@pytest.fixture
+def large_killed() -> Folder:
+    """The same of a broker that was killed."""
+    return _built_large(clean=False)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from headrace.log.os_disk import OsDisk
 
 CASES = 60
 _NOBODY = 65534
+LARGE = "orders-0/00000000000000000000.log"
 
 
 def checked(root: Path) -> Report:
@@ -128,6 +129,18 @@ def test_each_finding_is_one_line_with_file_position_consequence_and_remedy(
         f"error: {path} at byte 0: checksum of the batch of offset 10 is wrong; "
         "records there cannot be read; run `headrace repair`, or restore a backup"
     )
+
+
+def test_damage_in_the_last_segment_after_an_orderly_stop_is_an_error(
+    large_stopped: Folder, write: Write
+) -> None:
+    """The start trusts the segment and cuts nothing; its readers meet the damage."""
+    content = bytearray(large_stopped.files[LARGE])
+    content[len(content) // 2] ^= 1
+    report = checked(write({**large_stopped.files, LARGE: bytes(content)}))
+    (finding,) = report.findings
+    assert (finding.grade, finding.path) == (Grade.ERROR, LARGE)
+    assert finding.consequence == "records there cannot be read"
 
 
 def test_a_directory_or_an_unreadable_file_is_a_finding(stopped: Folder, write: Write) -> None:

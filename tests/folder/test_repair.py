@@ -25,6 +25,7 @@ REBUILT = (
     ".index", ".timeindex", ".checksums", ".snapshot", "recovery-point", ".kafka_cleanshutdown",
 )  # fmt: skip
 SEGMENT = "orders-0/00000000000000000025.log"  # two batches: offsets 25 to 29, and 30 to 32
+LARGE = "orders-0/00000000000000000000.log"  # the last segment of a large log
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -72,6 +73,23 @@ def test_only_the_damaged_batch_is_lost_and_the_old_segment_is_kept(
     lost = [one for one in sound["log", "orders-0"] if one not in found["log", "orders-0"]]
     assert [one[:2] for one in lost] == [(25, 29)]
     assert found["bounds", "orders-0"] == sound["bounds", "orders-0"]
+
+
+@pytest.mark.parametrize("sort", ["large_stopped", "large_killed"])
+def test_batches_behind_a_damaged_one_of_the_last_segment_stay(
+    sort: str, request: pytest.FixtureRequest, write: Write
+) -> None:
+    folder: Folder = request.getfixturevalue(sort)
+    content = bytearray(folder.files[LARGE])
+    content[len(content) // 2] ^= 1
+    root = write({**folder.files, LARGE: bytes(content)})
+    done = repaired(root)
+    assert done.is_complete
+    ((first, last),) = (lost for one in done.actions for lost in one.lost)
+    found, sound = started(root, folder), started(write(folder.files), folder)
+    assert found["bounds", "orders-0"] == sound["bounds", "orders-0"]
+    gone = [one for one in sound["log", "orders-0"] if one not in found["log", "orders-0"]]
+    assert [one[:2] for one in gone] == [(first, last)]
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,8 @@ class _Check:
         self._progress = progress
         self._surroundings = surroundings
         self._findings: dict[str, list[Finding]] = {}
-        self._opened: dict[str, bool] = {}  # folders of partitions: whether a start opens their log
+        self._opened: set[str] = set()  # folders that a start takes up
+        self._torn: set[str] = set()  # segments whose end a start cuts off
         self._manifest: Manifest | None = None
 
     def run(self) -> Report:
@@ -176,6 +177,12 @@ class _Check:
         """Bring up the state of a broker in memory, as far as the folder allows."""
         with closing(self._disk.copied()) as disk:
             await self._start_on(disk)
+            self._torn = {
+                _COPY.sub("", path)
+                for folder in disk.folders
+                for name in disk.list(folder)
+                if _COPY.search(name) and not self._disk.exists(path := f"{folder}/{name}")
+            }
 
     async def _start_on(self, disk: OverlayDisk) -> None:
         try:
@@ -212,9 +219,8 @@ class _Check:
                 if partition.topic.internal:
                     consequence = "the broker does not start"
                 self._refused(error, consequence)
-            self._opened[partition.name] = error is None
-        for name in services.partitions.manifest.journals:
-            self._opened.setdefault(name, True)
+            self._opened.add(partition.name)
+        self._opened |= services.partitions.manifest.journals
 
     def _share_groups(self, services: Services) -> None:
         for shard in services.shares.shards:
@@ -257,16 +263,15 @@ class _Check:
             names = disk.list(folder)
             if is_hidden(folder) or self._is_aside(folder, names, disk):
                 continue
-            lasts = [name for name in names if name.endswith(".log") and name[:-4].isdecimal()][-1:]
             for name in names:
                 path = f"{folder}/{name}" if folder else name
                 if path in disk.folders or path in _UNSEEN or self._is_leftover(path):
                     continue
                 count += 1
-                total += self._file(disk, path, is_last=name in lasts)
+                total += self._file(disk, path)
         return count, total
 
-    def _file(self, disk: OverlayDisk, path: str, *, is_last: bool) -> int:
+    def _file(self, disk: OverlayDisk, path: str) -> int:
         """Verify one file; returns its bytes."""
         size = disk.size(path)
         try:
@@ -274,7 +279,7 @@ class _Check:
                 self._progress(step)
             self._derived(disk, path)
         except CorruptFileError as error:
-            self._damaged(error, size, is_last=is_last)
+            self._damaged(error, size)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             self._add(
@@ -283,14 +288,14 @@ class _Check:
             )  # fmt: skip
         return size
 
-    def _damaged(self, error: CorruptFileError, size: int, *, is_last: bool) -> None:
+    def _damaged(self, error: CorruptFileError, size: int) -> None:
         """Add damage, unless the start found it, too, or only rebuilds the file."""
-        path, folder = error.path, error.path.rpartition("/")[0]
+        path = error.path
         if any(one.grade is not Grade.NOTE for one in self._findings.get(path, ())):
             return
         if path.endswith(".snapshot"):
             self._add(Grade.WARNING, path, error.problem, "it is rebuilt from the log")
-        elif is_last and self._opened.get(folder, False) and error.position is not None:
+        elif path in self._torn and error.position is not None:
             self._add(
                 Grade.WARNING, path, f"torn end of {size - error.position} unsynced bytes",
                 "the next start cuts them off and keeps a copy", position=error.position,
