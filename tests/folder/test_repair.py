@@ -1,6 +1,7 @@
 """Repairs: the plan, its execution, and what is left of the records."""
 
 import errno
+import shutil
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,6 +18,7 @@ from headrace.folder.check import Finding, check, check_disk
 from headrace.folder.repair import Action, Repair, repair
 from headrace.log.damage import keep_copy
 from headrace.log.memory_disk import MemoryDisk
+from headrace.log.recovery_point import Claim, RecoveryPoint
 from headrace.wire import batches
 from headrace.wire.batches import Record
 
@@ -245,6 +247,84 @@ def test_a_missing_partition_continues_at_its_old_end(stopped: Folder, write: Wr
     root = write(kept)
     assert repaired(root).is_complete
     assert started(root, stopped)["bounds", "jobs-0"] == (20, 20)
+
+
+def without_folders(folder: Folder, *prefixes: str) -> dict[str, bytes]:
+    return {name: data for name, data in folder.files.items() if not name.startswith(prefixes)}
+
+
+def test_all_missing_partitions_continue_at_their_old_ends(
+    stopped: Folder, write: Write, tmp_path: Path
+) -> None:
+    prefixes = ("orders-", "jobs-", "__share_group_state-")
+    bounds = {
+        key: value
+        for key, value in started(write(stopped.files), stopped).items()
+        if key[0] == "bounds" and key[1].startswith(prefixes)
+    }
+    assert len(bounds) == 5
+    shutil.rmtree(tmp_path / "data")
+    root = write(without_folders(stopped, *prefixes))
+    plan = repaired(root, execute=False)
+    done = repaired(root)
+    assert (done.is_complete, done.actions) == (True, plan.actions)
+    account = started(root, stopped)
+    for key, (_, end) in bounds.items():
+        assert account[key] == (end, end)
+
+
+def test_a_missing_partition_of_a_killed_broker_continues_above_what_groups_have(
+    killed: Folder, write: Write
+) -> None:
+    """Offsets of groups, and those of checkpoints of deleted and of compacted records."""
+    lost = ("orders-0/", "jobs-0/", "events-0/", "prices-0/", "dlq.workers-0/")
+    root = write(without_folders(killed, *lost))
+    done = repaired(root)
+    assert done.is_complete
+    texts = {action.path: action.text for action in done.actions}
+    assert "the end of its log is unknown; it continues at offset 31" in texts["orders-0"]
+    assert "it begins at offset 0, as no group" in texts["dlq.workers-0"]
+    account = started(root, killed)
+    ends = {"orders-0": 31, "events-0": 22, "jobs-0": 9, "prices-0": 40, "dlq.workers-0": 0}
+    for folder, end in ends.items():
+        assert account["bounds", folder] == (end, end)
+
+
+def test_a_missing_partition_waits_until_the_groups_can_be_read(
+    killed: Folder, write: Write
+) -> None:
+    files = without_folders(killed, "orders-0/")
+    journal = f"__share_group_state-0/{0:020d}.log"
+    content = bytearray(files[journal])
+    content[30] ^= 1
+    root = write({**files, journal: bytes(content), "meta.properties": b"\0"})
+    done = repaired(root)
+    assert done.is_complete
+    assert started(root, killed)["bounds", "orders-0"] == (31, 31)
+    assert done.actions[-1].path == "orders-0"
+
+
+def test_a_partition_folder_without_its_files_is_a_missing_one(
+    killed: Folder, write: Write
+) -> None:
+    root = write(without_folders(killed, "orders-0/"))
+    (root / "orders-0").mkdir()
+    assert repaired(root).is_complete
+    assert started(root, killed)["bounds", "orders-0"] == (31, 31)
+
+
+def test_a_missing_last_segment_of_a_killed_broker_continues_above_what_groups_have(
+    killed: Folder, write: Write
+) -> None:
+    path = "orders-0/00000000000000000025.log"
+    claim = Claim(0, 25, 100, 26)
+    disk = MemoryDisk()
+    RecoveryPoint(disk, "orders-0").replace(claim)
+    files = without_folders(killed, "orders-0/0000000000000000002", "orders-0/0000000000000000003")
+    root = write({**files, "orders-0/recovery-point": disk.read("orders-0/recovery-point")})
+    done = repaired(root)
+    assert (done.is_complete, done.actions[0].path) == (True, path)
+    assert started(root, killed)["bounds", "orders-0"] == (0, 31)
 
 
 def test_the_catalogue_cannot_be_made_up(stopped: Folder, write: Write) -> None:

@@ -9,12 +9,12 @@ from its first to its last byte, which a start does not.
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import UUID, uuid4
 
 from headrace.broker.config import Config, ConfigError
@@ -93,11 +93,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All findings, and how much was read."""
+    """All findings, and how much was read.
+
+    `positions` are the highest offsets that consumer and share groups have, by the folder of the
+    partition; None where the groups could not be read.
+    """
 
     findings: tuple[Finding, ...]
     files: int
     size: int
+    positions: Mapping[str, int] | None = None
 
     @property
     def is_clean(self) -> bool:
@@ -141,6 +146,8 @@ class _Check:
         self._opened: set[str] = set()  # folders that a start takes up
         self._torn: set[str] = set()  # segments whose end a start cuts off
         self._manifest: Manifest | None = None
+        self._positions: dict[str, int] = {}
+        self._are_groups_read = False
 
     def run(self) -> Report:
         with silent():
@@ -148,7 +155,8 @@ class _Check:
             files, size = self._read_all()
         found = [one for some in self._findings.values() for one in some]
         found.sort(key=lambda one: (list(Grade).index(one.grade), one.path, one.position or 0))
-        return Report(tuple(found), files, size)
+        positions = self._positions if self._are_groups_read else None
+        return Report(tuple(found), files, size, positions)
 
     def _add(
         self,
@@ -204,6 +212,7 @@ class _Check:
             self._share_groups(services)
             await services.groups.open()
             self._commits(services)
+            self._are_groups_read = True
         except (CorruptLog, JournalDamaged, StorageFault, OSError) as error:
             self._refused(error, "the broker does not start")
 
@@ -226,9 +235,7 @@ class _Check:
         for shard in services.shares.shards:
             for key, share in services.shares.machine_of(shard).partitions.items():
                 partition = services.partitions.get(key.topic_id, key.partition)
-                if partition is None or partition.refused is not None:
-                    continue
-                if share.end > partition.log.end_offset:
+                if self._is_ahead(partition, share.end):
                     self._behind(
                         partition, f"share group {key.group}", "had records", share.end - 1
                     )
@@ -238,12 +245,17 @@ class _Check:
             for group, offsets in services.groups.machine_of(shard).offsets.items():
                 for topic, index, committed in offsets:
                     partition = services.partition(topic, index)
-                    if partition is None or partition.refused is not None:
-                        continue
-                    if committed.offset > partition.log.end_offset:
+                    if self._is_ahead(partition, committed.offset):
                         self._behind(
                             partition, f"group {group}", "committed an offset", committed.offset
                         )
+
+    def _is_ahead(self, partition: Partition | None, position: int) -> TypeGuard[Partition]:
+        """Keep the position of a group; return whether it is beyond the end of the log."""
+        if partition is None:
+            return False
+        self._positions[partition.name] = max(position, self._positions.get(partition.name, 0))
+        return partition.refused is None and position > partition.log.end_offset
 
     def _behind(self, partition: Partition, group: str, verb: str, offset: int) -> None:
         end = partition.log.end_offset

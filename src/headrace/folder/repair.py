@@ -6,14 +6,16 @@ action for each damaged file, because one damage may hide another. Without `exec
 on a disk in memory over the folder, so the printed plan is what an execution does.
 """
 
+import contextlib
 import re
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
 from headrace.broker.partitions import uuid_text
+from headrace.core.catalog import INTERNAL_TOPICS
 from headrace.folder.bridge import bridge
 from headrace.folder.check import (
     Finding,
@@ -29,7 +31,14 @@ from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk
 from headrace.log import partition_metadata, recovery_point, small_files
 from headrace.log.api import CorruptLog, Disk
-from headrace.log.checkpoints import CLEAN_MARK, read_clean_mark, remove_clean_mark
+from headrace.log.checkpoints import (
+    CLEAN_MARK,
+    Extent,
+    parsed_offsets,
+    read_clean_mark,
+    remove_clean_mark,
+)
+from headrace.log.cleaner_checkpoint import FILE as CLEANER_OFFSETS
 from headrace.log.damage import keep_copy
 from headrace.log.index import SUFFIXES as INDEXES
 from headrace.log.manifest import CATALOGUE, METADATA, NAME, PROPERTIES, START_OFFSETS, Manifest
@@ -118,7 +127,8 @@ def repair_disk(
         with closing(view()) as seen:
             report = check_disk(seen, folder, progress, around)
         done.left = report.findings
-        chosen = list(_firsts(report, tried))
+        mechanic.positions = report.positions
+        chosen = [finding for finding in _firsts(report, tried) if not mechanic.must_wait(finding)]
         tried.update(chosen)
         with silent():
             actions = [one for found in chosen for one in mechanic.act(found)]
@@ -148,6 +158,23 @@ class _Mechanic:
         self._disk = disk
         self._new_id = new_id
         self._lost: list[Lost] = []  # by the action under way
+        self.positions: Mapping[str, int] | None = None  # of groups; None where they are unknown
+        with silent():
+            self._closed = _closed_logs(disk)  # before an action removes the mark
+
+    def must_wait(self, finding: Finding) -> bool:
+        """Return whether a partition without a log waits until the groups can be read.
+
+        Their positions may be all that is known of its end.
+        """
+        folder = finding.path.partition("/")[0]
+        return (
+            self.positions is None
+            and self._names_partition(finding)
+            and folder.rpartition("-")[0] not in INTERNAL_TOPICS
+            and folder not in self._closed
+            and not self._has_log(folder)
+        )
 
     def act(self, finding: Finding) -> list[Action]:
         if "newer Headrace" in finding.problem or "cannot be read" in finding.problem:
@@ -163,11 +190,16 @@ class _Mechanic:
             text = self._set_aside(path)
         elif name == recovery_point.NAME:
             text = self._recovery_point(path.rpartition("/")[0])
-        elif name == METADATA or ("/" not in path and "missing" in finding.problem):
+        elif self._names_partition(finding):
             text = self._partition_folder(path.partition("/")[0])
         elif (found := _RECORD.search(finding.problem)) is not None:
             text = self._journal(path, int(found[1]))
         return [] if text is None else [Action(path, text, tuple(self._lost))]
+
+    def _names_partition(self, finding: Finding) -> bool:
+        """Return whether the folder of a partition, or the file with its topic id, is damaged."""
+        is_folder = _PARTITION.fullmatch(finding.path) is not None
+        return (is_folder and "missing" in finding.problem) or finding.path.endswith(f"/{METADATA}")
 
     @property
     def _roots(self) -> dict[str, Callable[[], str | None]]:
@@ -175,7 +207,7 @@ class _Mechanic:
             NAME: self._manifest,
             PROPERTIES: self._properties,
             START_OFFSETS: self._start_offsets,
-            "cleaner-offset-checkpoint": lambda: self._set_aside("cleaner-offset-checkpoint"),
+            CLEANER_OFFSETS: lambda: self._set_aside(CLEANER_OFFSETS),
             CLEAN_MARK: lambda: self._set_aside(CLEAN_MARK),
         }
 
@@ -199,6 +231,8 @@ class _Mechanic:
             return f"cut off the torn end at byte {finding.position}{_kept(copies)}"
         following = [one for one in bases if one > base]
         end, is_exact = self._known_end(folder, base) if is_last else (following[0], True)
+        if not is_exact and not self._disk.exists(finding.path):
+            end = max(end or base, self._used_end(folder))
         remove_clean_mark(self._disk)
         copies = []
         following_base = None if is_last else end
@@ -243,12 +277,8 @@ class _Mechanic:
         """
         _, claim = read_claim(self._disk, folder)
         ends = [claim.end_offset] if claim.base_offset == base else []
-        try:
-            closed = read_clean_mark(self._disk) or {}
-        except CorruptLog:
-            closed = {}
-        ends += [closed[folder].end] if folder in closed else []
-        return max(ends, default=None), folder in closed
+        ends += [self._closed[folder].end] if folder in self._closed else []
+        return max(ends, default=None), folder in self._closed
 
     def _forget_start(self, folder: str, first_base: int) -> None:
         claim = RecoveryPoint(self._disk, folder)
@@ -281,18 +311,50 @@ class _Mechanic:
         text = f"write {METADATA} with the topic id {ids[0]}"
         if self._disk.exists(f"{folder}/{METADATA}"):
             text += _kept([set_aside(self._disk, f"{folder}/{METADATA}")])
-        if not self._disk.exists(folder):
-            text = "create the partition without records; all of its records are lost"
-            end, is_exact = self._known_end(folder, UNKNOWN)
-            self._lost = [(0, end - 1 if end and is_exact else None)]
-            if end:
-                text += f"; it continues at offset {end}"
-                file = self._disk.open(f"{folder}/{end:020d}.log")
-                file.sync()
-                file.close()
-        remove_clean_mark(self._disk)
+        if self._has_log(folder):
+            remove_clean_mark(self._disk)
+        else:
+            text = self._empty_partition(folder)
         partition_metadata.write(self._disk, folder, ids[0])
         return text
+
+    def _has_log(self, folder: str) -> bool:
+        """Return whether a folder has segments, or a recovery point that names one."""
+        claim = read_claim(self._disk, folder)[1]
+        return claim.base_offset != UNKNOWN or bool(segment_bases(self._disk, folder))
+
+    def _empty_partition(self, folder: str) -> str:
+        """Let a partition without a log continue above every offset that is known to be used."""
+        text = "create the partition without records"
+        if folder in self._closed:  # the mark stays: the new log ends where the lost one did
+            end = self._closed[folder].end
+            self._lost = [(0, end - 1)] if end else []
+            text += f"; all of its records are lost; it continues at offset {end}"
+        else:
+            remove_clean_mark(self._disk)
+            end = self._used_end(folder)
+            self._lost = [(0, None)]
+            text += "; all of its records are lost, and the end of its log is unknown; "
+            text += (
+                f"it continues at offset {end}, the highest that a group or a checkpoint has"
+                if end
+                else "it begins at offset 0, as no group and no checkpoint has an offset of it"
+            )
+        file = self._disk.open(f"{folder}/{end:020d}.log")
+        file.sync()
+        file.close()
+        return text
+
+    def _used_end(self, folder: str) -> int:
+        """Return the highest offset that a group or a checkpoint file of the root has, or 0."""
+        topic, _, index = folder.rpartition("-")
+        end = (self.positions or {}).get(folder, 0)
+        for path in (START_OFFSETS, CLEANER_OFFSETS):
+            with contextlib.suppress(CorruptLog):
+                if self._disk.exists(path):
+                    text = small_files.read_file(self._disk, path).text
+                    end = max(end, parsed_offsets(text, path).get((topic, int(index)), 0))
+        return end
 
     # ---- files of the root
 
@@ -331,12 +393,8 @@ class _Mechanic:
     def _start_offsets(self) -> str:
         """Take the start offsets from the mark of an orderly stop, if there is one."""
         copies = self._kept_root(START_OFFSETS)
-        try:
-            closed = read_clean_mark(self._disk) or {}
-        except CorruptLog:
-            closed = {}
         rows = []
-        for folder, extent in closed.items():
+        for folder, extent in self._closed.items():
             found = _PARTITION.fullmatch(folder)
             bases = segment_bases(self._disk, folder)
             if found is not None and bases and extent.start > bases[0]:
@@ -344,7 +402,7 @@ class _Mechanic:
         content = "\n".join(["0", str(len(rows)), *rows, ""])
         small_files.write_file(self._disk, START_OFFSETS, content)
         text = "write the start offsets of the last orderly stop"
-        if not closed:
+        if not self._closed:
             text = "let each log begin with its first segment; deleted records of it come back"
         return text + _kept(copies)
 
@@ -356,6 +414,14 @@ class _Mechanic:
 
     def _set_aside(self, path: str) -> str:
         return f"set the file aside{_kept([set_aside(self._disk, path)])}"
+
+
+def _closed_logs(disk: Disk) -> Mapping[str, Extent]:
+    """Return the logs that the last broker closed in order, by folder. Raises: OSError."""
+    try:
+        return read_clean_mark(disk) or {}
+    except CorruptLog:
+        return {}
 
 
 def _offsets(lost: Lost) -> str:
