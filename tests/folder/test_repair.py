@@ -13,11 +13,15 @@ from tests.campaign.data import Folder, disk_of
 from tests.campaign.judge import observe
 from tests.folder.conftest import Write
 
+from headrace.core.catalog import Resource
 from headrace.folder.bridge import bridge, empty_batches
+from headrace.folder.catalogue import listed_topics, lost_topics, read_catalogue
 from headrace.folder.check import Finding, check, check_disk
 from headrace.folder.repair import Action, Repair, repair
 from headrace.log.damage import keep_copy
+from headrace.log.manifest import Manifest
 from headrace.log.memory_disk import MemoryDisk
+from headrace.log.os_disk import OsDisk
 from headrace.log.recovery_point import Claim, RecoveryPoint
 from headrace.wire import batches
 from headrace.wire.batches import Record
@@ -325,6 +329,124 @@ def test_a_missing_last_segment_of_a_killed_broker_continues_above_what_groups_h
     done = repaired(root)
     assert (done.is_complete, done.actions[0].path) == (True, path)
     assert started(root, killed)["bounds", "orders-0"] == (0, 31)
+
+
+def test_topics_that_the_catalogue_lost_are_restored_from_the_manifest(
+    large_stopped: Folder, write: Write, tmp_path: Path
+) -> None:
+    """Each batch of the catalogue is damaged in turn; what is not damaged is served."""
+    path = f"__cluster_metadata-0/{0:020d}.log"
+    sound = started(write(large_stopped.files), large_stopped)
+    content, position, restored = large_stopped.files[path], 0, set()
+    for header in batches.headers(content):
+        position += header.size
+        damaged = bytearray(content)
+        damaged[position - 1] ^= 1
+        shutil.rmtree(tmp_path / "data")
+        root = write({**large_stopped.files, path: bytes(damaged)})
+        plan = repaired(root, execute=False)
+        done = repaired(root)
+        assert (done.is_complete, done.actions) == (True, plan.actions)
+        assert check(root, lambda _: None).is_clean
+        account = started(root, large_stopped)
+        names = {name for section, name in sound if section == "topic"}
+        for name in names:
+            assert account["topic", name] == sound["topic", name]
+            if f"restore {name}-0" in done.actions[0].text:
+                restored.add(name)
+                assert "settings of restored topics are lost" in done.actions[0].text
+        for key, value in sound.items():
+            if key[0] in ("log", "bounds"):
+                assert account[key] == value, key
+    assert restored == names
+
+
+def test_no_record_of_a_restored_topic_expires(large_stopped: Folder, write: Write) -> None:
+    path = f"__cluster_metadata-0/{0:020d}.log"
+    content = large_stopped.files[path]
+    root = write({**large_stopped.files, path: content[:-1] + b"?"})
+    disk, node_id = OsDisk(root), 1
+    position = 0
+    for header in batches.headers(content):
+        position += header.size
+        damaged = bytearray(content)
+        damaged[position - 1] ^= 1
+        (root / path).write_bytes(damaged)
+        catalog = read_catalogue(disk, node_id)
+        lost = lost_topics(catalog, listed_topics(disk))
+        if "jobs" in {topic.listed.name for topic in lost}:
+            break
+    else:
+        pytest.fail("no batch has the topic jobs")
+    repaired(root)
+    configs = read_catalogue(disk, node_id).configs_of(Resource.TOPIC, "jobs")
+    assert (configs["retention.ms"], configs["retention.bytes"]) == ("-1", "-1")
+    assert configs["cleanup.policy"] == "delete"
+
+
+def test_a_catalogue_that_lacks_topics_is_not_sound(stopped: Folder, write: Write) -> None:
+    root = write(stopped.files)
+    disk = OsDisk(root)
+    id_, listed = next(
+        (id_, topic) for id_, topic in Manifest(disk).topics.items() if topic.name == "orders"
+    )
+    Manifest(disk).put_topic(id_, listed._replace(partitions=3))
+    errors = [one for one in check(root, lambda _: None).findings if one.grade == "error"]
+    assert [str(one) for one in errors] == [
+        "error: __cluster_metadata-0: the catalogue lacks orders-2, which the manifest lists; the "
+        "next start renames these folders to `…-stray`, and their records are not served; run "
+        "`headrace repair`, or restore a backup"
+    ]
+    assert repaired(root).is_complete
+    assert started(root, stopped)["topic", "orders"][1] == 3
+
+
+@pytest.mark.parametrize("byte", [20, 200, -20])
+def test_a_damaged_checkpoint_of_the_catalogue_is_written_again(
+    byte: int, stopped: Folder, write: Write
+) -> None:
+    """Also where the log begins behind what the checkpoint replaced; a start keeps the copy."""
+    path = next(name for name in stopped.files if name.endswith(".checkpoint"))
+    end = int(path.rpartition("/")[2].split("-")[0])
+    content = bytearray(stopped.files[path])
+    content[byte] ^= 1
+    files = {**stopped.files, path: bytes(content)}
+    log = files.pop(f"__cluster_metadata-0/{0:020d}.log")
+    position = 0
+    for header in batches.headers(log):
+        if header.base_offset >= end:
+            break
+        position += header.size
+    del files["__cluster_metadata-0/recovery-point"], files[".kafka_cleanshutdown"]
+    files[f"__cluster_metadata-0/{end:020d}.log"] = log[position:]
+    root = write(files)
+    done = repaired(root)
+    assert done.is_complete
+    sound = observe(stopped.disk(), stopped).account
+    disk = disk_of(contents(root))
+    account = observe(disk, stopped).account
+    assert sound is not None
+    assert account is not None
+    for key, value in sound.items():
+        if key[0] in ("topic", "log", "bounds"):
+            assert account[key] == value, key
+    assert disk.exists(f"{path}.torn.0")
+
+
+def test_the_catalogue_waits_for_a_damaged_manifest(large_killed: Folder, write: Write) -> None:
+    path = f"__cluster_metadata-0/{0:020d}.log"
+    content = bytearray(large_killed.files[path])
+    content[batches.headers(content)[0].size - 1] ^= 1
+    files = {**large_killed.files, path: bytes(content)}
+    del files["headrace.manifest"]
+    root = write(files)
+    done = repaired(root)
+    assert done.is_complete
+    sound = observe(large_killed.disk(), large_killed).account
+    assert sound is not None
+    for key, value in started(root, large_killed).items():
+        if key[0] in ("topic", "log", "bounds"):
+            assert sound[key] == value
 
 
 def test_the_catalogue_cannot_be_made_up(stopped: Folder, write: Write) -> None:

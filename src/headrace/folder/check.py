@@ -22,14 +22,15 @@ from headrace.broker.partitions import Partition
 from headrace.broker.replay import JournalDamaged
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services, StartError, open_services
+from headrace.folder.catalogue import lost_topics
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk, is_hidden
 from headrace.log import checksums, partition_metadata, recovery_point
-from headrace.log.api import REMEDY, Clock, CorruptFileError, CorruptLog
+from headrace.log.api import REMEDY, Clock, CorruptFileError, CorruptLog, Disk
 from headrace.log.checkpoints import CLEAN_MARK
 from headrace.log.index import SUFFIXES as INDEXES
 from headrace.log.index import SegmentIndex
-from headrace.log.manifest import METADATA, PROPERTIES, Manifest
+from headrace.log.manifest import CATALOGUE, METADATA, PROPERTIES, Manifest
 from headrace.log.os_disk import SystemClock
 from headrace.log.segment import Segment
 from headrace.log.verify import verify_file
@@ -196,7 +197,7 @@ class _Check:
         try:
             self._manifest = Manifest(disk)
             services = open_services(
-                _config(disk),
+                config_of(disk),
                 self._folder,
                 clock=self._surroundings.clock,
                 new_id=self._surroundings.new_id,
@@ -207,6 +208,8 @@ class _Check:
             return
         services.topics.start()
         self._partitions(services)
+        if self._lacks_topics(services):
+            return  # the topic of a journal may be among them
         try:
             await services.shares.open()
             self._share_groups(services)
@@ -215,6 +218,19 @@ class _Check:
             self._are_groups_read = True
         except (CorruptLog, JournalDamaged, StorageFault, OSError) as error:
             self._refused(error, "the broker does not start")
+
+    def _lacks_topics(self, services: Services) -> bool:
+        """Add topics that the catalogue has lost; return whether there are any."""
+        assert self._manifest is not None
+        lost = lost_topics(services.catalog, self._manifest.topics)
+        for topic in lost:
+            self._add(
+                Grade.ERROR, CATALOGUE,
+                f"the catalogue lacks {topic}, which the manifest lists",
+                "the next start renames these folders to `…-stray`, and their records are not "
+                "served", _REPAIR,
+            )  # fmt: skip
+        return bool(lost)
 
     def _partitions(self, services: Services) -> None:
         for partition in services.partitions:
@@ -404,7 +420,7 @@ def _is_index_sound(disk: OverlayDisk, stem: str, path: str) -> bool:
         segment.release()
 
 
-def _config(disk: OverlayDisk) -> Config:
+def config_of(disk: Disk) -> Config:
     """The settings of a broker with the folder's number. Raises: ConfigError."""
     text = disk.read(PROPERTIES).decode(errors="replace") if disk.exists(PROPERTIES) else ""
     found = [line.partition("=")[2] for line in text.splitlines() if line.startswith("node.id=")]

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from uuid import UUID
 
 from headrace.broker.partitions import uuid_text
 from headrace.core.catalog import INTERNAL_TOPICS
 from headrace.folder.bridge import bridge
+from headrace.folder.catalogue import listed_topics, restore_topics
 from headrace.folder.check import (
     Finding,
     Grade,
@@ -24,6 +24,7 @@ from headrace.folder.check import (
     Report,
     Surroundings,
     check_disk,
+    config_of,
     silent,
 )
 from headrace.folder.foreign import is_foreign
@@ -31,6 +32,7 @@ from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk
 from headrace.log import partition_metadata, recovery_point, small_files
 from headrace.log.api import CorruptLog, Disk
+from headrace.log.checkpointed_log import last_checkpoint
 from headrace.log.checkpoints import (
     CLEAN_MARK,
     Extent,
@@ -48,6 +50,7 @@ from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, read_clai
 from headrace.log.repair import cut_log, drop_log_head, segment_bases, set_aside
 from headrace.log.segment import Segment
 from headrace.wire.batches import CorruptBatch
+from headrace.wire.primitives import NewerVersionError
 
 _CLUSTER_ID = re.compile(r"cluster\.id=([A-Za-z0-9_-]{22})\s")
 _NODE_ID = re.compile(r"node\.id=(\d{1,9})\s")
@@ -121,7 +124,7 @@ def repair_disk(
     """
     done = Repair()
     around = surroundings or Surroundings()
-    mechanic = _Mechanic(disk, around.new_id)
+    mechanic = _Mechanic(disk, around)
     tried: set[Finding] = set()
     while True:  # ends, as each round has a finding that no round before had
         with closing(view()) as seen:
@@ -154,20 +157,24 @@ def _firsts(report: Report, tried: Set[Finding]) -> Iterator[Finding]:
 class _Mechanic:
     """Carries out the action for one finding; none where there is none. Raises: OSError."""
 
-    def __init__(self, disk: Disk, new_id: Callable[[], UUID]) -> None:
+    def __init__(self, disk: Disk, surroundings: Surroundings) -> None:
         self._disk = disk
-        self._new_id = new_id
+        self._new_id = surroundings.new_id
+        self._clock = surroundings.clock
         self._lost: list[Lost] = []  # by the action under way
         self.positions: Mapping[str, int] | None = None  # of groups; None where they are unknown
         with silent():
             self._closed = _closed_logs(disk)  # before an action removes the mark
 
     def must_wait(self, finding: Finding) -> bool:
-        """Return whether a partition without a log waits until the groups can be read.
+        """Return whether another repair must come first.
 
-        Their positions may be all that is known of its end.
+        The catalogue waits for the manifest, from which its topics are restored. A partition
+        without a log waits for the groups: their positions may be all that is known of its end.
         """
         folder = finding.path.partition("/")[0]
+        if folder == CATALOGUE:
+            return not _is_manifest_sound(self._disk)
         return (
             self.positions is None
             and self._names_partition(finding)
@@ -184,9 +191,15 @@ class _Mechanic:
         text: str | None = None
         if path in self._roots:
             text = self._roots[path]()
+        elif path == CATALOGUE and "lacks" in finding.problem:
+            text = self._catalogue()
+        elif path.startswith(f"{CATALOGUE}/") and path.endswith(".log"):
+            text = self._catalogue_segment(finding)
+        elif path.startswith(f"{CATALOGUE}/") and path.endswith(".checkpoint"):
+            text = self._checkpoint(path)
         elif path.endswith(".log"):
             text = self._segment(finding)
-        elif path.endswith((*INDEXES, ".snapshot", ".checksums", ".checkpoint")):
+        elif path.endswith((*INDEXES, ".snapshot", ".checksums")):
             text = self._set_aside(path)
         elif name == recovery_point.NAME:
             text = self._recovery_point(path.rpartition("/")[0])
@@ -250,6 +263,49 @@ class _Mechanic:
         return f"rewrite the segment without what is damaged; offsets lost: {lost}" + _kept(
             copies if done.copy is None else [*copies, done.copy]
         )
+
+    # ---- the catalogue
+
+    def _catalogue_segment(self, finding: Finding) -> str | None:
+        text = self._segment(finding)
+        if text is None or not self._lost or finding.grade is Grade.WARNING:
+            return text
+        return (
+            f"{text}; topics and settings that were changed there are as before, and topics that "
+            "were deleted there come back without records" + (self._restored_topics() or "")
+        )
+
+    def _checkpoint(self, path: str) -> str | None:
+        """Write a checkpoint of the catalogue in the place of a damaged or missing one."""
+        is_there = self._disk.exists(path)
+        copies = [keep_copy(self._disk, path, 0, self._disk.size(path))] if is_there else []
+        restored = self._restored_topics()
+        if restored is None:
+            return None
+        if is_there and not path.endswith(last_checkpoint(self._disk.list(CATALOGUE))[1]):
+            self._disk.remove(path)
+        return f"write a checkpoint of the records that are intact{restored}{_kept(copies)}"
+
+    def _catalogue(self) -> str | None:
+        restored = self._restored_topics()
+        return restored and f"write a checkpoint{restored}"
+
+    def _restored_topics(self) -> str | None:
+        """Restore topics from the manifest; return which, or None where a newer release wrote."""
+        remove_clean_mark(self._disk)
+        try:
+            restored = restore_topics(self._disk, config_of(self._disk).node_id, self._clock.wall())
+        except NewerVersionError:
+            return None
+        text = "".join(f"; restore {topic} from the manifest" for topic in restored)
+        if any(not topic.first for topic in restored):
+            text += (
+                "; settings of restored topics are lost: all of their records are kept until "
+                "retention is set again"
+            )
+        return text
+
+    # ---- journals of groups
 
     def _journal(self, folder: str, offset: int) -> str | None:
         """Cut a journal of groups before a record that does not fit to those before it."""
@@ -414,6 +470,15 @@ class _Mechanic:
 
     def _set_aside(self, path: str) -> str:
         return f"set the file aside{_kept([set_aside(self._disk, path)])}"
+
+
+def _is_manifest_sound(disk: Disk) -> bool:
+    """Return whether the topics of the manifest can be read. Raises: OSError."""
+    try:
+        listed_topics(disk)
+    except CorruptLog:
+        return False
+    return True
 
 
 def _closed_logs(disk: Disk) -> Mapping[str, Extent]:

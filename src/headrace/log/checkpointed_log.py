@@ -54,9 +54,7 @@ class CheckpointedLog:
             disk, folder, segment_bytes=_SEGMENT_BYTES, clean=clean, end_offset=end_offset,
             dropped=self._replaced.extend,
         )  # fmt: skip
-        names = [name for name in disk.list(folder) if _NAMED.fullmatch(name)]
-        self._name = names[-1] if names else ""
-        self._end = int(self._name.split("-")[0]) if names else 0
+        self._end, self._name = last_checkpoint(disk.list(folder))
         if not self._log.start_offset <= self._end <= self._log.end_offset:
             raise CorruptFileError(
                 f"{folder}/{self._name or '*' + _SUFFIX}",
@@ -147,7 +145,7 @@ class CheckpointedLog:
         self._log.sync()
         if self._log.end_offset < end:  # a failed sync may have cut what was seen before it
             raise OSError(errno.EIO, f"{self._folder} ends before {end}, its checkpoint")
-        self._disk.write(f"{self._folder}/{_name(end)}", encoded(records, now))
+        self._disk.write(f"{self._folder}/{checkpoint_name(end)}", encoded(records, now))
         # Not before: what it replaces is not looked for any more from now on.
         self._log.allow_drop(end)
 
@@ -157,7 +155,7 @@ class CheckpointedLog:
         `remove_replaced` removes the files. Raises: OSError.
         """
         if end:
-            self._name, self._end = _name(end), end
+            self._name, self._end = checkpoint_name(end), end
         self._log.advance_start(self._end)
         self._log.drop_segments(self._end, _DROPPED_MAX)
 
@@ -167,7 +165,8 @@ class CheckpointedLog:
         for path in replaced:
             self._disk.remove(path)
         for name in self._disk.list(self._folder):
-            if _SUFFIX in name and name != self._name:  # older ones, and one that a crash cut off
+            # Older ones, and one that a crash cut off; copies that a repair keeps stay.
+            if _NAMED.fullmatch(name.removesuffix(".new")) and name != self._name:
                 self._disk.remove(f"{self._folder}/{name}")
 
     def _verified(self, data: bytes) -> BatchHeader:
@@ -207,5 +206,12 @@ def _control(offset: int, kind: int, value: bytes, now: WallMs) -> bytes:
     return batches.build([record], base_offset=offset, leader_epoch=_EPOCH, attributes=CONTROL)
 
 
-def _name(end: int) -> str:
+def last_checkpoint(names: Sequence[str]) -> tuple[int, str]:
+    """Return the end offset and the name of the last checkpoint among sorted names, or 0 and ""."""
+    checkpoints = [name for name in names if _NAMED.fullmatch(name)]
+    return (int(checkpoints[-1].split("-")[0]), checkpoints[-1]) if checkpoints else (0, "")
+
+
+def checkpoint_name(end: int) -> str:
+    """Return the name of the checkpoint that ends at an offset."""
     return f"{end:020d}-{_EPOCH:010d}{_SUFFIX}"
