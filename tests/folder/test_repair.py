@@ -308,6 +308,26 @@ def test_a_missing_partition_waits_until_the_groups_can_be_read(
     assert done.actions[-1].path == "orders-0"
 
 
+def test_a_lost_manifest_is_written_with_the_partitions_of_the_catalogue(
+    large_stopped: Folder, write: Write
+) -> None:
+    root = write(without_folders(large_stopped, "orders-1/", "headrace.manifest"))
+    assert repaired(root).is_complete
+    assert started(root, large_stopped)["bounds", "orders-1"] == (3000, 3000)
+
+
+def test_the_first_offset_that_a_cut_of_a_journal_takes_is_reported(
+    large_killed: Folder, write: Write
+) -> None:
+    """The record that cannot be replayed is the second one of its batch."""
+    path = f"__share_group_state-0/{0:020d}.log"
+    content = bytearray(large_killed.files[path])
+    content[30] ^= 1
+    root = write({**large_killed.files, path: bytes(content)})
+    *_, cut = repaired(root).actions
+    assert (cut.path, cut.lost) == ("__share_group_state-0", ((2, None),))
+
+
 def test_a_partition_folder_without_its_files_is_a_missing_one(
     killed: Folder, write: Write
 ) -> None:

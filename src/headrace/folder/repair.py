@@ -16,7 +16,7 @@ from pathlib import Path
 from headrace.broker.partitions import uuid_text
 from headrace.core.catalog import INTERNAL_TOPICS
 from headrace.folder.bridge import bridge
-from headrace.folder.catalogue import listed_topics, restore_topics
+from headrace.folder.catalogue import listed_topics, read_catalogue, restore_topics
 from headrace.folder.check import (
     Finding,
     Grade,
@@ -321,8 +321,9 @@ class _Mechanic:
                 return None
             finally:
                 segment.release()
-            self._lost = [(offset, None)]
-            return f"cut off the journal at offset {offset}: groups go back to then" + _kept(copies)
+            end = read_claim(self._disk, folder)[1].end_offset  # a batch is cut as a whole
+            self._lost = [(end, None)]
+            return f"cut off the journal at offset {end}: groups go back to then" + _kept(copies)
         return None
 
     def _known_end(self, folder: str, base: int) -> tuple[int | None, bool]:
@@ -427,11 +428,16 @@ class _Mechanic:
                 continue
             key = id_, found[1]
             topics[key] = max(topics.get(key, 0), int(found[2]) + 1)
+        with contextlib.suppress(NewerVersionError):
+            catalog = read_catalogue(self._disk, config_of(self._disk).node_id)
+            for topic in catalog.topics.values():
+                key = uuid_text(topic.id), topic.name
+                topics[key] = max(topics.get(key, 0), topic.partitions)
         lines = [f"journal {CATALOGUE}\n"] if self._disk.exists(CATALOGUE) else []
         lines += [f"file {one}\n" for one in (PROPERTIES, START_OFFSETS) if self._disk.exists(one)]
         lines += [f"topic {count} {id_} {name}\n" for (id_, name), count in topics.items()]
         small_files.write_file(self._disk, NAME, "".join(lines))
-        return f"write the manifest from the folders that exist{_kept(copies)}"
+        return f"write the manifest from the catalogue and the folders that exist{_kept(copies)}"
 
     def _properties(self) -> str:
         text = ""
