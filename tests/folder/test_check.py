@@ -1,5 +1,6 @@
 """The check of a data folder: what it finds, and that it leaves everything as it is."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator, Mapping
@@ -17,8 +18,11 @@ from tests.folder.conftest import Write
 import headrace
 from headrace.folder.check import Grade, Report, check
 from headrace.folder.lock import FolderError
-from headrace.log import partition_metadata
+from headrace.folder.repair import repair
+from headrace.log import partition_metadata, small_files
+from headrace.log.api import CorruptFileError
 from headrace.log.manifest import ListedTopic, Manifest
+from headrace.log.memory_disk import MemoryDisk
 from headrace.log.os_disk import OsDisk
 
 CASES = 60
@@ -96,6 +100,81 @@ def test_a_folder_without_write_permission_is_checked(
         assert checked(Path()).is_clean
     for path in paths:
         path.chmod(0o700)
+
+
+UNREADABLE = [
+    "orders-0", "orders-0/partition.metadata", "orders-0/00000000000000000033.log",
+    "orders-0/00000000000000000005.checksums", "orders-0/recovery-point", "meta.properties",
+    "headrace.manifest", "__consumer_offsets-0", "__cluster_metadata-0/00000000000000000000.log",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sort", "path"),
+    [
+        *(("stopped", path) for path in [*UNREADABLE, ".kafka_cleanshutdown"]),
+        *(("killed", path) for path in UNREADABLE),
+    ],
+)
+def test_what_cannot_be_read_is_reported_and_the_rest_is_checked(
+    sort: str,
+    path: str,
+    request: pytest.FixtureRequest,
+    write: Write,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder: Folder = request.getfixturevalue(sort)
+    other = "jobs-1/00000000000000000000.log"
+    root = write({**folder.files, other: folder.files[other][:-1] + b"?"})
+    before = checked(root)  # imports what the check needs while it can be read
+    paths = (root, *root.rglob("*"))
+    for each in paths:
+        if os.geteuid() == 0:
+            os.chown(each, _NOBODY, -1)
+    mode = (root / path).stat().st_mode
+    (root / path).chmod(0)
+    monkeypatch.chdir(root)
+    with as_ordinary_user():
+        report = checked(Path())
+        done = repair(Path(), lambda _: None, execute=False)
+    (root / path).chmod(mode)
+    errors = {finding.path: finding for finding in report.findings if finding.grade == "error"}
+    assert errors.keys() == {path, other}
+    kind = "folder" if (root / path).is_dir() else "file"
+    assert str(errors[path]) == (
+        f"error: {path}: the {kind} cannot be read: Permission denied; what it holds is neither "
+        "checked nor served; change its owner or permissions, then check again"
+    )
+    assert (done.actions, done.is_complete) == ([], False)
+    assert checked(root) == before
+
+
+def test_a_start_names_the_permissions_as_the_remedy() -> None:
+    class ForeignDisk(MemoryDisk):
+        def read(self, path: str, count: int = -1, position: int = 0) -> bytes:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    with pytest.raises(CorruptFileError) as refused:
+        small_files.read_bytes(ForeignDisk(), "meta.properties")
+    assert str(refused.value) == (
+        "meta.properties: the file cannot be read: Permission denied; "
+        "change its owner or permissions"
+    )
+
+
+def test_a_folder_of_another_owner_that_is_no_partition_is_left_alone(
+    stopped: Folder, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write(stopped.files)
+    checked(root)
+    for each in (root, *root.rglob("*")):
+        if os.geteuid() == 0:
+            os.chown(each, _NOBODY, -1)
+    (root / "lost+found").mkdir(mode=0)
+    monkeypatch.chdir(root)
+    with as_ordinary_user():
+        assert checked(Path()).findings == ()
+    (root / "lost+found").rmdir()
 
 
 def test_a_folder_in_use_is_refused(stopped: Folder, write: Write) -> None:

@@ -7,9 +7,11 @@ from its first to its last byte, which a start does not.
 """
 
 import asyncio
+import errno
 import logging
+import os
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,6 +24,7 @@ from headrace.broker.partitions import Partition
 from headrace.broker.replay import JournalDamaged
 from headrace.broker.runtime import StorageFault
 from headrace.broker.services import Services, StartError, open_services
+from headrace.core.catalog import INTERNAL_TOPICS
 from headrace.folder.catalogue import lost_topics
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk, is_hidden
@@ -37,7 +40,9 @@ from headrace.log.verify import verify_file
 from headrace.wire.batches import CorruptBatch
 
 _REPAIR = "run `headrace repair`, or restore a backup"
-_NOTHING = "nothing; the broker handles it at its next start"
+_REREAD = "make the file readable, then check again"
+_PERMIT = "change its owner or permissions, then check again"
+_NOTHING = "no action is needed"
 _LEFTOVERS = (".deleted", ".cleaned", ".swap", ".new")
 _COPY = re.compile(r"\.torn\.\d+(\.\d+)?$")  # not a topic that has this in its name
 _INTERVAL_BYTES = 1 << 30
@@ -152,6 +157,7 @@ class _Check:
 
     def run(self) -> Report:
         with silent():
+            self._unreadable()
             self._surroundings.run(self._start())
             files, size = self._read_all()
         found = [one for some in self._findings.values() for one in some]
@@ -172,7 +178,11 @@ class _Check:
         self._findings.setdefault(path, []).append(finding)
 
     def _refused(self, error: Exception, consequence: str) -> None:
-        if isinstance(error, CorruptFileError):
+        if isinstance(error, OSError) and error.filename is not None:
+            path = os.path.relpath(error.filename, self._folder)
+            problem = f"the file cannot be read: {error.strerror}"
+            self._add(Grade.ERROR, path, problem, consequence, _REREAD)
+        elif isinstance(error, CorruptFileError):
             remedy = error.remedy if "upgrade" in error.remedy else _REPAIR
             path, position = error.path, error.position
             self._add(Grade.ERROR, path, error.problem, consequence, remedy, position)
@@ -180,12 +190,25 @@ class _Check:
             path, _, text = str(error).removesuffix(f"; {REMEDY}").partition(": ")
             self._add(Grade.ERROR, path, text or str(error), consequence, _REPAIR)
 
+    def _unreadable(self) -> None:
+        for path in self._disk.unreadable:
+            kind = "folder" if path in self._disk.folders else "file"
+            self._add(
+                Grade.ERROR, path, f"the {kind} cannot be read: {os.strerror(errno.EACCES)}",
+                "what it holds is neither checked nor served", _PERMIT,
+            )  # fmt: skip
+
     # ---- what a start finds
 
     async def _start(self) -> None:
         """Bring up the state of a broker in memory, as far as the folder allows."""
+        folders = {path.partition("/")[0] for path in self._disk.unreadable}
+        if any(not _is_user_partition(folder) for folder in folders):
+            return  # a start needs it, and would refuse others for the lack of it
         with closing(self._disk.copied()) as disk:
-            await self._start_on(disk)
+            for folder in folders:
+                disk.remove(folder)
+            await self._start_on(disk, folders)
             self._torn = {
                 _COPY.sub("", path)
                 for folder in disk.folders
@@ -193,7 +216,8 @@ class _Check:
                 if _COPY.search(name) and not self._disk.exists(path := f"{folder}/{name}")
             }
 
-    async def _start_on(self, disk: OverlayDisk) -> None:
+    async def _start_on(self, disk: OverlayDisk, unreadable: Set[str]) -> None:
+        """Start on a disk without the folders that cannot be read."""
         try:
             self._manifest = Manifest(disk)
             services = open_services(
@@ -207,9 +231,8 @@ class _Check:
             self._refused(error, "the broker does not start")
             return
         services.topics.start()
-        self._partitions(services)
-        if self._lacks_topics(services):
-            return  # the topic of a journal may be among them
+        if self._partitions(services, unreadable) or self._lacks_topics(services):
+            return  # what groups have is not known
         try:
             await services.shares.open()
             self._share_groups(services)
@@ -232,8 +255,13 @@ class _Check:
             )  # fmt: skip
         return bool(lost)
 
-    def _partitions(self, services: Services) -> None:
+    def _partitions(self, services: Services, unreadable: Set[str]) -> bool:
+        """Open every log; return whether a journal is refused."""
+        is_journal_refused = False
         for partition in services.partitions:
+            self._opened.add(partition.name)
+            if partition.name in unreadable:
+                continue
             error: Exception | None = None
             try:
                 _ = partition.log
@@ -243,9 +271,10 @@ class _Check:
                 consequence = "clients get KAFKA_STORAGE_ERROR for the partition"
                 if partition.topic.internal:
                     consequence = "the broker does not start"
+                    is_journal_refused = True
                 self._refused(error, consequence)
-            self._opened.add(partition.name)
         self._opened |= services.partitions.manifest.journals
+        return is_journal_refused
 
     def _share_groups(self, services: Services) -> None:
         for shard in services.shares.shards:
@@ -293,7 +322,8 @@ class _Check:
                 continue
             for name in names:
                 path = f"{folder}/{name}" if folder else name
-                if path in disk.folders or path in _UNSEEN or self._is_leftover(path):
+                is_skipped = path in disk.folders or path in _UNSEEN or path in disk.unreadable
+                if is_skipped or self._is_leftover(path):
                     continue
                 count += 1
                 total += self._file(disk, path)
@@ -309,10 +339,12 @@ class _Check:
         except CorruptFileError as error:
             self._damaged(error, size)
         except (OSError, ValueError) as error:
+            if isinstance(error, PermissionError) and disk.unreadable:
+                return size  # a file beside this one has a finding of its own
             reason = getattr(error, "strerror", None) or str(error)
             self._add(
                 Grade.ERROR, path, f"the file cannot be read: {reason}",
-                "what it holds is not served", "make the file readable, then check again",
+                "what it holds is not served", _REREAD,
             )  # fmt: skip
         return size
 
@@ -391,6 +423,11 @@ class _Check:
         except CorruptLog:
             return False
         return self._manifest is not None and self._manifest.is_deleting(folder, topic_id)
+
+
+def _is_user_partition(folder: str) -> bool:
+    topic, _, index = folder.rpartition("-")
+    return index.isdecimal() and topic not in INTERNAL_TOPICS
 
 
 def _is_index_sound(disk: OverlayDisk, stem: str, path: str) -> bool:

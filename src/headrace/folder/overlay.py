@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PARTITION = re.compile(r".+-\d+")
+_HAS_EFFECTIVE_IDS = os.access in os.supports_effective_ids
 
 
 def is_hidden(folder: str) -> bool:
@@ -100,6 +101,7 @@ class OverlayDisk:
     def __init__(self, root: Path, sizes: Mapping[str, int] | None = None) -> None:
         self._folders: dict[str, dict[str, _Entry | None]] = {"": {}}  # None for a folder
         self._reading: set[OverlayFile] = set()
+        self.unreadable: set[str] = set()  # files and folders that this process may not read
         if sizes is None:
             self._scan(root, "")
         else:
@@ -129,6 +131,7 @@ class OverlayDisk:
         """Return an independent disk with the same contents."""
         copy = OverlayDisk.__new__(OverlayDisk)
         copy._reading = set()
+        copy.unreadable = set(self.unreadable)
         copy._folders = {
             folder: {
                 name: entry and _Entry(entry.real, entry.kept, entry.added[:])
@@ -217,14 +220,26 @@ class OverlayDisk:
         self._folders[folder][name] = entry
 
     def _scan(self, root: Path, folder: str) -> None:
-        with os.scandir(root / folder) as found:
-            for one in found:
-                path = f"{folder}/{one.name}" if folder else one.name
-                if one.is_dir(follow_symlinks=False) and not folder:
-                    self._folders[path] = {}
-                    self._put(path, None)
-                    if not is_hidden(one.name):
-                        self._scan(root, path)
-                else:
-                    size = 0 if one.is_dir() else one.stat().st_size
-                    self._put(path, _Entry(Path(one.path), size, bytearray()))
+        with os.scandir(root / folder) as entries:
+            for entry in entries:
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                try:
+                    self._take(root, path, entry)
+                except PermissionError:
+                    is_other = "/" not in path and entry.is_dir() and not _PARTITION.fullmatch(path)
+                    if not is_other:  # such as lost+found
+                        self.unreadable.add(path)
+
+    def _take(self, root: Path, path: str, entry: "os.DirEntry[str]") -> None:
+        """Raises: PermissionError."""
+        if entry.is_dir(follow_symlinks=False) and "/" not in path:
+            self._folders[path] = {}
+            self._put(path, None)
+            if not is_hidden(path):
+                self._scan(root, path)
+            return
+        self._put(path, _Entry(Path(entry.path), 0, bytearray()))
+        if not os.access(entry.path, os.R_OK, effective_ids=_HAS_EFFECTIVE_IDS):
+            raise PermissionError
+        size = 0 if entry.is_dir() else entry.stat().st_size
+        self._put(path, _Entry(Path(entry.path), size, bytearray()))

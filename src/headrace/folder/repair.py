@@ -129,7 +129,10 @@ def repair_disk(
     while True:  # ends, as each round has a finding that no round before had
         with closing(view()) as seen:
             report = check_disk(seen, folder, progress, around)
+            is_readable = not seen.unreadable
         done.left = report.findings
+        if not is_readable:
+            return done  # what is unreadable is not known to be damaged
         mechanic.positions = report.positions
         chosen = [finding for finding in _firsts(report, tried) if not mechanic.must_wait(finding)]
         tried.update(chosen)

@@ -23,7 +23,8 @@ from headrace.wire.checksums import crc32c
 
 FORMAT = 1
 _SEAL = re.compile(rb"#headrace format=(\d{1,9}) crc32c=([0-9a-f]{8})\n\Z")
-_LASTING = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP}
+_PERMISSION = {errno.EACCES, errno.EPERM}
+_LASTING = {*_PERMISSION, errno.EISDIR, errno.ENOTDIR, errno.ELOOP}
 _DIGITS_BYTES = len("00000000\n")
 
 
@@ -73,7 +74,8 @@ def read_bytes(disk: Disk, path: str) -> bytes:
     except OSError as error:
         problem = f"the file cannot be read: {error.strerror or error}"
         if error.errno in _LASTING:
-            raise CorruptFileError(path, problem) from error
+            remedy = "change its owner or permissions" if error.errno in _PERMISSION else ""
+            raise CorruptFileError(path, problem, remedy=remedy) from error
         raise OSError(error.errno, f"{path}: {problem}") from error
 
 
