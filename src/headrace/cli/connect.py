@@ -75,14 +75,26 @@ def require_address(context: typer.Context, action: str) -> None:
 def data_folder(context: typer.Context, folder: Path) -> Path:
     """The folder of --data-dir, which is read instead of asking a broker.
 
-    Raises: Trouble when there is no such folder, or a broker is named as well.
+    Raises: Trouble when there is no such folder, a newer release wrote it, or a broker is named as
+        well.
     """
+    from headrace.log import small_files
+    from headrace.log.api import CorruptFileError, NewerFormatError
+    from headrace.log.manifest import NAME, PROPERTIES
+
     for name in ("bootstrap_server", "command_config"):
         if is_given(context, name):
             told = f"--data-dir reads files and asks no broker; leave --{name.replace('_', '-')}"
             raise Trouble(f"{told} or --data-dir out")
     if not folder.is_dir():
         raise Trouble(f"--data-dir: there is no folder {folder}; give the data folder of a broker")
+    for name in (NAME, PROPERTIES):
+        try:
+            small_files.parsed(name, (folder / name).read_bytes(), unsealed=True)
+        except NewerFormatError as error:
+            raise Trouble(f"--data-dir: {error}") from error
+        except (OSError, CorruptFileError):
+            continue  # journals of damaged folders are read as far as they go
     return folder
 
 
