@@ -67,6 +67,10 @@ def test_a_damaged_folder_is_not_touched_either(killed: Folder, write: Write) ->
     report = checked(root)
     assert [one.grade for one in report.findings] == [Grade.WARNING, Grade.NOTE]
     assert report.findings[0].path == path
+    assert str(report.findings[0]) == (
+        f"warning: {path} at byte 0: torn end of 456 unsynced bytes; "
+        "the next start cuts them off and keeps a copy; no action is needed"
+    )
     assert state(root) == before
 
 

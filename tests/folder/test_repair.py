@@ -351,6 +351,26 @@ def test_a_missing_last_segment_of_a_killed_broker_continues_above_what_groups_h
     assert started(root, killed)["bounds", "orders-0"] == (0, 31)
 
 
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"\0", "write the file with a new cluster id, node 1"),
+        (
+            b"cluster.id=ePvC4xBVQqKQjJmJvHc0Zw\nnode.id=7\n",
+            "write the file with cluster id ePvC4xBVQqKQjJmJvHc0Zw, node 7",
+        ),
+    ],
+)
+def test_the_plan_for_the_properties_is_what_the_repair_does(
+    content: bytes, text: str, stopped: Folder, write: Write
+) -> None:
+    root = write({**stopped.files, "meta.properties": content})
+    plan = repaired(root, execute=False)
+    done = repaired(root)
+    assert plan.actions == done.actions
+    assert done.actions[0].text == f"{text}; kept as meta.properties.torn.0"
+
+
 def test_topics_that_the_catalogue_lost_are_restored_from_the_manifest(
     large_stopped: Folder, write: Write, tmp_path: Path
 ) -> None:
@@ -501,8 +521,7 @@ def test_whatever_is_damaged_a_repair_does_what_it_planned_and_a_broker_starts(
         if damage.path == "__cluster_metadata-0":
             continue
         assert done.is_complete, (damage.text, done)
-        if "meta.properties" not in damage.path:  # it may get a new, random id
-            assert plan.actions == done.actions, damage.text
+        assert plan.actions == done.actions, damage.text
         left = contents(root)
         for path, content in damage.files.items():
             if not path.endswith(REBUILT):

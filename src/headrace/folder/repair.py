@@ -452,8 +452,8 @@ class _Mechanic:
         node_id = node[1] if node else "1"
         content = f"#\nversion=1\ncluster.id={cluster_id}\nnode.id={node_id}\n"
         small_files.write_file(self._disk, PROPERTIES, content)
-        how = "kept" if cluster else "a new one"
-        return f"write the file with cluster id {cluster_id} ({how}), node {node_id}{_kept(copies)}"
+        id_text = f"cluster id {cluster_id}" if cluster else "a new cluster id"
+        return f"write the file with {id_text}, node {node_id}{_kept(copies)}"
 
     def _start_offsets(self) -> str:
         """Take the start offsets from the mark of an orderly stop, if there is one."""
