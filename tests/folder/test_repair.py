@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,16 +12,20 @@ from tests.campaign.account import Account
 from tests.campaign.damage import Damage, draw, exchanged
 from tests.campaign.data import Folder, disk_of
 from tests.campaign.judge import observe
+from tests.campaign.repairs import missing, reused
 from tests.folder.conftest import Write
 
-from headrace.core.catalog import Resource
+from headrace.core.catalog import PartitionsAdded, Resource, TopicCreated
+from headrace.core.types import WallMs
 from headrace.folder.bridge import bridge, empty_batches
 from headrace.folder.catalogue import listed_topics, lost_topics, read_catalogue
 from headrace.folder.check import Finding, check, check_disk
-from headrace.folder.repair import Action, Repair, repair
+from headrace.folder.overlay import OverlayDisk
+from headrace.folder.repair import Action, Repair, repair, repair_disk
 from headrace.log.damage import keep_copy
 from headrace.log.manifest import Manifest
 from headrace.log.memory_disk import MemoryDisk
+from headrace.log.metadata_records import MetadataRecords
 from headrace.log.os_disk import OsDisk
 from headrace.log.recovery_point import Claim, RecoveryPoint
 from headrace.wire import batches
@@ -422,6 +427,81 @@ def test_no_record_of_a_restored_topic_expires(large_stopped: Folder, write: Wri
     configs = read_catalogue(disk, node_id).configs_of(Resource.TOPIC, "jobs")
     assert (configs["retention.ms"], configs["retention.bytes"]) == ("-1", "-1")
     assert configs["cleanup.policy"] == "delete"
+
+
+def test_a_topic_that_got_partitions_after_its_lost_creation_is_restored(
+    large_killed: Folder, write: Write
+) -> None:
+    """The broker cannot replay what is left of the catalogue without the checkpoint."""
+    path = f"__cluster_metadata-0/{0:020d}.log"
+    content = large_killed.files[path]
+    position = 0
+    for header in batches.headers(content):
+        data = content[position : position + header.size]
+        if b"orders" in data:
+            break
+        position += header.size
+    disk = MemoryDisk()
+    created = next(
+        event
+        for _, key, value in batches.entries(data)
+        for event in MetadataRecords(1).events(key, value)
+        if isinstance(event, TopicCreated)
+    )
+    added = PartitionsAdded(created.topic_id, 1, 1)
+    (entry,) = MetadataRecords(1).records([added], WallMs(1))
+    end = batches.headers(content)[-1].last_offset + 1
+    later = batches.build([Record(0, 1, *entry)], base_offset=end, leader_epoch=0)
+    damaged = bytearray(content)
+    damaged[position + header.size - 1] ^= 1
+    disk.write(path, bytes(damaged) + bytes(later))
+    bridge(disk, path, 0, end + 1, is_last=True)
+    files = without_folders(large_killed, "__cluster_metadata-0/recovery-point")
+    root = write({**files, path: disk.read(path)})
+    errors = [
+        finding for finding in check(root, lambda _: None).findings if finding.grade == "error"
+    ]
+    assert "lacks a topic that a later record changes" in str(errors[0])
+    assert repaired(root).is_complete
+    sound = observe(large_killed.disk(), large_killed).account
+    assert sound is not None
+    assert started(root, large_killed)["topic", "orders"] == sound["topic", "orders"]
+
+
+@pytest.mark.parametrize("lost", ["partitions", "topic"])
+def test_a_repair_that_is_killed_can_be_repeated(lost: str, large_stopped: Folder) -> None:
+    sound = observe(large_stopped.disk(), large_stopped).account
+    assert sound is not None
+    files = without_folders(large_stopped, "orders-", "jobs-0/")
+    if lost == "topic":
+        path = f"__cluster_metadata-0/{0:020d}.log"
+        content = bytearray(large_stopped.files[path])
+        content[batches.headers(content)[0].size - 1] ^= 1
+        files = {**large_stopped.files, path: bytes(content)}
+    for left in range(100):
+        disk = DyingDisk()
+        for path, data in files.items():
+            disk.write(path, data)
+        disk.left = left
+        is_killed = False
+        for _ in range(2):
+            try:
+                done = repair_disk(disk, partial(view_of, disk), Path(), lambda _: None)
+            except OSError:
+                disk.left, is_killed = None, True
+        assert done.is_complete, left
+        account = observe(disk_of(view_of(disk).contents), large_stopped).account
+        assert account is not None
+        assert [*reused(large_stopped, sound, account, files)] == []
+        assert [*missing(large_stopped, sound, None, account, files, [])] == []
+        if not is_killed:
+            assert left > 5, "the repair was killed at several points"
+            return
+    pytest.fail("the repair makes fewer changes")
+
+
+def view_of(disk: MemoryDisk) -> OverlayDisk:
+    return OverlayDisk.of_contents({path: bytes(one.data) for path, one in disk._files.items()})
 
 
 def test_a_catalogue_that_lacks_topics_is_not_sound(stopped: Folder, write: Write) -> None:
