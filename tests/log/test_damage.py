@@ -7,10 +7,16 @@ from random import Random
 import pytest
 
 from headrace.log import damage, repair, snapshots
-from headrace.log.api import CorruptFileError, CorruptLog, NewerFormatError
+from headrace.log.api import (
+    CorruptFileError,
+    CorruptLog,
+    DamagedBlockError,
+    NewerFormatError,
+)
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.recovery_point import Claim, RecoveryPoint, encoded, read_claim
 from headrace.log.segments import SegmentedLog
+from headrace.log.verify import verify_file
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, Record
 from headrace.wire.checksums import crc32c
@@ -115,6 +121,30 @@ def test_damage_that_a_valid_batch_follows_is_refused(part: str) -> None:
     assert f"and a valid batch follows at byte {4 * size}; {REMEDY}" in message
     assert "\n" not in message
     assert contents(disk) == before
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+@pytest.mark.parametrize("part", ["offset", "checksum", "record"])
+def test_a_reader_and_a_check_name_the_same_damaged_batch(part: str, is_last: bool) -> None:
+    disk = closed(12)
+    path = last_log(disk)
+    first, *_, before, last = batches.headers(disk.read(path))
+    position = disk.size(path) - last.size - (0 if is_last else before.size)
+    data = bytearray(disk.read(path))
+    if part == "offset":  # lower than that of the batch before
+        data[position : position + 8] = first.base_offset.to_bytes(8, "big")
+    else:
+        data[position + {"checksum": 18, "record": 80}[part]] ^= 1
+    disk.write(path, bytes(data))
+    with pytest.raises(CorruptFileError) as check:
+        list(verify_file(disk, path, disk.size(path)))
+    with pytest.raises((DamagedBlockError, CorruptFileError)) as refusal:
+        account(opened(disk, clean=True))
+    error = refusal.value
+    found = error.damage if isinstance(error, DamagedBlockError) else error
+    assert isinstance(found, CorruptFileError)
+    assert found.position == check.value.position == position
+    assert found.problem.startswith(check.value.problem)
 
 
 def test_damage_below_the_recovery_point_is_refused_also_at_the_very_end() -> None:

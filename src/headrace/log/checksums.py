@@ -123,6 +123,19 @@ def load(disk: Disk, path: str) -> Checksums | None:
     return Checksums(Summary(*fields), blocks.copied())
 
 
+class CorruptBlock(CorruptBatch):
+    """A block is damaged.
+
+    Args:
+        position: the first damaged batch, in bytes from the start of the block; 0 where only the
+            digest of the whole block is wrong.
+    """
+
+    def __init__(self, problem: str, position: int) -> None:
+        super().__init__(problem)
+        self.position = position
+
+
 class Unverified:
     """The blocks of a segment that nobody verified yet in this process.
 
@@ -157,17 +170,22 @@ class Unverified:
 
 
 def verify_block(data: bytes, digest: int) -> None:
-    """Verify the batches of a whole block. Raises: CorruptBatch."""
-    position, found = 0, 0
-    while position < len(data):
-        header = batches.read_header(data, position)
-        if header.size > len(data) - position:
-            raise CorruptBatch(f"the batch of offset {header.base_offset} has a wrong size")
-        batches.verify(data, position, header)
-        found = crc32c(data[position : position + _BATCH_HEAD.size], found)
-        position += header.size
+    """Verify the batches of a whole block. Raises: CorruptBlock."""
+    position, end_offset, found = 0, 0, 0
+    try:
+        while position < len(data):
+            header = batches.read_header(data, position)
+            if header.size > len(data) - position:
+                raise CorruptBatch(f"the batch of offset {header.base_offset} has a wrong size")
+            if header.base_offset < end_offset:
+                raise CorruptBatch(f"offset {header.base_offset} after {end_offset - 1}")
+            batches.verify(data, position, header)
+            found = crc32c(data[position : position + _BATCH_HEAD.size], found)
+            position, end_offset = position + header.size, header.last_offset + 1
+    except CorruptBatch as error:
+        raise CorruptBlock(str(error), position) from error
     if found != digest:
-        raise CorruptBatch("offsets or sizes of batches are not those that were written")
+        raise CorruptBlock("offsets or sizes of batches are not those that were written", 0)
 
 
 def file_checksum(disk: Disk, path: str) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from headrace.log.api import (
     SegmentInfo,
     Slice,
 )
-from headrace.log.checksums import BlockDigests, Checksums, Summary, Unverified
+from headrace.log.checksums import BlockDigests, Checksums, CorruptBlock, Summary, Unverified
 from headrace.log.index import INDEX_SUFFIXES, SegmentIndex, Tail, read_tail
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
@@ -159,10 +159,12 @@ class Segment:
             data = self.file.pread(stop - begin, begin)
             try:
                 if len(data) < stop - begin:
-                    raise CorruptBatch(f"the file ends at byte {begin + len(data)} of {self.size}")
+                    ending = begin + len(data)
+                    raise CorruptBlock(f"the file ends at byte {ending} of {self.size}", len(data))
                 checksums.verify_block(data, digest)
-            except CorruptBatch as error:
-                damage = CorruptFileError(self.file_path, str(error), position=begin)
+            except CorruptBlock as error:
+                position = begin + error.position
+                damage = CorruptFileError(self.file_path, str(error), position=position)
                 raise DamagedBlockError(damage) from error
             self._unverified.verified(begin)
         if not self._unverified.left:
@@ -287,7 +289,10 @@ class Segment:
         if found is not None and not self._is_earlier(found.summary, size):
             written = found.summary
             if written.base_offset == self.base_offset and written.size > size:
+                self.size = size  # where the damage begins
                 raise CorruptBatch(f"the file has {size} bytes, {written.size} were written")
+            self.take_whole(size)  # a damaged batch is the better reason
+            self.size = 0
             raise CorruptBatch(_ANOTHER)
         is_wrong = found is not None or self._disk.exists(self.path + checksums.SUFFIX)
         if not is_wrong and sealed and self._took_tail(size):
