@@ -197,6 +197,8 @@ def test_a_partition_is_refused_by_name_and_others_are_served(
                 if family.name == "headrace_partitions_refused"
             )  # fmt: skip
             assert [sample and sample.value for sample in gauge] == [1]
+            await life.services.write_probe.probe()
+            assert life.services.trouble() == trouble
 
     run(go)
     errors = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
@@ -293,7 +295,7 @@ def test_records_of_a_newer_release_stop_the_start_with_one_line(path: str) -> N
 
 @pytest.mark.parametrize("path", JOURNALS)
 def test_damage_in_a_group_journal_after_an_orderly_stop_is_one_line(
-    tmp_path: Path, path: str
+    tmp_path: Path, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with headrace.Broker(tmp_path, settings={"offsets.topic.num.partitions": 1}) as broker:
         assert broker.bootstrap_servers
@@ -303,6 +305,7 @@ def test_damage_in_a_group_journal_after_an_orderly_stop_is_one_line(
     ) as refusal:
         headrace.Broker(tmp_path, settings={"offsets.topic.num.partitions": 1}).start()
     assert "\n" not in str(refusal.value)
+    assert "are served" not in caplog.text, "the broker does not start"
 
 
 # ---- what cannot be read

@@ -159,9 +159,16 @@ class Partition:
         return self._refused
 
     def refuse(self, damage: CorruptLog) -> None:
-        """Serve nothing of this partition: what is left of its log cannot be trusted."""
-        if self._refused is None:
-            self._refused, self.is_failing = damage, True
+        """Serve nothing of this partition: what is left of its log cannot be trusted.
+
+        The damage is logged once, but for a journal: without it the broker does not start, and the
+        error of the start names the damage.
+        """
+        if self._refused is not None:
+            return
+        self._refused, self.is_failing = damage, False  # writing again would not help
+        self._faults.forget(self.name)
+        if not self.is_internal:
             log.error(
                 "%s. Clients get KAFKA_STORAGE_ERROR for partition %s; others are served",
                 damage, self.name, extra=self.fields,
