@@ -128,6 +128,22 @@ def test_an_index_that_lies_is_made_anew(
     assert disk.read(path) == good
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_the_index_file_that_is_damaged_is_logged_by_its_name(
+    disk: MemoryDisk, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = f"{FOLDER}/{0:020d}{suffix}"
+    data = bytearray(disk.read(path))
+    data[5] ^= 8
+    disk.write(path, bytes(data))
+    log = opened(disk)
+    assert log.read(3, 1).headers[0].base_offset == 3
+    log.close()
+    assert [one.getMessage() for one in caplog.records] == [
+        f"{path}: does not agree with its checksum; rebuilt"
+    ]
+
+
 @pytest.mark.parametrize("suffix", [".log", ".log cut", ".log longer"])
 def test_a_sealed_segment_that_is_not_whole_is_refused(disk: MemoryDisk, suffix: str) -> None:
     path = f"{FOLDER}/{opened(disk).segments()[3].base_offset:020d}.log"

@@ -418,11 +418,11 @@ class Segment:
     def _loaded_index(self) -> SegmentIndex:
         """The indexes from their files where these agree with the checksums, else rebuilt."""
         found = checksums.load(self._disk, self.path)
-        fits = found is None or self._has_files_of(found.summary)
+        differing = [] if found is None else self._differing_files(found.summary)
         index = None
-        if fits and found is not None and not found.summary.index_size:
+        if not differing and found is not None and not found.summary.index_size:
             index = self._indexed()  # too short for an entry
-        elif fits:
+        elif not differing:
             index = SegmentIndex.load(self._disk, self.path, self.base_offset, self.interval_bytes)
             if index is not None and not self.sealed:  # it goes on behind its last entry
                 for position, header in self.walk(index.last_position):
@@ -431,24 +431,26 @@ class Segment:
             index.max_timestamp = found.summary.max_timestamp
             index.max_timestamp_offset = found.summary.max_timestamp_offset
         if index is None:
-            if found is not None:
-                log.warning("%s.index: does not agree with its checksum; rebuilt", self.path)
+            for path in differing:
+                log.warning("%s: does not agree with its checksum; rebuilt", path)
             index = self._indexed()
             if len(index) and found is not None:
                 self._index, self._saved_size = index, -1
                 self.save_index(found.blocks)
         return index
 
-    def _has_files_of(self, summary: Summary) -> bool:
-        wanted = (
+    def _differing_files(self, summary: Summary) -> list[str]:
+        """The index files that are not those of which the checksums were written."""
+        written = (
             (summary.index_size, summary.index_crc),
             (summary.timeindex_size, summary.timeindex_crc),
         )
         paths = (self.path + suffix for suffix in INDEX_SUFFIXES)
-        return all(
-            checksums.file_checksum(self._disk, path) == one
-            for path, one in zip(paths, wanted, strict=False)
-        )
+        return [
+            path
+            for path, checksum in zip(paths, written, strict=True)
+            if checksums.file_checksum(self._disk, path) != checksum
+        ]
 
     def _indexed(self) -> SegmentIndex:
         """The indexes of what is known of the file."""
