@@ -9,11 +9,27 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.client.connection import Cluster
+from headrace.client.leases import Lease
 from headrace.wire import batches
 
-from .share_wire_rig import ACCEPT, RELEASE, TOPIC, Sharer, acquired, journaled, live, produce
+from .share_wire_rig import (
+    ACCEPT,
+    GROUP,
+    RELEASE,
+    TOPIC,
+    Sharer,
+    acquired,
+    journaled,
+    live,
+    produce,
+)
 
 Connecting = Callable[[headrace.Broker], AbstractContextManager[Callable[[], Any]]]
+SHORT_LOCKS = {
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.share.record.lock.duration.ms": "1000",
+}
 LIMIT = {"group.share.delivery.count.limit": "2"}
 
 
@@ -41,6 +57,32 @@ def test_a_broker_that_stops_uses_up_no_delivery(tmp_path: Path, connecting: Con
         assert Sharer(wire, topic).take() == [(0, 2, 1)]
         wire.close()  # whose member gives them back
         assert Sharer(connect(), topic, "other").take(max_wait=9000) == [(0, 2, 2)]
+
+
+def test_a_restart_ends_the_locks_of_members_and_not_the_records_of_a_lease(
+    tmp_path: Path, connecting: Connecting
+) -> None:
+    with headrace.Broker(tmp_path, settings=SHORT_LOCKS) as broker, connecting(broker) as connect:
+        topic = begin(connect(), 3).topic_id
+        with Cluster(broker.bootstrap_servers) as cluster:
+            lease = Lease(cluster, GROUP, "nightly")
+            lease.open((TOPIC,), "latest")
+            assert [one.delivery_count for one in lease.acquire(1, 20, 1000)] == [1]
+            assert Sharer(connect(), topic).take(max_wait=30_000) == [(0, 2, 2)]
+            renewed = lease.renew()
+            assert (renewed.held, renewed.lost) == (0, 3)
+        broker.stop()  # before the member's connection ends, which would release its records
+    with (
+        headrace.Broker(tmp_path, settings=SHORT_LOCKS) as broker,
+        connecting(broker) as connect,
+        Cluster(broker.bootstrap_servers) as cluster,
+    ):
+        lease = Lease(cluster, GROUP, "nightly", lease.epoch)
+        renewed = lease.renew()
+        assert (renewed.held, renewed.lost) == (3, 0)
+        assert Sharer(connect(), topic).take(max_wait=30_000) == [(0, 2, 2)]
+        renewed = lease.renew()
+        assert (renewed.held, renewed.lost) == (0, 3)
 
 
 def cut(folder: Path, size: int) -> Path:

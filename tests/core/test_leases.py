@@ -9,13 +9,14 @@ from headrace.core.shard_words import (
     CommitLease,
     Committed,
     ForgetTopic,
+    On,
     OpenLease,
     Renewed,
     RenewLease,
     StageLease,
 )
 from headrace.core.share_group import Heartbeat
-from headrace.core.share_words import ShareKey, Verdict
+from headrace.core.share_words import Acknowledge, Acknowledged, ShareKey, Verdict
 from headrace.core.types import MemberId, Span
 
 from .lease_rig import LEASE, LOCK_MS, P0, P1, TOPIC, LeaseRig
@@ -218,6 +219,32 @@ def test_restart_gives_a_record_to_the_lease_that_had_it_last(broker: LeaseRig) 
         broker.restart()
         assert broker.ask(CommitLease(newer, 1, 1)) == Committed(20, 0, 0, 0)
         assert broker.ask(CommitLease(older, 1, 1)) == Committed(0, 0, 0, 20)
+
+
+def test_a_lease_takes_back_what_a_member_acquired_later_only_once_no_lock_is_left(
+    broker: LeaseRig,
+) -> None:
+    """Locks of members are volatile: a restart ends them, and the lease's delivery is durable."""
+    epoch, accept = broker.open(), (Verdict.ACCEPT,)
+    broker.ask(AcquireLease(LEASE, epoch, 1, 20))
+    accepting = Acknowledge(MemberId("other"), (Acknowledged(Span(0, 1), accept),))
+    for _ in range(2):
+        broker.elapse(LOCK_MS)
+        assert broker.other_takes(P0, 0, 4) == [Span(0, 4)]
+        for command in (RenewLease(LEASE, epoch), AcquireLease(LEASE, epoch, 1, 20)):
+            broker.ask(command)
+            assert broker.state() == "SPSO=0, 0-4 ACQUIRED 2, 5-9 ACQUIRED 1"
+        assert broker.ask(RenewLease(LEASE, epoch)) == Renewed(15, 5)
+        epoch = broker.open()
+        assert broker.state() == "SPSO=0, 0-4 ACQUIRED 2, 5-9 ACQUIRED 1"
+        broker.restart()
+        assert broker.ask(On(P0, accepting)).why is Why.NOT_THE_HOLDER
+        assert broker.ask(RenewLease(LEASE, epoch)) == Renewed(20, 0)
+    broker.elapse(LOCK_MS)
+    assert broker.other_takes(P0, 0, 4) == [Span(0, 4)]
+    assert not isinstance(broker.ask(On(P0, accepting)), Refused)
+    broker.restart()
+    assert broker.ask(CommitLease(LEASE, epoch, 1)) == Committed(18, 0, 0, 2)
 
 
 def test_two_dispositions_of_one_record_are_refused(broker: LeaseRig) -> None:
