@@ -16,13 +16,14 @@ from headrace.wire.batches import Record
 
 Connect = Callable[[], Any]
 BROKER_SETTINGS = {
-    "headrace.max.groups": 4,  # of which two are used up by settings of internal topics
+    "headrace.max.groups": 2,
     "headrace.max.waiting.partitions": 1000,
     "headrace.queued.max.response.bytes": -1,
     "headrace.unread.response.timeout.ms": 200,
 }
 NOT_ANSWERED = 600_000  # longer than any connection of a test waits, in ms
 WAIT_SECONDS = 30
+DELETE = 1  # a config operation
 INVALID_CONFIG, INVALID_REQUEST, INCONSISTENT_GROUP_PROTOCOL = 40, 42, 23
 
 
@@ -79,13 +80,18 @@ def test_fetch_sessions_hold_a_bounded_number_of_partitions(connect: Connect) ->
 
 
 def test_groups_with_settings_have_a_number(wire: Any) -> None:
-    def alter(group: str) -> int:
-        change = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
+    def alter(group: str, operation: int = 0) -> int:
+        change = {"name": "share.auto.offset.reset", "config_operation": operation,
+                  "value": None if operation else "earliest"}  # fmt: skip
         resource = {"resource_type": 32, "resource_name": group, "configs": [change]}
         return int(wire.call(44, 1, resources=[resource], validate_only=False)
                    .responses[0].error_code)  # fmt: skip
 
+    wire.create("orders", configs=[{"name": "retention.ms", "value": "5"}])  # is no group
     assert [alter(group) for group in ("a", "b", "c", "a")] == [0, 0, INVALID_CONFIG, 0]
+    assert [alter("a", DELETE), alter("a", DELETE), alter("c"), alter("a")] == [
+        0, 0, 0, INVALID_CONFIG,
+    ]  # fmt: skip
 
 
 def test_a_member_has_a_bounded_number_of_protocols(wire: Any) -> None:

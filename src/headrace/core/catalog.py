@@ -138,6 +138,7 @@ class Catalog:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[UUID, Topic] = {}
         self.configs: dict[tuple[Resource, str], dict[str, str]] = {}
+        self.configured_groups = 0  # groups in `configs`
         self.next_producer_id = 0
 
     def configs_of(self, resource: Resource, name: str) -> Mapping[str, str]:
@@ -236,6 +237,7 @@ class Catalog:
                 del self.topics[topic.name]
                 self.configs.pop((Resource.TOPIC, topic.name), None)
             case ConfigSet(resource, name, key, value):
+                was_configured = (resource, name) in self.configs
                 values = self.configs.setdefault((resource, name), {})
                 if value is None:
                     values.pop(key, None)
@@ -243,6 +245,8 @@ class Catalog:
                     values[key] = value
                 if not values:
                     del self.configs[resource, name]
+                if resource is Resource.GROUP:
+                    self.configured_groups += bool(values) - was_configured
             case ProducerIdsAllocated(next_id):
                 self.next_producer_id = next_id
             case _:

@@ -171,10 +171,11 @@ def _check(resource: Resource, name: str, values: Values, services: Services) ->
     if resource is Resource.TOPIC:
         TopicSettings.check(services.config, new)
     elif resource is Resource.GROUP:
-        if not old and given and len(services.catalog.configs) >= services.config.groups_max:
+        configured = services.catalog.configured_groups
+        if not old and given and configured >= services.config.groups_max:
             raise ConfigError(
-                f"{len(services.catalog.configs)} resources have settings (headrace.max.groups);"
-                " delete those of groups that are not used"
+                f"{configured} groups have settings (headrace.max.groups); delete those of groups"
+                " that are not used"
             )
         others = {key: text for key, text in new.items() if key not in given}
         GroupSettings.check(services.config, given, others, old.keys() - new.keys())
