@@ -649,6 +649,35 @@ def test_a_bridge_keeps_every_intact_batch() -> None:
         assert disk.read(done.copy) == b"".join(found)
 
 
+@pytest.mark.parametrize("part", ["offset", "size", "epoch", "magic"])
+@pytest.mark.parametrize("gap", [0, 10])
+def test_a_batch_behind_a_gap_keeps_its_offset_or_is_lost(part: str, gap: int) -> None:
+    """Compaction leaves gaps, so a damaged offset does not follow from the batch before."""
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    records = [Record(0, 1, None, b"value")] * 10
+    bases = (0, 10 + gap, 20 + gap)
+    built = [batches.build(records, base_offset=base, leader_epoch=0) for base in bases]
+    content = bytearray(built[1])
+    if part == "offset":
+        content[:8] = (4).to_bytes(8, "big")
+    else:
+        content[{"size": 10, "epoch": 15, "magic": 16}[part]] ^= 4
+    disk.write(path, built[0] + bytes(content) + built[2])
+    done = bridge(disk, path, 0, 30 + gap)
+    if gap and part == "offset":
+        assert done.lost == [(10, 29)]
+        headers = batches.headers(disk.read(path))
+        assert [(one.base_offset, one.last_offset) for one in headers] == [
+            (0, 9),
+            (10, 29),
+            (30, 39),
+        ]
+        assert disk.read(path).endswith(built[2])
+    else:
+        assert done.lost == []
+        assert disk.read(path) == b"".join(built)
+
+
 @pytest.mark.parametrize("sort", ["stopped", "killed"])
 @pytest.mark.parametrize("base", [25, 33])
 def test_a_damaged_offset_at_the_end_is_recovered(

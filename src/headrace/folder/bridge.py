@@ -3,7 +3,8 @@
 What cannot be read is replaced by an empty batch over its offsets, as compaction leaves one:
 readers pass over it, and the offsets behind it stay what they were. Where only the parts of a
 header are damaged that follow from its place in the log (offset, size, epoch, magic), the batch is
-recovered.
+recovered. Compaction leaves gaps: a batch with a damaged offset and room for others beside it could
+stand at several offsets, and is lost.
 """
 
 from collections.abc import Iterator
@@ -105,7 +106,9 @@ def _copy(
             batch = batch if _base_offset(batch) == found.end_offset else None
         if batch is None:
             following = damage.next_batch(source.pread, position + 1, size, found.end_offset)
-            batch = _recovered(source, position, following or size, found.end_offset, end_offset)
+            # Only of the end of a log compaction has removed nothing.
+            limit = None if is_last and not damaged else _limit(source, following, end_offset)
+            batch = _recovered(source, position, following or size, found.end_offset, limit)
             damaged = damaged or batch is None
             if batch is None and following is None:
                 found.is_end_lost = True
@@ -146,21 +149,47 @@ def _intact(
 
 
 def _recovered(
-    source: File, position: int, end: int, expected: int, end_offset: int | None
+    source: File, position: int, end: int, expected: int, limit: int | None
 ) -> bytes | None:
-    """Return the bytes up to `end` as one batch, if its checksum says that they are one."""
+    """Return the bytes up to `end` as one batch, if its checksum says that they are one.
+
+    Where another part of its place is damaged, its offset is taken for right. A damaged offset can
+    be known only where no offset may be missing on either side of the batch.
+
+    Args:
+        expected: the offset behind the batch before.
+        limit: the first offset behind the batch; None where it follows the batch before.
+    """
     if not HEADER_BYTES <= end - position <= _BATCH_BYTES_MAX:
         return None
     data = bytearray(source.pread(end - position, position))
-    batches.stamp(data, 0, len(data), expected, _EPOCH)
-    data[_MAGIC_AT] = MAGIC
+    offset, stamped = int.from_bytes(data[:8], "big"), bytearray(data)
+    batches.stamp(stamped, 0, len(stamped), offset, _EPOCH)
+    stamped[_MAGIC_AT] = MAGIC
+    is_offset_damaged = stamped == data or limit is None
+    if is_offset_damaged:
+        batches.stamp(stamped, 0, len(stamped), expected, _EPOCH)
     try:
-        header = batches.read_header(data)
-        batches.verify(data, 0, header)
+        header = batches.read_header(stamped)
+        batches.verify(stamped, 0, header)
     except CorruptBatch:
         return None
-    fits = end_offset is None or header.last_offset < end_offset
-    return bytes(data) if fits and header.last_offset_delta >= 0 else None
+    if header.last_offset_delta < 0:
+        return None
+    if limit is None:
+        fits = True
+    elif is_offset_damaged:
+        fits = header.last_offset + 1 == limit
+    else:
+        fits = header.base_offset >= expected and header.last_offset < limit
+    return bytes(stamped) if fits else None
+
+
+def _limit(source: File, following: int | None, end_offset: int | None) -> int | None:
+    """Return the offset of the batch at `following`, or of the end of the segment."""
+    if following is None:
+        return end_offset
+    return _base_offset(source.pread(HEADER_BYTES, following))
 
 
 def _base_offset(head: bytes) -> int | None:
