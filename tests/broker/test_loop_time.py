@@ -7,6 +7,7 @@ sent with HEADRACE_LOOP_SCALE=1.
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -15,13 +16,15 @@ from headrace.core.group_words import RestartSessions
 from headrace.wire import batches
 from headrace.wire.batches import Record
 
-from .loop_rig import Client, LoopRig, framed
+from .loop_rig import TRIES, Client, LoopRig, framed
 
 SCALE = float(os.environ.get("HEADRACE_LOOP_SCALE", "0.25"))
 SECONDS_MAX = 0.020 if SCALE >= 1 else 0.010
 ELEMENTS, PARTITIONS = int(9900 * SCALE), 200
 MEMBER = "m" * 22
 UNKNOWN, WIDE = "x", "wide"
+OFFSET_DELETE = 47
+CHANGING = (8, 11, OFFSET_DELETE, 68, 76, 91)  # requests that do less when they are repeated
 
 Fields = dict[str, Any]
 
@@ -229,12 +232,24 @@ def test_the_largest_request_of_an_api_is_carried_out_in_short_steps(
 ) -> None:
     key, version, fields = LARGEST[name]
     topic_id = rig.services.catalog.topics[WIDE].id
-    request = framed(key, version, fields(topic_id))
-    opening = framed(78, 2, share_fetch([{"topic_id": topic_id, "partitions": share_parts(1, 0)}]))
+    openings = {
+        9: framed(8, 8, commit(PARTITIONS)),
+        79: framed(78, 2, share_fetch([{"topic_id": topic_id, "partitions": share_parts(1, 0)}])),
+    }
+    requests: Iterator[tuple[bytes | None, bytes]]
+    if key in CHANGING:  # each try does the same work, for a group of its own
+        changes = [{"group_id": f"{name}-{number}"} for number in range(TRIES)]
+        requests = iter([
+            (framed(8, 8, commit(PARTITIONS, **change)) if key == OFFSET_DELETE else None,
+             framed(key, version, fields(topic_id) | change)) for change in changes
+        ])  # fmt: skip
+    else:
+        requests = repeat((openings.get(key), framed(key, version, fields(topic_id))))
 
     async def ask() -> None:
         client = Client(rig.server)
-        if key == 79:
+        opening, request = next(requests)
+        if opening is not None:
             await client.ask(opening)
         await asyncio.sleep(0)
         assert await client.ask(request)
