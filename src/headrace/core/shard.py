@@ -6,7 +6,7 @@ and its leases, lives in one shard, so a decision over several of them is one at
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import assert_never
 from uuid import UUID
@@ -87,6 +87,7 @@ from headrace.core.share_words import Event as PartitionEvent
 from headrace.core.types import MemberId, MonoMs, Now, after
 
 _RUNS = (Acquired, Settled, Replayed, Delayed)  # the events that lay runs, most frequent first
+_TARGET_RUNS = 10  # what a share-partition or group costs in a tick, beside its runs
 _LISTED = frozenset({Settled, Advanced, Forgotten})  # those that may change a list
 
 
@@ -173,23 +174,40 @@ class ShareShard:
                 assert_never(command)
 
     def tick(self, now: Now, runs_max: int = PORTION_RUNS) -> Sequence[Event]:
-        """Locks that ended, a portion of them at a time, and members that fell silent."""
+        """Locks that ended and members that fell silent, a portion of them at a time.
+
+        The earliest come first. Where there are more, `next_deadline` stays in the past.
+        """
         events: list[Event] = []
-        # Only of those that have a deadline: there may be many more without a reader.
-        waiting = dict.fromkeys(target for due, _, target in self._due if due <= now.mono)
-        for partition in waiting:
-            due = partition.next_deadline()
-            if due is None or due > now.mono or not isinstance(partition, SharePartition):
+        targets = 0
+        for target in self._overdue(now):
+            left = runs_max - len(events) - targets * _TARGET_RUNS
+            if left <= 0:
+                break
+            due = target.next_deadline()
+            if due is None or due > now.mono:
                 continue
-            if len(events) < runs_max:
-                policy = self._outside.policy(partition.key.group)
-                events += partition.expired(now, policy, runs_max - len(events))
-        for group in waiting:
-            due = group.next_deadline()
-            if isinstance(group, ShareGroup) and due is not None and due <= now.mono:
-                timing = self._outside.timing(group.name)
-                events += group.expired(now, timing, self._views(group.topics()))
+            targets += 1
+            if isinstance(target, SharePartition):
+                events += target.expired(now, self._outside.policy(target.key.group), left)
+            else:
+                timing = self._outside.timing(target.name)
+                events += target.expired(now, timing, self._views(target.topics()))
         return self._with_lists(events, now)
+
+    def _overdue(self, now: Now) -> Iterator[ShareGroup | SharePartition]:
+        """Yield what was due by now, the earliest first; only so much of the heap is read."""
+        heap = self._due
+        seen: set[ShareGroup | SharePartition] = set()
+        ahead = [(heap[0], 0)] if heap else []
+        while ahead and ahead[0][0][0] <= now.mono:
+            (_, _, target), index = heapq.heappop(ahead)
+            for child in (2 * index + 1, 2 * index + 2):
+                if child < len(heap):
+                    heapq.heappush(ahead, (heap[child], child))
+            if target not in seen:
+                seen.add(target)
+                yield target
 
     def next_deadline(self) -> MonoMs | None:
         """When the next lock or session ends."""
