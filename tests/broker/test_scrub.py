@@ -10,6 +10,7 @@ from tests.broker.inside_rig import Inside, play
 from headrace.broker.partitions import Partition
 from headrace.broker.scrub import Scrub
 from headrace.core.catalog import CreateTopic, DeleteTopic, Topic
+from headrace.log.segments import SegmentedLog
 from headrace.wire.batches import Record
 
 SETTINGS = {"log_segment_bytes": "1024", "headrace_scrub_interval_ms": "0"}
@@ -41,6 +42,24 @@ def test_a_sound_broker_is_verified_to_the_last_sealed_byte() -> None:
         assert broker.services.trouble() is None
 
     scene(sound)
+
+
+def test_a_pass_lists_the_segments_of_a_partition_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be thousands, and a list of all for each of them holds the event loop."""
+    listed: list[object] = []
+    segments = SegmentedLog.segments
+
+    def counted(log: SegmentedLog) -> Any:
+        listed.append(log)
+        return segments(log)
+
+    async def scrubbed(broker: Inside) -> None:
+        partition = await filled(broker)
+        monkeypatch.setattr(SegmentedLog, "segments", counted)
+        await broker.services.scrub.run_pass()
+        assert listed.count(partition.log) == 1
+
+    scene(scrubbed)
 
 
 def test_damage_is_logged_once_and_shown_until_it_is_gone(

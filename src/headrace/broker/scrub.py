@@ -68,7 +68,8 @@ class Scrub:
             for path in self._sealed(partition):
                 if self.work.is_stopping:
                     return
-                if path in self._sealed(partition):  # retention or compaction may have removed it
+                # Retention or compaction may have removed it.
+                if self._is_in_use(path, partition):
                     await self._verify(path, partition, found)
         self.damages = found
         self.passes += 1
@@ -80,21 +81,27 @@ class Scrub:
             await self.run_pass()
             pause_ms = self._interval_ms
 
-    def _sealed(self, partition: Partition) -> dict[str, int]:
-        """The sealed segments of a partition, with their sizes; none of one that is refused."""
-        if self._topics.partitions.get(partition.topic.id, partition.index) is not partition:
-            return {}
+    def _sealed(self, partition: Partition) -> list[str]:
+        """The sealed segments of a partition; none of one that is refused."""
+        if not self._is_served(partition):
+            return []
         try:
             segments = partition.log.segments()
         except OSError:  # the partition has logged it
-            return {}
-        return {f"{one.path}.log": one.size for one in segments if one.sealed}
+            return []
+        return [f"{segment.path}.log" for segment in segments if segment.sealed]
+
+    def _is_served(self, partition: Partition) -> bool:
+        return self._topics.partitions.get(partition.topic.id, partition.index) is partition
 
     def _is_in_use(self, path: str, partition: Partition | None) -> bool:
         """Return whether a segment, or without a partition the checkpoint, is still read."""
         if partition is None:
             return path == self._topics.journal_log.checkpoint_path
-        return path in self._sealed(partition)
+        try:  # without a list of all segments, of which there may be thousands
+            return self._is_served(partition) and partition.log.is_sealed(path)
+        except OSError:
+            return False
 
     async def _verify(
         self, path: str, partition: Partition | None, found: dict[str, CorruptFileError]

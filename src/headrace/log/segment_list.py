@@ -44,6 +44,12 @@ class SegmentList:
             self._use(segment)
             yield segment
 
+    def is_sealed(self, path: str) -> bool:
+        """Return whether `path` is the file of a sealed segment."""
+        stem = path.removesuffix(".log")
+        index = bisect_right(self.bases, int(stem.rpartition("/")[2])) - 1
+        return index >= 0 and self._segments[index].path == stem and self._segments[index].sealed
+
     def append(self, segment: Segment) -> None:
         """Go on with a further segment; the last one is sealed."""
         sealed = self.active

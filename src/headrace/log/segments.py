@@ -153,6 +153,10 @@ class SegmentedLog:
         """All segments in order; the last is the one that is written to."""
         return [segment.info() for segment in self._segments]
 
+    def is_sealed(self, path: str) -> bool:
+        """Return whether a file is that of a sealed segment."""
+        return self._segments.is_sealed(path)
+
     # ---- writing
 
     def append(
