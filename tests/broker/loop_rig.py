@@ -134,10 +134,14 @@ def framed(key: int, version: int, fields: dict[str, Any]) -> bytes:
 
 
 class LoopRig:
-    """A started broker in memory; `run` works on its loop. The collector rests meanwhile."""
+    """A started broker; `run` works on its loop. The collector rests meanwhile.
 
-    def __init__(self, **settings: str) -> None:
-        self.inside = Inside(None, **settings)
+    Args:
+        disk: where its data is; by default in memory.
+    """
+
+    def __init__(self, disk: Any = None, **settings: str) -> None:
+        self.inside = Inside(disk, **settings)
         self.services = self.inside.services
         self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
         self._was_collecting = gc.isenabled()

@@ -238,7 +238,7 @@ def test_the_largest_request_of_an_api_is_carried_out_in_short_steps(
     }
     requests: Iterator[tuple[bytes | None, bytes]]
     if key in CHANGING:  # each try does the same work, for a group of its own
-        changes = [{"group_id": f"{name}-{number}"} for number in range(TRIES)]
+        changes: list[Fields] = [{"group_id": f"{name}-{number}"} for number in range(TRIES)]
         requests = iter([
             (framed(8, 8, commit(PARTITIONS, **change)) if key == OFFSET_DELETE else None,
              framed(key, version, fields(topic_id) | change)) for change in changes

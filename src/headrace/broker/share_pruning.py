@@ -23,7 +23,7 @@ from headrace.log.record_codec import ShareJournal
 
 log = logging.getLogger("headrace.broker")
 
-PORTION = 20  # snapshots that one command writes
+PORTION = 20  # snapshots that one command writes at most
 _MARKS_MAX = 1_000  # until what was new at the first of them is cold
 
 
@@ -89,8 +89,11 @@ class SharePruning:
             return  # most of what would go are the very snapshots that would be written again
         while cold > 0 and not self.work.is_stopping:
             portion = 1 if buggify("share_pruning.portion") else PORTION
-            await shard.ask(_codec(shard).cold(below, portion))
-            cold -= portion
+            keep = _codec(shard).cold(below, portion)
+            if not keep:
+                return
+            await shard.ask(keep)
+            cold -= len(keep)
 
     def _cold_below(self, index: int, end: int) -> int:
         """Where the journal ended when what is cold now was written."""

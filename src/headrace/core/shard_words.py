@@ -135,6 +135,9 @@ class Keep:
     pages: tuple[tuple[ShareKey, int], ...] = ()  # of lists of archived records
     groups: tuple[str, ...] = ()  # that are retained
 
+    def __len__(self) -> int:
+        return sum(map(len, (self.partitions, self.leases, self.pages, self.groups)))
+
 
 @dataclass(frozen=True, slots=True)
 class Recovered:

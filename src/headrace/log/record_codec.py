@@ -82,6 +82,7 @@ _DELIVERY_COMPLETE_COUNT = 0  # a tag of Kafka's
 _CHANGE_KEYS = (UPDATE.to_bytes(2, "big"), PART.to_bytes(2, "big"))  # of no whole state
 _UNCHANGED = -1
 _RUNS_PER_UPDATE = 64
+_RANGES_PER_KEEP = 4_000  # that whole states of one command have, or those of one of them: 4 ms
 _CLIENTS_MAX = 10_000  # that are remembered
 _CLIENT_TOLD_MAX = 100  # characters of the name that a client gives itself
 
@@ -206,24 +207,39 @@ class ShareJournal:
         return sum(1 for _ in takewhile(lambda one: one < offset, self._newest.values()))
 
     def cold(self, before: int, count_max: int) -> Keep:
-        """Of whom the newest whole state lies below an offset: the oldest so many."""
+        """Of whom the newest whole state lies below an offset: the oldest so many.
+
+        There are fewer where they have many ranges, and at least one, if there is any.
+        """
         partitions, leases = list[ShareKey](), list[LeaseKey]()
         pages: list[tuple[ShareKey, int]] = []
         groups = list[str]()
+        ranges = 0
         for key, offset in islice(self._newest.items(), count_max):
-            if offset >= before:
+            if offset >= before or ranges >= _RANGES_PER_KEEP:
                 break
             source = Reader(key)
             kind = source.int16()
             if kind == LEASE:
                 leases.append((_text(source), _text(source)))
+                ranges += self._ranges_of_lease(leases[-1])
             elif kind == ARCHIVED:
                 pages.append((_named(source), source.int64()))
             elif kind == RETAINED:
                 groups.append(group_of(source))
             else:
                 partitions.append(_named(source))
+                partition = self._shard.partitions.get(partitions[-1])
+                ranges += 0 if partition is None else len(partition.runs)
         return Keep(tuple(partitions), tuple(leases), tuple(pages), tuple(groups))
+
+    def _ranges_of_lease(self, key: LeaseKey) -> int:
+        lease = self._shard.leases.get(key)
+        acquisitions = () if lease is None else lease.acquisitions.values()
+        return sum(
+            len(acquisition.held) + sum(map(len, acquisition.parts.values()))
+            for acquisition in acquisitions
+        )
 
     def events(self, key: Bytes, value: Bytes) -> list[Event]:
         """What a record stands for. Raises: Malformed for bytes, types or versions not known."""
