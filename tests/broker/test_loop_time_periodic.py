@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +74,14 @@ async def acquire(rig: LoopRig, key: ShareKey, records: int, *, spread: bool) ->
 
 def test_many_locks_end_in_short_steps(rig: LoopRig) -> None:
     """Of many share-partitions with a lock each, and of many records of one of them."""
-    names = [[f"{number}-{one}" for one in range(scaled(40))] for number in range(TRIES)]
-    tries = iter(names)
+    groups_of_tries = [
+        [f"{number}-{index}" for index in range(scaled(40))] for number in range(TRIES)
+    ]
+    tries = iter(groups_of_tries)
 
     async def prepare() -> None:
-        for name in (name for some in names for name in some):
-            await subscribe(rig, name)
+        for group in chain(*groups_of_tries):
+            await subscribe(rig, group)
 
     async def expire() -> None:
         groups = next(tries)

@@ -667,7 +667,7 @@ def test_a_batch_behind_a_gap_keeps_its_offset_or_is_lost(part: str, gap: int) -
     if gap and part == "offset":
         assert done.lost == [(10, 29)]
         headers = batches.headers(disk.read(path))
-        assert [(one.base_offset, one.last_offset) for one in headers] == [
+        assert [(header.base_offset, header.last_offset) for header in headers] == [
             (0, 9),
             (10, 29),
             (30, 39),

@@ -141,10 +141,10 @@ def test_a_reader_and_a_check_name_the_same_damaged_batch(part: str, is_last: bo
     with pytest.raises((DamagedBlockError, CorruptFileError)) as refusal:
         account(opened(disk, clean=True))
     error = refusal.value
-    found = error.damage if isinstance(error, DamagedBlockError) else error
-    assert isinstance(found, CorruptFileError)
-    assert found.position == check.value.position == position
-    assert found.problem.startswith(check.value.problem)
+    refused = error.damage if isinstance(error, DamagedBlockError) else error
+    assert isinstance(refused, CorruptFileError)
+    assert refused.position == check.value.position == position
+    assert refused.problem.startswith(check.value.problem)
 
 
 def test_damage_below_the_recovery_point_is_refused_also_at_the_very_end() -> None:
