@@ -209,6 +209,18 @@ def test_a_partition_is_refused_by_name_and_others_are_served(
     assert line in again, "an orderly stop does not make it good"
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_partition_without_any_segment_is_refused(clean: bool) -> None:
+    """Also where the recovery point is gone, which tells of them after a kill."""
+    disk = filled(clean=clean)
+    for name in disk.list("orders-0"):
+        if name != "partition.metadata":
+            disk.remove(f"orders-0/{name}")
+    for _ in range(2):
+        (line,) = start_of(disk)
+        assert re.match(r"orders-0: .*headrace repair", line), line
+
+
 def test_a_refused_topic_can_be_deleted_and_created_again() -> None:
     disk = filled()
     disk.remove("orders-0")

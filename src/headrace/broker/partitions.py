@@ -32,7 +32,7 @@ from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog, Resource, Topic
 from headrace.core.errors import Refused, Why
 from headrace.core.types import elapsed_ms
-from headrace.log import partition_metadata
+from headrace.log import partition_metadata, recovery_point
 from headrace.log.api import (
     Clock,
     CorruptFileError,
@@ -377,6 +377,7 @@ class Partitions:
                 self._kept_starts.forget(topic.name, [index])
                 self._make_folder(topic, index)
             if not clean:
+                self._require_segment(folder)
                 partition.open()
         except CorruptLog as error:
             if topic.internal:
@@ -397,6 +398,12 @@ class Partitions:
             raise CorruptFileError(folder, "the folder of the partition is missing")
         if self.manifest.is_upgrading:
             log.warning("%s: the folder of the partition is missing; created empty", folder)
+
+    def _require_segment(self, folder: str) -> None:
+        """Raises: CorruptFileError where a log has no segment: each begins with an empty one."""
+        names = self._disk.list(folder)
+        if not any(".log" in name or name == recovery_point.NAME for name in names):
+            raise CorruptFileError(folder, "all segments of the log are missing")
 
     def _partition(
         self, topic: Topic, index: int, settings: TopicSettings, *, clean: bool

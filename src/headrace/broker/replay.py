@@ -76,4 +76,9 @@ def _apply(data: Buffer, machine: Machine[Any, EventT], codec: Journal[EventT], 
         raise JournalDamaged(
             f"{name}: the record at offset {offset} cannot be replayed: {error}; {REMEDY}"
         ) from error
+    except KeyError as error:
+        raise JournalDamaged(
+            f"{name}: the record at offset {offset} cannot be replayed: the journal lacks an "
+            f"earlier one that it needs ({error}); {REMEDY}"
+        ) from error
     return count

@@ -69,7 +69,7 @@ class Topics:
         self._clock = clock
         self._records = MetadataRecords(config.node_id)
         self._catalog: ShardRuntime[CatalogCommand, CatalogEvent] = ShardRuntime(
-            "catalogue",
+            CATALOGUE,
             lambda: (Catalog(), self._records),
             self._journal,
             clock,

@@ -230,12 +230,6 @@ class _Check:
         except (CorruptLog, JournalDamaged, StartError, ConfigError, OSError) as error:
             self._refused(error, "the broker does not start")
             return
-        except KeyError:  # raised by the replay of a record of an unknown topic
-            self._add(
-                Grade.ERROR, CATALOGUE, "the catalogue lacks a topic that a later record changes",
-                "the broker does not start", _REPAIR,
-            )  # fmt: skip
-            return
         services.topics.start()
         if self._partitions(services, unreadable) or self._lacks_topics(services):
             return  # what groups have is not known
