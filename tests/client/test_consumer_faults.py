@@ -465,3 +465,86 @@ def test_a_refusal_does_not_commit_a_record_that_was_not_returned(clean: BrokerU
     with rig.consumer() as consumer:
         [committed] = consumer.committed(asked, SECONDS_MAX)
     assert committed.offset == COMMITTED + len(seen)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("api", "error", "is_returned"),
+    [
+        ("ListOffsets", "LEADER_NOT_AVAILABLE", False),
+        ("OffsetFetch", "TOPIC_AUTHORIZATION_FAILED", True),
+    ],
+)
+def test_partitions_of_other_topics_are_read_while_a_lookup_fails(
+    clean: BrokerUnderTest, protocol: str, api: str, error: str, is_returned: bool
+) -> None:
+    failing, sound = Rig(clean), Rig(clean)
+    fault = clean.faults.add(api=api, topic=failing.topic, error=error)
+    offsets: dict[str, dict[int, list[int]]] = {failing.topic: {}, sound.topic: {}}
+    errors = set[tuple[str | None, int | None, int]]()
+
+    def read_until(consumer: headrace.Consumer, topic: str) -> None:
+        deadline = time.monotonic() + SECONDS_MAX
+        while offsets[topic] != {0: list(range(RECORDS)), 1: list(range(RECORDS))}:
+            assert time.monotonic() < deadline, (offsets, errors)
+            message = consumer.poll(0.1)
+            if message is None:
+                continue
+            failure, name, partition = message.error(), message.topic(), message.partition()
+            if failure is None:
+                assert name is not None
+                assert partition is not None
+                offsets[name].setdefault(partition, []).append(message.offset() or 0)
+            elif failure.code() != KafkaError._PARTITION_EOF:
+                errors.add((name, partition, failure.code()))
+
+    with sound.consumer({"auto.offset.reset": "earliest_on_start"}, PROTOCOLS[protocol]) as both:
+        both.subscribe([failing.topic, sound.topic])
+        read_until(both, sound.topic)
+        assert offsets[failing.topic] == {}
+        fault.remove()
+        read_until(both, failing.topic)
+    refused = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert errors <= {(failing.topic, partition, refused) for partition in (0, 1)}
+    assert is_returned or not errors
+
+
+def test_a_position_outside_the_log_is_decided_while_the_end_of_another_is_unknown(
+    clean: BrokerUnderTest,
+) -> None:
+    failing, sound = Rig(clean, partitions=1), Rig(clean, partitions=1)
+    with sound.consumer({"auto.offset.reset": "none"}, NEAREST) as consumer:
+        fault = clean.faults.add(
+            api="ListOffsets", topic=failing.topic, error="LEADER_NOT_AVAILABLE"
+        )
+        consumer.assign([TopicPartition(failing.topic, 0, ABOVE)])
+        deadline = time.monotonic() + SECONDS_MAX
+        while not fault.hits:
+            assert time.monotonic() < deadline
+            assert consumer.poll(0.1) is None
+        consumer.incremental_assign([TopicPartition(sound.topic, 0, ABOVE)])
+        while (message := consumer.poll(0.1)) is None:
+            assert time.monotonic() < deadline
+        error = message.error()
+        assert error is not None
+        assert (error.code(), message.topic()) == (KafkaError._PARTITION_EOF, sound.topic)
+
+
+def test_a_partition_stays_held_if_librdkafka_does_not_assign_it(
+    clean: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(clean, partitions=1)
+    rig.add_fault({"api": "OffsetFetch", "error": "NOT_COORDINATOR", "times": 2})
+    with rig.consumer({"auto.offset.reset": "earliest_on_start"}) as consumer:
+        consumer.assign([TopicPartition(rig.topic, 0)])
+        with monkeypatch.context() as patch:
+
+            def failing(*_: object) -> None:
+                raise KafkaException(KafkaError(KafkaError._STATE))
+
+            patch.setattr(marking.MarkingConsumer, "assign", failing, raising=False)
+            with pytest.raises(KafkaException):
+                consumer.poll(SECONDS_MAX)
+        seen = Seen(consumer)
+        seen.until(lambda: 0 in seen.ends)
+        assert seen.offsets == {0: list(range(RECORDS))}

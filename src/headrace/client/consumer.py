@@ -8,6 +8,9 @@ A lookup that fails never leaves an assignment callback: librdkafka would drop t
 same poll returns. The partition is assigned and paused instead (it is *held*), and `poll` repeats
 the lookup with back-off until the start position is known. librdkafka never looks a position up by
 itself: it reports errors that pass, and then reads nothing more of the partition.
+
+librdkafka's bulk lookups fail as a whole if one partition fails. So each lookup that fails halves
+the number of partitions in the next one, and puts its partitions behind the other held ones.
 Source: KIP-842; docs/reset.md.
 """
 
@@ -15,6 +18,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from confluent_kafka import (
@@ -35,6 +39,7 @@ from headrace.client.positions import (
     all_partitions,
     checked,
     inquirer,
+    is_of_topic,
     is_permanent,
     known_partitions,
     offsets_at,
@@ -100,6 +105,7 @@ class Consumer(MarkingConsumer):
         self._sought: dict[Place, tuple[int, int]] = {}  # position then, and where it was sought
         self._outside: dict[Place, Message] = {}  # positions that nothing was decided on yet
         self._held: dict[Place, int] = {}  # assigned and paused, with the offsets as given
+        self._lookup_partitions = 1  # held ones in the next lookup
         self._refused: set[Place] = set()  # the same, until the application seeks
         self._ahead: list[Message] = []  # what the application is told of next
         self._failures = 0  # lookups that failed one after the other
@@ -283,6 +289,7 @@ class Consumer(MarkingConsumer):
             found = self._look_up(open_ones)
         except KafkaException as error:
             self._held |= {(one.topic, one.partition): one.offset for one in open_ones}
+            self._lookup_partitions = max(len(open_ones) // 2, 1)
             self._failed(error, "the start of", open_ones)
             found = []
         else:
@@ -445,28 +452,48 @@ class Consumer(MarkingConsumer):
         self._reported.pop(place, None)
 
     def _decided_held(self) -> list[Message]:
-        """Find the start positions of held partitions and read them from there."""
+        """Look up the start positions of held partitions, and read from there those found."""
         if not self._held:
             return []
-        held = [TopicPartition(*place, offset) for place, offset in self._held.items()]
+        offsets = dict(islice(self._held.items(), self._lookup_partitions))
+        held = [TopicPartition(*place, offset) for place, offset in offsets.items()]
         try:
             found = self._look_up(held)
         except KafkaException as error:
             self._failed(error, "the start of", held)
-            return self._reports(error) if is_permanent(error) else []
-        self._failures = 0
-        self._held.clear()
-        self._reported.clear()
+            return self._narrow(error, offsets)
+        self._failures, self._lookup_partitions = 0, 2 * len(held)
+        for place in offsets:
+            self._held.pop(place)
+            self._reported.pop(place, None)
         refusals = self._refusals(found)
         positioned = [one for one in found if one.offset not in _UNDECIDED]
         if positioned:
-            self._go_on(positioned)
+            try:
+                self._go_on(positioned)
+            except Exception:
+                self._held |= {(one.topic, one.partition): one.offset for one in positioned}
+                raise
         return refusals
 
-    def _reports(self, error: KafkaException) -> list[Message]:
-        """An error of each held partition that does not have it yet; the lookup goes on."""
+    def _narrow(self, error: KafkaException, offsets: dict[Place, int]) -> list[Message]:
+        """Look up fewer partitions next, others first; the errors that the lookup has shown."""
+        for place in offsets:
+            self._held[place] = self._held.pop(place)
+        self._lookup_partitions = max(len(offsets) // 2, 1)
+        if not is_permanent(error):
+            return []
+        if not is_of_topic(error):
+            return self._reports(error, self._held)
+        if len(offsets) == 1:
+            return self._reports(error, offsets)
+        self._look_at = 0.0  # one of them is refused; the others need not wait
+        return []
+
+    def _reports(self, error: KafkaException, places: Iterable[Place]) -> list[Message]:
+        """An error of each partition that does not have it yet; the lookup goes on."""
         code = error.args[0].code()
-        new = [place for place in self._held if self._reported.get(place) != code]
+        new = [place for place in places if self._reported.get(place) != code]
         self._reported |= dict.fromkeys(new, code)
         return [Message(topic=one, partition=part, error=error.args[0]) for one, part in new]
 
@@ -478,6 +505,7 @@ class Consumer(MarkingConsumer):
                     refused.append(message)
             except KafkaException as error:
                 self._failed(error, "an end of", [TopicPartition(*place)])
+                self._outside[place] = self._outside.pop(place)  # the others come first next time
                 break
             self._failures = 0
             del self._outside[place]

@@ -18,6 +18,10 @@ _PERMANENT = frozenset({
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT, KafkaError._AUTHENTICATION,
     KafkaError._UNSUPPORTED_FEATURE, KafkaError._INVALID_ARG, KafkaError._FATAL,
 })  # fmt: skip
+_OF_TOPICS = frozenset({
+    KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION,
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+})  # fmt: skip
 _OF_MEMBERS = frozenset({
     "error_cb", "group.instance.id", "logger", "on_commit", "statistics.interval.ms", "stats_cb",
     "throttle_cb",
@@ -37,6 +41,11 @@ def is_permanent(error: KafkaException) -> bool:
     """Whether the request fails again until somebody changes rights, names or versions."""
     told: KafkaError = error.args[0]
     return told.code() in _PERMANENT or told.fatal()
+
+
+def is_of_topic(error: KafkaException) -> bool:
+    """Return whether a permanent error is one topic's, not the group's or the cluster's."""
+    return error.args[0].code() in _OF_TOPICS
 
 
 def refresh_metadata(
