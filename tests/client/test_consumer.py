@@ -323,6 +323,49 @@ def test_two_moves_repeat_no_record_of_another_partition(
         assert values(found) == ["a", "b", "e"]
 
 
+@pytest.mark.parametrize("is_stored_by_application", [False, True])
+@pytest.mark.parametrize("settings", [NEAREST, NEAREST | SAFE])
+def test_what_was_read_before_a_move_of_another_partition_is_committed(
+    rig: Rig,
+    no_ends: list[int],
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, str],
+    is_stored_by_application: bool,
+) -> None:
+    """librdkafka clears the stored offsets of partitions that it assigns again."""
+    no_ends[0] = 1_000
+    store = {"enable.auto.offset.store": "false"} if is_stored_by_application else {}
+    with rig.consumer(settings, **{"enable.auto.commit": "false"}, **store) as consumer:
+        consumer.assign([rig.place(0, 99), rig.place(1, 0)])
+        messages = told(polling(consumer), 2)
+        if is_stored_by_application:
+            consumer.store_offsets(messages[-1])
+        no_ends[0] = 0
+        assert until_moved(consumer, caplog) == []
+        [done] = consumer.commit(asynchronous=False) or []
+        assert (done.partition, done.offset, done.error) == (1, 2, None)
+        [one] = consumer.committed([rig.place(1)], SECONDS_MAX)
+        assert one.offset == 2
+        with pytest.raises(KafkaException, match="_NO_OFFSET"):
+            consumer.commit(asynchronous=False)  # as before: nothing is stored
+
+
+def test_an_offset_that_the_application_commits_after_a_move_is_the_last(
+    rig: Rig, no_ends: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    no_ends[0] = 1_000
+    with rig.consumer(NEAREST, **{"enable.auto.commit": "false"}) as consumer:
+        consumer.assign([rig.place(0, 99), rig.place(1, 0)])
+        assert len(told(polling(consumer), 2)) == 2
+        no_ends[0] = 0
+        assert until_moved(consumer, caplog) == []
+        consumer.commit(offsets=[rig.place(1, 1)], asynchronous=False)
+        with pytest.raises(KafkaException, match="_NO_OFFSET"):
+            consumer.commit(asynchronous=False)
+        [one] = consumer.committed([rig.place(1)], SECONDS_MAX)
+        assert one.offset == 1
+
+
 def test_a_message_with_an_error_is_not_committed(rig: Rig) -> None:
     with rig.consumer(SAFE, **{"enable.partition.eof": "true"}) as consumer:
         consumer.assign([rig.place(0)])

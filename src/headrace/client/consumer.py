@@ -37,6 +37,7 @@ from headrace.client.positions import (
     EARLIEST,
     LATEST,
     all_partitions,
+    behind,
     checked,
     inquirer,
     is_of_topic,
@@ -88,7 +89,8 @@ class Consumer(MarkingConsumer):
         }  # fmt: skip
         native = "error" if self._decides or self._strategy is Strategy.NONE else self._strategy
         self._marks = self._strategy is Strategy.SAFE_LATEST
-        self._stores = self._marks and is_on(given.get("enable.auto.offset.store", True))
+        self._poll_stores = is_on(given.get("enable.auto.offset.store", True))
+        self._stores = self._marks and self._poll_stores
         if self._stores:
             given["enable.auto.offset.store"] = False  # they are stored here, with the mark
         self._is_incremental = (
@@ -108,6 +110,8 @@ class Consumer(MarkingConsumer):
         self._lookup_partitions = 1  # held ones in the next lookup
         self._refused: set[Place] = set()  # the same, until the application seeks
         self._ahead: list[Message] = []  # what the application is told of next
+        self._stored: dict[Place, int] = {}  # by the application
+        self._cleared: dict[Place, int] = {}  # stored, until librdkafka assigned them again
         self._failures = 0  # lookups that failed one after the other
         self._look_at = 0.0
         self._reported: dict[Place, int] = {}  # permanent errors of held partitions
@@ -156,7 +160,7 @@ class Consumer(MarkingConsumer):
         """As confluent-kafka's; partitions without an offset begin where the strategy says."""
         self._was_assigned = True
         paused = self._stopped() | self._paused
-        self._forget({*self._outside, *self._sought, *paused})
+        self._forget({*self._outside, *self._sought, *paused, *self._stored, *self._cleared})
         found = self._positioned(partitions)
         self._starts = {(one.topic, one.partition): one.offset for one in found}
         super().assign(found)
@@ -185,6 +189,7 @@ class Consumer(MarkingConsumer):
             self._sought.pop(place, None)
             self._held.pop(place, None)
             self._reported.pop(place, None)
+        self._forget_stored(places)
         self._refused -= places
 
     def _stopped(self) -> set[Place]:
@@ -271,6 +276,72 @@ class Consumer(MarkingConsumer):
                 break
         told, self._ahead = self._ahead[:count_max], self._ahead[count_max:]
         return told
+
+    # ---- what to commit
+
+    def commit(
+        self,
+        message: Message | None = None,
+        offsets: list[TopicPartition] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """As confluent-kafka's; without arguments also offsets stored before a move.
+
+        librdkafka clears them when another partition is moved and all are assigned again.
+        """
+        if message is not None or offsets is not None:
+            if message is not None:
+                self._forget_stored([(str(message.topic()), _number(message.partition()))])
+            self._forget_stored([(one.topic, one.partition) for one in offsets or []])
+            return super().commit(message, offsets, *args, **kwargs)
+        cleared = self._still_cleared()
+        if not cleared:
+            return super().commit(None, None, *args, **kwargs)
+        done = super().commit(None, cleared, *args, **kwargs)
+        if done is not None:
+            self._forget_stored([(one.topic, one.partition) for one in done if one.error is None])
+        try:
+            newer = super().commit(None, None, *args, **kwargs)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._NO_OFFSET:
+                raise
+            newer = []
+        return None if done is None else [*done, *newer]
+
+    def store_offsets(
+        self, message: Message | None = None, offsets: list[TopicPartition] | None = None
+    ) -> None:
+        """As confluent-kafka's."""
+        super().store_offsets(message, offsets)
+        stored = [behind(message)] if message is not None else offsets or []
+        for one in stored:
+            place = one.topic, one.partition
+            self._stored[place] = one.offset
+            self._cleared.pop(place, None)
+
+    def _forget_stored(self, places: Iterable[Place]) -> None:
+        for place in places:
+            self._stored.pop(place, None)
+            self._cleared.pop(place, None)
+
+    def _keep_stored(self, partitions: list[TopicPartition]) -> None:
+        """Remember what is stored of partitions that librdkafka is about to assign again."""
+        for one in self.position(partitions):
+            place = one.topic, one.partition
+            offset = one.offset if self._poll_stores else self._stored.get(place, OFFSET_INVALID)
+            if offset >= 0:
+                self._cleared[place] = offset
+
+    def _still_cleared(self) -> list[TopicPartition]:
+        """The offsets of assigned partitions of which librdkafka has stored nothing newer."""
+        if self._cleared:
+            positions = self.position(self.assignment())
+            offsets = {(one.topic, one.partition): one.offset for one in positions}
+            for place in list(self._cleared):
+                if place not in offsets or (self._poll_stores and offsets[place] >= 0):
+                    del self._cleared[place]
+        return [TopicPartition(*place, offset) for place, offset in self._cleared.items()]
 
     # ---- where to begin
 
@@ -539,6 +610,7 @@ class Consumer(MarkingConsumer):
             kept = [self._as_read(one) for one in others]
             # librdkafka has no position of an assigned partition until a record of it is read.
             self._starts |= {(one.topic, one.partition): one.offset for one in kept}
+            self._keep_stored(others)
             super().assign([*kept, *targets])
         self._pause_and_resume(
             [(one.topic, one.partition) for one in self.assignment()], set(moved)
