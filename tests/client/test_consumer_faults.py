@@ -548,3 +548,42 @@ def test_a_partition_stays_held_if_librdkafka_does_not_assign_it(
         seen = Seen(consumer)
         seen.until(lambda: 0 in seen.ends)
         assert seen.offsets == {0: list(range(RECORDS))}
+
+
+def test_a_start_position_is_not_committed_over_the_commit_of_another_member(
+    clean: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partition was revoked meanwhile and is assigned again before the commit is repeated."""
+    monkeypatch.setattr(marking, "_KEEP_AGAIN_S", SECONDS_MAX)
+    rig = Rig(clean, partitions=1)
+    failing = clean.faults.add(
+        api="OffsetCommit", group=rig.group, error="INVALID_COMMIT_OFFSET_SIZE", times=1
+    )
+    settings = {"auto.offset.reset": "safe_latest", "enable.auto.commit": "false"}
+    with rig.consumer(settings) as consumer:
+        consumer.subscribe([rig.topic])
+        seen = Seen(consumer)
+        seen.until(lambda: failing.hits and 0 in seen.ends)
+        consumer.unsubscribe()
+        rig.produce(0, 3)
+        seen.until(lambda: not consumer.assignment() and is_committed(rig, {0: RECORDS + 3}))
+        seen.ends.clear()
+        consumer.subscribe(
+            [rig.topic], on_assign=lambda *_: monkeypatch.setattr(consumer, "_keep_at", 0.0)
+        )
+        seen.until(lambda: 0 in seen.ends)
+        assert seen.offsets == {}
+    with rig.consumer() as consumer:
+        [one] = consumer.committed([TopicPartition(rig.topic, 0)], SECONDS_MAX)
+    assert one.offset == RECORDS + 3
+
+
+def is_committed(rig: Rig, offsets: Mapping[int, int]) -> bool:
+    """Commit from outside the group. Returns: whether the group has no members any more."""
+    try:
+        rig.commit(offsets)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.UNKNOWN_MEMBER_ID:
+            raise
+        return False
+    return True

@@ -138,6 +138,8 @@ class Consumer(MarkingConsumer):
 
         def assigned(consumer: Any, partitions: list[TopicPartition]) -> None:
             self._was_assigned, self._is_called_back = False, True
+            for one in partitions:  # another member may have committed something newer meanwhile
+                self._unkept.pop((one.topic, one.partition), None)
             try:
                 if on_assign is not None:
                     on_assign(consumer, partitions)
