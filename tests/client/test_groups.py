@@ -222,6 +222,67 @@ def test_patience_with_a_coordinator_ends(script: Any) -> None:
         delete_groups(cluster, ["g"])
 
 
+def test_deleted_groups_are_returned_when_another_group_has_no_coordinator(script: Any) -> None:
+    def delete(body: Any) -> bytes:
+        groups = decode_request(DELETE, 2, body.take(body.remaining)).groups_names
+        results = [{"group_id": one, "error_code": 15 if one == "away" else 0} for one in groups]
+        return bytes(encode_response(DELETE, 2, {"results": results}))
+
+    script.answers[DELETE] = delete
+    patience = Patience(total_s=0.2, first_s=0.01, most_s=0.05)
+    with Cluster(script.address, patience=patience) as cluster:
+        results = delete_groups(cluster, ["away", "done"])
+    assert list(results) == ["away", "done"]
+    assert results["done"] is None
+    assert refused(results["away"]).name == "COORDINATOR_NOT_AVAILABLE"
+
+
+def test_deleted_groups_are_returned_when_the_coordinator_of_another_is_away(script: Any) -> None:
+    """The group that was deleted is not requested again, which would return 69 for it."""
+    deleted: list[str] = []
+
+    def find(body: Any) -> bytes:
+        keys = decode_request(FIND_COORDINATOR, 4, body.take(body.remaining)).coordinator_keys
+        ports = {"away": 1, "done": script.port}  # nothing listens on port 1
+        nodes = [
+            {
+                "key": key,
+                "node_id": ports[key],
+                "host": "127.0.0.1",
+                "port": ports[key],
+                "error_code": 0,
+                "error_message": "",
+            }
+            for key in keys
+        ]
+        return bytes(encode_response(FIND_COORDINATOR, 4, {"coordinators": nodes}))
+
+    def delete(body: Any) -> bytes:
+        deleted.extend(decode_request(DELETE, 2, body.take(body.remaining)).groups_names)
+        results = [{"group_id": one, "error_code": 0} for one in deleted]
+        return bytes(encode_response(DELETE, 2, {"results": results}))
+
+    script.answers |= {FIND_COORDINATOR: find, DELETE: delete}
+    patience = Patience(total_s=0.2, first_s=0.01, most_s=0.05)
+    for groups in (["away", "done"], ["done", "away"]):
+        deleted.clear()
+        with Cluster(script.address, patience=patience) as cluster:
+            results = delete_groups(cluster, groups)
+        assert list(results) == groups
+        assert (deleted, results["done"]) == (["done"], None)
+        error = refused(results["away"])
+        assert error.name == "REQUEST_TIMED_OUT"
+        assert "gave up after 0.2 s" in str(error)
+
+
+def test_a_member_that_a_response_leaves_out_is_not_removed(cluster: Cluster, script: Any) -> None:
+    member = {"member_id": "", "group_instance_id": "i", "error_code": 0}
+    script.answers[LEAVE] = answer(LEAVE, 5, {"error_code": 0, "members": [member]})
+    results = remove_members(cluster, "g", instances=["i", "j"])
+    assert results["i"] is None
+    assert "member j was not included in the response" in str(refused(results["j"]))
+
+
 def test_a_refused_look_up_is_the_answer_for_its_group(cluster: Cluster, script: Any) -> None:
     script.coordinator_errors = [30]
     found = refused(delete_groups(cluster, ["g"])["g"])

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from headrace.client.connection import Cluster
+from headrace.client.connection import Cluster, Patience
 from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.group_offsets import alter_group_offsets
 from headrace.client.offsets import ListedOffset, OffsetSpec, list_offsets
 from headrace.client.share_groups import reset_share_group_offsets
 from headrace.client.topics import create_topic, delete_records, list_topics
-from headrace.wire.codec import encode_response
+from headrace.wire.codec import decode_request, encode_response
 
-LIST_OFFSETS, DELETE_RECORDS = 2, 21
+LIST_OFFSETS, METADATA, DELETE_RECORDS = 2, 3, 21
 
 
 def produce(servers: str, topic: str, *seconds: int) -> None:
@@ -102,6 +102,82 @@ def test_deleting_records_goes_on_with_a_new_leader(cluster: Cluster, broker: An
     broker.answers[DELETE_RECORDS] = deleted
     assert delete_records(cluster, {("t", 0): 3}) == {("t", 0): 3}
     assert left == []
+
+
+def leading(broker: Any, *topics: str) -> None:
+    """Let the scripted broker lead partition 0 of the topics, and no broker that of `headless`."""
+
+    def metadata(body: Any) -> bytes:
+        [requested] = decode_request(METADATA, 9, body.take(body.remaining)).topics
+        leader = 1 if requested.name in topics else -1
+        partition = {"error_code": 0, "partition_index": 0, "leader_id": leader}
+        topic = {"error_code": 0, "name": requested.name, "partitions": [partition]}
+        brokers = [{"node_id": 1, "host": "127.0.0.1", "port": broker.port}]
+        return bytes(encode_response(METADATA, 9, {"brokers": brokers, "topics": [topic]}))
+
+    broker.answers[METADATA] = metadata
+
+
+def deleting(broker: Any, codes: dict[str, int]) -> list[str]:
+    """Let the scripted broker delete records of these topics. Returns: the topics requested."""
+    requested: list[str] = []
+
+    def deleted(body: Any) -> bytes:
+        names = [
+            one.name for one in decode_request(DELETE_RECORDS, 1, body.take(body.remaining)).topics
+        ]
+        requested.extend(names)
+        topics = [
+            {
+                "name": name,
+                "partitions": [
+                    {"partition_index": 0, "error_code": codes[name], "low_watermark": 3}
+                ],
+            }
+            for name in names
+            if name in codes
+        ]
+        return bytes(encode_response(DELETE_RECORDS, 1, {"topics": topics}))
+
+    broker.answers[DELETE_RECORDS] = deleted
+    return requested
+
+
+def test_deleted_records_are_returned_when_another_partition_has_no_leader(broker: Any) -> None:
+    leading(broker, "t", "u")
+    requested = deleting(broker, {"t": 0, "u": 6})
+    offsets = {("headless", 0): 3, ("u", 0): 3, ("t", 0): 3}
+    patience = Patience(total_s=0.2, first_s=0.01, most_s=0.05)
+    with Cluster(broker.address, patience=patience) as cluster:
+        results = delete_records(cluster, offsets)
+    assert list(results) == list(offsets)
+    assert (results["t", 0], requested.count("t")) == (3, 1)
+    names = {one[0]: error.name for one, error in results.items() if not isinstance(error, int)}
+    assert names == {"headless": "LEADER_NOT_AVAILABLE", "u": "NOT_LEADER_OR_FOLLOWER"}
+
+
+def test_a_disk_that_fails_is_returned_at_once(cluster: Cluster, broker: Any) -> None:
+    leading(broker, "t")
+    requested = deleting(broker, {"t": 56})
+    error = delete_records(cluster, {("t", 0): 3})["t", 0]
+    assert isinstance(error, BrokerError)
+    assert (error.name, requested) == ("KAFKA_STORAGE_ERROR", ["t"])
+
+
+def test_a_partition_that_a_response_leaves_out_is_an_error(cluster: Cluster, broker: Any) -> None:
+    leading(broker, "t", "u")
+    deleting(broker, {"t": 0})
+    results = delete_records(cluster, {("t", 0): 3, ("u", 0): 3})
+    assert results["t", 0] == 3
+    assert "u-0 was not included in the response" in str(results["u", 0])
+
+    def listed(_: Any) -> bytes:
+        topic = {"name": "t", "partitions": [{"partition_index": 0, "error_code": 0, "offset": 4}]}
+        return bytes(encode_response(LIST_OFFSETS, 7, {"topics": [topic]}))
+
+    broker.answers[LIST_OFFSETS] = listed
+    with pytest.raises(BrokerError, match="u-0 was not included in the response"):
+        list_offsets(cluster, {("t", 0): OffsetSpec.LATEST, ("u", 0): OffsetSpec.LATEST})
 
 
 def test_topics_are_listed_without_those_of_the_broker(real: Cluster) -> None:

@@ -162,6 +162,12 @@ def refusal(code: int, what: str, message: str | None = None) -> BrokerError | N
     return BrokerError(code, what, message) if code else None
 
 
+def left_out(requested: str, what: str) -> BrokerError:
+    """Return the error of a requested topic, partition or member that a response leaves out."""
+    text = f"{requested} was not included in the response"
+    return BrokerError(ErrorCode.unknown_server_error, what, text)
+
+
 def lacking(address: object, key: int, version: int, offered: range) -> Unsupported:
     """What is told of a broker that does not offer this version of an API."""
     if key in _OF_HEADRACE:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import BrokerError, check, refusal
+from headrace.client.errors import BrokerError, check, left_out, refusal
 from headrace.client.nodes import Node, at_coordinator, at_coordinators
 from headrace.client.offsets import Spec, TopicPartition, by_topic, offsets_at
 
@@ -19,7 +19,7 @@ _OFFSET_DELETE, _OFFSET_DELETE_VERSION = 47, 0
 # A commit by nobody who is a member: an administrator's, or a consumer's without a group protocol.
 _NO_GENERATION, _NO_MEMBER = -1, ""
 _NONE = -1
-_UNKNOWN_SERVER_ERROR, _UNKNOWN_MEMBER_ID = -1, 25
+_UNKNOWN_MEMBER_ID = 25
 _HAS_MEMBERS = "offsets can be set while the group has no members; stop them first"
 
 
@@ -239,11 +239,6 @@ def _not_committed(code: int, what: str) -> BrokerError | None:
     if code == _UNKNOWN_MEMBER_ID:
         return BrokerError(code, what, remedy=_HAS_MEMBERS)
     return refusal(code, what)
-
-
-def left_out(asked: str, what: str) -> BrokerError:
-    """The error of a topic or partition that an answer does not have, though it was asked for."""
-    return BrokerError(_UNKNOWN_SERVER_ERROR, what, f"{asked} was not included in the response")
 
 
 def _to_commit(partition: int, wanted: CommittedOffset) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import BrokerError, Unsupported, check, refusal
+from headrace.client.errors import BrokerError, Unsupported, check, left_out, refusal
 from headrace.client.group_offsets import (
     CommittedOffset,
     PartitionResults,
@@ -251,9 +251,13 @@ def remove_members(
         request = {"group_id": group, "members": members}
         answer = cluster.ask(_LEAVE_GROUP, version, request, address=node.address)
         check(answer.error_code, what)
-        return {
+        removed = {
             (one.group_instance_id or one.member_id): _not_removed(one.error_code, what)
             for one in answer.members
+        }
+        return {
+            one: removed[one] if one in removed else left_out(f"member {one}", what)
+            for one in leaving
         }
 
     return at_coordinator(cluster, group, what, asking) if members else {}

@@ -4,14 +4,17 @@ Source: Metadata; FindCoordinator with several keys (KIP-699, Kafka 3.0).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
 from headrace.client.connection import Address, Cluster
-from headrace.client.errors import BrokerError
+from headrace.client.errors import BrokerError, Unreachable
+from headrace.wire.primitives import Malformed
+from headrace.wire.schemas import ErrorCode
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 Asking = Callable[["Node", list[str]], dict[str, T | BrokerError]]
 
 _METADATA, _METADATA_VERSION = 3, 9
@@ -88,25 +91,55 @@ def at_coordinators(
     """What `asking` a coordinator says of each group, in the order of `groups`.
 
     A group whose coordinator is away, loads or has moved is looked up and asked again; the others
-    are not. Raises: `Unreachable` when patience ends; otherwise as `Cluster`.
+    are not. Raises: as `results_of`.
     """
-    wanted = list(dict.fromkeys(groups))
-    found: dict[str, T | BrokerError] = {}
+    return results_of(cluster, groups, what, lambda missing: _answers(cluster, missing, asking))
 
-    def attempt() -> None:
-        missing = [group for group in wanted if group not in found]
-        postponed: BrokerError | None = None
-        for group, answer in _asked(cluster, missing, asking).items():
-            if isinstance(answer, BrokerError) and answer.retriable:
-                postponed = answer
+
+def results_of(
+    cluster: Cluster,
+    items: Iterable[K],
+    what: str,
+    attempt: Callable[[list[K]], Iterable[tuple[K, T | BrokerError]]],
+    *,
+    final: Collection[int] = (),
+) -> dict[K, T | BrokerError]:
+    """Return the result of each item, in the order of `items`; an error stands for an item.
+
+    `attempt` is called with the items that have no result yet, again while the error of one is
+    retriable, or a broker is away. When patience ends and other items have results, the last error
+    stands for each that has none, 7 where no broker responded.
+
+    Args:
+        final: retriable error codes that are results all the same.
+
+    Raises: `Unreachable` when patience ends before any item has a result; otherwise as `Cluster`.
+    """
+    requested = list(dict.fromkeys(items))
+    results: dict[K, T | BrokerError] = {}
+    postponed: dict[K, BrokerError] = {}
+
+    def once() -> None:
+        last: BrokerError | None = None
+        for item, result in attempt([one for one in requested if one not in results]):
+            if isinstance(result, BrokerError) and result.retriable and result.code not in final:
+                postponed[item] = last = result
             else:
-                found[group] = answer
-        if postponed is not None:
-            raise postponed
+                results[item] = result
+        if last is not None:
+            raise last
 
-    if wanted:
-        cluster.retrying(what, attempt)
-    return {group: found[group] for group in wanted}
+    try:
+        if requested:
+            cluster.retrying(what, once)
+    except Unreachable as error:
+        if not results:
+            raise
+        for item in requested:
+            if item not in results:
+                timed_out = BrokerError(ErrorCode.request_timed_out, what, str(error))
+                results[item] = postponed.get(item, timed_out)
+    return {item: results[item] for item in requested}
 
 
 def at_coordinator(cluster: Cluster, group: str, what: str, asking: Callable[[Node], T]) -> T:
@@ -120,27 +153,45 @@ def at_coordinator(cluster: Cluster, group: str, what: str, asking: Callable[[No
         if isinstance(node, BrokerError):
             raise node
         if node is None:
-            raise BrokerError(_UNKNOWN_SERVER_ERROR, _looking_up(group), "no answer for it")
+            raise _no_answer(group)
         return asking(node)
 
     return cluster.retrying(what, attempt)
 
 
-def _asked(cluster: Cluster, groups: list[str], asking: Asking[T]) -> dict[str, T | BrokerError]:
-    """One round: every group's answer. A group that an answer leaves out is refused by that."""
-    answers: dict[str, T | BrokerError] = {
-        group: BrokerError(_UNKNOWN_SERVER_ERROR, _looking_up(group), "no answer for it")
-        for group in groups
-    }
+def _answers(
+    cluster: Cluster, groups: list[str], asking: Asking[T]
+) -> Iterator[tuple[str, T | BrokerError]]:
+    """One round: the answers for each group. A coordinator that is away does not stop the others.
+
+    A group that an answer leaves out is refused by that.
+    """
     of_node: dict[Node, list[str]] = defaultdict(list)
-    for group, node in coordinators(cluster, groups).items():
+    nodes = coordinators(cluster, groups)
+    for group in groups:
+        node = nodes.get(group, _no_answer(group))
         if isinstance(node, BrokerError):
-            answers[group] = node
+            yield group, node
         else:
             of_node[node].append(group)
+    away: OSError | Malformed | None = None
     for node, its_groups in of_node.items():
-        answers |= asking(node, its_groups)
-    return answers
+        answers: dict[str, T | BrokerError] = {}
+        try:
+            answers |= asking(node, its_groups)
+        except BrokerError as error:
+            answers |= dict.fromkeys(its_groups, error)
+        except (OSError, Malformed) as error:
+            away = error
+            continue
+        for group in its_groups:
+            yield group, answers.get(group, _no_answer(group))
+    if away is not None:
+        raise away
+
+
+def _no_answer(group: str) -> BrokerError:
+    return BrokerError(_UNKNOWN_SERVER_ERROR, _looking_up(group), "no answer for it")
 
 
 def _looking_up(group: str) -> str:

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 from headrace.client.connection import Address, Cluster
-from headrace.client.errors import check
+from headrace.client.errors import check, left_out
 
 TopicPartition = tuple[str, int]
 
@@ -55,8 +55,9 @@ def list_offsets(
     end of the log is that of finished transactions.
 
     Raises: `TypeError` for what is no mapping; `ValueError` for a datetime without a zone or a
-    negative time, `BrokerError` 3 for a partition that does not exist, `Unsupported` for
-    MAX_TIMESTAMP on Kafka before 3.0; otherwise as `Cluster`.
+    negative time, `BrokerError` 3 for a partition that does not exist, -1 for one that the
+    response leaves out, `Unsupported` for MAX_TIMESTAMP on Kafka before 3.0; otherwise as
+    `Cluster`.
     """
     _must_be_mapping(asked)
     timestamps = {partition: _timestamp(spec) for partition, spec in asked.items()}
@@ -69,7 +70,7 @@ def list_offsets(
         for leader, partitions in of_leader.items():
             wanted = {partition: timestamps[partition] for partition in partitions}
             found |= _listed(cluster, leader, wanted, read_committed=read_committed)
-        return {partition: found[partition] for partition in timestamps if partition in found}
+        return {partition: found[partition] for partition in timestamps}
 
     return cluster.retrying("listing offsets", attempt) if timestamps else {}
 
@@ -139,6 +140,9 @@ def _listed(
         for one in topic.partitions:
             check(one.error_code, f"listing offsets of {topic.name}-{one.partition_index}")
             found[topic.name, int(one.partition_index)] = _offset(one)
+    for name, number in wanted:
+        if (name, number) not in found:
+            raise left_out(f"{name}-{number}", "listing offsets")
     return found
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.client.connection import Cluster
-from headrace.client.errors import BrokerError, check, refusal
-from headrace.client.group_offsets import PartitionResults, left_out, partition_results
+from headrace.client.errors import BrokerError, check, left_out, refusal
+from headrace.client.group_offsets import PartitionResults, partition_results
 from headrace.client.groups import GroupListing, assigned, delete_groups, list_groups
 from headrace.client.names import several
 from headrace.client.nodes import Node, at_coordinator, at_coordinators

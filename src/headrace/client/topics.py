@@ -5,15 +5,17 @@ Source: CreateTopics and DeleteTopics (KIP-4), CreatePartitions (KIP-195), Metad
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from headrace.client.connection import Address, Cluster
-from headrace.client.errors import ADMIN_FINAL, BrokerError, check
+from headrace.client.errors import ADMIN_FINAL, BrokerError, check, left_out
 from headrace.client.names import several
+from headrace.client.nodes import results_of
 from headrace.client.offsets import TopicPartition, by_topic
+from headrace.wire.primitives import Malformed
 from headrace.wire.schemas import ErrorCode
 
 _METADATA, _METADATA_VERSION = 3, 12
@@ -152,29 +154,33 @@ def delete_records(
     """Delete the records of each partition below an offset; -1 means all there are now.
 
     The first offset that is left is returned, or an error in its place: 1 for an offset beyond the
-    end, 3 for a partition that does not exist, 44 or 17 for a topic whose records must stay.
-    Raises: as `Cluster`.
+    end, 3 for a partition that does not exist, 44 or 17 for a topic whose records must stay, 56
+    for a disk that fails.
+    Raises: as `nodes.results_of`.
     """
-    wanted = dict(before)
-    found: dict[TopicPartition, int | BrokerError] = {}
+    offsets = dict(before)
 
-    def attempt() -> None:
+    def attempt(
+        missing: list[TopicPartition],
+    ) -> Iterator[tuple[TopicPartition, int | BrokerError]]:
         of_leader: dict[Address, list[TopicPartition]] = defaultdict(list)
-        for one in wanted:
-            if one in found:
-                continue
+        for one in missing:
             try:
                 of_leader[cluster.leader(*one)].append(one)
             except BrokerError as error:
-                if error.retriable:
-                    raise
-                found[one] = error
+                yield one, error
+        away: OSError | Malformed | None = None
         for leader, partitions in of_leader.items():
-            found.update(_deleted(cluster, leader, {one: wanted[one] for one in partitions}))
+            try:
+                results = _deleted(cluster, leader, {one: offsets[one] for one in partitions})
+            except (OSError, Malformed) as error:
+                away = error
+            else:
+                yield from results.items()
+        if away is not None:
+            raise away
 
-    if wanted:
-        cluster.retrying("deleting records", attempt)
-    return {one: found[one] for one in wanted if one in found}
+    return results_of(cluster, offsets, "deleting records", attempt, final=ADMIN_FINAL)
 
 
 def broker_ids(cluster: Cluster) -> tuple[int, ...]:
@@ -216,15 +222,15 @@ def _deleted(
     ]
     request = {"topics": topics, "timeout": _TIMEOUT_MS}
     answer = cluster.ask(_DELETE_RECORDS, _DELETE_RECORDS_VERSION, request, address=leader)
-    found: dict[TopicPartition, int | BrokerError] = {}
+    found: dict[TopicPartition, int | BrokerError] = {
+        one: left_out(f"{one[0]}-{one[1]}", "deleting records") for one in wanted
+    }
     for topic in answer.topics:
         for one in topic.partitions:
             what = f"deleting records of {topic.name}-{one.partition_index}"
-            error = BrokerError(one.error_code, what) if one.error_code else None
-            if error is not None and error.retriable:
-                raise error
-            low = int(one.low_watermark)
-            found[topic.name, int(one.partition_index)] = low if error is None else error
+            found[topic.name, int(one.partition_index)] = (
+                BrokerError(one.error_code, what) if one.error_code else int(one.low_watermark)
+            )
     return found
 
 
