@@ -3,7 +3,9 @@
 `Connection` is one socket with one request in flight. `Cluster` knows the brokers, finds leaders
 and repeats a request across reconnects until its patience ends: a broker that is killed and comes
 back in the middle of a query costs time, not the query. Only requests that may be repeated are
-sent through `Cluster.retrying`; all the requests of this package may.
+sent through `Cluster.retrying`. One whose response was lost may have been carried out: a topic or
+group that is created, extended or deleted is then refused the second time (36, 37, 3, 69), and
+the caller gets that error, as from Kafka's Java Admin.
 
 A cluster is not safe for use by several threads: each thread makes its own, it is cheap. The one
 thing another thread may do is to `abort` it.
