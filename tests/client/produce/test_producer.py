@@ -14,7 +14,7 @@ from headrace.client.connection import Cluster, Patience
 from headrace.client.errors import BrokerError
 from headrace.client.produce.producer import Limits, Producer, RecordTooLarge
 from headrace.client.records import read_records
-from headrace.client.topics import delete_topic
+from headrace.client.topics import add_partitions, delete_topic
 from headrace.demo.server import FreePort
 from headrace.wire.columns import SCHEMA
 from headrace.wire.compression import Codec
@@ -149,6 +149,25 @@ def test_a_topic_that_takes_small_batches_only_gets_them(
     values: list[bytes | None] = [random.Random(at).randbytes(100) for at in range(1000)]
     Producer(real, codec=Codec.ZSTD).write(name, rows(values))
     assert [one.value for one in read_back(name)[0]] == values
+
+
+def test_a_partition_that_is_added_later_may_be_named(
+    real: Cluster, topic: str, read_back: ReadBack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Producer(real)
+    producer.write(topic, rows([b"before"], partition=pa.array([0], pa.int32())))
+    count = len(real.partitions(topic))
+    add_partitions(real, topic, count + 1)
+    producer.write(topic, rows([b"after"], partition=pa.array([count], pa.int32())))
+    assert [one.value for one in read_back(topic)[count]] == [b"after"]
+    with pytest.raises(ValueError, match=f"partition {count + 1} is named"):
+        producer.write(topic, rows([b"never"], partition=pa.array([count + 1], pa.int32())))
+    add_partitions(real, topic, count + 2)
+    monkeypatch.setattr("headrace.client.produce.producer._METADATA_AGE_S_MAX", 0.0)
+    producer.write(
+        topic, rows([str(n).encode() for n in range(100)], key=pa.array(map(str, range(100))))
+    )
+    assert count + 1 in read_back(topic)
 
 
 def test_a_record_too_large_for_its_topic_is_named(real: Cluster, topic: str) -> None:

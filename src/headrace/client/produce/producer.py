@@ -6,6 +6,7 @@ repeat nor reorder. Source: KIP-98, Sender and TransactionManager (Kafka 4.3).
 """
 
 import logging
+import math
 import random
 import time
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.client.connection import Address, Cluster
 from headrace.client.errors import BrokerError, ClientError
@@ -28,6 +30,7 @@ from headrace.wire.schemas import ErrorCode
 LOG = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 1024 * 1024
+_METADATA_AGE_S_MAX = 300.0  # Kafka's metadata.max.age.ms
 _SEQUENCE_MAX = (1 << 31) - 1
 _WRITTEN = frozenset({ErrorCode.none, ErrorCode.duplicate_sequence_number})
 _FORGOTTEN = frozenset(
@@ -83,7 +86,7 @@ class Producer:
         self._timeout_ms = request_timeout_ms
         # Where keyless rows go first; it spreads writers, and decides nothing else.
         self._partitioner = Partitioner(random.randrange(1 << 16))  # noqa: S311 -- not a secret
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, tuple[int, float]] = {}  # and when they were looked up
         self._lines: dict[TopicPartition, _Line] = {}
         self._identity: Identity | None = None
 
@@ -102,7 +105,7 @@ class Producer:
         keys, named = _column(rows, "key"), _column(rows, "partition")
         if keys is None and named is None:
             keys = pa.nulls(rows.num_rows, pa.binary())
-        chosen = self._partitioner.choose(topic, keys, named, self._count(topic))
+        chosen = self._partitioner.choose(topic, keys, named, self._count(topic, named))
         now_ms = time.time_ns() // 1_000_000
         parcels = [
             _Parcel(part, self._line((topic, partition)), now_ms, self._codec)
@@ -116,10 +119,15 @@ class Producer:
             self._lines.clear()
             raise
 
-    def _count(self, topic: str) -> int:
-        if topic not in self._counts:
-            self._counts[topic] = len(self._cluster.partitions(topic))
-        return self._counts[topic]
+    def _count(self, topic: str, named: pa.Array | None) -> int:
+        """Count the partitions of a topic; again after a while, or if a row names a later one."""
+        count, looked_up = self._counts.get(topic, (0, -math.inf))
+        highest = None if named is None else pc.max(named).as_py()
+        is_later = highest is not None and highest >= count
+        if is_later or time.monotonic() - looked_up >= _METADATA_AGE_S_MAX:
+            count = len(self._cluster.partitions(topic))
+            self._counts[topic] = count, time.monotonic()
+        return count
 
     def _line(self, place: TopicPartition) -> "_Line":
         if place not in self._lines:
