@@ -237,6 +237,18 @@ def test_nothing_is_set_without_execute(groups: Command, broker: headrace.Broker
     assert committed(broker, "idle") == before
 
 
+def test_a_usage_error_is_one_line(groups: Command, tmp_path: Path) -> None:
+    reset = ("--reset-offsets", *IDLE)
+    for wrong in (
+        ("--all-topics", "--to-datetime", "tomorrow"),
+        ("--from-file", str(tmp_path / "absent")),
+        ("--to-latest", "--topic", "orders:x"),
+    ):
+        ended = groups(*reset, *wrong)
+        assert ended.code == 1
+        assert len(ended.err.splitlines()) == 1, ended.err
+
+
 def test_offsets_are_set_and_what_was_exported_can_be_taken_back(
     groups: Command, broker: headrace.Broker, tmp_path: Path
 ) -> None:

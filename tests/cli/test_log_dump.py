@@ -168,7 +168,7 @@ def test_other_damage(
 def test_a_file_that_is_not_there_does_not_end_the_others(dump: Command) -> None:
     ended = dump(f"absent.log,{SEGMENT}")
     assert ended.code == 1
-    assert "absent.log: No such file or directory" in ended.err
+    assert ended.err == "headrace log dump: absent.log: No such file or directory\n"
     assert f"Dumping {SEGMENT}\nLog starting offset: 0\nbaseOffset: 0 " in ended.text
 
 

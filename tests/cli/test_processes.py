@@ -92,15 +92,44 @@ def test_a_producer_reads_a_pipe_as_it_comes(cli: Command, start: Start) -> None
     assert consumer.wait(_WAIT_S) == 0
 
 
-def test_a_usage_error_exits_1_as_kafkas_tools_do() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("topics", "--nonsense"), "headrace topics: No such option: --nonsense; see "),
+        (("produce",), "headrace produce: Missing option '--topic'; see "),
+        (
+            ("produce", "--topic", "t", "--batch-size", "0"),
+            "headrace produce: Invalid value for '--batch-size': ",
+        ),
+        (("share", "browse", "--from-offset", "x"), "headrace share browse: "),
+        (("nonsense",), "headrace: No such command 'nonsense'; see headrace --help"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_exits_1_as_kafkas_tools_do(
+    arguments: tuple[str, ...], error: str
+) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "headrace", "topics", "--nonsense"],
+        [sys.executable, "-m", "headrace", *arguments],
         capture_output=True,
         timeout=_WAIT_S,
         check=False,
     )
     assert ended.returncode == 1
-    assert b"No such option: --nonsense" in ended.stderr
+    [line] = ended.stderr.decode().splitlines()
+    assert line.startswith(error)
+    assert line.endswith(" --help")
+
+
+@pytest.mark.parametrize("arguments", [(), ("share",)])
+def test_a_command_without_arguments_shows_its_help(arguments: tuple[str, ...]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "headrace", *arguments],
+        capture_output=True,
+        timeout=_WAIT_S,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert b"Usage: headrace" in ended.stdout + ended.stderr
 
 
 def test_the_server_starts_without_what_commands_need() -> None:

@@ -183,6 +183,16 @@ def test_keys_go_where_javas_producer_sends_them(cli: Command) -> None:
     assert placed == {"alpha": 8, "beta": 4, "gamma": 6, "delta": 8}, "as Java's producer did"
 
 
+def test_further_delivery_errors_are_suppressed(cli: Command) -> None:
+    assert cli("topics", "--create", "--topic", "t", "--config", "max.message.bytes=300").code == 0
+    ended = cli("produce", "--topic", "t", "--sync", stdin=12 * (bytes(500) + b"\n"))
+    assert ended.code == 1
+    *errors, suppressed, total = ended.err.splitlines()
+    assert len(errors) == 10
+    assert suppressed == "headrace produce: suppressing further errors (10 already reported)"
+    assert total == "headrace produce: 12 of 12 records were not delivered"
+
+
 def test_a_record_that_is_too_large_is_told(cli: Command, broker: headrace.Broker) -> None:
     made = ("--create", "--topic", "t", "--config", "max.message.bytes=300")
     assert cli("topics", *made).code == 0

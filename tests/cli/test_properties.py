@@ -30,8 +30,11 @@ def test_a_file_of_properties(tmp_path: Path, text: str, expected: dict[str, str
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(Trouble, match="absent cannot be read"):
-        load(tmp_path / "absent")
+    file = tmp_path / "absent"
+    with pytest.raises(Trouble) as refused:
+        load(file)
+    reason = "No such file or directory; give a properties file"
+    assert str(refused.value) == f"{file} cannot be read: {reason}"
 
 
 def test_pairs() -> None:

@@ -20,7 +20,7 @@ from headrace.cli.connect import (
     connect,
     require_address,
 )
-from headrace.cli.ending import Trouble, ending, tell
+from headrace.cli.ending import Trouble, ending
 from headrace.cli.group_options import (
     TIMEOUT_MS,
     Describe,
@@ -191,12 +191,6 @@ def consumer_groups(
             return
         if action in {"delete", "delete_offsets"} or (action == "reset_offsets" and execute):
             require_address(context, option(action) + (" --execute" if execute else ""))
-        if action == "reset_offsets" and not (execute or dry_run):
-            tell(
-                COMMAND,
-                "WARN: No action will be performed as the --execute option is missing; add it to "
-                "set the offsets, or --dry-run to go without this line",
-            )
         with connect(bootstrap_server, command_config, patience_s=timeout / 1000) as cluster:
             _run(action, cluster, asked)
 

@@ -70,6 +70,12 @@ def reset(cluster: Cluster, asked: Asked) -> None:
     """
     names = list(dict.fromkeys(named_groups(cluster, asked)))
     scope = _scope(cluster, asked, names)
+    if not (asked.execute or asked.dry_run):
+        tell(
+            COMMAND,
+            "WARN: No action will be performed as the --execute option is missing; add it to "
+            "set the offsets, or --dry-run to go without this line",
+        )
     drafts: list[_Draft] = []
     done: list[_Reset] = []
     troubles: list[str] = []

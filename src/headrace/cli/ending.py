@@ -25,7 +25,7 @@ class Trouble(Exception):
 
 
 class UnusableExit(SystemExit):
-    """Ends a command with exit code 2, which `main.run` leaves as it is."""
+    """Ends a command with exit code 2, which no usage error has."""
 
     def __init__(self) -> None:
         super().__init__(UNUSABLE)

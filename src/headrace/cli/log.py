@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.connect import Json, Version
-from headrace.cli.ending import Trouble, ending
+from headrace.cli.ending import Trouble, end_with, ending
 
 _BYTES_MAX = 2_147_483_647
 
@@ -105,6 +105,8 @@ def dump(
         dumping = Dump(options)
         for name in filter(None, (part.strip() for part in files.split(","))):
             dumping.file(Path(name))
+        troubles = dumping.unread
         if dumping.damages:
             were = "1 damage was" if dumping.damages == 1 else f"{dumping.damages} damages were"
-            raise Trouble(f"{were} found; see the lines above")
+            troubles = [*troubles, f"{were} found; see the lines above"]
+        end_with("log dump", troubles)

@@ -67,16 +67,20 @@ class Options:
 
 
 class Dump:
-    """Prints files one after the other; `damages` counts what was found wrong."""
+    """Prints files one after the other.
+
+    `damages` counts what was found wrong, `unread` has the reasons why files cannot be read.
+    """
 
     def __init__(self, options: Options) -> None:
         self.damages = 0
+        self.unread: list[str] = []
         self._options = options
         self._out = sys.stdout.buffer
         self._path = Path()
 
     def file(self, path: Path) -> None:
-        """Print one file; one that cannot be read is a damage."""
+        """Print one file, or note why it cannot be read."""
         self._path = path
         printers = {
             ".log": self._segment,
@@ -89,13 +93,13 @@ class Dump:
             if path.suffix in printers:
                 printers[path.suffix]()
             elif not path.exists():
-                self._damage("no such file; give files of a partition's folder")
+                self.unread.append(f"{path}: no such file; give files of a partition's folder")
             else:
-                self._damage(f"is none of {', '.join(printers)} files")
+                self.unread.append(f"{path}: is none of {', '.join(printers)} files")
         except BrokenPipeError:
             raise
         except OSError as error:
-            self._damage(error.strerror or str(error))
+            self.unread.append(f"{path}: {error.strerror or error}")
         self._out.flush()
 
     def _segment(self) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     app: typer.Typer
 
-_USAGE = 2
 _STDIN, _STDERR = 0, 2
 
 # A new command is added here: a module of this package that has the command's name.
@@ -78,13 +77,36 @@ def run() -> None:
         options = plain(sys.argv[2:])
         if options is not None:
             sys.exit(serve(options))
-    try:
-        command_line(asked if asked and asked[0] in COMMANDS else COMMANDS)()
-    except SystemExit as end:
-        from headrace.cli.ending import UnusableExit
+    command = command_line(asked if asked and asked[0] in COMMANDS else COMMANDS)
+    import typer
 
-        is_usage_error = end.code == _USAGE and not isinstance(end, UnusableExit)
-        sys.exit(1 if is_usage_error else end.code)
+    try:
+        code = command(prog_name="headrace", standalone_mode=False)
+    except typer.Abort:
+        sys.exit(1)
+    except Exception as error:
+        if not isinstance(error, _usage_error()):
+            raise
+        _show_usage_error(error)
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage_error() -> type[Exception]:
+    """The base of typer's usage errors: typer has a click of its own, or uses the installed one."""
+    import typer
+
+    return typer.BadParameter.__mro__[1]
+
+
+def _show_usage_error(error: Any) -> None:
+    """Print one line, or the help of a command that needs arguments and has none."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return
+    path = "headrace" if error.ctx is None else error.ctx.command_path
+    message = " ".join(error.format_message().split()).rstrip(".")
+    print(f"{path}: {message}; see {path} --help", file=sys.stderr)
 
 
 def _fill_standard_streams() -> None:

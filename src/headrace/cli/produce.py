@@ -199,6 +199,8 @@ class _Sending:
         self._failed += 1
         if self._failed <= _TOLD_MAX:
             tell("produce", f"a record for {self._topic} was not delivered: {error.str()}")
+        elif self._failed == _TOLD_MAX + 1:
+            tell("produce", f"suppressing further errors ({_TOLD_MAX} already reported)")
 
 
 @contextmanager

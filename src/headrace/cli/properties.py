@@ -31,8 +31,11 @@ def load(path: Path) -> dict[str, str]:
     """The properties in a file. Raises: Trouble when it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Trouble(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise Trouble(f"{path} cannot be read: {reason}; give a properties file") from error
+    except UnicodeDecodeError as error:
+        raise Trouble(f"{path} cannot be read: {error}; give a properties file") from error
     found = {}
     for line in _lines(text):
         name = _NAME.match(line)
