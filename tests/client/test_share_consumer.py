@@ -255,6 +255,16 @@ def test_the_sync_face_from_several_threads(rig: Rig) -> None:
     assert not [one for one in threading.enumerate() if one.name.startswith("headrace-share")]
 
 
+def test_results_of_the_sync_face_after_it_is_closed(rig: Rig) -> None:
+    rig.produce("a", "b")
+    with rig.sync() as consumer:
+        first, second = consumer.poll(timeout_s=SECONDS_MAX)
+        accepted = first.accept()
+    accepted.result()  # closing has sent it
+    with pytest.raises(headrace.Closed):
+        second.accept()
+
+
 def test_the_sync_face_when_it_is_closed(rig: Rig) -> None:
     rig.produce("a", "b")
     with rig.sync() as consumer:
@@ -263,6 +273,7 @@ def test_the_sync_face_when_it_is_closed(rig: Rig) -> None:
         answer.result()
         assert answer.done
     consumer.close()
+    answer.result()  # it is durable
     for late in (consumer.poll, consumer.commit, second.accept):
         with pytest.raises(headrace.Closed):
             late()

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.wire.codec import decode_request
+from headrace.wire.primitives import Reader
 
 from .conftest import ScriptedBroker
 from .share_script import (
@@ -238,6 +240,36 @@ def test_a_member_that_was_forgotten_joins_again_and_keeps_its_records(
     asyncio.run(story())
     assert share.said == [(0, 0, ACCEPT, None)]
     assert share.member_epochs[-1] == -1
+
+
+@pytest.mark.parametrize(
+    ("code", "attempts", "is_reported"), [(15, 2, False), (25, 1, False), (30, 1, True)]
+)
+def test_leaving_is_repeated_while_the_coordinator_is_away(
+    share: ShareScript,
+    caplog: pytest.LogCaptureFixture,
+    code: int,
+    attempts: int,
+    is_reported: bool,
+) -> None:
+    codes, answer = [code], share.broker.answers[HEARTBEAT]
+
+    def heartbeat(source: Reader) -> bytes | None:
+        body = source.take(source.remaining)
+        if decode_request(HEARTBEAT, 1, body).member_epoch == -1 and codes:
+            share.codes[HEARTBEAT].append(codes.pop())
+        return answer(Reader(body))
+
+    share.broker.answers[HEARTBEAT] = heartbeat
+
+    async def story() -> None:
+        async with consumer(share):
+            pass
+
+    with caplog.at_level("INFO"):
+        asyncio.run(story())
+    assert share.member_epochs.count(-1) == attempts
+    assert ("did not hear the leaving" in caplog.text) is is_reported
 
 
 def test_a_coordinator_that_loads_is_asked_again(share: ShareScript) -> None:

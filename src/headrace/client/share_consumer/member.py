@@ -42,6 +42,7 @@ _GROUP = 0
 _RENEWAL = "share.renew.acknowledge.enable"
 _NO_TOPIC = frozenset({3, 17})  # unknown, or such that none can have it
 _FIRST_PAUSE_S, _PAUSE_S_MAX = 0.05, 1.0
+_LEAVE_S_MAX = 1.0
 _UNASSIGNED_S = 0.5  # between heartbeats without partitions: Kafka assigns with a later one
 _UNASSIGNED_FOR_S = 10.0
 _WARN_EVERY_S = 5.0
@@ -213,10 +214,28 @@ class Member:
                 pause = min(2 * pause, _PAUSE_S_MAX)
 
     async def leave(self) -> None:
-        """Tell the coordinator that this member is gone. Raises: OSError; Malformed."""
-        if self._epoch != _JOIN:
-            stream = await self._control.coordinator()
-            await stream.ask(HEARTBEAT, 1, self._heartbeat(_LEAVE))
+        """Leave the group; retry for a second while the coordinator is away.
+
+        Raises: OSError; Malformed; `ClientError` when the coordinator refuses.
+        """
+        pause, until = _FIRST_PAUSE_S, time.monotonic() + _LEAVE_S_MAX
+        while self._epoch != _JOIN:
+            try:
+                stream = await self._control.coordinator()
+                answer = await stream.ask(HEARTBEAT, 1, self._heartbeat(_LEAVE))
+                if answer.error_code not in _FORGOTTEN:
+                    what = f"leaving share group {self._settings.group!r}"
+                    check(answer.error_code, what, answer.error_message)
+            except (OSError, Malformed, BrokerError) as error:
+                self._control.forget_coordinator()
+                is_final = isinstance(error, BrokerError) and error.code not in _AGAIN
+                if is_final or time.monotonic() + pause >= until:
+                    raise
+            else:
+                self._epoch = _JOIN
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_S_MAX)
 
     async def _beat(self) -> None:
         try:

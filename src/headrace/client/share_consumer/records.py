@@ -51,7 +51,8 @@ class Acknowledgement:
 
     def settle(self, error: ClientError | None) -> None:
         """It ended so; for the consumer itself."""
-        self.done, self.error = True, error
+        self.error = error
+        self.done = True  # last: other threads read `error` once it is
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 

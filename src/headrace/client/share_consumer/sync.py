@@ -56,9 +56,19 @@ class SyncAcknowledgement:
         """Return when the broker has made the verdict durable.
 
         Raises: `LockLost` when the record was not this consumer's any more, `BrokerError` for
-        another refusal, TimeoutError after `timeout_s` seconds.
+        another refusal, TimeoutError after `timeout_s` seconds, `Closed` when the consumer was
+        closed before the broker answered.
         """
-        ended(begun_on(self._loop, self._answered()), timeout_s)
+        try:
+            if not self.done:
+                ended(begun_on(self._loop, self._answered()), timeout_s)
+        except Closed:
+            if not self.done:
+                raise
+        if self._answer is not None:
+            self._answer.is_observed = True
+            if self._answer.error is not None:
+                raise self._answer.error
 
     def _begin(self) -> None:
         self._answer = self._say()
