@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from headrace.client.connection import Cluster
+from headrace.client.connection import Address, Cluster
 from headrace.client.errors import ADMIN_FINAL, check
+from headrace.client.nodes import brokers
 
 _DESCRIBE_CONFIGS, _DESCRIBE_CONFIGS_VERSION = 32, 4
 _ALTER_CONFIGS, _ALTER_CONFIGS_VERSION = 44, 1
@@ -80,7 +81,8 @@ def describe_configs(cluster: Cluster, kind: ResourceType, name: str) -> list[Co
     }
 
     def attempt() -> list[ConfigEntry]:
-        answer = cluster.ask(_DESCRIBE_CONFIGS, _DESCRIBE_CONFIGS_VERSION, request)
+        address = _address(cluster, kind, name)
+        answer = cluster.ask(_DESCRIBE_CONFIGS, _DESCRIBE_CONFIGS_VERSION, request, address=address)
         found = answer.results[0]
         check(found.error_code, what, found.error_message)
         return [_entry(one) for one in found.configs]
@@ -110,7 +112,8 @@ def alter_configs(
     request = {"resources": [resource], "validate_only": False}
 
     def attempt() -> None:
-        answer = cluster.ask(_ALTER_CONFIGS, _ALTER_CONFIGS_VERSION, request)
+        address = _address(cluster, kind, name)
+        answer = cluster.ask(_ALTER_CONFIGS, _ALTER_CONFIGS_VERSION, request, address=address)
         check(answer.responses[0].error_code, what, answer.responses[0].error_message)
 
     cluster.retrying(what, attempt, final=ADMIN_FINAL)
@@ -145,6 +148,19 @@ def groups_with_configs(cluster: Cluster) -> list[str]:
         return sorted(found)
 
     return cluster.retrying("listing groups", attempt)
+
+
+def _address(cluster: Cluster, kind: ResourceType, name: str) -> Address | None:
+    """Return the address of the broker that has to answer; None: any broker.
+
+    Kafka refuses requests for the settings of one broker at all others. In a cluster of one broker
+    the bootstrap server is that broker, also where its advertised address cannot be reached.
+    """
+    if kind is not ResourceType.BROKER or not name:
+        return None
+    nodes = brokers(cluster)
+    named = [node.address for node in nodes if str(node.id) == name]
+    return named[0] if named and len(nodes) > 1 else None
 
 
 def _entry(one: Any) -> ConfigEntry:
