@@ -309,7 +309,7 @@ class Consumer(MarkingConsumer):
             if error.args[0].code() != KafkaError._NO_OFFSET:
                 raise
             newer = []
-        return None if done is None else [*done, *newer]
+        return None if done is None else [*done, *(newer or [])]
 
     def store_offsets(
         self, message: Message | None = None, offsets: list[TopicPartition] | None = None
