@@ -28,7 +28,7 @@ def other(broker: ScriptedBroker) -> Iterator[ScriptedBroker]:
         return bytes(encode_response(METADATA, 9, {"brokers": nodes, "topics": []}))
 
     def described(_: Any) -> bytes:
-        result = {
+        result: dict[str, Any] = {
             "error_code": 0,
             "error_message": None,
             "resource_type": 4,

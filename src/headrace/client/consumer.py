@@ -110,8 +110,8 @@ class Consumer(MarkingConsumer):
         self._lookup_partitions = 1  # held ones in the next lookup
         self._refused: set[Place] = set()  # the same, until the application seeks
         self._ahead: list[Message] = []  # what the application is told of next
-        self._stored: dict[Place, int] = {}  # by the application
-        self._cleared: dict[Place, int] = {}  # stored, until librdkafka assigned them again
+        self._stored_offsets: dict[Place, int] = {}  # by the application
+        self._cleared_offsets: dict[Place, int] = {}  # stored, until librdkafka assigned them again
         self._failures = 0  # lookups that failed one after the other
         self._look_at = 0.0
         self._reported: dict[Place, int] = {}  # permanent errors of held partitions
@@ -162,7 +162,9 @@ class Consumer(MarkingConsumer):
         """As confluent-kafka's; partitions without an offset begin where the strategy says."""
         self._was_assigned = True
         paused = self._stopped() | self._paused
-        self._forget({*self._outside, *self._sought, *paused, *self._stored, *self._cleared})
+        self._forget(
+            {*self._outside, *self._sought, *paused, *self._stored_offsets, *self._cleared_offsets}
+        )
         found = self._positioned(partitions)
         self._starts = {(one.topic, one.partition): one.offset for one in found}
         super().assign(found)
@@ -319,31 +321,33 @@ class Consumer(MarkingConsumer):
         stored = [behind(message)] if message is not None else offsets or []
         for one in stored:
             place = one.topic, one.partition
-            self._stored[place] = one.offset
-            self._cleared.pop(place, None)
+            self._stored_offsets[place] = one.offset
+            self._cleared_offsets.pop(place, None)
 
     def _forget_stored(self, places: Iterable[Place]) -> None:
         for place in places:
-            self._stored.pop(place, None)
-            self._cleared.pop(place, None)
+            self._stored_offsets.pop(place, None)
+            self._cleared_offsets.pop(place, None)
 
     def _keep_stored(self, partitions: list[TopicPartition]) -> None:
         """Remember what is stored of partitions that librdkafka is about to assign again."""
         for one in self.position(partitions):
             place = one.topic, one.partition
-            offset = one.offset if self._poll_stores else self._stored.get(place, OFFSET_INVALID)
+            offset = (
+                one.offset if self._poll_stores else self._stored_offsets.get(place, OFFSET_INVALID)
+            )
             if offset >= 0:
-                self._cleared[place] = offset
+                self._cleared_offsets[place] = offset
 
     def _still_cleared(self) -> list[TopicPartition]:
         """The offsets of assigned partitions of which librdkafka has stored nothing newer."""
-        if self._cleared:
+        if self._cleared_offsets:
             positions = self.position(self.assignment())
             offsets = {(one.topic, one.partition): one.offset for one in positions}
-            for place in list(self._cleared):
+            for place in list(self._cleared_offsets):
                 if place not in offsets or (self._poll_stores and offsets[place] >= 0):
-                    del self._cleared[place]
-        return [TopicPartition(*place, offset) for place, offset in self._cleared.items()]
+                    del self._cleared_offsets[place]
+        return [TopicPartition(*place, offset) for place, offset in self._cleared_offsets.items()]
 
     # ---- where to begin
 
