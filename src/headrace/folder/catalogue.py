@@ -13,7 +13,14 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.broker.groups import OFFSETS_TOPIC
-from headrace.core.catalog import Catalog, PartitionsAdded, Resource, TopicCreated, TopicDeleted
+from headrace.core.catalog import (
+    Catalog,
+    ConfigSet,
+    PartitionsAdded,
+    Resource,
+    TopicCreated,
+    TopicDeleted,
+)
 from headrace.core.types import WallMs
 from headrace.folder.bridge import bridge
 from headrace.log import checkpointed_log, damage
@@ -101,7 +108,8 @@ def restore_topics(disk: Disk, node_id: int, now: WallMs) -> list[LostTopic]:
         catalog.apply(PartitionsAdded(topic_id, first, listed.partitions - 1))
     for resource, name in list(catalog.configs):
         if resource is Resource.TOPIC and name not in catalog.topics:
-            del catalog.configs[resource, name]
+            for key in list(catalog.configs_of(resource, name)):
+                catalog.apply(ConfigSet(resource, name, key, None))
     end = _end_offset(disk) or _begun_log(disk)
     records = MetadataRecords(node_id).records(catalog.events(), now)
     name = checkpointed_log.checkpoint_name(end)
@@ -117,7 +125,9 @@ def _create(catalog: Catalog, topic_id: UUID, name: str) -> None:
     catalog.apply(TopicCreated(name, topic_id))
     settings = _COMPACT if name == OFFSETS_TOPIC else _KEEP_ALL
     known = catalog.configs_of(Resource.TOPIC, name)
-    catalog.configs[Resource.TOPIC, name] = {**settings, **known}
+    for key, value in settings.items():
+        if key not in known:
+            catalog.apply(ConfigSet(Resource.TOPIC, name, key, value))
 
 
 def _entries(disk: Disk) -> Iterator[tuple[bytes | None, bytes | None]]:
