@@ -83,6 +83,15 @@ def build_large(*, clean: bool, seed: int = 0) -> Folder:
     return folder_of(f"large {'stopped' if clean else 'killed'}", disk, settings, clean)
 
 
+def build_compacted() -> Folder:
+    """Leave a folder with a compacted topic whose segments have gaps between batches."""
+    settings = {"auto.create.topics.enable": "false"}
+    disk = MemoryDisk()
+    with recorded([]):
+        run(_compacted_story(disk, settings))
+    return folder_of("compacted", disk, settings, clean=True)
+
+
 def folder_of(name: str, disk: MemoryDisk, settings: Mapping[str, str], clean: bool) -> Folder:
     """What a disk holds now."""
     contents = disk._files
@@ -135,6 +144,17 @@ async def _large_story(
     await story.produce("orders", 0, 2)
     if clean:
         await life.stop()
+
+
+async def _compacted_story(disk: MemoryDisk, settings: Mapping[str, str]) -> None:
+    life = Life(disk, settings, _ids(0))
+    await life.start()
+    story = Story(life, Random(1))
+    await story.create("prices", 1, {"cleanup.policy": "compact", "segment.bytes": "4096"})
+    for number in range(40):
+        await story.produce("prices", 0, 1, keys=1 if number % 3 else 1000)
+    await story.compaction()
+    await life.stop()
 
 
 def _ids(seed: int) -> Callable[[], UUID]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.campaign.account import Account
 from tests.campaign.damage import Damage, draw, exchanged
-from tests.campaign.data import Folder, disk_of
+from tests.campaign.data import Folder, build_compacted, disk_of
 from tests.campaign.judge import observe
 from tests.campaign.repairs import missing, reused
 from tests.folder.conftest import Write
@@ -679,6 +679,22 @@ def test_a_batch_behind_a_gap_keeps_its_offset_or_is_lost(part: str, gap: int) -
     else:
         assert done.lost == []
         assert disk.read(path) == b"".join(built)
+
+
+def test_a_damaged_offset_that_fits_a_gap_is_named(write: Write) -> None:
+    """No batch by itself is damaged; only the digest of the block is wrong."""
+    folder = build_compacted()
+    path = f"prices-0/{0:020d}.log"
+    content = bytearray(folder.files[path])
+    first, second = batches.headers(content)[:2]
+    assert (first.last_offset, second.base_offset) == (0, 3)
+    content[first.size : first.size + 8] = (2).to_bytes(8, "big")
+    root = write({**folder.files, path: bytes(content)})
+    errors = [one for one in check(root, lambda _: None).findings if one.grade == "error"]
+    assert "offsets or sizes of batches are not those that were written" in str(errors[0])
+    (action,) = (one for one in repaired(root).actions if one.path == path)
+    assert "an offset in the 256 KiB from byte 0 on is damaged" in str(action)
+    assert (root / path).read_bytes() == content
 
 
 @pytest.mark.parametrize("sort", ["stopped", "killed"])

@@ -30,7 +30,7 @@ from headrace.folder.check import (
 from headrace.folder.foreign import is_foreign
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk
-from headrace.log import partition_metadata, recovery_point, small_files
+from headrace.log import checksums, partition_metadata, recovery_point, small_files
 from headrace.log.api import CorruptLog, Disk
 from headrace.log.checkpointed_log import last_checkpoint
 from headrace.log.checkpoints import (
@@ -263,9 +263,18 @@ class _Mechanic:
         if done.is_end_lost and not is_exact:
             self._lost.append((done.end_offset, None))
         lost = ", ".join(map(_offsets, self._lost)) or "none"
-        return f"rewrite the segment without what is damaged; offsets lost: {lost}" + _kept(
-            copies if done.copy is None else [*copies, done.copy]
-        )
+        text = f"rewrite the segment without what is damaged; offsets lost: {lost}"
+        if checksums.MOVED in finding.problem and self._is_same(finding.path, done.copy):
+            text += (
+                f"; an offset in the {1 << checksums.BLOCK_BITS - 10} KiB from byte "
+                f"{finding.position} on is damaged, and which one is not known: restore a backup "
+                "to have it right"
+            )
+        return text + _kept(copies if done.copy is None else [*copies, done.copy])
+
+    def _is_same(self, path: str, copy: str | None) -> bool:
+        """Return whether a rewrite changed nothing, because no batch by itself is damaged."""
+        return copy is not None and self._disk.read(path) == self._disk.read(copy)
 
     # ---- the catalogue
 

@@ -32,6 +32,7 @@ _FIELDS = struct.Struct(">qqqqqqIIIIII")
 _BATCH_HEAD = struct.Struct(">qiibI")
 _LENGTH_LESS = 12
 _NO_BLOCK = -1
+MOVED = "offsets or sizes of batches are not those that were written"
 
 
 class BlockDigests:
@@ -185,7 +186,7 @@ def verify_block(data: bytes, digest: int) -> None:
     except CorruptBatch as error:
         raise CorruptBlock(str(error), position) from error
     if found != digest:
-        raise CorruptBlock("offsets or sizes of batches are not those that were written", 0)
+        raise CorruptBlock(MOVED, 0)
 
 
 def file_checksum(disk: Disk, path: str) -> tuple[int, int]:

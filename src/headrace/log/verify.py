@@ -118,7 +118,4 @@ def _require_digests(path: str, segment: Segment, written: checksums.Checksums) 
         return
     pairs = zip(found.positions, found.digests, blocks.positions, blocks.digests, strict=False)
     damaged = (start for start, digest, *wanted in pairs if [start, digest] != wanted)
-    raise CorruptFileError(
-        path, "offsets or sizes of batches are not those that were written",
-        position=next(damaged, segment.size),
-    )  # fmt: skip
+    raise CorruptFileError(path, checksums.MOVED, position=next(damaged, segment.size))
