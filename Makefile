@@ -40,7 +40,7 @@ kills: .venv/.dev ## 600 SIGKILLs under stock clients (KILLS_FACTOR times those 
 faults: .venv/.dev ## every row of KIP-842's tables with every fault of a look-up
 	HEADRACE_CONSUMER_FAULTS=1 $(BIN)/python -m pytest -q tests/client/test_consumer_faults.py
 
-loop: .venv/.dev ## the processor time of the event loop's steps, for requests of the largest size (a minute)
+loop: .venv/.dev ## the processor time of the event loop's steps, for requests of the largest size (some minutes)
 	HEADRACE_LOOP_SCALE=1 $(BIN)/python -m pytest -q tests/broker/test_loop_time*.py
 
 format: .venv/.dev ## put the code in form
