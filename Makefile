@@ -46,8 +46,9 @@ loop: .venv/.dev ## the processor time of the event loop's steps, for requests o
 format: .venv/.dev ## put the code in form
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-campaign: .venv/.dev ## 20,000 damages to data folders (20 minutes)
+campaign: .venv/.dev ## 20,000 damages to data folders, and 2,000 repairs (30 minutes)
 	$(BIN)/python -m tests.campaign.campaign --cases 20000
+	HEADRACE_REPAIR_CASES=500 $(BIN)/python -m pytest -q -n 2 tests/campaign/test_campaign_repairs.py
 
 clean: ## forget the installation and all caches
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

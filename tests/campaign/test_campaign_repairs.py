@@ -1,5 +1,6 @@
 """The repair campaign: what `headrace repair` leaves of damaged folders, and its judge."""
 
+import os
 from random import Random
 
 import pytest
@@ -9,7 +10,7 @@ from tests.campaign.judge import observe
 
 from headrace.folder.repair import Action
 
-CASES = 100
+CASES = int(os.environ.get("HEADRACE_REPAIR_CASES", "40"))  # for each folder
 FOLDERS = {
     "stopped": lambda: build(durability="os", clean=True),
     "killed": lambda: build(durability="os", clean=False),

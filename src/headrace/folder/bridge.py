@@ -163,7 +163,7 @@ def _recovered(
     if not HEADER_BYTES <= end - position <= _BATCH_BYTES_MAX:
         return None
     data = bytearray(source.pread(end - position, position))
-    offset, stamped = int.from_bytes(data[:8], "big"), bytearray(data)
+    offset, stamped = int.from_bytes(data[:8], "big", signed=True), bytearray(data)
     batches.stamp(stamped, 0, len(stamped), offset, _EPOCH)
     stamped[_MAGIC_AT] = MAGIC
     is_offset_damaged = stamped == data or limit is None
