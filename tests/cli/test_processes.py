@@ -108,26 +108,25 @@ def test_a_producer_reads_a_pipe_as_it_comes(cli: Command, start: Start) -> None
 def test_a_usage_error_is_one_line_and_exits_1_as_kafkas_tools_do(
     arguments: tuple[str, ...], error: str
 ) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "headrace", *arguments],
-        capture_output=True,
-        timeout=_WAIT_S,
-        check=False,
-    )
+    ended = _ended(*arguments)
     assert ended.returncode == 1
     [line] = ended.stderr.decode().splitlines()
     assert line.startswith(error)
     assert line.endswith(" --help")
 
 
-@pytest.mark.parametrize("arguments", [(), ("share",)])
-def test_a_command_without_arguments_shows_its_help(arguments: tuple[str, ...]) -> None:
-    ended = subprocess.run(
+def _ended(*arguments: str) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(
         [sys.executable, "-m", "headrace", *arguments],
         capture_output=True,
         timeout=_WAIT_S,
         check=False,
     )
+
+
+@pytest.mark.parametrize("arguments", [(), ("share",)])
+def test_a_command_without_arguments_shows_its_help(arguments: tuple[str, ...]) -> None:
+    ended = _ended(*arguments)
     assert ended.returncode == 1
     assert b"Usage: headrace" in ended.stdout + ended.stderr
 

@@ -126,6 +126,15 @@ def test_with_the_option_off_such_a_batch_is_read_whole(
     assert "writes them all the same, as failOnLostLocks is false" in caplog.text
 
 
+def planned(reader: Any) -> tuple[Any, Any, Task]:
+    """The first batch of a reader, with its only task."""
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, ALL)
+    (task,) = reader.partitions(begin, end)
+    assert isinstance(task, Task)
+    return begin, end, task
+
+
 def earlier(seconds: float) -> Instant | None:
     now = Instant.now()
     return None if now is None else replace(now, at_s=now.at_s - seconds)
@@ -136,10 +145,7 @@ def test_locks_that_end_while_a_batch_runs_fail_it_before_its_sink(
 ) -> None:
     """As after SIGSTOP: the tasks are planned, and go on when others have the records."""
     stopped, other = reader(), reader()
-    begin = stopped.initialOffset()
-    end = stopped.latestOffset(begin, ALL)
-    (task,) = stopped.partitions(begin, end)
-    assert isinstance(task, Task)
+    begin, end, task = planned(stopped)
     check_locks(cluster, "g", task.lease)
     stopped.stop()  # no renewals
     taken_by(other, 30)
@@ -178,10 +184,7 @@ def test_an_executor_on_another_machine_checks_whatever_its_clock_says(
 ) -> None:
     """Its clock may be behind the driver's by as much as locks last, or be no clock at all."""
     stopped, other = reader(), reader()
-    begin = stopped.initialOffset()
-    end = stopped.latestOffset(begin, ALL)
-    (task,) = stopped.partitions(begin, end)
-    assert isinstance(task, Task)
+    _, _, task = planned(stopped)
     stopped.stop()
     taken_by(other, 30)
     at_once = Instant("another machine", 0 if task.planned_at is None else task.planned_at.at_s)

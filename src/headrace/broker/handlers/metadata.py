@@ -34,16 +34,18 @@ def handle(request: Request, services: Services) -> Answering:
     return _answer(message, [_shown(one, services.config.node_id) for one in topics], services)
 
 
-def _few(asked: Sequence[Any] | None, services: Services) -> list[Topic] | None:
+def _few(requested: Sequence[Any] | None, services: Services) -> list[Topic] | None:
     """Return the topics that a request names, once each, if all exist and they are few."""
-    if not asked or len(asked) > _FEW_TOPICS:
+    if not requested or len(requested) > _FEW_TOPICS:
         return None
     catalog, size = services.catalog, 0
     topics: dict[str, Topic] = {}
-    for one in asked:
-        topic_id = getattr(one, "topic_id", None)
+    for item in requested:
+        topic_id = getattr(item, "topic_id", None)
         topic = (
-            catalog.topics.get(one.name) if topic_id is None else catalog.topics_by_id.get(topic_id)
+            catalog.topics.get(item.name)
+            if topic_id is None
+            else catalog.topics_by_id.get(topic_id)
         )
         if topic is None:
             return None
