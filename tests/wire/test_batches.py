@@ -2,6 +2,7 @@
 
 import importlib.util
 import struct
+from array import array
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -92,17 +93,19 @@ def test_the_kernel_encodes_as_plain_python_does(given: list[Record]) -> None:
 
 
 NO_BYTES: Any = "text"
+WIDE: Any = memoryview(array("q", range(100)))
 
 
 @pytest.mark.parametrize(
     "bad",
     [
         Record(0, 1, NO_BYTES, None),
+        Record(0, 1, None, WIDE),
         Record(0, 1, None, NO_BYTES),
         Record(0, 1, None, None, (("name", NO_BYTES),)),
     ],
 )
-def test_text_in_place_of_bytes_is_refused(bad: Record) -> None:
+def test_what_is_not_bytes_is_refused(bad: Record) -> None:
     for encoder in ENCODERS:
         with pytest.raises((TypeError, AttributeError)):
             encoder.put_records([bad], 0, bytearray(encoder.records_size([bad], 0)))

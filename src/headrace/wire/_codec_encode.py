@@ -111,6 +111,8 @@ def _put_bytes(out: memoryview, position: int, value: Any) -> int:
         return position + 1
     data = value if isinstance(value, bytes) else bytes(value)
     size = len(data)
+    if size != len(value):  # a view of larger items: there is no room for it
+        raise TypeError("a field of a record is not bytes")
     position = _put_varint(out, position, size)
     if cython.compiled:
         memcpy(cython.address(out[position]), PyBytes_AsString(data), size)  # type: ignore[name-defined]  # noqa: F821 - cimported in _codec_encode.pxd
