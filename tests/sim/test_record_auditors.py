@@ -131,6 +131,23 @@ def test_an_offset_may_expire_only_after_the_retention_without_members() -> None
     assert small.broken == []
 
 
+def test_a_repair_may_bring_back_an_expired_offset_that_has_to_expire_again() -> None:
+    small = Small()
+    offsets = small.offsets
+    offsets.committed(offsets.committing("blue", PLACE, 7))
+    small.now_us += 61_000_000
+    offsets.fetched(small.asked(), "blue", PLACE, ABSENT)
+    offsets.has_expired("blue", PLACE, ABSENT)
+    offsets.journal_was_repaired()
+    offsets.fetched(small.asked(), "blue", PLACE, 7)
+    offsets.has_expired("blue", PLACE, 7)
+    assert small.broken == []
+    offsets.fetched(small.asked(), "blue", PLACE, 8)
+    small.now_us += 2 * 60_000_000
+    offsets.has_expired("blue", PLACE, 7)
+    assert ["is 8" in one or "did not expire" in one for one in small.broken] == [True, True]
+
+
 def test_one_partition_has_one_member() -> None:
     small = Small()
     small.offsets.assigned("blue", "ann", [PLACE])

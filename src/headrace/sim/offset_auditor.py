@@ -60,6 +60,8 @@ class OffsetAuditor:
         self._session_us = session_us
         self._groups: dict[str, _Group] = {}
         self._writes: dict[Queue, list[Write]] = {}
+        self._values: dict[Queue, set[int]] = {}  # all that was ever sent
+        self._repaired_us: int | None = None
         self.clock_was_set = False
         self.losses = 0  # times at which the broker may have forgotten sessions
 
@@ -75,6 +77,7 @@ class OffsetAuditor:
         """A member sends a commit, or somebody sends a deletion."""
         write = Write(value, self._now_us())
         self._writes.setdefault((group, place), []).append(write)
+        self._values.setdefault((group, place), set()).add(value)
         return write
 
     def committed(self, write: Write) -> None:
@@ -125,6 +128,20 @@ class OffsetAuditor:
                 one.done_us = None
         for group in self._groups.values():
             group.generation = -1
+
+    def journal_was_repaired(self) -> None:
+        """Allow every value: commits may be lost, and what a lost deletion deleted is back."""
+        self.power_was_cut()
+        self._repaired_us = self._now_us()
+        for queue, values in self._values.items():
+            writes = self._writes.setdefault(queue, [])
+            writes.extend(Write(value, self._now_us()) for value in sorted(values))
+
+    @property
+    def has_all_commits(self) -> bool:
+        """Whether no repair gave up part of the journal within the last two retention times."""
+        since_us = self._repaired_us
+        return since_us is None or self._now_us() - since_us > 2 * self._retention_us
 
     # ---- members
 
@@ -200,7 +217,7 @@ class OffsetAuditor:
 
     def has_expired(self, group: str, place: Place, value: int) -> None:
         """Nobody used an offset for longer than the retention and one check: it has to be gone."""
-        if value != ABSENT:
+        if value != ABSENT and self.has_all_commits:
             self._broken(
                 f"group {group}: the offset {value} of {place[0]}-{place[1]} did not expire"
             )

@@ -60,8 +60,10 @@ class RecordEnding:
         if not world.failed:
             world.kill(power_cut=world.options.fsync)
             self._do(self._read_everything(), "the logs cannot be read after a crash")
-        if expires:
+        if expires and world.offsets.has_all_commits:
             self._look_at_all()
+        elif expires:  # what a repair brought back has to expire, too
+            self._expire()
 
     def _do(self, work: Coroutine[Any, Any, None], bug: str) -> None:
         world = self._world
