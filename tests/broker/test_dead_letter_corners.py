@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.broker import dead_letters
 from headrace.broker.config import Config
 from headrace.broker.services import Services, open_services
 from headrace.core.catalog import CreateTopic, DeleteTopic, Resource, SetConfigs
@@ -125,6 +126,51 @@ def test_a_copy_is_the_record_with_what_became_of_it(tmp_path: Path) -> None:
         "message": "bad", "member": "member",
     }  # fmt: skip
     assert queue.listed == []
+
+
+def test_copies_of_times_too_far_apart_for_one_batch_are_written(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    far = [-(1 << 62), 1 << 62, (1 << 62) + 1, -(1 << 62) + 1]
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        await queue.produce(*(batches.Record(0, time, b"k", b"v") for time in far))
+        await queue.reject(0, 3)
+        await settled(queue.services)
+
+    run(queue, work)
+    assert [letter.timestamp for letter in queue.topics["dlq.jobs"]] == far
+    assert len(queue.batch_bytes["dlq.jobs"]) == 2
+    assert queue.listed == []
+
+
+def test_a_bug_delays_the_copies_of_one_share_partition_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Queue(tmp_path)
+    letter, failures = dead_letters._letter, 3
+
+    def failing(found: Any, run: Any, key: ShareKey, *around: Any, **payload: Any) -> Any:
+        nonlocal failures
+        if key.partition == 0 and failures:
+            failures -= 1
+            raise ValueError("planted")
+        return letter(found, run, key, *around, **payload)
+
+    monkeypatch.setattr(dead_letters, "_letter", failing)
+    monkeypatch.setattr(dead_letters, "_RETRY_SECONDS_MIN", 0.01)
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        await queue.produce(record(0))
+        await queue.reject(0, 0)
+        await settled(queue.services)
+
+    run(queue, work)
+    assert queue.offsets("dlq.jobs") == [0]
+    assert failures == 0
+    traces = [one for one in caplog.records if one.exc_info]
+    assert [one.levelname for one in traces] == ["CRITICAL"]
 
 
 def test_the_topic_that_is_made_keeps_what_the_source_could_hold(tmp_path: Path) -> None:

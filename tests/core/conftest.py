@@ -1,15 +1,24 @@
 """Shards of consumer groups, and a share-partition, that tests drive."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 import pytest
 
+from headrace.core import group_shard
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Policy, ShareKey
 
 from .group_rig import ConsumerDriver, GroupDriver, subscribing
 from .share_rig import Driver
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_deadlines() -> Iterator[None]:
+    """Have shards drop past deadlines in tests of few steps, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group_shard, "_DEADLINES_MIN", 3)
+        yield
 
 
 @pytest.fixture

@@ -297,7 +297,19 @@ class GroupDriver:
             self.shard.apply(event)
             if isinstance(event, Answered):
                 self.told[event.ticket] = event.answer
+        require_deadlines(self.shard)
         self.journal += self.codec.records(events, self.now.wall)
+
+
+def require_deadlines(shard: GroupShard) -> None:
+    """Check that every timer of every group will be looked at when it runs out."""
+    due = {entry[2:] for entry in shard._due if shard._counts(entry)}
+    timers = {
+        (name, timer, member)
+        for name, group in shard.groups.items()
+        for timer, member in group.timers
+    }
+    assert due == timers
 
 
 def subscribing(*topics: str, version: int = 0, after: bytes = b"\xff\xff\xff\xff") -> bytes:

@@ -45,6 +45,8 @@ from headrace.core.machine import Entry
 from headrace.core.types import MemberId, MonoMs, Now, WallMs
 from headrace.log.group_records import GroupJournal
 
+from .group_rig import require_deadlines
+
 TOPICS = {"orders": UUID(int=1), "bills": UUID(int=2)}
 HOUR_MS = 3_600_000
 EMPTY, JOINING, SYNCING, STABLE = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable"
@@ -320,6 +322,10 @@ class Groups(RuleBasedStateMachine):
             assert group.joins.keys() == self.waiting.keys()
             assert group.syncs.keys() == self.syncing.keys()
         assert _offsets(self.live) == self.offsets
+
+    @invariant()
+    def every_timer_has_a_deadline(self) -> None:
+        require_deadlines(self.live)
 
     @invariant()
     def journal_rebuilds_what_is_durable(self) -> None:

@@ -67,7 +67,7 @@ def _encoders() -> list[ModuleType]:
 
 
 ENCODERS = _encoders()
-wide_times = st.integers(-(1 << 62), 1 << 62)
+wide_times = st.integers(-(1 << 62), (1 << 62) - 1)  # no two of them differ by 2^63
 sizes = contents | st.sampled_from([b"x" * 63, b"x" * 64, b"x" * 8191, b"x" * 8192, b"x" * 70_000])
 any_record = st.builds(
     Record, st.just(0), wide_times, sizes, sizes,
@@ -109,6 +109,47 @@ def test_what_is_not_bytes_is_refused(bad: Record) -> None:
     for encoder in ENCODERS:
         with pytest.raises((TypeError, AttributeError)):
             encoder.put_records([bad], 0, bytearray(encoder.records_size([bad], 0)))
+    with pytest.raises((TypeError, AttributeError)):
+        batches._encode_all_plainly([bad], 0)
+
+
+def test_a_timestamp_too_far_from_that_of_the_batch_is_refused() -> None:
+    first, last = Record(0, -(1 << 62), None, b"a"), Record(0, 1 << 62, None, b"b")
+    assert not batches.can_share_batch(first, last)
+    assert batches.can_share_batch(last, first)
+    for encoder in ENCODERS[1:]:  # the source has numbers of any size
+        with pytest.raises(OverflowError):
+            encoder.records_size([first, last], first.timestamp)
+    with pytest.raises(OverflowError):
+        batches._encode_all_plainly([first, last], first.timestamp)
+    found = batches.records(batches.build([last, first]))
+    assert [one.timestamp for one in found] == [1 << 62, -(1 << 62)]
+
+
+class _Large(bytes):
+    """It says that it is larger than it is."""
+
+    def __len__(self) -> int:
+        return 4000
+
+
+@pytest.mark.parametrize("room", [0, 1, 5, 19, 21, 100])
+def test_nothing_is_written_outside_of_the_output(room: int) -> None:
+    one = Record(0, 5, b"key", b"value", (("name", b"content"),))
+    for encoder in ENCODERS:
+        assert encoder.records_size([one], 0) != room
+        output = bytearray(room)
+        with pytest.raises(ValueError, match="changed"):
+            encoder.put_records([one], 0, output)
+        with pytest.raises(TypeError):
+            encoder.put_records([one], 0, None)
+
+
+def test_a_field_that_is_not_as_large_as_it_says_is_refused() -> None:
+    one = Record(0, 5, None, _Large(b"v"))
+    for encoder in ENCODERS:
+        with pytest.raises(TypeError, match="not bytes"):
+            encoder.put_records([one], 0, bytearray(encoder.records_size([one], 0)))
 
 
 def test_the_bytes_are_those_of_another_implementation() -> None:

@@ -111,6 +111,10 @@ class DeadLetters:
                         self._topics.partitions.read_failed(error)
                         failures.setdefault(key.group, error)
                         self._waiting[shard] = None
+                    except Exception as error:  # a bug must not keep back those of all groups
+                        self._report_bug(key, error)
+                        failures.setdefault(key.group, error)
+                        self._waiting[shard] = None
             self._in_doubt = bool(failures) or (self._in_doubt and bool(self._waiting))
             if not failures:
                 pause = _RETRY_SECONDS_MIN
@@ -119,6 +123,12 @@ class DeadLetters:
             self._wanted.set()
             await asyncio.sleep(pause)
             pause = min(pause * 2, _RETRY_SECONDS_MAX)
+
+    def _report_bug(self, key: ShareKey, error: Exception) -> None:
+        """Log the first traceback of a share-partition: the next try may fail in the same way."""
+        if (key.group, str(key)) not in self._complained:
+            self._complained.add((key.group, str(key)))
+            log.critical("dead letters of %s failed by a bug", key, exc_info=error)
 
     async def _write_all(self, key: ShareKey) -> None:
         """Copy every ARCHIVING record of a share-partition, piece by piece."""
@@ -157,7 +167,8 @@ class DeadLetters:
                     continue
                 needed = size_max(copy)
                 is_full = len(copies) >= _BATCH_RECORDS_MAX or buggify("dead_letters.batch")
-                if copies and (is_full or size + needed > room):
+                is_full |= size + needed > room
+                if copies and (is_full or not batches.can_share_batch(copies[0], copy)):
                     await self._append(target, copies)
                     await self._done(key, _passed(left, found.offset - 1), target)
                     copies, size = [], 0
@@ -185,11 +196,10 @@ class DeadLetters:
     @staticmethod
     async def _append(target: Partition, copies: list[batches.Record]) -> None:
         if copies:
-            data = bytearray(batches.build(copies))
-            headers = batches.headers(data)
-            while target.must_roll(headers[0]):
+            data, header = batches.build_with_header(copies)
+            while target.must_roll(header):
                 await target.roll_ready()
-            target.append(data, headers)
+            target.append(data, [header])
             await target.durable()
 
     async def _done(

@@ -318,8 +318,8 @@ class Partition:
 
     def append_records(self, records: list[batches.Record]) -> int:
         """Write records of the broker's own as one batch; otherwise as `append`."""
-        data = bytearray(batches.build(records))
-        return self.append(data, batches.headers(data))
+        data, header = batches.build_with_header(records)
+        return self.append(data, [header])
 
     async def durable(self, *, cuts: int | None = None) -> None:
         """Return once all that is appended is as durable as configured.

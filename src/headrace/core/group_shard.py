@@ -191,6 +191,7 @@ class GroupShard:
             self.names.add(name)
 
     def _put_deadline(self, event: TimerSet | ConsumerTimerSet) -> None:
+        """Add a deadline to the heap, after the group has it: others may be dropped on the way."""
         entry = (event.deadline, next(self._pushes), event.group, event.timer, event.member)
         heapq.heappush(self._due, entry)
         if len(self._due) > self._due_max:
@@ -217,14 +218,14 @@ class GroupShard:
 
     def _apply_to_consumers(self, event: ConsumerEvent) -> None:
         """A compacted journal may have kept tombstones of a group, and nothing else of it."""
-        if isinstance(event, ConsumerTimerSet):
-            self._put_deadline(event)
         group = self.groups.get(event.group)
         if not isinstance(group, ConsumerGroup):
             if not isinstance(event, _CONSUMER_BEGINNINGS):
                 return
             group = self.groups[event.group] = ConsumerGroup(event.group)
         group.apply(event)
+        if isinstance(event, ConsumerTimerSet):
+            self._put_deadline(event)
 
     def _end(self, name: str, kind: type[Group]) -> None:
         """A group of this kind is no more; what it committed is a simple group's from now on."""

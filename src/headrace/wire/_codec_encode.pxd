@@ -24,14 +24,15 @@ cpdef int64 encode(int64 start, int64 stop, const int64[::1] timestamps, Pieces 
 
 @cython.locals(total=int64, delta=int64, size=int64)
 cpdef int64 records_size(list records, int64 base_timestamp) except -1
-@cython.locals(out="octet_t *", position=int64, delta=int64, elapsed=int64)
+@cython.locals(out="octet_t *", position=int64, end=int64, delta=int64, elapsed=int64, size=int64)
 cpdef put_records(list records, int64 base_timestamp, bytearray output)
 @cython.locals(size=int64, elapsed=int64)
 cdef int64 _record_size(record, int64 delta, int64 base_timestamp) except -1
 @cython.locals(size=int64)
 cdef int64 _bytes_size(value) except -1
 @cython.locals(size=int64)
-cdef int64 _put_bytes(octet_t *out, int64 position, value) except -1
+cdef int64 _put_bytes(octet_t *out, int64 position, int64 end, value) except -1
+cdef int64 _put_number(octet_t *out, int64 position, int64 end, int64 value) except -1
 cdef octet_t *_room(bytearray output) except NULL
 
 cdef octet_t *_octets(octet_t[::1] view) noexcept

@@ -12,7 +12,7 @@ import cython
 
 COMPILED = bool(cython.compiled)
 LAYOUT = 5  # of what callers pass; a build of another is out of date
-_NULL = 1  # the varint of -1
+_CHANGED = "a record was changed while it was encoded"
 
 
 class Pieces:
@@ -70,22 +70,31 @@ def records_size(records: list[Any], base_timestamp: int) -> int:
 
 
 def put_records(records: list[Any], base_timestamp: int, output: bytearray) -> None:
-    """Write objects `Record` as in one batch; `output` has their size (`records_size`)."""
+    """Write objects `Record` as in one batch; `output` has their size (`records_size`).
+
+    Raises: `ValueError` if they do not fill the output exactly: a record was changed meanwhile.
+    """
+    if output is None:
+        raise TypeError("no output")
     out = _room(output)
+    end = len(output)
     position = 0
     for delta, record in enumerate(records):
         headers = record[4]
-        position = _put_varint(out, position, _record_size(record, delta, base_timestamp))
-        out[position] = 0
         elapsed = record[1] - base_timestamp
-        position = _put_varint(out, position + 1, elapsed)
-        position = _put_varint(out, position, delta)
-        position = _put_bytes(out, position, record[2])
-        position = _put_bytes(out, position, record[3])
-        position = _put_varint(out, position, len(headers))
+        size = _record_size(record, delta, base_timestamp)
+        position = _put_number(out, position, end, size)
+        position = _put_number(out, position, end, 0)  # attributes
+        position = _put_number(out, position, end, elapsed)
+        position = _put_number(out, position, end, delta)
+        position = _put_bytes(out, position, end, record[2])
+        position = _put_bytes(out, position, end, record[3])
+        position = _put_number(out, position, end, len(headers))
         for header in headers:
-            position = _put_bytes(out, position, header[0].encode())
-            position = _put_bytes(out, position, header[1])
+            position = _put_bytes(out, position, end, header[0].encode())
+            position = _put_bytes(out, position, end, header[1])
+    if position != end:
+        raise ValueError(_CHANGED)
 
 
 def _record_size(record: Any, delta: int, base_timestamp: int) -> int:
@@ -105,20 +114,27 @@ def _bytes_size(value: Any) -> int:
     return _varint_size(size) + size
 
 
-def _put_bytes(out: memoryview, position: int, value: Any) -> int:
+def _put_bytes(out: memoryview, position: int, end: int, value: Any) -> int:
     if value is None:
-        out[position] = _NULL
-        return position + 1
-    data = value if isinstance(value, bytes) else bytes(value)
+        return _put_number(out, position, end, -1)
+    data = value if type(value) is bytes else bytes(value)
     size = len(data)
     if size != len(value):  # a view of larger items: there is no room for it
         raise TypeError("a field of a record is not bytes")
-    position = _put_varint(out, position, size)
+    position = _put_number(out, position, end, size)
+    if size > end - position:
+        raise ValueError(_CHANGED)
     if cython.compiled:
         memcpy(cython.address(out[position]), PyBytes_AsString(data), size)  # type: ignore[name-defined]  # noqa: F821 - cimported in _codec_encode.pxd
     else:
         out[position : position + size] = data
     return position + size
+
+
+def _put_number(out: memoryview, position: int, end: int, value: int) -> int:
+    if _varint_size(value) > end - position:
+        raise ValueError(_CHANGED)
+    return _put_varint(out, position, value)
 
 
 def _room(output: bytearray) -> Any:

@@ -255,6 +255,11 @@ def build_with_header(records: Sequence[Record]) -> tuple[bytearray, BatchHeader
     return _sealed(header, _encode_all(list(records), base_timestamp))
 
 
+def can_share_batch(first: Record, record: Record) -> bool:
+    """Whether the batch that a record begins can contain another, whose time is told from there."""
+    return record.timestamp - first.timestamp in _INT64
+
+
 def records(data: Buffer) -> Iterator[Record]:
     """The records of one or many batches, control batches and a partial last one left out.
 
@@ -325,7 +330,12 @@ _NULL = b"\x01"
 
 
 def _field(value: bytes | None) -> bytes:
-    return _NULL if value is None else varint(len(value)) + value
+    if value is None:
+        return _NULL
+    data = value if type(value) is bytes else bytes(value)
+    if len(data) != len(value):
+        raise TypeError("a field of a record is not bytes")
+    return varint(len(data)) + data
 
 
 def _encode_all_plainly(given: list[Record], base_timestamp: int) -> bytes:
@@ -345,12 +355,13 @@ _encode_all = _encode_all_plainly if _kernel is None else _encode_all_compiled
 
 def _encode(record: Record, offset_delta: int, base_timestamp: int) -> bytes:
     _, timestamp, key, value, headers = record
+    elapsed = timestamp - base_timestamp
+    if elapsed not in _INT64:
+        raise OverflowError(f"a timestamp is {elapsed} ms after that of the batch")
     fields = [_field(name.encode()) + _field(content) for name, content in headers]
     body = b"".join(
         (
-            b"\x00", varint(timestamp - base_timestamp), varint(offset_delta),
-            _NULL if key is None else varint(len(key)), key or b"",
-            _NULL if value is None else varint(len(value)), value or b"",
+            b"\x00", varint(elapsed), varint(offset_delta), _field(key), _field(value),
             varint(len(headers)), *fields,
         )
     )  # fmt: skip
