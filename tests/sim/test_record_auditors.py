@@ -20,7 +20,11 @@ class Small:
         self.broken: list[str] = []
         self.records = RecordAuditor(lambda: self.now_us, self.broken.append)
         self.offsets = OffsetAuditor(
-            lambda: self.now_us, self.broken.append, retention_us=60_000_000, session_us=3_000_000
+            lambda: self.now_us,
+            self.broken.append,
+            retention_us=60_000_000,
+            session_us=3_000_000,
+            rebalance_us=2_000_000,
         )
         self.records.sending(PLACE, "ann", 0, [(None, b"a"), (None, b"b"), (None, b"c")])
 
@@ -157,6 +161,25 @@ def test_one_partition_has_one_member() -> None:
     small.offsets.gives_up("blue", "bob")
     small.offsets.assigned("blue", "ann", [PLACE])
     assert small.broken == []
+
+
+def test_a_member_that_does_not_give_up_in_time_may_lose_all_it_has() -> None:
+    small = Small()
+    other: Place = ("orders", 1)
+    small.offsets.assigned("blue", "ann", [PLACE, other])
+    small.offsets.assigned("blue", "ann", [PLACE])
+    small.now_us += 1_900_000
+    small.offsets.beats("blue", "ann")
+    small.offsets.assigned("blue", "bob", [PLACE])
+    assert small.broken == ["group blue: orders-0 has ann and bob"]
+    small.offsets.assigned("blue", "ann", [PLACE])
+    small.broken.clear()
+    small.now_us += 200_000
+    small.offsets.assigned("blue", "bob", [PLACE, other])
+    assert small.broken == []
+    small.offsets.gives_up("blue", "ann")
+    small.offsets.assigned("blue", "ann", [PLACE])
+    assert small.broken == ["group blue: orders-0 has bob and ann"]
 
 
 @pytest.mark.parametrize(("seconds", "is_taken"), [(1.9, True), (2.1, False), (3.1, False)])

@@ -313,7 +313,8 @@ class ConsumerReader(Reader):
         owned: Collection[Place] | None,
     ) -> int:
         offsets, member = self._world.offsets, self._instance or self._member
-        if owned is not None and (topics is None or self._instance is None):
+        # Who joins has nothing; but the join of an instance that is in use will be refused.
+        if owned is not None and (topics is None or not self._is_taken()):
             offsets.gives_up(self.group, member, owned)
 
         def let_out(answer: Any) -> None:
@@ -341,6 +342,11 @@ class ConsumerReader(Reader):
                 self._positions |= kept
             return await self._beat(connection, None, places)
         return 0
+
+    def _is_taken(self) -> bool:
+        """Return whether another live member has the instance."""
+        statics, instance = self._world.statics, self._instance
+        return instance is not None and statics.is_taken(self.group, instance, self._member)
 
     def _is_served(self) -> None:
         """A heartbeat of this member is answered without an error."""

@@ -34,6 +34,7 @@ class _Group:
     generation_at_us: int = 0
     subscribed: frozenset[str] = frozenset()
     owners: dict[Place, tuple[str, int]] = field(default_factory=dict)
+    revoking: dict[str, int] = field(default_factory=dict)  # until when members may take for it
 
 
 class OffsetAuditor:
@@ -44,6 +45,7 @@ class OffsetAuditor:
         broken: called with each promise that the broker broke.
         retention_us: how long the offset of a partition that no member reads is kept.
         session_us: silence after which a member is removed.
+        rebalance_us: time after which a member is removed that does not give up partitions.
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class OffsetAuditor:
         *,
         retention_us: int,
         session_us: int,
+        rebalance_us: int,
     ) -> None:
         self._now_us = now_us
         self._broken = broken
         self._retention_us = retention_us
         self._session_us = session_us
+        self._rebalance_us = rebalance_us
         self._groups: dict[str, _Group] = {}
         self._writes: dict[Queue, list[Write]] = {}
         self._values: dict[Queue, set[int]] = {}  # all that was ever sent
@@ -173,11 +177,14 @@ class OffsetAuditor:
 
     def assigned(self, group: str, member: str, places: Collection[Place]) -> None:
         """A member is answered its partitions (consumer protocol); it has no others afterwards."""
-        owners = self._of(group).owners
+        known = self._of(group)
+        owners, revoking = known.owners, known.revoking
         now_us = self._now_us()
+        if any(owner == member and place not in places for place, (owner, _) in owners.items()):
+            revoking.setdefault(member, now_us + self._rebalance_us)
         for place in places:
             owner, until_us = owners.get(place, (member, 0))
-            if owner != member and now_us < until_us:
+            if owner != member and now_us < min(until_us, revoking.get(owner, until_us)):
                 self._broken(f"group {group}: {place[0]}-{place[1]} has {owner} and {member}")
             owners[place] = member, now_us + self._session_us
 
@@ -191,15 +198,19 @@ class OffsetAuditor:
     def gives_up(self, group: str, member: str, kept: Collection[Place] = ()) -> None:
         """A member sends that it has these partitions only, or leaves."""
         owners = self._of(group).owners
+        self._of(group).revoking.pop(member, None)
         for place in [one for one, (owner, _) in owners.items() if owner == member]:
             if place not in kept:
                 del owners[place]
+        for place in kept:  # it may have been given one before sessions were lost
+            owners.setdefault(place, (member, self._now_us()))
 
     def lost_sessions(self) -> None:
         """The broker may have forgotten how long sessions last, or time stood still for it."""
         self.losses += 1
         for group in self._groups.values():
             group.owners.clear()
+            group.revoking.clear()
             group.generation = -1
 
     # ---- expiry
