@@ -6,6 +6,7 @@ there too, is the first content of every broker's. KAFKA_JVM_PERFORMANCE_OPTS co
 own scripts.
 """
 
+import compileall
 import contextlib
 import fcntl
 import os
@@ -19,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import headrace
 from headrace.demo.server import FreePort
 
 KAFKA = "4.3.1"
@@ -111,6 +113,10 @@ class Broker:
 
 
 class Headrace(Broker):
+    def prepare(self) -> None:
+        """Compile the modules, as their installation by pip does; some environments never would."""
+        compileall.compile_dir(str(Path(headrace.__file__).parent), quiet=1)
+
     def command(self, settings: Mapping[str, str]) -> list[str]:
         serve = [sys.executable, "-m", "headrace", "serve", "--port", str(self.port)]
         extra = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]

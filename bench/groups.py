@@ -278,7 +278,7 @@ def _members(work: Work) -> Figures:
     seconds = {}
     for name, kind in BROKERS.items():
         with prepared(kind) as broker:
-            broker.launch()
+            broker.launch({"group.max.size": "1000"})
             try:
                 _create(broker, {"one": 1})
                 _find(broker, ["warm"], "one")

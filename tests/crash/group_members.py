@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from headrace.client.connection import Cluster
-from headrace.wire.schemas import ErrorCode
+from headrace.wire.error_codes import ErrorCode
 
 from .group_crew import NONE, PARTITIONS, TOPIC, Stage, Worker, committed
 

@@ -16,7 +16,7 @@ from headrace.core.runs import State
 from headrace.sim.auditor import Auditor
 from headrace.sim.facts import Asked, Place
 from headrace.wire import batches
-from headrace.wire.schemas import ErrorCode
+from headrace.wire.error_codes import ErrorCode
 
 from .group_crew import WAIT_S, Stage, Worker
 

@@ -23,7 +23,7 @@ OPTIONS = {  # settings of Kafka's that are options of `headrace serve` here
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False, eq=False)  # of 190 fields, each costs a start
 class Config(InertShareConfig):
     """The settings of a broker. Raises: ConfigError when they contradict each other."""
 

@@ -13,7 +13,7 @@ _INDEX_BYTES = 10_485_760
 _NO_TIER = "there is no remote storage"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)  # a part of tables
 class InertLog(Table):
     """Those that have one name for the broker and for a topic."""
 
@@ -40,7 +40,7 @@ class InertLog(Table):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)  # a part of tables
 class InertBrokerLog(InertLog):
     """Those of the broker, defaults of topics."""
 
@@ -68,7 +68,7 @@ class InertBrokerLog(InertLog):
         return self.roll_jitter_hours * 3_600_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)  # a part of tables
 class InertTopicLog(InertLog):
     """Those of a topic."""
 

@@ -14,7 +14,7 @@ _BUFFER_BYTES_MIN = 512 * 1024
 _NO_THREADS = "Without effect: all state is decided on one event loop."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)  # a part of tables
 class InertShareConfig(LogConfig):
     """Those of the broker."""
 

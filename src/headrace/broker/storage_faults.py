@@ -19,6 +19,8 @@ _NO_FILES = {errno.EMFILE, errno.ENFILE}
 
 @dataclass(slots=True)
 class _Fault:
+    """Since when a log fails, how often it did, and whether that was logged."""
+
     since: MonoMs
     told: bool
     count: int = 1

@@ -16,7 +16,7 @@ _TIMESTAMPS = ("CreateTime", "LogAppendTime")
 _DAY_MS = 86_400_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)  # a part of tables
 class LogConfig(InertBrokerLog):
     """The settings of a broker that are the defaults of topics, and those of its log cleaner."""
 

@@ -18,7 +18,7 @@ from headrace.client.errors import BrokerError
 from headrace.client.share_consumer.sync import SyncShareConsumer, SyncShareRecord
 from headrace.client.share_consumer.words import ShareStats
 from headrace.client.topics import describe_topics
-from headrace.wire.schemas import ErrorCode
+from headrace.wire.error_codes import ErrorCode
 
 _BATCH_MAX = 500
 _POLL_S = 0.2

@@ -27,7 +27,7 @@ from headrace.client.groups import (
     list_group_offsets,
 )
 from headrace.client.log_ends import Ends, ends_of
-from headrace.wire.schemas import ErrorCode
+from headrace.wire.error_codes import ErrorCode
 
 _REBALANCING = {"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"}
 

@@ -30,7 +30,7 @@ from headrace.client.groups import (
     describe_groups,
     list_group_offsets,
 )
-from headrace.wire.schemas import ErrorCode
+from headrace.wire.error_codes import ErrorCode
 
 _INACTIVE = {"Empty", "Dead"}
 

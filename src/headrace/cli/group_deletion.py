@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from headrace.cli.ending import Trouble, end_with
 from headrace.client.errors import BrokerError
-from headrace.wire.schemas import ErrorCode
+from headrace.wire.error_codes import ErrorCode
 
 _REMEDIES = {
     "NON_EMPTY_GROUP": "stop its members",

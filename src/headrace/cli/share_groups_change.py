@@ -21,7 +21,7 @@ from headrace.client.share_groups import (
     describe_share_groups,
     list_share_group_offsets,
 )
-from headrace.wire.schemas import ErrorCode
+from headrace.wire.error_codes import ErrorCode
 
 _EMPTY = {"Empty", "Dead"}
 _DONE = "Successful"

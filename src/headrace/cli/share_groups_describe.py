@@ -23,7 +23,7 @@ from headrace.client.share_groups import (
     list_share_group_offsets,
     list_share_groups,
 )
-from headrace.wire.schemas import ErrorCode
+from headrace.wire.error_codes import ErrorCode
 
 # Source: GroupState.groupStatesForType(SHARE) of Kafka 4.3.
 _STATES = ("Dead", "Empty", "Stable")

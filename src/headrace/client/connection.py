@@ -26,9 +26,9 @@ from typing import Any, Self, TypeVar
 
 from headrace.client.errors import BrokerError, Closed, Unreachable, check, lacking, sendable
 from headrace.wire.codec import decode_response, encode_request, is_flexible
+from headrace.wire.error_codes import ErrorCode
 from headrace.wire.frames import request_frame
 from headrace.wire.primitives import Malformed, Reader
-from headrace.wire.schemas import ErrorCode
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.wire import data_folder_cut, lease_sessions, offset_expiry, share_records
+from headrace.wire.error_codes import ErrorCode
 from headrace.wire.leases import LeaseApi
-from headrace.wire.schemas import ErrorCode
 from headrace.wire.share_archived import ArchivedApi
 
 ADMIN_FINAL = frozenset({int(ErrorCode.kafka_storage_error)})

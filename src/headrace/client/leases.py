@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
+from headrace.wire.error_codes import ErrorCode
 from headrace.wire.leases import (
     AcquireRequest,
     AcquireResponse,
@@ -27,7 +28,6 @@ from headrace.wire.leases import (
     StageResponse,
 )
 from headrace.wire.primitives import Writer
-from headrace.wire.schemas import ErrorCode
 
 _VERSION = 0
 _REMEDIES: dict[int, str] = {

@@ -10,7 +10,7 @@ from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
 from headrace.client.offsets import OffsetSpec, TopicPartition, list_offsets
 from headrace.client.topics import describe_topics
-from headrace.wire.schemas import ErrorCode
+from headrace.wire.error_codes import ErrorCode
 
 _TRIES = 3
 

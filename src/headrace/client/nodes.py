@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from headrace.client.connection import Address, Cluster
 from headrace.client.errors import BrokerError, Unreachable
+from headrace.wire.error_codes import ErrorCode
 from headrace.wire.primitives import Malformed
-from headrace.wire.schemas import ErrorCode
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)

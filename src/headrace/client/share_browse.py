@@ -32,7 +32,7 @@ from headrace.client.share_records import (
 )
 from headrace.wire.batches import CorruptBatch, Record, headers
 from headrace.wire.batches import records as records_in
-from headrace.wire.schemas import ErrorCode
+from headrace.wire.error_codes import ErrorCode
 
 R = TypeVar("R")
 

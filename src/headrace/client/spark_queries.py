@@ -20,7 +20,7 @@ from headrace.client.log_ends import ends_of
 from headrace.client.offset_expiry import offset_expiry
 from headrace.client.offsets import TopicPartition
 from headrace.client.share_groups import list_share_group_offsets
-from headrace.wire.schemas import ErrorCode
+from headrace.wire.error_codes import ErrorCode
 
 COMMITTED_BY = "headrace-spark"
 _QUIET_MS = 120_000

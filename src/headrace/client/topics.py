@@ -15,8 +15,8 @@ from headrace.client.errors import ADMIN_FINAL, BrokerError, check, left_out
 from headrace.client.names import several
 from headrace.client.nodes import results_of
 from headrace.client.offsets import TopicPartition, by_topic
+from headrace.wire.error_codes import ErrorCode
 from headrace.wire.primitives import Malformed
-from headrace.wire.schemas import ErrorCode
 
 _METADATA, _METADATA_VERSION = 3, 12
 _CREATE_TOPICS, _CREATE_TOPICS_VERSION = 19, 5

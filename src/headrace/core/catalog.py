@@ -114,6 +114,8 @@ class TopicDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ConfigSet:
+    """A setting of a resource has this value; None: its default."""
+
     resource: Resource
     name: str
     key: str

@@ -37,6 +37,8 @@ class ConsumerGroupDropped:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMemberStored:
+    """A member joined, or what it asks for has changed."""
+
     group: str
     member: ConsumerMember
 
@@ -61,6 +63,8 @@ class TargetStored:
 
 @dataclass(frozen=True, slots=True)
 class TargetDropped:
+    """The group has no target assignment any more."""
+
     group: str
 
 
@@ -75,6 +79,8 @@ class TargetSet:
 
 @dataclass(frozen=True, slots=True)
 class TargetUnset:
+    """A member has no target assignment any more."""
+
     group: str
     member: MemberId
 
@@ -90,12 +96,16 @@ class HoldingStored:
 
 @dataclass(frozen=True, slots=True)
 class HoldingDropped:
+    """A member holds nothing any more."""
+
     group: str
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True)
 class RegexResolved:
+    """The topics that a regular expression matches."""
+
     group: str
     regex: str
     resolved: Resolved
@@ -103,6 +113,8 @@ class RegexResolved:
 
 @dataclass(frozen=True, slots=True)
 class RegexDropped:
+    """No member subscribes by a regular expression any more."""
+
     group: str
     regex: str
 

@@ -61,6 +61,8 @@ class TimerSet(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimerCleared:
+    """Volatile: a timer of a member does not run any more."""
+
     group: str
     timer: Timer
     member: MemberId

@@ -51,6 +51,8 @@ class _Batch(NamedTuple):
 
 @dataclass(slots=True)
 class _Producer:
+    """What is known of one producer: its epoch, and its last batches."""
+
     epoch: int
     timestamp: int = -1
     batches: deque[_Batch] = field(default_factory=lambda: deque(maxlen=_BATCHES_KEPT))

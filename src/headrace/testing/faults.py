@@ -16,9 +16,9 @@ from typing import Self, TypedDict, Unpack
 
 from headrace.broker.apis import SERVED, SERVED_FOR_SHARE_GROUPS, Api
 from headrace.wire import codec
+from headrace.wire.error_codes import ErrorCode
 from headrace.wire.message_items import Kind, Named, kinds_named
 from headrace.wire.refusals import Place, Whole, places_of
-from headrace.wire.schemas import ErrorCode
 
 APIS = {api.name: api for api in (*SERVED, *SERVED_FOR_SHARE_GROUPS)}
 # Their answers have a code for the whole, but for errors of sessions alone; others are in topics.

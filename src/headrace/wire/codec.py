@@ -22,13 +22,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from headrace.wire.primitives import Buffer, Malformed, Reader, Writer
-from headrace.wire.schemas import (
-    EntityType,
-    api_key_map,
-    load_request_schema,
-    load_response_schema,
-    schema_name_map,
-)
+from headrace.wire.schemas import has_schema, load_request_schema, load_response_schema
 
 ReadField = Callable[[Reader], Any]
 WriteField = Callable[[Writer, Any], None]
@@ -76,8 +70,7 @@ def schemas(key: int, version: int) -> tuple[Any, Any]:
 
 def knows(key: int, version: int) -> bool:
     """Whether a request of this API and version has a schema."""
-    name = api_key_map.get(key)
-    return name is not None and EntityType.request in schema_name_map[name].get(version, {})
+    return has_schema(key, version)
 
 
 @cache
@@ -91,6 +84,8 @@ def is_flexible(key: int, version: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
+    """How a field of a message is read and written."""
+
     name: str
     read: ReadField
     write: WriteField

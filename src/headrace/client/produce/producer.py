@@ -25,7 +25,7 @@ from headrace.client.produce.partitioning import Int32s, Partitioner
 from headrace.wire.batches import read_header
 from headrace.wire.columns import encode
 from headrace.wire.compression import Codec
-from headrace.wire.schemas import ErrorCode
+from headrace.wire.error_codes import ErrorCode
 
 LOG = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from headrace.spark.tables.names import Row, is_absent, moment, portions
 from headrace.spark.tables.share import span
 from headrace.spark.tables.wanted import Wanted
 from headrace.wire.batches import Record
-from headrace.wire.schemas import ErrorCode
+from headrace.wire.error_codes import ErrorCode
 
 DEAD_LETTERS = (
     "group string, topic string, partition int, first bigint, last bigint, records bigint, "

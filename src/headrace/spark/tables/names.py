@@ -7,7 +7,7 @@ from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError, Unsupported
 from headrace.client.groups import GroupListing, list_groups
 from headrace.spark.tables.wanted import Wanted
-from headrace.wire.schemas import ErrorCode
+from headrace.wire.error_codes import ErrorCode
 
 Row = dict[str, Any]
 SHARE = "share"
