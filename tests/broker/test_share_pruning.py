@@ -3,6 +3,8 @@
 import errno
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -13,6 +15,7 @@ from headrace.broker.replay import JournalDamaged
 from headrace.broker.shares import STATE_TOPIC
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
+from headrace.core.runs import State
 from headrace.core.shard_words import (
     AcquireLease,
     AlterShareOffsets,
@@ -25,6 +28,8 @@ from headrace.core.shard_words import (
 from headrace.core.share_group import Heartbeat
 from headrace.core.share_words import Acknowledge, Acknowledged, Acquire, ShareKey, Verdict
 from headrace.core.types import MemberId, Span
+from headrace.folder.overlay import OverlayDisk
+from headrace.folder.repair import repair_disk
 from headrace.log.memory_disk import MemoryDisk
 from headrace.wire.batches import Record
 
@@ -270,6 +275,47 @@ def test_updates_whose_snapshot_never_comes_stop_the_start() -> None:
     play(scene, disk)
     with pytest.raises(JournalDamaged, match=r"updates of busy:.*:0 without a snapshot of it"):
         play(scene, disk)
+
+
+def test_a_repair_restores_a_share_partition_from_its_updates() -> None:
+    disk = MemoryDisk()
+    before, after = dict[str, Any](), dict[str, Any]()
+
+    async def scene(broker: Broker) -> None:
+        await broker.topic()
+        for group in ("busy", "other"):
+            await broker.ask(group, AlterShareOffsets(group, (("orders", 0, 0),)))
+            await broker.work(await broker.join(group), 5)
+        before.update(broker.state())
+        partitions = broker.services.topics.partitions
+        await partitions.delete_records({broker.journal: 1})  # the snapshot of "busy"
+
+    async def later(broker: Broker) -> None:
+        after.update(broker.state())
+        await broker.work(await broker.join("busy"), 5)
+
+    play(scene, disk)
+    done = repair_disk(disk, partial(_view_of, disk), Path(), lambda _: None)
+    assert done.is_complete, done.left
+    (action,) = done.actions
+    assert action.path == f"{STATE_TOPIC}-0"
+    assert "write a snapshot of busy:" in action.text
+    assert not action.lost
+    play(later, disk)
+    assert _finished(after) == _finished(before)
+    play(later, disk)
+
+
+def _view_of(disk: MemoryDisk) -> OverlayDisk:
+    return OverlayDisk.of_contents({path: bytes(one.data) for path, one in disk._files.items()})
+
+
+def _finished(state: dict[str, Any]) -> dict[str, Any]:
+    """The SPSO and the finished records: locks are not kept."""
+    return {
+        key: (start, [run for run in runs if run[1] in (State.ACKNOWLEDGED, State.ARCHIVED)])
+        for key, (start, runs) in state.items()
+    }
 
 
 def test_a_retained_group_is_written_again_before_its_record_goes() -> None:

@@ -30,6 +30,7 @@ from headrace.folder.check import (
 from headrace.folder.foreign import is_foreign
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk
+from headrace.folder.share_state import restore_share_partitions
 from headrace.log import checksums, partition_metadata, recovery_point, small_files
 from headrace.log.api import CorruptLog, Disk
 from headrace.log.checkpointed_log import last_checkpoint
@@ -50,11 +51,12 @@ from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, read_clai
 from headrace.log.repair import cut_log, drop_log_head, segment_bases, set_aside
 from headrace.log.segment import Segment
 from headrace.wire.batches import CorruptBatch
-from headrace.wire.primitives import NewerVersionError
+from headrace.wire.primitives import Malformed, NewerVersionError
 
 _CLUSTER_ID = re.compile(r"cluster\.id=([A-Za-z0-9_-]{22})\s")
 _NODE_ID = re.compile(r"node\.id=(\d{1,9})\s")
 _RECORD = re.compile(r"the record at offset (\d+) cannot be replayed")
+_UNFOUNDED = "without a snapshot of it"
 _INTERVAL_BYTES = 1 << 30
 _PARTITION = re.compile(r"(.+)-(\d{1,9})")
 
@@ -210,6 +212,8 @@ class _Mechanic:
             text = self._partition_folder(path.partition("/")[0])
         elif (found := _RECORD.search(finding.problem)) is not None:
             text = self._journal(path, int(found[1]))
+        elif _UNFOUNDED in finding.problem:
+            text = self._share_partitions(path)
         return [] if text is None else [Action(path, text, tuple(self._lost))]
 
     def _names_partition(self, finding: Finding) -> bool:
@@ -338,6 +342,20 @@ class _Mechanic:
             return f"cut off the journal at offset {end}: groups go back to then" + _kept(copies)
         return None
 
+    def _share_partitions(self, folder: str) -> str | None:
+        """Give the share-partitions a snapshot whose own is lost."""
+        remove_clean_mark(self._disk)
+        try:
+            start = self._checkpointed(START_OFFSETS, folder)
+            restored = restore_share_partitions(self._disk, folder, start, self._clock.wall())
+        except (CorruptLog, Malformed):
+            return None
+        names = ", ".join(map(str, restored))
+        return (
+            f"write a snapshot of {names}, made of later updates: records that were finished may "
+            "be delivered again"
+        )
+
     def _known_end(self, folder: str, base: int) -> tuple[int | None, bool]:
         """Return the end of a log by its recovery point or the mark of an orderly stop.
 
@@ -416,14 +434,19 @@ class _Mechanic:
 
     def _used_end(self, folder: str) -> int:
         """Return the highest offset that a group or a checkpoint file of the root has, or 0."""
+        checkpoints = [
+            self._checkpointed(path, folder) for path in (START_OFFSETS, CLEANER_OFFSETS)
+        ]
+        return max((self.positions or {}).get(folder, 0), *checkpoints)
+
+    def _checkpointed(self, path: str, folder: str) -> int:
+        """Return the offset that a checkpoint file of the root has of a partition, or 0."""
         topic, _, index = folder.rpartition("-")
-        end = (self.positions or {}).get(folder, 0)
-        for path in (START_OFFSETS, CLEANER_OFFSETS):
-            with contextlib.suppress(CorruptLog):
-                if self._disk.exists(path):
-                    text = small_files.read_file(self._disk, path).text
-                    end = max(end, parsed_offsets(text, path).get((topic, int(index)), 0))
-        return end
+        with contextlib.suppress(CorruptLog):
+            if self._disk.exists(path):
+                text = small_files.read_file(self._disk, path).text
+                return parsed_offsets(text, path).get((topic, int(index)), 0)
+        return 0
 
     # ---- files of the root
 

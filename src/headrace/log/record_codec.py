@@ -14,7 +14,8 @@ long for one record goes on in updates of the same snapshot behind it, in the sa
 which Kafka merges just so. Acquisitions are never written.
 
 A journal may be pruned (`pruned`): updates whose snapshot is gone are passed over then, because
-what they say stands in a later snapshot too; `unfounded` tells where none came.
+what they say stands in a later snapshot too; `unfounded` tells where none came. A repair takes
+such updates for all that there is (`founding`).
 
 Sources: ShareSnapshotValue.json, ShareUpdateValue.json;
 KIP-932 "Share coordinator"; KIP-1226 for DeliveryCompleteCount.
@@ -129,11 +130,17 @@ class ShareJournal:
     """Encodes what a shard's events make durable, and gives the events back in recovery."""
 
     def __init__(
-        self, shard: ShareShard, updates_per_snapshot: int = 500, *, pruned: bool = False
+        self,
+        shard: ShareShard,
+        updates_per_snapshot: int = 500,
+        *,
+        pruned: bool = False,
+        founding: bool = False,
     ) -> None:
         self._shard = shard
         self._updates_per_snapshot = updates_per_snapshot
         self._pruned = pruned
+        self._founding = founding
         self._snapshot_epochs: dict[ShareKey, int] = {}
         self._updates: dict[ShareKey, int] = {}
         self._clients: dict[tuple[str, MemberId], str] = {}  # by group and member, oldest first
@@ -283,6 +290,8 @@ class ShareJournal:
             started = Started(key, record.start, record.state_epoch)
             return [started, Replayed(key, record.ranges)]
         known = self._snapshot_epochs.get(key)
+        if self._founding and record.snapshot_epoch != known:
+            return self._founded(record)
         if self._pruned and known is None:
             self.unfounded.add(key)
             return []
@@ -291,6 +300,18 @@ class ShareJournal:
         self._updates[key] += 1
         settled: list[Event] = [Replayed(key, record.ranges)]
         return [*settled, Advanced(key, record.start)] if record.start != _UNCHANGED else settled
+
+    def _founded(self, record: _Decoded) -> list[Event]:
+        """Begin a share-partition with an update; where its log begins, if that has no SPSO."""
+        key, start = record.key, record.start
+        known = self._shard.partitions.get(key)
+        if start == _UNCHANGED:
+            start = 0 if known is None else known.start
+        first = min([start, *(one[0] for one in record.ranges)])  # also of what is below the SPSO
+        self._snapshot_epochs[key] = record.snapshot_epoch
+        self._updates[key] = 0
+        self.unfounded.add(key)
+        return [Started(key, first, 0), Replayed(key, record.ranges), Advanced(key, start)]
 
     def _entry(
         self, event: ArchiveEvent | Forgotten | LeaseForgotten | LeaseStaged | GroupRetained

@@ -1,0 +1,54 @@
+"""Restoring share-partitions of which a damaged journal has updates, and no snapshot any more.
+
+A broker refuses such a journal, as it cannot know what the snapshot said. An update has the SPSO of
+its time and what became of some records; all others from there on are taken as not delivered yet.
+So records may be delivered again, and none is lost.
+"""
+
+from contextlib import closing
+from typing import Any, cast
+
+from headrace.core.machine import Entry
+from headrace.core.shard import ShareShard
+from headrace.core.shard_words import PartitionKept
+from headrace.core.share_words import ShareKey
+from headrace.core.types import WallMs
+from headrace.log.api import Disk
+from headrace.log.record_codec import ShareJournal
+from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
+
+_READ_BYTES = 1 << 20
+
+
+def restore_share_partitions(disk: Disk, folder: str, start: int, now: WallMs) -> list[ShareKey]:
+    """Append snapshots of the share-partitions that a journal has only updates of.
+
+    Args:
+        folder: of the journal, whose batches are intact.
+        start: the offset that the journal begins at.
+
+    Returns: the share-partitions.
+
+    Raises: CorruptLog; Malformed for a record that is not understood; OSError.
+    """
+    shard = ShareShard(cast(Any, None))  # which decides nothing here
+    codec = ShareJournal(shard, pruned=True, founding=True)
+    with closing(SegmentedLog(disk, folder, start_offset=start)) as log:
+        offset = log.start_offset
+        while offset < log.end_offset:
+            piece = log.read(offset, _READ_BYTES)
+            for _, key, value in batches.entries(piece.data):
+                for event in codec.events(key, value):
+                    shard.apply(event)
+            offset = piece.headers[-1].last_offset + 1
+        restored = sorted(codec.unfounded)
+        for entry in codec.records([PartitionKept(key) for key in restored], now):
+            _append(log, entry, now)
+        log.settle()
+    return restored
+
+
+def _append(log: SegmentedLog, entry: Entry, now: WallMs) -> None:
+    data, header = batches.build_with_header([batches.Record(0, now, *entry)])
+    log.append(data, [header])
