@@ -222,6 +222,23 @@ def test_a_batch_that_claims_more_than_the_file_has_is_damage(
     log.close()
 
 
+def test_a_batch_whose_offset_is_damaged_is_not_passed_over(disk: Disk, append: Append) -> None:
+    log = SegmentedLog(disk, FOLDER)
+    for _ in range(4):
+        append(log, b"a")
+    file = disk.open(f"{FOLDER}/{0:020d}.log")
+    data = bytearray(file.pread(log.size_bytes, 0))
+    at = batches.read_header(data).size * 2
+    data[at : at + 8] = bytes(8)  # of offset 2; no checksum covers it
+    file.truncate(0)
+    file.append(data)
+    file.close()
+    for offset in (2, 3):
+        with pytest.raises(CorruptBatch, match="offset 0 after 1"):
+            log.read_bytes(offset, 1 << 20)
+    log.close()
+
+
 def test_damage_between_two_entries_of_a_sound_index_rebuilds_nothing(
     disk: Disk, append: Append, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -193,11 +193,14 @@ class Segment:
     def _find_from(
         self, start: int, offset: int, *, trusted: bool
     ) -> tuple[int, BatchHeader] | None:
-        end = start
+        end, last = start, self.base_offset - 1
         for position, header in self.walk(start):
-            if header.last_offset >= offset:
-                if not trusted and position == start and header.last_offset > offset:
-                    raise CorruptBatch(f"{header.last_offset} stands at {start}, not {offset}")
+            if header.base_offset <= last:
+                raise CorruptBatch(f"offset {header.base_offset} after {last}")
+            last = header.last_offset
+            if last >= offset:
+                if not trusted and position == start and last > offset:
+                    raise CorruptBatch(f"{last} stands at {start}, not {offset}")
                 return position, header
             end = position + header.size
         if end > self.size:
