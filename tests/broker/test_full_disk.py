@@ -9,7 +9,7 @@ import pytest
 
 from headrace.broker.handlers import alter_configs, create_partitions, metadata, topics
 from headrace.broker.request import Raw, Request
-from headrace.core.catalog import CreateTopic, DeleteTopic
+from headrace.core.catalog import AddPartitions, CreateTopic, DeleteTopic
 from headrace.log.manifest import NAME as MANIFEST
 from headrace.log.manifest import ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
@@ -185,3 +185,40 @@ def test_a_torn_end_that_cannot_be_copied_keeps_no_other_partition_from_starting
         assert not torn.is_failing
 
     play(lambda: Inside(disk), scene)
+
+
+def test_a_partition_that_a_full_disk_kept_from_being_made_is_made_later() -> None:
+    disk = FullDisk("filler")
+    id_ = uuid4()
+
+    async def grow(broker: Inside) -> None:
+        await broker.services.topics.create(CreateTopic("orders", id_, 1, {}))
+        disk.write("filler", b"")
+        disk.full = ("orders-1/partition.metadata",)
+        with pytest.raises(OSError, match="No space"):
+            await broker.services.topics.add_partitions(AddPartitions("orders", 2))
+
+    async def begin_full(broker: Inside) -> None:
+        partition = broker.services.partition("orders", 1)
+        assert partition is not None
+        assert partition.refused is None
+        with pytest.raises(OSError, match="No space"):
+            partition.append_records([batches.Record(0, 0, None, b"x")])
+        assert _listed(disk, "orders") == 1
+        disk.remove("filler")
+        partition.append_records([batches.Record(0, 0, None, b"x")])
+        assert _listed(disk, "orders") == 2
+
+    async def begin_again(broker: Inside) -> None:
+        partition = broker.services.partition("orders", 1)
+        assert partition is not None
+        assert partition.refused is None
+        assert partition.log.end_offset == 1
+
+    for scene in (grow, begin_full, begin_again):
+        play(lambda: Inside(disk), scene)
+
+
+def _listed(disk: MemoryDisk, name: str) -> int:
+    (topic,) = (one for one in Manifest(disk).topics.values() if one.name == name)
+    return topic.partitions

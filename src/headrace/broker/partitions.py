@@ -86,6 +86,7 @@ class Partitions:
         self._closed = read_clean_mark(disk, unsealed=self.manifest.is_upgrading)
         self.faults = StorageFaults(clock)
         self.on_start_moved: list[Callable[[Partition], None]] = []
+        self._unmade: set[tuple[UUID, int]] = set()  # without a folder, as the disk was full
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._by_key.values()))
@@ -137,14 +138,19 @@ class Partitions:
         """Bring the manifest in line with the catalogue. Raises: OSError."""
         topics = catalog.topics.values()
         try:
-            self.manifest.put_topics(
-                {uuid_text(one.id): _listed(one, one.partitions) for one in topics}
-            )
+            self.manifest.put_topics({uuid_text(one.id): self._made(one) for one in topics})
         except OSError as error:
             if not is_full(error):
                 raise
             # What the manifest lists exists all the same, and topics can be deleted for space.
             log.warning("headrace.manifest: cannot be written now: %s", error.strerror or error)
+
+    def _made(self, topic: Topic) -> ListedTopic:
+        """Return what the manifest may list of a topic: partitions that have a folder."""
+        unmade = (index for topic_id, index in self._unmade if topic_id == topic.id)
+        made = min(unmade, default=topic.partitions)
+        listed = self.manifest.topics.get(uuid_text(topic.id))
+        return _listed(topic, made if listed is None else max(made, listed.partitions))
 
     def no_room_for(self, count: int) -> Refused | None:
         """Refuse `count` further partitions where the system lets no process open so many files."""
@@ -386,6 +392,8 @@ class Partitions:
         except OSError as error:
             if topic.internal or not is_full(error):
                 raise
+            if folder not in found:
+                self._unmade.add((topic.id, index))
             partition.not_opened(error)
 
     def _require_unlisted(self, topic: Topic, index: int) -> None:
@@ -435,9 +443,22 @@ class Partitions:
             self._disk.write(first, b"", durable=False)
         partition_metadata.write(self._disk, folder, uuid_text(topic.id))
 
+    def _make_late(self, topic: Topic, index: int) -> None:
+        """Make and list the folder that could not be made at the start. Raises: OSError."""
+        self._kept_starts.forget(topic.name, [index])
+        self._make_folder(topic, index)
+        self._unmade.discard((topic.id, index))
+        try:
+            self.manifest.put_topic(uuid_text(topic.id), self._made(topic))
+        except OSError:
+            self._unmade.add((topic.id, index))
+            raise
+
     def _open_log(
         self, topic: Topic, index: int, clean: bool, settings: TopicSettings, dropped: Dropped
     ) -> SegmentedLog:
+        if (topic.id, index) in self._unmade:
+            self._make_late(topic, index)
         starts = self._kept_starts
         return SegmentedLog(
             self._disk,
