@@ -361,8 +361,8 @@ def test_a_missing_last_segment_of_a_killed_broker_continues_above_what_groups_h
     [
         (b"\0", "write the file with a new cluster id, node 1"),
         (
-            b"cluster.id=ePvC4xBVQqKQjJmJvHc0Zw\nnode.id=7\n",
-            "write the file with cluster id ePvC4xBVQqKQjJmJvHc0Zw, node 7",
+            b"cluster.id=ePvC4xBVQqKQjJmJvHc0Zw\nnode.id=7\n",  # the catalogue names node 1
+            "write the file with cluster id ePvC4xBVQqKQjJmJvHc0Zw, node 1",
         ),
     ],
 )

@@ -8,6 +8,7 @@ a limit until its settings are set again.
 """
 
 import base64
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from uuid import UUID
@@ -26,7 +27,7 @@ from headrace.folder.bridge import bridge
 from headrace.log import checkpointed_log, damage
 from headrace.log.api import CorruptFileError, Disk
 from headrace.log.manifest import CATALOGUE, NAME, ListedTopic, Manifest, require_unsealed
-from headrace.log.metadata_records import MetadataRecords
+from headrace.log.metadata_records import MetadataRecords, node_of
 from headrace.log.recovery_point import Claim, RecoveryPoint
 from headrace.log.repair import segment_bases
 from headrace.log.verify import verify_batches
@@ -91,6 +92,15 @@ def read_catalogue(disk: Disk, node_id: int) -> Catalog:
                 continue
             catalog.apply(event)
     return catalog
+
+
+def named_node(disk: Disk) -> int | None:
+    """Return the broker that the intact records of the catalogue name. Raises: OSError."""
+    for _, value in _entries(disk):
+        with contextlib.suppress(Malformed):
+            if value is not None and (node_id := node_of(value)) is not None:
+                return node_id
+    return None
 
 
 def restore_topics(disk: Disk, node_id: int, now: WallMs) -> list[LostTopic]:

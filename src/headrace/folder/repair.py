@@ -16,7 +16,7 @@ from pathlib import Path
 from headrace.broker.partitions import uuid_text
 from headrace.core.catalog import INTERNAL_TOPICS
 from headrace.folder.bridge import bridge
-from headrace.folder.catalogue import listed_topics, read_catalogue, restore_topics
+from headrace.folder.catalogue import listed_topics, named_node, read_catalogue, restore_topics
 from headrace.folder.check import (
     Finding,
     Grade,
@@ -481,7 +481,8 @@ class _Mechanic:
         copies = self._kept_root(PROPERTIES)
         cluster, node = _CLUSTER_ID.search(text), _NODE_ID.search(text)
         cluster_id = cluster[1] if cluster else uuid_text(self._new_id())
-        node_id = node[1] if node else "1"
+        named = named_node(self._disk)  # a damaged digit may be another digit
+        node_id = str(named) if named is not None else node[1] if node else "1"
         content = f"#\nversion=1\ncluster.id={cluster_id}\nnode.id={node_id}\n"
         small_files.write_file(self._disk, PROPERTIES, content)
         id_text = f"cluster id {cluster_id}" if cluster else "a new cluster id"

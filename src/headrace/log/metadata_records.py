@@ -125,6 +125,21 @@ class MetadataRecords:
         return bytes(out.data)
 
 
+def node_of(value: bytes) -> int | None:
+    """Return the broker that a record names as the leader of a partition; None for other records.
+
+    Raises: Malformed.
+    """
+    source = Reader(value)
+    if [source.uvarint() for _ in range(3)] != [_FRAME_VERSION, _Type.PARTITION, 0]:
+        return None
+    source.int32()
+    source.uuid()
+    for _ in range(4):
+        source.compact_array(Reader.int32)
+    return source.int32()
+
+
 def _head(out: Writer, kind: int) -> None:
     out.uvarint(kind)
     out.uvarint(0)
