@@ -768,6 +768,27 @@ def test_batches_behind_the_recovery_point_of_the_last_segment_stay() -> None:
     assert (done.lost, done.end_offset, done.is_end_lost) == ([(1, 1)], 2, True)
 
 
+@pytest.mark.parametrize("is_last", [True, False])
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_batch_never_gets_an_offset_of_the_damaged_batch_before(
+    count: int, is_last: bool
+) -> None:
+    """A lost write over two batches leaves the second whole, with the offset of the first."""
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    whole = [
+        batches.build([Record(0, 1, None, b"v%d" % offset)], base_offset=offset, leader_epoch=0)
+        for offset in range(count)
+    ]
+    disk.write(path, whole[0][:-1] + b"?" + bytes(8) + whole[1][8:] + b"".join(whole[2:]))
+    done = bridge(disk, path, 0, count, is_last=is_last)
+    kept = disk.read(path)[batches.read_header(disk.read(path)).size :]
+    # Between a damaged batch and the next intact one there is a single offset for the second.
+    if is_last and count == 2:
+        assert (done.lost, kept) == ([(0, 1)], b"")
+    else:
+        assert (done.lost, kept) == ([(0, 0)], b"".join(whole[1:]))
+
+
 class DyingDisk(MemoryDisk):
     """A disk whose process is killed before the change numbered `left`, counted from 0."""
 

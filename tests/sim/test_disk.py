@@ -101,6 +101,20 @@ def test_only_what_a_recovery_point_claims_is_damaged_after_a_crash() -> None:
     assert done.split(": ")[1].startswith("t-0/00000000000000000000.log")
 
 
+def test_a_log_that_an_orderly_stop_did_not_close_is_not_damaged() -> None:
+    log, hits = "t-0/00000000000000000000.log", {"t-0": 0, "u-0": 0}
+    for folder in hits:
+        for seed in range(20):
+            disk = FaultyDisk(str(seed), lambda: None)
+            disk.open(log).append(b"not synced")
+            disk.write(".kafka_cleanshutdown", f"0 1 {folder}\n".encode())
+            disk.damage.kinds = (BIT, SHORT)
+            assert disk.damage.offline(in_order=True) is not None
+            hits[folder] += disk.read(log) != b"not synced"
+    assert hits["t-0"]
+    assert not hits["u-0"]
+
+
 def test_a_power_cut_keeps_unsynced_writes_in_any_order() -> None:
     first, second = b"1" * 10, b"2" * 20
     left = set()

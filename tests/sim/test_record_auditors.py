@@ -103,6 +103,29 @@ def test_an_end_that_goes_back_is_reported_unless_the_power_may_have_taken_it() 
     assert small.broken == []
 
 
+@pytest.mark.parametrize(("start", "is_sound"), [(7, True), (8, False)])
+def test_a_repaired_log_without_a_known_end_begins_no_higher_than_a_commit(
+    start: int, is_sound: bool
+) -> None:
+    small = Small()
+    small.acknowledged(0, b"a", b"b")
+    small.offsets.committing("blue", PLACE, 7)
+    small.offsets.committing("blue", ("orders", 1), 9)
+    small.records.quarantined(PLACE, [(0, None)], small.offsets.highest(PLACE))
+    small.records.fetched(
+        small.asked(), PLACE, start, log_start=start, high_watermark=start, records={}
+    )
+    assert (not small.broken) == is_sound, small.broken
+
+
+def test_a_commit_moves_no_start_of_a_log_whose_lost_records_have_a_known_end() -> None:
+    small = Small()
+    small.acknowledged(0, b"a", b"b")
+    small.records.quarantined(PLACE, [(0, 1)], 7)
+    small.records.fetched(small.asked(), PLACE, 7, log_start=7, high_watermark=7, records={})
+    assert "begins at 7, and nothing above 2 may go" in small.broken[0]
+
+
 def test_a_committed_offset_is_the_last_one_or_one_under_way() -> None:
     small = Small()
     offsets = small.offsets

@@ -100,15 +100,16 @@ def _copy(
     found.end_offset = base_offset
     damaged = False
     while position < size:
-        batch = _intact(source, position, size, found.end_offset, end_offset)
+        expected = found.end_offset + damaged  # a damaged batch has at least the first offset
+        batch = _intact(source, position, size, expected, end_offset)
         if batch is not None and is_last and not damaged:
             # No compaction left a gap here, so the offset is damaged.
-            batch = batch if _base_offset(batch) == found.end_offset else None
+            batch = batch if _base_offset(batch) == expected else None
         if batch is None:
             following = damage.next_batch(source.pread, position + 1, size, found.end_offset)
             # Only of the end of a log compaction has removed nothing.
             limit = None if is_last and not damaged else _limit(source, following, end_offset)
-            batch = _recovered(source, position, following or size, found.end_offset, limit)
+            batch = _recovered(source, position, following or size, expected, limit)
             damaged = damaged or batch is None
             if batch is None and following is None:
                 found.is_end_lost = True
@@ -157,7 +158,7 @@ def _recovered(
     be known only where no offset may be missing on either side of the batch.
 
     Args:
-        expected: the offset behind the batch before.
+        expected: the lowest offset that the batch can have.
         limit: the first offset behind the batch; None where it follows the batch before.
     """
     if not HEADER_BYTES <= end - position <= _BATCH_BYTES_MAX:

@@ -1,9 +1,9 @@
 """Damage to the files of a simulated disk: bit rot, lost and misdirected writes, missing files.
 
 A disk is damaged while no broker runs, or under a running one. Only bytes that a broker has to
-notice are damaged: all of them after an orderly stop; otherwise small files and the part of a log
-that its recovery point claims, because more may be torn. A copy of each damaged file stands for the
-backup of an operator.
+notice are damaged: all of them after an orderly stop; otherwise, and of logs that the mark of the
+stop does not name, small files and the part of a log that its recovery point claims, because more
+may be torn. A copy of each damaged file stands for the backup of an operator.
 """
 
 import struct
@@ -179,12 +179,21 @@ class Damage:
         is_hidden = path.startswith(".") and path != CLEAN_MARK
         if any(mark in path for mark in _LEFT_ALONE) or is_hidden or path in self.spared:
             return 0
+        in_order = in_order and self._is_closed(path)
         size = len(self._files[path].data)
         if path.endswith(".log") and not in_order:
             return min(self._claimed.get(path, 0), size)
         if path.endswith(f"/{RECOVERY_POINT}") and not in_order:
             return 0  # without a claim the end of the log counts as torn
         return size
+
+    def _is_closed(self, path: str) -> bool:
+        """Return whether the mark of an orderly stop names the log of a file.
+
+        It does not name a log that was killed with one broker and refused by the next.
+        """
+        mark = self._files.get(CLEAN_MARK)
+        return mark is None or f" {path.rpartition('/')[0]}\n".encode() in mark.data
 
     def _remove_folder(self, in_order: bool) -> str | None:
         """Remove a partition of a topic, of which something has to be there."""

@@ -141,6 +141,11 @@ class OffsetAuditor:
             writes = self._writes.setdefault(queue, [])
             writes.extend(Write(value, self._now_us()) for value in sorted(values))
 
+    def highest(self, place: Place) -> int:
+        """Return the highest offset of a partition that any group ever sent, or 0."""
+        sent = [max(values) for (_, known), values in self._values.items() if known == place]
+        return max(sent, default=0)
+
     @property
     def has_all_commits(self) -> bool:
         """Whether no repair gave up part of the journal within the last two retention times."""

@@ -130,7 +130,9 @@ class Operator:
             world.history.step("operator", f"repairs {action.path}: lost {action.lost}")
             place = _place(folder)
             if action.lost and may_lose:
-                world.records.quarantined(place, action.lost)
+                # A log without a known end continues at the highest offset that a group has.
+                begin = min(_log_begin(folder, disk.contents), world.offsets.highest(place))
+                world.records.quarantined(place, action.lost, begin)
                 # The keeper repeats nothing, and of its topics only records may be lost.
                 world.losses += place in world.record_places()
             if action.path == PROPERTIES and may_lose:
@@ -224,6 +226,12 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 def _place(folder: str) -> Place:
     topic, _, index = folder.rpartition("-")
     return topic, int(index) if index.isdecimal() else 0
+
+
+def _log_begin(folder: str, files: Mapping[str, bytes]) -> int:
+    """Return the first offset of a log by the names of its segments, or 0."""
+    names = (path.removeprefix(f"{folder}/").removesuffix(".log") for path in files)
+    return min((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def _covers(lost: Sequence[Lost], offset: int) -> bool:

@@ -126,11 +126,17 @@ class RecordAuditor:
             one.may_be_shorter = True
             one.start = 0
 
-    def quarantined(self, place: Place, lost: Iterable[tuple[int, int | None]]) -> None:
-        """A repair reports offsets as lost, first and last of each range; None for the end."""
+    def quarantined(
+        self, place: Place, lost: Iterable[tuple[int, int | None]], begin: int = 0
+    ) -> None:
+        """A repair reports offsets as lost, first and last of each range; None for the end.
+
+        Args:
+            begin: offset at which a log without a known end may begin again.
+        """
         one = self._of(place)
         for first, last in lost:
-            behind = one.end if last is None else last + 1
+            behind = max(one.end, begin) if last is None else last + 1
             for offset in [n for n in one.stood if first <= n < max(behind, first)]:
                 value, _ = one.stood.pop(offset)
                 one.acknowledged.pop(offset, None)
