@@ -313,6 +313,7 @@ class ConsumerReader(Reader):
         owned: Collection[Place] | None,
     ) -> int:
         offsets, member = self._world.offsets, self._instance or self._member
+        asked_us = self._world.loop.now_us
         if owned is not None and (topics is None or self._instance is None):
             offsets.gives_up(self.group, member, owned)
 
@@ -320,9 +321,9 @@ class ConsumerReader(Reader):
             if answer.error_code == 0:
                 self._is_served()
                 offsets.active(self.group, self._topics)
-                offsets.beats(self.group, member)
+                offsets.beats(self.group, member, confirms=owned is not None)
                 if answer.assignment is not None:
-                    offsets.assigned(self.group, member, self._places(answer))
+                    offsets.assigned(self.group, member, self._places(answer), asked_us)
 
         fields = self._fields(self._generation, topics, owned)
         answer = await connection.call(CONSUMER_BEAT, 1, let_out, **fields)

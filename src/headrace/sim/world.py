@@ -126,6 +126,7 @@ class World:
             self.auditor.broken,
             retention_us=self.options.offsets_retention_us,
             session_us=CONSUMER_SESSION_MS * 1000,
+            rebalance_us=REBALANCE_MS * 1000,
         )
         self.statics = self._make_statics()
         self.losses = 0  # power cuts that may take what was acknowledged
