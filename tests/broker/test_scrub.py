@@ -11,7 +11,7 @@ from headrace.broker.partitions import Partition
 from headrace.broker.scrub import Scrub
 from headrace.core.catalog import CreateTopic, DeleteTopic, Topic
 from headrace.log.segments import SegmentedLog
-from headrace.wire.batches import Record
+from headrace.wire.batches import Record, read_header
 
 SETTINGS = {"log_segment_bytes": "1024", "headrace_scrub_interval_ms": "0"}
 
@@ -23,7 +23,7 @@ async def filled(broker: Inside) -> Partition:
     partition = broker.services.partition("orders", 0)
     assert partition is not None
     for number in range(8):
-        partition.append_records([Record(0, 1, None, b"%d" % number * 400)])
+        partition.append_records([Record(0, 1, None, b"%d" % number * (400 + number))])
     return partition
 
 
@@ -107,6 +107,31 @@ def test_a_segment_that_goes_meanwhile_is_neither_damage_nor_made_again() -> Non
         assert not broker.disk.exists(first)
 
     scene(gone)
+
+
+def test_a_segment_that_compaction_replaces_meanwhile_is_no_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def compacted(broker: Inside) -> None:
+        partition, scrub = await filled(broker), broker.services.scrub
+        first, second = partition.log.segments()[:2]
+        path, size = f"{first.path}.log", broker.disk.size
+
+        def replaced(requested: str) -> int:
+            count = size(requested)
+            if requested == path and count == first.size:
+                both = broker.disk.read(path) + broker.disk.read(f"{second.path}.log")
+                without_first = both[read_header(both, 0).size :]
+                broker.disk.write(f"{path}.cleaned", without_first)
+                partition.log.replace([first.base_offset, second.base_offset], f"{path}.cleaned")
+            return count
+
+        monkeypatch.setattr(broker.disk, "size", replaced)
+        await scrub.run_pass()
+        assert size(path) != first.size
+        assert (scrub.passes, scrub.damages, partition.damage) == (1, {}, None)
+
+    scene(compacted)
 
 
 def test_the_pauses_cost_as_much_time_as_the_rate_says() -> None:

@@ -8,18 +8,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 import headrace
 from headrace.broker.config import Config
 from headrace.broker.services import open_services
+from headrace.broker.topics import Topics
 from headrace.core.catalog import CreateTopic, DeleteTopic, Topic
 from headrace.log.os_disk import OsDisk
 from headrace.wire import batches, codec
 
 from .inside_rig import Inside, play
+from .partition_rig import until
 
 CREATE, DELETE, PRODUCE, FETCH, LIST_OFFSETS = 19, 20, 0, 1, 2
 
@@ -168,6 +170,38 @@ def test_a_topic_whose_files_cannot_be_made_can_be_created_later(
         await services.close()
 
     asyncio.run(go())
+
+
+def test_a_topic_that_cannot_be_taken_back_while_syncs_fail_is_opened_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rebuilt catalogue has it: only its deletion is not in the journal."""
+    openings = 0
+    open_missing = Topics._open_missing
+
+    async def counted(topics: Topics, topic_id: UUID) -> None:
+        nonlocal openings
+        await open_missing(topics, topic_id)
+        openings += 1
+
+    async def scene(broker: Inside) -> None:
+        topics = broker.services.topics
+        broker.disk.failing.add("sync")
+        with pytest.raises(OSError, match="Input/output"):
+            await topics.create(CreateTopic("orders", uuid4(), 1, {}))
+        assert "orders" not in topics.catalog.topics
+        await until(lambda: openings > 0)
+        broker.disk.failing.clear()
+        await until(lambda: "orders" in topics.catalog.topics)
+        before = openings
+        await until(lambda: openings > before)
+        partition = topics.partition("orders", 0)
+        assert partition is not None
+        assert partition.append_records([batches.Record(0, 0, None, b"x")]) == 0
+
+    monkeypatch.setattr("headrace.broker.topics._OPEN_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(Topics, "_open_missing", counted)
+    play(Inside, scene)
 
 
 def test_a_topic_of_which_a_log_is_damaged_is_none_for_share_groups(tmp_path: Path) -> None:

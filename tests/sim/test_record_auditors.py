@@ -20,12 +20,9 @@ class Small:
         self.broken: list[str] = []
         self.records = RecordAuditor(lambda: self.now_us, self.broken.append)
         self.offsets = OffsetAuditor(
-            lambda: self.now_us,
-            self.broken.append,
-            retention_us=60_000_000,
-            session_us=3_000_000,
-            rebalance_us=2_000_000,
-        )
+            lambda: self.now_us, self.broken.append,
+            retention_us=60_000_000, session_us=3_000_000, rebalance_us=2_000_000,
+        )  # fmt: skip
         self.records.sending(PLACE, "ann", 0, [(None, b"a"), (None, b"b"), (None, b"c")])
 
     def asked(self) -> Asked:
@@ -177,32 +174,37 @@ def test_a_repair_may_bring_back_an_expired_offset_that_has_to_expire_again() ->
 
 def test_one_partition_has_one_member() -> None:
     small = Small()
-    small.offsets.assigned("blue", "ann", [PLACE])
-    small.offsets.assigned("blue", "bob", [PLACE])
+    small.offsets.assigned("blue", "ann", [PLACE], small.now_us)
+    small.offsets.assigned("blue", "bob", [PLACE], small.now_us)
     assert "has ann and bob" in small.broken[0]
     small.broken.clear()
     small.offsets.gives_up("blue", "bob")
-    small.offsets.assigned("blue", "ann", [PLACE])
+    small.offsets.assigned("blue", "ann", [PLACE], small.now_us)
     assert small.broken == []
 
 
-def test_a_member_that_does_not_give_up_in_time_may_lose_all_it_has() -> None:
-    small = Small()
-    other: Place = ("orders", 1)
-    small.offsets.assigned("blue", "ann", [PLACE, other])
-    small.offsets.assigned("blue", "ann", [PLACE])
-    small.now_us += 1_900_000
-    small.offsets.beats("blue", "ann")
-    small.offsets.assigned("blue", "bob", [PLACE])
-    assert small.broken == ["group blue: orders-0 has ann and bob"]
-    small.offsets.assigned("blue", "ann", [PLACE])
-    small.broken.clear()
-    small.now_us += 200_000
-    small.offsets.assigned("blue", "bob", [PLACE, other])
-    assert small.broken == []
-    small.offsets.gives_up("blue", "ann")
-    small.offsets.assigned("blue", "ann", [PLACE])
-    assert small.broken == ["group blue: orders-0 has bob and ann"]
+@pytest.mark.parametrize(("seconds", "confirms", "breaks"), [
+    (1.9, False, True),
+    (2.1, False, False),
+    (2.1, True, True),
+    (5.1, True, False),
+])  # fmt: skip
+def test_a_member_that_does_not_confirm_what_it_gives_up_loses_the_rest(
+    seconds: float, confirms: bool, breaks: bool
+) -> None:
+    """The rebalance timeout begins with the decision, and a slow disk delays its response."""
+    small, other = Small(), ("orders", 1)
+    asked_us = small.now_us
+    small.offsets.assigned("blue", "ann", [PLACE, other], asked_us)
+    small.now_us = asked_us + 1_800_000
+    small.offsets.beats("blue", "ann", confirms=True)
+    small.offsets.assigned("blue", "ann", [PLACE], asked_us)
+    small.offsets.gives_up("blue", "ann", [PLACE])
+    small.offsets.beats("blue", "ann", confirms=confirms)
+    small.now_us = asked_us + round(seconds * 1e6)
+    small.offsets.assigned("blue", "bob", [PLACE, other], small.now_us)
+    assert [one for one in small.broken if "orders-0 has ann and bob" in one] == small.broken
+    assert bool(small.broken) == breaks
 
 
 @pytest.mark.parametrize(("seconds", "is_taken"), [(1.9, True), (2.1, False), (3.1, False)])

@@ -68,9 +68,7 @@ class Scrub:
             for path in self._sealed(partition):
                 if self.work.is_stopping:
                     return
-                # Retention or compaction may have removed it.
-                if self._is_in_use(path, partition):
-                    await self._verify(path, partition, found)
+                await self._verify(path, partition, found)
         self.damages = found
         self.passes += 1
         self.passed_at = self._clock.wall()
@@ -94,30 +92,39 @@ class Scrub:
     def _is_served(self, partition: Partition) -> bool:
         return self._topics.partitions.get(partition.topic.id, partition.index) is partition
 
-    def _is_in_use(self, path: str, partition: Partition | None) -> bool:
-        """Return whether a segment, or without a partition the checkpoint, is still read."""
+    def _user(self, path: str, partition: Partition | None) -> object | None:
+        """Return the segment, or without a partition the checkpoint, that is read from a file.
+
+        Returns:
+            None when the file is not read any more; another object when the file was replaced.
+        """
         if partition is None:
-            return path == self._topics.journal_log.checkpoint_path
+            return path if path == self._topics.journal_log.checkpoint_path else None
+        if not self._is_served(partition):
+            return None
         try:  # without a list of all segments, of which there may be thousands
-            return self._is_served(partition) and partition.log.is_sealed(path)
+            return partition.log.sealed_segment(path)
         except OSError:
-            return False
+            return None
 
     async def _verify(
         self, path: str, partition: Partition | None, found: dict[str, CorruptFileError]
     ) -> None:
+        user = self._user(path, partition)
+        if user is None:
+            return  # retention or compaction may have removed it
         try:
             size = self._disk.size(path)
             steps = verify_file(self._disk, path, size)
             while await self._step(steps):
                 pass
         except CorruptFileError as error:
-            if not self._is_in_use(path, partition):
+            if self._user(path, partition) is not user:
                 return  # replaced meanwhile
             found[path] = error
             self._damaged(path, partition, error)
         except OSError as error:
-            if self._is_in_use(path, partition):
+            if self._user(path, partition) is user:
                 log.warning("scrub: %s cannot be read: %s", path, error.strerror or error)
 
     def _damaged(self, path: str, partition: Partition | None, error: CorruptFileError) -> None:

@@ -205,6 +205,8 @@ class Topics:
     async def _open_missing(self, topic_id: UUID) -> None:
         topic = self.catalog.topics_by_id.get(topic_id)
         if topic is None:
+            if self._catalog.fault is not None:  # a deletion that the journal does not have
+                self._open_later(topic_id)
             return
         try:
             await self.partitions.open_topic(topic, self.catalog)

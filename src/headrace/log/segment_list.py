@@ -44,11 +44,11 @@ class SegmentList:
             self._use(segment)
             yield segment
 
-    def is_sealed(self, path: str) -> bool:
-        """Return whether `path` is the file of a sealed segment."""
-        stem = path.removesuffix(".log")
-        index = bisect_right(self.bases, int(stem.rpartition("/")[2])) - 1
-        return index >= 0 and self._segments[index].path == stem and self._segments[index].sealed
+    def sealed_segment(self, path: str) -> Segment | None:
+        """Return the sealed segment whose file stands at `path`, None without one."""
+        base_offset = int(path.removesuffix(".log").rpartition("/")[2])
+        segment = self._segments[max(bisect_right(self.bases, base_offset) - 1, 0)]
+        return segment if segment.sealed and segment.file_path == path else None
 
     def append(self, segment: Segment) -> None:
         """Go on with a further segment; the last one is sealed."""

@@ -153,9 +153,12 @@ class SegmentedLog:
         """All segments in order; the last is the one that is written to."""
         return [segment.info() for segment in self._segments]
 
-    def is_sealed(self, path: str) -> bool:
-        """Return whether a file is that of a sealed segment."""
-        return self._segments.is_sealed(path)
+    def sealed_segment(self, path: str) -> Segment | None:
+        """Return the sealed segment whose file stands at `path`, None without one.
+
+        Compaction puts another segment at the same path.
+        """
+        return self._segments.sealed_segment(path)
 
     # ---- writing
 

@@ -313,6 +313,7 @@ class ConsumerReader(Reader):
         owned: Collection[Place] | None,
     ) -> int:
         offsets, member = self._world.offsets, self._instance or self._member
+        asked_us = self._world.loop.now_us
         # Who joins has nothing; but the join of an instance that is in use will be refused.
         if owned is not None and (topics is None or not self._is_taken()):
             offsets.gives_up(self.group, member, owned)
@@ -321,9 +322,9 @@ class ConsumerReader(Reader):
             if answer.error_code == 0:
                 self._is_served()
                 offsets.active(self.group, self._topics)
-                offsets.beats(self.group, member)
+                offsets.beats(self.group, member, confirms=owned is not None)
                 if answer.assignment is not None:
-                    offsets.assigned(self.group, member, self._places(answer))
+                    offsets.assigned(self.group, member, self._places(answer), asked_us)
 
         fields = self._fields(self._generation, topics, owned)
         answer = await connection.call(CONSUMER_BEAT, 1, let_out, **fields)

@@ -34,7 +34,7 @@ class _Group:
     generation_at_us: int = 0
     subscribed: frozenset[str] = frozenset()
     owners: dict[Place, tuple[str, int]] = field(default_factory=dict)
-    revoking: dict[str, int] = field(default_factory=dict)  # until when members may take for it
+    confirm_until_us: dict[str, int] = field(default_factory=dict)  # by member that gives up
 
 
 class OffsetAuditor:
@@ -45,7 +45,8 @@ class OffsetAuditor:
         broken: called with each promise that the broker broke.
         retention_us: how long the offset of a partition that no member reads is kept.
         session_us: silence after which a member is removed.
-        rebalance_us: time after which a member is removed that does not give up partitions.
+        rebalance_us: time after which a member is removed that does not confirm that it gave
+            partitions up.
     """
 
     def __init__(
@@ -180,30 +181,46 @@ class OffsetAuditor:
                 f" generation {one.generation} had begun"
             )
 
-    def assigned(self, group: str, member: str, places: Collection[Place]) -> None:
-        """A member is answered its partitions (consumer protocol); it has no others afterwards."""
-        known = self._of(group)
-        owners, revoking = known.owners, known.revoking
-        now_us = self._now_us()
-        if any(owner == member and place not in places for place, (owner, _) in owners.items()):
-            revoking.setdefault(member, now_us + self._rebalance_us)
-        for place in places:
-            owner, until_us = owners.get(place, (member, 0))
-            if owner != member and now_us < min(until_us, revoking.get(owner, until_us)):
-                self._broken(f"group {group}: {place[0]}-{place[1]} has {owner} and {member}")
-            owners[place] = member, now_us + self._session_us
+    def assigned(self, group: str, member: str, places: Collection[Place], asked_us: int) -> None:
+        """A member is answered its partitions (consumer protocol); it has no others afterwards.
 
-    def beats(self, group: str, member: str) -> None:
-        """A heartbeat of a member was answered: it keeps what it has for one more session."""
-        owners = self._of(group).owners
-        for place, (owner, _) in owners.items():
+        Where it has to give partitions up, the broker waits for the confirmation from the request
+        on, however late the response leaves.
+
+        Args:
+            asked_us: when the heartbeat was sent.
+        """
+        one, now_us = self._of(group), self._now_us()
+        owned = [place for place, (owner, _) in one.owners.items() if owner == member]
+        if not set(owned) <= set(places):
+            one.confirm_until_us.setdefault(member, asked_us + self._rebalance_us)
+        for place in places:
+            owner, until_us = one.owners.get(place, (member, 0))
+            if owner != member and now_us < until_us:
+                self._broken(f"group {group}: {place[0]}-{place[1]} has {owner} and {member}")
+            one.owners[place] = member, self._end_of_session(one, member)
+
+    def beats(self, group: str, member: str, *, confirms: bool) -> None:
+        """A heartbeat of a member was answered: it keeps what it has for one more session.
+
+        Args:
+            confirms: the heartbeat named the partitions that the member has.
+        """
+        one = self._of(group)
+        if confirms:
+            one.confirm_until_us.pop(member, None)
+        for place, (owner, _) in one.owners.items():
             if owner == member:
-                owners[place] = member, self._now_us() + self._session_us
+                one.owners[place] = member, self._end_of_session(one, member)
+
+    def _end_of_session(self, group: _Group, member: str) -> int:
+        """Return when a member may be removed of which nothing more is received."""
+        end_us = self._now_us() + self._session_us
+        return min(end_us, group.confirm_until_us.get(member, end_us))
 
     def gives_up(self, group: str, member: str, kept: Collection[Place] = ()) -> None:
         """A member sends that it has these partitions only, or leaves."""
         owners = self._of(group).owners
-        self._of(group).revoking.pop(member, None)
         for place in [one for one, (owner, _) in owners.items() if owner == member]:
             if place not in kept:
                 del owners[place]
@@ -215,7 +232,7 @@ class OffsetAuditor:
         self.losses += 1
         for group in self._groups.values():
             group.owners.clear()
-            group.revoking.clear()
+            group.confirm_until_us.clear()
             group.generation = -1
 
     # ---- expiry
