@@ -192,9 +192,7 @@ def test_a_topic_that_cannot_be_taken_back_while_syncs_fail_is_opened_later(
         assert "orders" not in topics.catalog.topics
         await until(lambda: openings > 0)
         broker.disk.failing.clear()
-        await until(lambda: "orders" in topics.catalog.topics)
-        before = openings
-        await until(lambda: openings > before)
+        await until(lambda: topics.partition("orders", 0) is not None)
         partition = topics.partition("orders", 0)
         assert partition is not None
         assert partition.append_records([batches.Record(0, 0, None, b"x")]) == 0
