@@ -62,6 +62,11 @@ class Damage:
         return [path for path in self._copies if self._stands(path)]
 
     @property
+    def gone(self) -> list[str]:
+        """Return the damaged files that were rebuilt, replaced or removed since."""
+        return [path for path in self._copies if not self._stands(path)]
+
+    @property
     def sound(self) -> dict[str, bytes]:
         """Return all files without the damage."""
         found = {path: bytes(one.data) for path, one in self._files.items()}

@@ -79,6 +79,8 @@ class Operator:
             self._undo_damage()
         elif all("Input/output error" in str(error) for error in errors):
             world.history.step("operator", "waits for the disk")
+        elif all(any(path in str(error) for path in damage.gone) for error in errors):
+            world.history.step("operator", "finds that what was damaged is gone")  # by retention
         elif not world.power_was_cut:
             world.bug(f"the broker refuses what no fault damaged: {errors[0]!r}")
         else:  # a power cut may leave holes in what was not synced
