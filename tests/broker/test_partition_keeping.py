@@ -136,10 +136,9 @@ def test_silent_producers_are_forgotten() -> None:
                               producer_epoch=0, base_sequence=0)
             )  # fmt: skip
             partition.append(data, batches.headers(data))
-        await partition.expire(WallMs(5999))
-        assert len(partition.log.producers) == 2
-        await partition.expire(WallMs(6000))
-        assert len(partition.log.producers) == 1
+        for now, count in ((5300, 2), (6299, 2), (6300, 1), (6499, 1), (6500, 0)):
+            await partition.expire(WallMs(now))
+            assert len(partition.log.producers) == count, now
 
     run(go)
 

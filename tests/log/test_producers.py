@@ -2,6 +2,7 @@
 
 import pytest
 
+from headrace.core.types import WallMs
 from headrace.log.producers import Duplicate, Fenced, OutOfOrder, Producers
 from headrace.wire import batches
 from headrace.wire.batches import BatchHeader, Record
@@ -64,3 +65,13 @@ def test_sequences_wrap() -> None:
     assert producers.check(batch(2)) is None
     assert isinstance(producers.check(batch(SEQUENCES - 2, 4)), Duplicate)
     assert isinstance(producers.check(batch(SEQUENCES - 1)), OutOfOrder)
+
+
+def test_a_producer_whose_clock_is_behind_is_not_silent() -> None:
+    producers, day = Producers(), 86_400_000
+    header = batch(0)._replace(max_timestamp=0)
+    producers.record(header, 100, is_live=True)
+    for now, forgotten in ((100 * day, 0), (101 * day - 1, 0), (101 * day, 1)):
+        assert producers.expire(WallMs(now), day) == forgotten
+    producers.record(header, 100)  # read from the log: its timestamp is all that is known
+    assert producers.expire(WallMs(101 * day), day) == 1

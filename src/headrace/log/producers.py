@@ -55,6 +55,8 @@ class _Producer:
 
     epoch: int
     timestamp: int = -1
+    is_active: bool = False  # it has written since the last look at who is silent
+    silent_since: int = -1
     batches: deque[_Batch] = field(default_factory=lambda: deque(maxlen=_BATCHES_KEPT))
 
 
@@ -92,19 +94,33 @@ class Producers:
             return None
         return OutOfOrder(f"{told}: sequence {expected} was expected, not {header.base_sequence}")
 
-    def record(self, header: BatchHeader, base_offset: int) -> None:
-        """Remember a batch that was appended at `base_offset`."""
+    def record(self, header: BatchHeader, base_offset: int, *, is_live: bool = False) -> None:
+        """Remember a batch that stands at `base_offset`.
+
+        Args:
+            is_live: it was appended just now, whatever its timestamps say.
+        """
         if header.producer_id < 0 or header.base_sequence < 0:
             return
         known = self._by_id.get(header.producer_id)
         if known is None or known.epoch != header.producer_epoch:
             known = self._by_id[header.producer_id] = _Producer(header.producer_epoch)
-        known.timestamp = header.max_timestamp
+        known.timestamp, known.is_active = header.max_timestamp, is_live
         known.batches.append(_Batch(header.base_sequence, header.last_offset_delta, base_offset))
 
     def expire(self, now: WallMs, expiration_ms: int) -> int:
-        """Forget producers whose last batch is older; returns how many."""
-        old = [one for one, known in self._by_id.items() if now - known.timestamp >= expiration_ms]
+        """Forget producers that are silent for so long; returns how many.
+
+        Clocks of producers may be wrong: one that wrote since the last look is silent from now on.
+        """
+        for known in self._by_id.values():
+            if known.is_active:
+                known.silent_since, known.is_active = now, False
+        old = [
+            one
+            for one, known in self._by_id.items()
+            if now - max(known.timestamp, known.silent_since) >= expiration_ms
+        ]
         for producer_id in old:
             del self._by_id[producer_id]
         return len(old)

@@ -196,7 +196,7 @@ class SegmentedLog:
         for header in headers:
             segment.add(header, offset, LEADER_EPOCH)
             if header.producer_id >= 0:
-                self.producers.record(header, offset)
+                self.producers.record(header, offset, is_live=True)
             offset += header.last_offset_delta + 1
         if segment.base_offset != self._claimed_base:
             if first == segment.base_offset:
