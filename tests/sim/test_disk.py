@@ -115,6 +115,17 @@ def test_a_log_that_an_orderly_stop_did_not_close_is_not_damaged() -> None:
     assert not hits["u-0"]
 
 
+def test_a_file_that_was_cut_short_and_written_again_is_not_damaged() -> None:
+    disk = FaultyDisk("0", lambda: None)
+    disk.write("meta.properties", b"version=1")
+    disk.damage.kinds = (SHORT,)
+    assert disk.damage.offline(in_order=True) is not None
+    assert disk.damage.standing == ["meta.properties"]
+    disk.write("meta.properties", b"version=1")
+    assert disk.damage.standing == []
+    assert disk.damage.gone == ["meta.properties"]
+
+
 def test_a_power_cut_keeps_unsynced_writes_in_any_order() -> None:
     first, second = b"1" * 10, b"2" * 20
     left = set()

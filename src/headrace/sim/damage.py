@@ -277,7 +277,8 @@ class Damage:
         now, damaged = self._files.get(path), self._damaged[path]
         if now is None or damaged is None:
             return now is None and damaged is None
-        return bool(now.data.startswith(damaged))
+        # A file that was cut short may have been written again.
+        return now.data.startswith(damaged) and not now.data.startswith(self._copies[path])
 
     def _restored(self, path: str) -> bytes:
         now, damaged = self._files.get(path), self._damaged[path]
