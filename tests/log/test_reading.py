@@ -239,6 +239,28 @@ def test_a_batch_whose_offset_is_damaged_is_not_passed_over(disk: Disk, append: 
     log.close()
 
 
+def test_no_batch_of_another_offset_is_served(disk: Disk, append: Append) -> None:
+    """It is appended and read before anything verifies the blocks of the file."""
+    log = SegmentedLog(disk, FOLDER)
+    for _ in range(4):
+        append(log, b"a")
+    log.read_bytes(0, 1)  # which remembers where offset 1 stands
+    file = disk.open(f"{FOLDER}/{0:020d}.log")
+    data = bytearray(file.pread(log.size_bytes, 0))
+    at = batches.read_header(data).size * 2
+    data[at : at + 8] = b"rightful"
+    file.truncate(0)
+    file.append(data)
+    for offset in (0, 1, 2):
+        with pytest.raises(CorruptBatch, match="in another's place"):
+            log.read_bytes(offset, 1 << 20)
+        with pytest.raises(CorruptBatch, match="in another's place"):
+            log.read_through(offset, 3, 1 << 20, end=1 << 62)
+    assert log.read_bytes(0, at) == data[:at]
+    file.close()
+    log.close()
+
+
 def test_damage_between_two_entries_of_a_sound_index_rebuilds_nothing(
     disk: Disk, append: Append, caplog: pytest.LogCaptureFixture
 ) -> None:

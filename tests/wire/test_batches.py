@@ -126,6 +126,44 @@ def test_a_timestamp_too_far_from_that_of_the_batch_is_refused() -> None:
     assert [one.timestamp for one in found] == [1 << 62, -(1 << 62)]
 
 
+def _at(*places: tuple[int, int]) -> bytes:
+    """Batches of so many records at these offsets."""
+    return b"".join(
+        batches.build([record()] * count, base_offset=offset) for offset, count in places
+    )
+
+
+DECODERS = [one for one in [batches._misplaced_plainly, batches._misplaced] if one is not None]
+
+
+@pytest.mark.parametrize(
+    ("data", "wrong"),
+    [
+        pytest.param(_at((5, 1), (6, 2), (8, 1)), None, id="one after the other"),
+        pytest.param(_at((6, 1), (9, 3)), None, id="gaps"),
+        pytest.param(_at((4, 1), (6, 1)), 0, id="below the first"),
+        pytest.param(_at((5, 2), (6, 1)), 1, id="an offset twice"),
+        pytest.param(_at((7, 1), (6, 1)), 1, id="descending"),
+        pytest.param(_at((5, 1), (11, 2)), 1, id="beyond the end"),
+        pytest.param(_at((5, 1), (1 << 62, 1)), 1, id="far beyond the end"),
+        pytest.param(_at((5, 1), (6, 1))[:-1], 1, id="not whole"),
+        pytest.param(_at((5, 1)) + bytes(60), 1, id="not a header"),
+        pytest.param(_at((5, 1)) + bytes(80), 1, id="no length"),
+    ],
+)
+def test_batches_whose_offsets_are_out_of_place(data: bytes, wrong: int | None) -> None:
+    first = batches.read_header(data).size
+    position = -1 if wrong is None else wrong * first
+    for misplaced in DECODERS:
+        assert misplaced(data, len(data), 5, 12) == position
+        assert misplaced(data, 0, 5, 12) == -1
+    if wrong is None:
+        batches.require_places(data, len(data), 5, 12)
+    else:
+        with pytest.raises(CorruptBatch, match="stands in another's place"):
+            batches.require_places(data, len(data), 5, 12)
+
+
 class _Large(bytes):
     """It says that it is larger than it is."""
 

@@ -10,7 +10,13 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from headrace.log.api import File, Slice
-from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch, read_header
+from headrace.wire.batches import (
+    HEADER_BYTES,
+    BatchHeader,
+    CorruptBatch,
+    read_header,
+    require_places,
+)
 from headrace.wire.primitives import Buffer
 
 STOPS_MAX = 64
@@ -111,6 +117,7 @@ class Stops:
             if len(more) <= len(data):
                 break
             data = more
+        _require_next(data, size, headers, segment)
         if headers:
             self._remember(headers[-1].last_offset + 1, segment, position + size)
             self._latest = segment, headers[-1], position + size - headers[-1].size
@@ -137,6 +144,7 @@ class Stops:
         # An index is quicker than a walk, where batches are small.
         near = max(segment.boundary(position + len(data)) - position, 0)
         start, end = _last_whole(data, near)
+        require_places(data, end, segment.base_offset, segment.end_offset)
         if len(data) - end >= _BASE_OFFSET.size:
             self._remember(_BASE_OFFSET.unpack_from(data, end)[0], segment, position + end)
         elif start < end:
@@ -208,6 +216,19 @@ def _last_whole(data: bytes, position: int) -> tuple[int, int]:
     while len(data) - end >= HEADER_BYTES and end + (size := _size_at(data, end)) <= len(data):
         start, end = end, end + size
     return start, end
+
+
+def _require_next(data: bytes, size: int, headers: list[BatchHeader], segment: Source) -> None:
+    """Check that batches, and the one behind them, have offsets in their place.
+
+    Raises: CorruptBatch.
+    """
+    require_places(data, size, segment.base_offset, segment.end_offset)
+    if len(data) - size >= HEADER_BYTES:
+        first = headers[-1].last_offset + 1 if headers else segment.base_offset
+        following = _BASE_OFFSET.unpack_from(data, size)[0]
+        if not first <= following < segment.end_offset:
+            raise CorruptBatch(f"a batch of offset {following} stands in another's place")
 
 
 def _up_to(data: bytes, last: int, end: int) -> tuple[list[BatchHeader], int, bool]:

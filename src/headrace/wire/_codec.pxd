@@ -57,6 +57,9 @@ cdef class Scan:
 @cython.locals(found=int64, position=int64, size=int64)
 cpdef int64 frames(const octet_t[::1] data)
 
+@cython.locals(position=int64, size=int64, base_offset=int64, last_delta=int64)
+cpdef int64 misplaced(const octet_t[::1] data, int64 stop, int64 first, int64 end)
+
 @cython.locals(wanted=int64, position=int64, size=int64, base_offset=int64, ends=int64,
                above=bint, below=bint)
 cpdef int64 survey(const octet_t[::1] data, int64 count, int64 first, int64 last,

@@ -16,7 +16,7 @@ from typing import Any
 import cython
 
 COMPILED = bool(cython.compiled)
-LAYOUT = 5  # of what callers pass; a build of another is out of date
+LAYOUT = 6  # of what callers pass; a build of another is out of date
 
 # Why a record is refused; `columns_compiled` has the words.
 _BAD_VARINT = 1
@@ -117,6 +117,29 @@ def frames(data: memoryview) -> int:
         found += 1
         position += size
     return found
+
+
+def misplaced(data: memoryview, stop: int, first: int, end: int) -> int:
+    """Where a batch begins in the first `stop` bytes whose offsets are not in their place; or -1.
+
+    They must be at least `first`, below `end`, and above those of the batch before. No checksum of
+    a batch covers its offset.
+    """
+    source = _source(data)
+    position = 0
+    while position < stop:
+        if stop - position < _HEADER_BYTES:
+            return position
+        size = 12 + _signed32(source, position + 8)
+        if size < _HEADER_BYTES or size > stop - position:
+            return position
+        base_offset = _signed64(source, position)
+        last_delta = _signed32(source, position + 23)
+        if base_offset < first or last_delta < 0 or base_offset >= end - last_delta:
+            return position
+        first = base_offset + last_delta + 1
+        position += size
+    return -1
 
 
 def survey(data: memoryview, count: int, first: int, last: int, table: memoryview) -> int:

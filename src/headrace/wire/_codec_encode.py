@@ -11,7 +11,7 @@ from typing import Any
 import cython
 
 COMPILED = bool(cython.compiled)
-LAYOUT = 5  # of what callers pass; a build of another is out of date
+LAYOUT = 6  # of what callers pass; a build of another is out of date
 _CHANGED = "a record was changed while it was encoded"
 
 

@@ -19,6 +19,7 @@ from headrace.wire.primitives import Buffer, Malformed
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _PLACE = struct.Struct(">qii")  # base offset, length, leader epoch
+_OFFSET = struct.Struct(">q")
 CRC = struct.Struct(">I")
 CRC_AT = 17
 CRC_FROM = 21
@@ -127,6 +128,38 @@ def headers(data: Buffer) -> list[BatchHeader]:
         found.append(header)
         position += header.size
     return found
+
+
+def require_places(data: Buffer, stop: int, first: int, end: int) -> None:
+    """Check that the offsets of the batches in `data[:stop]` ascend, from `first` to below `end`.
+
+    Raises: CorruptBatch: no checksum of a batch covers its offset.
+    """
+    position = _misplaced(data, stop, first, end) if stop else -1
+    if position >= 0:
+        offset = _OFFSET.unpack_from(data, position)[0] if stop - position >= _OFFSET.size else -1
+        raise CorruptBatch(f"a batch of offset {offset} stands in another's place")
+
+
+def _misplaced_plainly(data: Buffer, stop: int, first: int, end: int) -> int:
+    position = 0
+    while position < stop:
+        try:
+            header = read_header(memoryview(data)[position:stop])
+        except CorruptBatch:
+            return position
+        last_delta = header.last_offset_delta
+        if header.size > stop - position or last_delta < 0:
+            return position
+        if not first <= header.base_offset < end - last_delta:
+            return position
+        first = header.last_offset + 1
+        position += header.size
+    return -1
+
+
+_decoder = kernel.load()
+_misplaced = _misplaced_plainly if _decoder is None else _decoder.misplaced
 
 
 def verify(data: Buffer, position: int, header: BatchHeader) -> None:

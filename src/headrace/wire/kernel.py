@@ -4,7 +4,7 @@ import os
 from importlib import import_module
 from types import ModuleType
 
-LAYOUT = 5  # of what callers pass to the kernel
+LAYOUT = 6  # of what callers pass to the kernel
 
 REFUSALS = (  # by the kernel's number
     "",
