@@ -183,6 +183,20 @@ def test_one_partition_has_one_member() -> None:
     assert small.broken == []
 
 
+@pytest.mark.parametrize(("seconds", "breaks"), [(1.9, True), (2.1, False)])
+def test_a_member_that_asked_before_sessions_were_lost_may_have_to_confirm(
+    seconds: float, breaks: bool
+) -> None:
+    small = Small()
+    asked_us = small.now_us
+    small.offsets.lost_sessions()
+    small.now_us += 1_000_000
+    small.offsets.assigned("blue", "ann", [PLACE], asked_us)
+    small.now_us = asked_us + round(seconds * 1e6)
+    small.offsets.assigned("blue", "bob", [PLACE], small.now_us)
+    assert bool(small.broken) == breaks
+
+
 @pytest.mark.parametrize(("seconds", "confirms", "breaks"), [
     (1.9, False, True),
     (2.1, False, False),

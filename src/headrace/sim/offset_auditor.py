@@ -68,6 +68,7 @@ class OffsetAuditor:
         self._values: dict[Queue, set[int]] = {}  # all that was ever sent
         self._repaired_us: int | None = None
         self.clock_was_set = False
+        self._lost_us = -1
         self.losses = 0  # times at which the broker may have forgotten sessions
 
     def _of(self, group: str) -> _Group:
@@ -192,7 +193,8 @@ class OffsetAuditor:
         """
         one, now_us = self._of(group), self._now_us()
         owned = [place for place, (owner, _) in one.owners.items() if owner == member]
-        if not set(owned) <= set(places):
+        # What it had when it asked is not known any more where sessions were lost since.
+        if not set(owned) <= set(places) or asked_us <= self._lost_us:
             one.confirm_until_us.setdefault(member, asked_us + self._rebalance_us)
         for place in places:
             owner, until_us = one.owners.get(place, (member, 0))
@@ -230,6 +232,7 @@ class OffsetAuditor:
     def lost_sessions(self) -> None:
         """The broker may have forgotten how long sessions last, or time stood still for it."""
         self.losses += 1
+        self._lost_us = self._now_us()
         for group in self._groups.values():
             group.owners.clear()
             group.confirm_until_us.clear()

@@ -1,6 +1,7 @@
 # The C types of `_codec.py`. Whatever is `nogil` here cannot touch a Python object by mistake.
 
 cimport cython
+from cpython.bytes cimport PyBytes_AsString
 from libc.string cimport memcpy
 
 ctypedef unsigned char octet_t
@@ -57,8 +58,9 @@ cdef class Scan:
 @cython.locals(found=int64, position=int64, size=int64)
 cpdef int64 frames(const octet_t[::1] data)
 
-@cython.locals(position=int64, size=int64, base_offset=int64, last_delta=int64)
-cpdef int64 misplaced(const octet_t[::1] data, int64 stop, int64 first, int64 end)
+@cython.locals(source="const octet_t *", position=int64, size=int64, base_offset=int64,
+               last_delta=int64)
+cpdef int64 misplaced(bytes data, int64 stop, int64 first, int64 end) except -2
 
 @cython.locals(wanted=int64, position=int64, size=int64, base_offset=int64, ends=int64,
                above=bint, below=bint)
@@ -89,6 +91,7 @@ cpdef int find_time(const octet_t[::1] data, int64 start, int64 stop, int64 coun
 cdef octet_t *_octets(octet_t[::1] view) noexcept
 cdef int *_int32s(int[::1] view) noexcept
 cdef int64 *_int64s(int64[::1] view) noexcept
+cdef const octet_t *_inside(bytes data) except NULL
 cdef const octet_t *_source(const octet_t[::1] view) noexcept
 
 cdef void _copy(octet_t *target, int64 at, const octet_t *source, int64 start,

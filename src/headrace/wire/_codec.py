@@ -119,13 +119,13 @@ def frames(data: memoryview) -> int:
     return found
 
 
-def misplaced(data: memoryview, stop: int, first: int, end: int) -> int:
+def misplaced(data: bytes, stop: int, first: int, end: int) -> int:
     """Where a batch begins in the first `stop` bytes whose offsets are not in their place; or -1.
 
     They must be at least `first`, below `end`, and above those of the batch before. No checksum of
     a batch covers its offset.
     """
-    source = _source(data)
+    source = _inside(data)  # which takes a third of the time of a view
     position = 0
     while position < stop:
         if stop - position < _HEADER_BYTES:
@@ -276,6 +276,10 @@ def _int32s(view: memoryview) -> Any:
 
 def _int64s(view: memoryview) -> Any:
     return cython.address(view[0]) if cython.compiled else view
+
+
+def _inside(data: bytes) -> Any:
+    return cython.cast("const octet_t *", PyBytes_AsString(data)) if cython.compiled else data  # type: ignore[name-defined]  # noqa: F821 - cimported in _codec.pxd
 
 
 def _source(view: memoryview) -> Any:

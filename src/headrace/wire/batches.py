@@ -130,7 +130,7 @@ def headers(data: Buffer) -> list[BatchHeader]:
     return found
 
 
-def require_places(data: Buffer, stop: int, first: int, end: int) -> None:
+def require_places(data: bytes, stop: int, first: int, end: int) -> None:
     """Check that the offsets of the batches in `data[:stop]` ascend, from `first` to below `end`.
 
     Raises: CorruptBatch: no checksum of a batch covers its offset.
@@ -141,7 +141,7 @@ def require_places(data: Buffer, stop: int, first: int, end: int) -> None:
         raise CorruptBatch(f"a batch of offset {offset} stands in another's place")
 
 
-def _misplaced_plainly(data: Buffer, stop: int, first: int, end: int) -> int:
+def _misplaced_plainly(data: bytes, stop: int, first: int, end: int) -> int:
     position = 0
     while position < stop:
         try:
