@@ -155,6 +155,19 @@ def test_an_offset_may_expire_only_after_the_retention_without_members() -> None
     assert small.broken == []
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_after_a_jump_of_the_clock_an_offset_may_expire_when_a_member_leaves(leaves: bool) -> None:
+    small = Small()
+    small.offsets.clock_was_set = True
+    small.offsets.active("blue", ["orders"])
+    small.offsets.committed(small.offsets.committing("blue", PLACE, 7))
+    small.now_us += 1_000_000
+    if leaves:
+        small.offsets.gives_up("blue", "ann")
+    small.offsets.fetched(small.asked(), "blue", PLACE, ABSENT)
+    assert bool(small.broken) != leaves
+
+
 def test_a_repair_may_bring_back_an_expired_offset_that_has_to_expire_again() -> None:
     small = Small()
     offsets = small.offsets

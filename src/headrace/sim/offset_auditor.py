@@ -29,6 +29,7 @@ class _Group:
     """Activity of a group: when a member was last active, and the silences before that."""
 
     active_us: int = 0
+    absent_us: int = -1  # when a member of the consumer protocol last left or joined
     silences: list[tuple[int, int]] = field(default_factory=list)
     generation: int = -1
     generation_at_us: int = 0
@@ -223,6 +224,8 @@ class OffsetAuditor:
     def gives_up(self, group: str, member: str, kept: Collection[Place] = ()) -> None:
         """A member sends that it has these partitions only, or leaves."""
         owners = self._of(group).owners
+        if not kept:
+            self._of(group).absent_us = self._now_us()
         for place in [one for one, (owner, _) in owners.items() if owner == member]:
             if place not in kept:
                 del owners[place]
@@ -249,6 +252,8 @@ class OffsetAuditor:
             return self.clock_was_set or self._now_us() - sent_us >= self._retention_us
         silences = [*one.silences, (one.active_us, self._now_us())]
         least_us = self._session_us if self.clock_was_set else self._retention_us
+        if self.clock_was_set and one.absent_us >= sent_us:
+            return True  # a consumer group without a member has no time of its own, only commits
         return any(end - max(begin, sent_us) >= least_us for begin, end in silences)
 
     def has_expired(self, group: str, place: Place, value: int) -> None:
