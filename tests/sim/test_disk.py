@@ -126,6 +126,18 @@ def test_a_file_that_was_cut_short_and_written_again_is_not_damaged() -> None:
     assert disk.damage.gone == ["meta.properties"]
 
 
+def test_a_mark_that_a_start_removed_is_not_restored() -> None:
+    disk = FaultyDisk("0", lambda: None)
+    disk.write(".kafka_cleanshutdown", b"0 1 t-0\n")
+    disk.damage.kinds = (MISSING,)
+    assert disk.damage.offline(in_order=True) is not None
+    assert disk.damage.standing == [".kafka_cleanshutdown"]
+    disk.damage.started()
+    assert disk.damage.standing == []
+    assert disk.damage.undo() == ""
+    assert not disk.exists(".kafka_cleanshutdown")
+
+
 def test_a_power_cut_keeps_unsynced_writes_in_any_order() -> None:
     first, second = b"1" * 10, b"2" * 20
     left = set()

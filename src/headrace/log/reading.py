@@ -47,6 +47,9 @@ class Source(Protocol):
     def require_intact(self, start: int, end: int) -> None:
         """Verify what another process wrote, where that was not done yet. Raises: OSError."""
 
+    def damaged(self, damage: CorruptBatch) -> OSError:
+        """Return the error that names the file to who reads it."""
+
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The batch that holds or follows `offset`, with its position."""
 
@@ -144,7 +147,7 @@ class Stops:
         # An index is quicker than a walk, where batches are small.
         near = max(segment.boundary(position + len(data)) - position, 0)
         start, end = _last_whole(data, near)
-        require_places(data, end, segment.base_offset, segment.end_offset)
+        _require_places(data, end, segment)
         if len(data) - end >= _BASE_OFFSET.size:
             self._remember(_BASE_OFFSET.unpack_from(data, end)[0], segment, position + end)
         elif start < end:
@@ -218,17 +221,22 @@ def _last_whole(data: bytes, position: int) -> tuple[int, int]:
     return start, end
 
 
-def _require_next(data: bytes, size: int, headers: list[BatchHeader], segment: Source) -> None:
-    """Check that batches, and the one behind them, have offsets in their place.
+def _require_places(data: bytes, size: int, segment: Source) -> None:
+    """Check that the batches have offsets in their place. Raises: OSError."""
+    try:
+        require_places(data, size, segment.base_offset, segment.end_offset)
+    except CorruptBatch as damage:
+        raise segment.damaged(damage) from damage
 
-    Raises: CorruptBatch.
-    """
-    require_places(data, size, segment.base_offset, segment.end_offset)
+
+def _require_next(data: bytes, size: int, headers: list[BatchHeader], segment: Source) -> None:
+    """Check also the offset of what is behind the batches. Raises: OSError."""
+    _require_places(data, size, segment)
     if len(data) - size >= HEADER_BYTES:
         first = headers[-1].last_offset + 1 if headers else segment.base_offset
         following = _BASE_OFFSET.unpack_from(data, size)[0]
         if not first <= following < segment.end_offset:
-            raise CorruptBatch(f"a batch of offset {following} stands in another's place")
+            raise segment.damaged(CorruptBatch(f"offset {following} after {first - 1}"))
 
 
 def _up_to(data: bytes, last: int, end: int) -> tuple[list[BatchHeader], int, bool]:

@@ -150,6 +150,11 @@ class Damage:
         self.forget()
         return ", ".join(standing)
 
+    def started(self) -> None:
+        """Take the mark of an orderly stop for sound: a start removes it in any case."""
+        self._copies.pop(CLEAN_MARK, None)
+        self._damaged.pop(CLEAN_MARK, None)
+
     def forget(self) -> None:
         """Take what is damaged for repaired."""
         self._copies.clear()

@@ -441,6 +441,7 @@ class World:
             for place, start in process.log_starts():  # its death may have come amid retention
                 self._start_moved(place, start)
         self.disk.watches_cuts = False
+        self.disk.damage.started()
         if not process.refusals:
             self.power_was_cut = False  # every log was read to its end
         for path in self.disk.cut_without_copy:
