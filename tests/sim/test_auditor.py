@@ -88,6 +88,11 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.gets(0, 0), lambda b: b.auditor.let_go("blue", "ann"),
         lambda b: b.gets(0, 0, 2, "bob"),
     ],
+    "a shorter setting counts from the renewal on": [
+        lambda b: b.gets(0, 0), lambda b: b.auditor.lock_changes("blue", 1000),
+        lambda b: b.auditor.lock_lasts("blue", 1000), lambda b: b.auditor.renewing(b.asks()),
+        lambda b: b.gets(0, 0, 2, "bob"),
+    ],
     "a reset makes the records new": [
         joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
         lambda b: b.says("reject", 1), lambda b: b.sees(2), lambda b: b.auditor.reset(QUEUE, 1),

@@ -126,6 +126,21 @@ def test_a_file_that_was_cut_short_and_written_again_is_not_damaged() -> None:
     assert disk.damage.gone == ["meta.properties"]
 
 
+def test_damage_follows_a_file_whose_rename_is_lost() -> None:
+    for seed in range(100):
+        disk = FaultyDisk(str(seed), lambda: None)
+        disk.write("t-0/log.swap", b"synced")
+        disk.rename("t-0/log.swap", "t-0/log", durable=False)
+        disk.damage.kinds = (BIT,)
+        assert disk.damage.offline(in_order=True) is not None
+        disk.revive(power_cut=True)
+        if disk.exists("t-0/log.swap"):
+            break
+    assert disk.damage.standing == ["t-0/log.swap"]
+    disk.damage.undo()
+    assert disk.read("t-0/log.swap") == b"synced"
+
+
 def test_a_mark_that_a_start_removed_is_not_restored() -> None:
     disk = FaultyDisk("0", lambda: None)
     disk.write(".kafka_cleanshutdown", b"0 1 t-0\n")

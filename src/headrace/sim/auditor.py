@@ -229,6 +229,15 @@ class Auditor:
                     if one.locked_by == holder:
                         one.locked_by = ""
 
+    def renewing(self, asked: Asked) -> None:
+        """A holder asks for its locks to last from now on: a shorter setting may shorten them."""
+        until_us = asked.since_us + self._lock_of(asked)
+        for (of_group, _), known in self._facts.items():
+            if of_group == asked.group:
+                for one in known.values():
+                    if one.locked_by == asked.holder:
+                        one.locked_until_us = min(one.locked_until_us, until_us)
+
     # ---- verdicts
 
     def acknowledging(self, group: str, place: Place, holder: str, said: Verdicts) -> None:

@@ -150,6 +150,11 @@ class Damage:
         self.forget()
         return ", ".join(standing)
 
+    def renamed(self, old: str, new: str) -> None:
+        """Follow a file that gets back the name that it had."""
+        if old in self._copies:
+            self._copies[new], self._damaged[new] = self._copies.pop(old), self._damaged.pop(old)
+
     def started(self) -> None:
         """Take the mark of an orderly stop for sound: a start removes it in any case."""
         self._copies.pop(CLEAN_MARK, None)

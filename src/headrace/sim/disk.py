@@ -127,6 +127,7 @@ class FaultyDisk(MemoryDisk):
             self._put_back(new, replaced)
             if moved is not None:
                 self._files[old] = moved
+                self.damage.renamed(new, old)
 
         self._entry(new, durable, undo, "rename")
 

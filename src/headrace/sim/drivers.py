@@ -164,7 +164,8 @@ class LeaseDriver:
             self._next = max(self._next, number + 1)
 
     async def _renew(self, connection: Connection) -> None:
-        asked, epoch = self._auditor.asked(), self._epoch
+        asked, epoch = self._auditor.asked(self.group, self._told.holder), self._epoch
+        self._auditor.renewing(asked)
 
         def let_out(answer: Any) -> None:
             if answer.error_code == 0:

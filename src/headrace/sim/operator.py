@@ -79,7 +79,7 @@ class Operator:
             self._undo_damage()
         elif all("Input/output error" in str(error) for error in errors):
             world.history.step("operator", "waits for the disk")
-        elif all(any(path in str(error) for path in damage.gone) for error in errors):
+        elif all(any(_names(error, path) for path in damage.gone) for error in errors):
             world.history.step("operator", "finds that what was damaged is gone")  # by retention
         elif not world.power_was_cut:
             world.bug(f"the broker refuses what no fault damaged: {errors[0]!r}")
@@ -210,6 +210,10 @@ class Operator:
                 is_own = written.get(folder, {}).get(offset) == record
                 if is_own and offset not in left and self._world.records.is_kept(place, offset):
                     self._world.bug(f"a repair lost record {folder}@{offset}, which is whole")
+
+
+def _names(error: Exception, path: str) -> bool:
+    return any(f"{path}{end}" in str(error) for end in (":", " at byte "))
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
