@@ -86,6 +86,28 @@ def test_only_the_damaged_batch_is_lost_and_the_old_segment_is_kept(
     assert found["bounds", "orders-0"] == sound["bounds", "orders-0"]
 
 
+@pytest.mark.parametrize("replaces", [True, False])
+def test_a_damaged_replacement_of_a_segment_is_repaired(
+    replaces: bool, stopped: Folder, write: Write
+) -> None:
+    """A power cut may undo that compaction gave its segment the name of the one it replaces."""
+    files = dict(stopped.files)
+    damaged = files[SEGMENT][:500] + b"\xff\xff" + files[SEGMENT][502:]
+    former = SEGMENT if replaces else f"{SEGMENT}.deleted"
+    files[former] = files.pop(SEGMENT)
+    root = write({**files, f"{SEGMENT}.swap": damaged})
+    plan, done = repaired(root, execute=False), repaired(root)
+    assert plan.actions == done.actions
+    assert done.is_complete
+    assert [one for action in done.actions for one in action.lost] == [(25, 29)] * (not replaces)
+    assert contents(root)[f"{SEGMENT}.swap.torn.0"] == damaged
+    if not replaces:
+        assert contents(root)[f"{SEGMENT}.deleted.torn.0"] == files[former]
+    found, sound = started(root, stopped), started(write(stopped.files), stopped)
+    lost = [one for one in sound["log", "orders-0"] if one not in found["log", "orders-0"]]
+    assert [one[:2] for one in lost] == [(25, 29)] * (not replaces)
+
+
 @pytest.mark.parametrize("sort", ["large_stopped", "large_killed"])
 def test_batches_behind_a_damaged_one_of_the_last_segment_stay(
     sort: str, request: pytest.FixtureRequest, write: Write

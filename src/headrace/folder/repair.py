@@ -45,7 +45,7 @@ from headrace.log.cleaner_checkpoint import FILE as CLEANER_OFFSETS
 from headrace.log.damage import keep_copy
 from headrace.log.index import SUFFIXES as INDEXES
 from headrace.log.manifest import CATALOGUE, METADATA, NAME, PROPERTIES, START_OFFSETS, Manifest
-from headrace.log.opening import FOREIGN
+from headrace.log.opening import DELETED, FOREIGN, SWAP
 from headrace.log.os_disk import OsDisk
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, read_claim
 from headrace.log.repair import cut_log, drop_log_head, segment_bases, set_aside
@@ -202,7 +202,7 @@ class _Mechanic:
             text = self._catalogue_segment(finding)
         elif path.startswith(f"{CATALOGUE}/") and path.endswith(".checkpoint"):
             text = self._checkpoint(path)
-        elif path.endswith(".log"):
+        elif path.endswith((".log", f".log{SWAP}")):
             text = self._segment(finding)
         elif path.endswith((*INDEXES, ".snapshot", ".checksums")):
             text = self._set_aside(path)
@@ -234,6 +234,8 @@ class _Mechanic:
     # ---- segments
 
     def _segment(self, finding: Finding) -> str | None:
+        if finding.path.endswith(SWAP):
+            return self._replacement(finding.path.removesuffix(SWAP))
         folder, _, name = finding.path.rpartition("/")
         base, bases = int(name.removesuffix(".log")), segment_bases(self._disk, folder)
         if bases and base < bases[0]:
@@ -279,6 +281,18 @@ class _Mechanic:
     def _is_same(self, path: str, copy: str | None) -> bool:
         """Return whether a rewrite changed nothing, because no batch by itself is damaged."""
         return copy is not None and self._disk.read(path) == self._disk.read(copy)
+
+    def _replacement(self, path: str) -> str:
+        """Decide between a damaged segment that compaction made and the one that it replaces."""
+        remove_clean_mark(self._disk)
+        fresh, former = f"{path}{SWAP}", f"{path}{DELETED}"
+        if self._disk.exists(path):
+            return f"keep the segment that it was to replace{_kept([set_aside(self._disk, fresh)])}"
+        copies = [keep_copy(self._disk, fresh, 0, self._disk.size(fresh))]
+        if self._disk.exists(former):  # what is damaged may be read there
+            copies.append(set_aside(self._disk, former))
+        self._disk.rename(fresh, path)
+        return f"let it take the place of {path.rpartition('/')[2]}{_kept(copies)}"
 
     # ---- the catalogue
 
