@@ -73,5 +73,18 @@ def test_a_producer_whose_clock_is_behind_is_not_silent() -> None:
     producers.record(header, 100, is_live=True)
     for now, forgotten in ((100 * day, 0), (101 * day - 1, 0), (101 * day, 1)):
         assert producers.expire(WallMs(now), day) == forgotten
-    producers.record(header, 100)  # read from the log: its timestamp is all that is known
-    assert producers.expire(WallMs(101 * day), day) == 1
+
+
+def test_of_producers_in_the_log_the_newest_is_silent_from_now_on() -> None:
+    day, now = 86_400_000, 100 * 86_400_000
+    producers = Producers()
+    for producer, timestamp in ((1, 2 * day), (2, 3 * day - 1), (3, 3 * day)):
+        header = batch(0, producer=producer)._replace(max_timestamp=timestamp)
+        producers.record(header, 100)
+    assert producers.expire(WallMs(now), day) == 1, "a day behind the newest"
+    assert producers.expire(WallMs(now + day - 2), day) == 0
+    assert producers.expire(WallMs(now + day - 1), day) == 1
+    assert producers.expire(WallMs(now + day), day) == 1
+    producers.record(batch(0)._replace(max_timestamp=now), 100)
+    producers.record(batch(0, producer=8)._replace(max_timestamp=now * 10), 101)
+    assert producers.expire(WallMs(now + 1), day) == 0, "a clock that is ahead ages no other"

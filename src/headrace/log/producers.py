@@ -111,16 +111,19 @@ class Producers:
     def expire(self, now: WallMs, expiration_ms: int) -> int:
         """Forget producers that are silent for so long; returns how many.
 
-        Clocks of producers may be wrong: one that wrote since the last look is silent from now on.
+        Clocks of producers may be wrong, and a clock that was wrong before the start is not known
+        to be. One that wrote since the last look is silent from now on. Of one in the log only the
+        timestamp is known: its age is that by `now` or by the newest producer, whichever is less.
         """
-        for known in self._by_id.values():
+        newest = max((known.timestamp for known in self._by_id.values()), default=-1)
+        old = []
+        for producer_id, known in self._by_id.items():
             if known.is_active:
                 known.silent_since, known.is_active = now, False
-        old = [
-            one
-            for one, known in self._by_id.items()
-            if now - max(known.timestamp, known.silent_since) >= expiration_ms
-        ]
+            elif known.silent_since < 0:
+                known.silent_since = now - (newest - known.timestamp)
+            if now - max(known.timestamp, known.silent_since) >= expiration_ms:
+                old.append(producer_id)
         for producer_id in old:
             del self._by_id[producer_id]
         return len(old)
