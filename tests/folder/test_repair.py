@@ -22,8 +22,9 @@ from headrace.folder.catalogue import listed_topics, lost_topics, read_catalogue
 from headrace.folder.check import Finding, check, check_disk
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import Action, Repair, repair, repair_disk
+from headrace.log import partition_metadata
 from headrace.log.damage import keep_copy
-from headrace.log.manifest import Manifest
+from headrace.log.manifest import ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.metadata_records import MetadataRecords
 from headrace.log.os_disk import OsDisk
@@ -341,6 +342,21 @@ def test_a_lost_manifest_is_written_with_the_partitions_of_the_catalogue(
     root = write(without_folders(large_stopped, "orders-1/", "headrace.manifest"))
     assert repaired(root).is_complete
     assert started(root, large_stopped)["bounds", "orders-1"] == (3000, 3000)
+
+
+def test_a_topic_whose_deletion_had_begun_is_not_restored(killed: Folder, write: Write) -> None:
+    """The catalogue has forgotten it; its folder was to be removed next."""
+    root = write(killed.files)
+    disk, topic_id = OsDisk(root), "AAAAAAAAAAUAAAAAAACAAA"
+    partition_metadata.write(disk, "gone-0", topic_id)
+    disk.write(f"gone-0/{0:020d}.log", b"")
+    Manifest(disk).put_topic(topic_id, ListedTopic(1, "gone", is_deleting=True))
+    text = (root / "headrace.manifest").read_text()
+    (root / "headrace.manifest").write_text(text.replace("journal", "jourNal"))
+    done = repaired(root)
+    assert done.is_complete
+    assert [one.path for one in done.actions] == ["headrace.manifest"]
+    assert Manifest(disk).topics[topic_id].is_deleting
 
 
 def test_the_first_offset_that_a_cut_of_a_journal_takes_is_reported(

@@ -56,6 +56,7 @@ from headrace.wire.primitives import Malformed, NewerVersionError
 _CLUSTER_ID = re.compile(r"cluster\.id=([A-Za-z0-9_-]{22})\s")
 _NODE_ID = re.compile(r"node\.id=(\d{1,9})\s")
 _RECORD = re.compile(r"the record at offset (\d+) cannot be replayed")
+_DELETING = re.compile(r"^topic \d+ ([A-Za-z0-9_-]{22}) (\S+) deleting$", re.MULTILINE)
 _UNFOUNDED = "without a snapshot of it"
 _INTERVAL_BYTES = 1 << 30
 _PARTITION = re.compile(r"(.+)-(\d{1,9})")
@@ -465,6 +466,8 @@ class _Mechanic:
     # ---- files of the root
 
     def _manifest(self) -> str:
+        text = self._disk.read(NAME).decode(errors="replace") if self._disk.exists(NAME) else ""
+        deleting = set(_DELETING.findall(text))
         copies = self._kept_root(NAME)
         topics: dict[tuple[str, str], int] = {}
         for folder in self._disk.list(""):
@@ -482,9 +485,12 @@ class _Mechanic:
             for topic in catalog.topics.values():
                 key = uuid_text(topic.id), topic.name
                 topics[key] = max(topics.get(key, 0), topic.partitions)
+                deleting.discard(key)  # its deletion did not get there
         lines = [f"journal {CATALOGUE}\n"] if self._disk.exists(CATALOGUE) else []
         lines += [f"file {one}\n" for one in (PROPERTIES, START_OFFSETS) if self._disk.exists(one)]
-        lines += [f"topic {count} {id_} {name}\n" for (id_, name), count in topics.items()]
+        for (id_, name), count in topics.items():
+            mark = " deleting" if (id_, name) in deleting else ""
+            lines.append(f"topic {count} {id_} {name}{mark}\n")
         small_files.write_file(self._disk, NAME, "".join(lines))
         return f"write the manifest from the catalogue and the folders that exist{_kept(copies)}"
 
