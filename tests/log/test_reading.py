@@ -1,17 +1,18 @@
 """Bytes without headers: the same as with them, wherever a reader begins, stops and goes on."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.log.api import Disk, File, OffsetOutOfRange
+from headrace.log.api import DamagedBlockError, Disk, File, OffsetOutOfRange
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.reading import STOPS_MAX
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
-from headrace.wire.batches import CorruptBatch
+from headrace.wire.primitives import Buffer
 
 Append = Callable[..., int]
 FOLDER = "orders-0"
@@ -195,7 +196,7 @@ def test_offsets_outside_and_damage_are_told(disk: Disk, append: Append) -> None
     file.truncate(0)
     file.append(bytes(log.size_bytes))
     file.close()
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(DamagedBlockError):
         log.read_bytes(1, 100)
     log.close()
 
@@ -214,10 +215,10 @@ def test_a_batch_that_claims_more_than_the_file_has_is_damage(
     file.append(data)
     file.close()
     for max_bytes, whole in ((1 << 20, True), (100, False), (1, True)):
-        with pytest.raises(CorruptBatch, match="are there"):
+        with pytest.raises(DamagedBlockError, match="are there"):
             log.read_bytes(0, max_bytes, whole=whole)
     for offset in (1, 2):
-        with pytest.raises(CorruptBatch, match="are there"):
+        with pytest.raises(DamagedBlockError, match="are there"):
             log.read_bytes(offset, 1 << 20)
     log.close()
 
@@ -234,29 +235,52 @@ def test_a_batch_whose_offset_is_damaged_is_not_passed_over(disk: Disk, append: 
     file.append(data)
     file.close()
     for offset in (2, 3):
-        with pytest.raises(CorruptBatch, match="offset 0 after 1"):
+        with pytest.raises(DamagedBlockError, match="offset 0 after 1"):
             log.read_bytes(offset, 1 << 20)
     log.close()
 
 
-def test_no_batch_of_another_offset_is_served(disk: Disk, append: Append) -> None:
+@pytest.mark.parametrize("value_bytes", [1, 5000], ids=["between entries", "with entries"])
+@pytest.mark.parametrize("batch", [0, 3, 5])
+@pytest.mark.parametrize("damaged", [0, 2, 4, 6, 1 << 62])
+def test_no_damage_of_an_offset_gives_other_records(
+    damaged: int, batch: int, value_bytes: int, disk: Disk, append: Append,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     """It is appended and read before anything verifies the blocks of the file."""
+    if damaged == batch:
+        return
     log = SegmentedLog(disk, FOLDER)
-    for _ in range(4):
-        append(log, b"a")
+    for _ in range(6):
+        append(log, b"a" * value_bytes)
     log.read_bytes(0, 1)  # which remembers where offset 1 stands
     file = disk.open(f"{FOLDER}/{0:020d}.log")
-    data = bytearray(file.pread(log.size_bytes, 0))
-    at = batches.read_header(data).size * 2
-    data[at : at + 8] = b"rightful"
+    sound = file.pread(log.size_bytes, 0)
+    size = batches.read_header(sound).size
+    data = bytearray(sound)
+    data[batch * size : batch * size + 8] = damaged.to_bytes(8)
     file.truncate(0)
     file.append(data)
-    for offset in (0, 1, 2):
-        with pytest.raises(OSError, match=r"\.log.*in another's place; run `headrace check`"):
-            log.read_bytes(offset, 1 << 20)
-        with pytest.raises(OSError, match=r"\.log.*offset 8244.* after -?1; run `headrace check`"):
-            log.read_through(offset, 3, 1 << 20, end=1 << 62)
-    assert log.read_bytes(0, at) == data[:at]
+    refused = set()
+    for offset in range(6):
+        for max_bytes in (1, size, size + 70, 1 << 20):
+            reads: list[Callable[[], Buffer]] = [
+                partial(log.read_bytes, offset, max_bytes),
+                lambda: log.read_through(offset, offset, max_bytes, end=6).data,  # noqa: B023
+                lambda: log.read_through(offset, 5, max_bytes, end=6).data,  # noqa: B023
+                lambda: log.read(offset, max_bytes).data,  # noqa: B023
+            ]
+            for read in reads:
+                try:
+                    found = bytes(read())
+                except DamagedBlockError:
+                    refused.add(offset)
+                else:
+                    assert found == sound[offset * size :][: len(found)]
+                    assert len(found) >= size
+                    assert not offset <= batch < offset + len(found) // size
+    assert batch in refused
+    assert "rebuilt" not in caplog.text
     file.close()
     log.close()
 
@@ -279,7 +303,7 @@ def test_damage_between_two_entries_of_a_sound_index_rebuilds_nothing(
     file.close()
     offset = batches.read_header(data, start).last_offset + 1
     for _ in range(2):
-        with pytest.raises(CorruptBatch):
+        with pytest.raises(DamagedBlockError):
             log.read_bytes(offset, 1 << 20)
     assert list(segment.index.entries()) == entries
     assert "rebuilt" not in caplog.text

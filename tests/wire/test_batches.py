@@ -157,6 +157,7 @@ def test_batches_whose_offsets_are_out_of_place(data: bytes, wrong: int | None) 
     for misplaced in DECODERS:
         assert misplaced(data, len(data), 5, 12) == position
         assert misplaced(data, 0, 5, 12) == -1
+        assert misplaced(data, len(data) + 1, 5, 12) == 0
     if wrong is None:
         batches.require_places(data, len(data), 5, 12)
     else:

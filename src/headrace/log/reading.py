@@ -74,13 +74,16 @@ class Stops:
         """Whole batches of one segment, from the one that holds `offset` and below `end`.
 
         At most `max_bytes`, but a first batch that is larger when `whole`. `segments` are the one
-        that may hold `offset` and those that follow. Raises: OSError; CorruptBatch.
+        that may hold `offset` and those that follow. Raises: OSError, also for damage.
         """
         for segment in segments:
-            stop = segment.size
-            if end is not None and end < segment.end_offset:
-                stop = segment.position_after(end)
-            found = self._read(segment, offset, max_bytes, stop, whole=whole)
+            try:
+                stop = segment.size
+                if end is not None and end < segment.end_offset:
+                    stop = segment.position_after(end)
+                found = self._read(segment, offset, max_bytes, stop, whole=whole)
+            except CorruptBatch as damage:
+                raise segment.damaged(damage) from damage
             if found is not None:
                 return found
         return b""
@@ -91,10 +94,13 @@ class Stops:
         """Whole batches of one segment, from the one that holds or follows `offset` to `last`'s.
 
         At most `max_bytes`, but at least one batch; none that begins at `end` or later. Little
-        beyond is looked at. Raises: OSError; CorruptBatch.
+        beyond is looked at. Raises: OSError, also for damage.
         """
         for segment in segments:
-            found = self._read_through(segment, offset, last, max_bytes, end)
+            try:
+                found = self._read_through(segment, offset, last, max_bytes, end)
+            except CorruptBatch as damage:
+                raise segment.damaged(damage) from damage
             if found is not None:
                 return found
         return Slice(b"", ())
@@ -115,12 +121,11 @@ class Stops:
             if is_passed or len(data) >= room or (headers and len(data) >= max_bytes):
                 break
             wanted = min(2 * len(data), max_bytes) if headers else _size_at(data, 0)
-            segment.require_intact(position, position + min(wanted, room))
-            more = segment.file.pread(min(wanted, room), position)
+            more = _bytes(segment, position, wanted, segment.size)
             if len(more) <= len(data):
                 break
             data = more
-        _require_next(data, size, headers, segment)
+        require_places(data, size, segment.base_offset, _following(segment, data, size, position))
         if headers:
             self._remember(headers[-1].last_offset + 1, segment, position + size)
             self._latest = segment, headers[-1], position + size - headers[-1].size
@@ -136,22 +141,21 @@ class Stops:
         data, position = found
         if len(data) < HEADER_BYTES:
             return b""
-        first = _size_at(data, 0)
+        first, room = _size_at(data, 0), stop - position
         if first > len(data):
-            room = segment.size - position
-            if first > room:
-                raise CorruptBatch(f"a batch of {first} bytes at {position}, {room} are there")
-            data = segment.file.pread(first, position) if whole else b""
-        if len(data) < first or (first > max_bytes and not whole):
+            if first > segment.size - position:
+                raise CorruptBatch(f"a batch of {first} bytes, {segment.size - position} are there")
+            if whole:
+                data = _bytes(segment, position, first, segment.size)
+        wanted = min(max(max_bytes, first if whole else 0), room, len(data))
+        if wanted < first:
             return b""
         # An index is quicker than a walk, where batches are small.
-        near = max(segment.boundary(position + len(data)) - position, 0)
-        start, end = _last_whole(data, near)
-        _require_places(data, end, segment)
-        if len(data) - end >= _BASE_OFFSET.size:
-            self._remember(_BASE_OFFSET.unpack_from(data, end)[0], segment, position + end)
-        elif start < end:
-            self._remember(read_header(data, start).last_offset + 1, segment, position + end)
+        near = max(segment.boundary(position + wanted) - position, 0)
+        end = _last_whole(data, near, wanted)
+        following = _following(segment, data, end, position)
+        require_places(data, end, segment.base_offset, following)
+        self._remember(following, segment, position + end)
         return data if end == len(data) else memoryview(data)[:end]
 
     def _begin(
@@ -194,9 +198,13 @@ def bytes_from(segments: Iterable[Source], offset: int, enough: int) -> int:
 
 
 def _bytes(segment: Source, position: int, max_bytes: int, stop: int) -> bytes:
+    """Up to `max_bytes` before `stop`, and the offset of what follows them, if it is there."""
     wanted = min(max(max_bytes, HEADER_BYTES), stop - position)
+    if wanted < HEADER_BYTES:
+        return b""
+    wanted = min(wanted + _BASE_OFFSET.size, segment.size - position)
     segment.require_intact(position, position + wanted)
-    return segment.file.pread(wanted, position) if wanted >= HEADER_BYTES else b""
+    return segment.file.pread(wanted, position)
 
 
 def _begins_with(data: bytes, offset: int) -> bool:
@@ -213,30 +221,24 @@ def _size_at(data: bytes, position: int) -> int:
     return size
 
 
-def _last_whole(data: bytes, position: int) -> tuple[int, int]:
-    """Where the last whole batch begins and ends, from the one at `position`; equal if none is."""
-    start = end = position
-    while len(data) - end >= HEADER_BYTES and end + (size := _size_at(data, end)) <= len(data):
-        start, end = end, end + size
-    return start, end
+def _last_whole(data: bytes, position: int, stop: int) -> int:
+    """Where the last whole batch before `stop` ends, from the one at `position`."""
+    while stop - position >= HEADER_BYTES and position + (size := _size_at(data, position)) <= stop:
+        position += size
+    return position
 
 
-def _require_places(data: bytes, size: int, segment: Source) -> None:
-    """Check that the batches have offsets in their place. Raises: OSError."""
-    try:
-        require_places(data, size, segment.base_offset, segment.end_offset)
-    except CorruptBatch as damage:
-        raise segment.damaged(damage) from damage
-
-
-def _require_next(data: bytes, size: int, headers: list[BatchHeader], segment: Source) -> None:
-    """Check also the offset of what is behind the batches. Raises: OSError."""
-    _require_places(data, size, segment)
-    if len(data) - size >= HEADER_BYTES:
-        first = headers[-1].last_offset + 1 if headers else segment.base_offset
-        following = _BASE_OFFSET.unpack_from(data, size)[0]
-        if not first <= following < segment.end_offset:
-            raise segment.damaged(CorruptBatch(f"offset {following} after {first - 1}"))
+def _following(segment: Source, data: bytes, size: int, position: int) -> int:
+    """The offset behind the first `size` bytes of `data`, which stand at `position`."""
+    if position + size >= segment.size:
+        return segment.end_offset
+    if len(data) - size >= _BASE_OFFSET.size:
+        offset = _BASE_OFFSET.unpack_from(data, size)[0]
+    else:
+        offset = _BASE_OFFSET.unpack(segment.file.pread(_BASE_OFFSET.size, position + size))[0]
+    if offset >= segment.end_offset:
+        raise CorruptBatch(f"offset {offset}, and the last is {segment.end_offset - 1}")
+    return int(offset)
 
 
 def _up_to(data: bytes, last: int, end: int) -> tuple[list[BatchHeader], int, bool]:

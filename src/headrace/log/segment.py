@@ -4,7 +4,7 @@ import contextlib
 import errno
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headrace.log import checksums
 from headrace.log.api import (
@@ -140,13 +140,19 @@ class Segment:
         return batches.read_header(self.file.pread(HEADER_BYTES, position))
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """The batches from one that begins at `position`. Raises: CorruptBatch."""
+        """The batches from one that begins at `position`.
+
+        Raises: CorruptBatch, also where offsets do not ascend: no checksum of a batch covers them.
+        """
+        last = self.base_offset - 1
         while position < self.size:
             if self._unverified is not None:
                 self.require_intact(position, position + HEADER_BYTES)
             header = self.header_at(position)
+            if header.base_offset <= last or header.last_offset >= self.end_offset:
+                raise CorruptBatch(f"offset {header.base_offset} after {last}")
             yield position, header
-            position += header.size
+            position, last = position + header.size, header.last_offset
 
     def require_intact(self, start: int, end: int) -> None:
         """Verify the blocks that hold bytes of [start, end), if that was not done before.
@@ -184,23 +190,24 @@ class Segment:
         except CorruptBatch as damage:
             if not start or self._is_entry(start):
                 raise
-            # A power cut can leave an index of the right size with something else inside.
-            log.warning("%s.index: does not agree with the log (%s); rebuilt", self.path, damage)
-        self._index, self._saved_size = self._indexed(), -1
+            suspicion = damage
+        # A power cut can leave an index of the right size with something else inside.
+        index = self._indexed()  # else it is the log that is damaged
+        log.warning("%s.index: does not agree with the log (%s); rebuilt", self.path, suspicion)
+        self._index, self._saved_size = index, -1
         self.save_index()
         return self._find_from(self._index.position_of(offset), offset, trusted=True)
 
     def _find_from(
         self, start: int, offset: int, *, trusted: bool
     ) -> tuple[int, BatchHeader] | None:
-        end, last = start, self.base_offset - 1
+        end = start
         for position, header in self.walk(start):
-            if header.base_offset <= last:
-                raise CorruptBatch(f"offset {header.base_offset} after {last}")
-            last = header.last_offset
-            if last >= offset:
-                if not trusted and position == start and last > offset:
-                    raise CorruptBatch(f"{last} stands at {start}, not {offset}")
+            if not trusted and position == start:
+                expected = self.index.offset_at(start)
+                if header.last_offset != expected:
+                    raise CorruptBatch(f"{header.last_offset} stands at {start}, not {expected}")
+            if header.last_offset >= offset:
                 return position, header
             end = position + header.size
         if end > self.size:
@@ -223,10 +230,24 @@ class Segment:
             self.require_intact(position, position + wanted)
         data = self.file.pread(wanted, position)
         headers = batches.headers(data)
+        self._require_places(headers, position)
         if end is not None:
             headers = headers[: bisect_right(headers, end - 1, key=lambda one: one.base_offset)]
         size = sum(header.size for header in headers)
         return Slice(data if size == len(data) else data[:size], headers)
+
+    def _require_places(self, headers: Sequence[BatchHeader], position: int) -> None:
+        """Raises: CorruptBatch where offsets do not ascend, also to that of the next batch."""
+        last = self.base_offset - 1
+        for header in headers:
+            if header.base_offset <= last or header.last_offset_delta < 0:
+                raise CorruptBatch(f"offset {header.base_offset} after {last}")
+            last, position = header.last_offset, position + header.size
+        following = self.end_offset
+        if position < self.size:
+            following = min(following, self.header_at(position).base_offset)
+        if last >= following:
+            raise CorruptBatch(f"offset {following} after {last}")
 
     def position_after(self, offset: int) -> int:
         """Where the batches below `offset` end. Raises: CorruptBatch."""
@@ -456,10 +477,14 @@ class Segment:
         ]
 
     def _indexed(self) -> SegmentIndex:
-        """The indexes of what is known of the file."""
+        """The indexes of what is known of the file. Raises: CorruptBatch."""
         index = SegmentIndex(self.base_offset, self.interval_bytes)
+        last = self.base_offset - 1
         for position, header in self.walk():
             index.add(header.last_offset, position, header.size, header.max_timestamp)
+            last = header.last_offset
+        if last != self.end_offset - 1:
+            raise CorruptBatch(f"the last offset is {last}, and was {self.end_offset - 1}")
         return index
 
     def _require_own(self, header: BatchHeader) -> None:

@@ -127,6 +127,8 @@ def misplaced(data: bytes, stop: int, first: int, end: int) -> int:
     """
     source = _inside(data)  # which takes a third of the time of a view
     position = 0
+    if stop > len(data):
+        return 0
     while position < stop:
         if stop - position < _HEADER_BYTES:
             return position

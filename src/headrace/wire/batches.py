@@ -20,6 +20,9 @@ from headrace.wire.primitives import Buffer, Malformed
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _PLACE = struct.Struct(">qii")  # base offset, length, leader epoch
 _OFFSET = struct.Struct(">q")
+_OFFSET_LENGTH = struct.Struct(">qi")
+_LAST_DELTA = struct.Struct(">i")
+_LAST_DELTA_AT = 23
 CRC = struct.Struct(">I")
 CRC_AT = 17
 CRC_FROM = 21
@@ -143,18 +146,20 @@ def require_places(data: bytes, stop: int, first: int, end: int) -> None:
 
 def _misplaced_plainly(data: bytes, stop: int, first: int, end: int) -> int:
     position = 0
+    if stop > len(data):
+        return 0
     while position < stop:
-        try:
-            header = read_header(memoryview(data)[position:stop])
-        except CorruptBatch:
+        if stop - position < HEADER_BYTES:
             return position
-        last_delta = header.last_offset_delta
-        if header.size > stop - position or last_delta < 0:
+        base_offset, length = _OFFSET_LENGTH.unpack_from(data, position)
+        (last_delta,) = _LAST_DELTA.unpack_from(data, position + _LAST_DELTA_AT)
+        size = length + OVERHEAD_BYTES
+        if not HEADER_BYTES <= size <= stop - position or last_delta < 0:
             return position
-        if not first <= header.base_offset < end - last_delta:
+        if not first <= base_offset < end - last_delta:
             return position
-        first = header.last_offset + 1
-        position += header.size
+        first = base_offset + last_delta + 1
+        position += size
     return -1
 
 
