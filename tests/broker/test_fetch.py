@@ -188,8 +188,9 @@ def test_damage_is_told(wire: Any, broker: Any, caplog: pytest.LogCaptureFixture
     produce(wire)
     file = broker.data_dir / "orders-0" / f"{0:020d}.log"
     file.write_bytes(bytes(file.stat().st_size))
-    assert fetch(wire, (0, 0))[0].error_code == 2
+    assert fetch(wire, (0, 0))[0].error_code == 56
     assert "orders-0: read failed" in caplog.text
+    assert f"{0:020d}.log: magic 0 at 0, not 2; run `headrace check`" in caplog.text
 
 
 def test_pipelined_polls_are_answered_in_order(wire: Any, connect: Connect) -> None:

@@ -13,7 +13,7 @@ from .group_rig import ConsumerDriver, GroupDriver, subscribing
 from .share_rig import Driver
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _few_deadlines() -> Iterator[None]:
     """Have shards drop past deadlines in tests of few steps, too."""
     with pytest.MonkeyPatch.context() as patch:

@@ -122,7 +122,8 @@ def test_a_file_that_was_cut_short_and_written_again_is_not_damaged() -> None:
     assert disk.damage.offline(in_order=True) is not None
     assert disk.damage.standing == ["meta.properties"]
     disk.write("meta.properties", b"version=1")
-    assert disk.damage.standing == []
+    assert (disk.damage.standing, disk.damage.gone) == ([], [])
+    disk.remove("meta.properties")
     assert disk.damage.gone == ["meta.properties"]
 
 

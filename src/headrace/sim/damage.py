@@ -63,8 +63,8 @@ class Damage:
 
     @property
     def gone(self) -> list[str]:
-        """Return the damaged files that were rebuilt, replaced or removed since."""
-        return [path for path in self._copies if not self._stands(path)]
+        """Return the damaged files that were removed since."""
+        return [path for path in self._copies if path not in self._files and not self._stands(path)]
 
     @property
     def sound(self) -> dict[str, bytes]:

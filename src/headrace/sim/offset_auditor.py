@@ -224,8 +224,8 @@ class OffsetAuditor:
     def gives_up(self, group: str, member: str, kept: Collection[Place] = ()) -> None:
         """A member sends that it has these partitions only, or leaves."""
         owners = self._of(group).owners
-        if not kept:
-            self._of(group).absent_us = self._now_us()
+        if not kept and not any(owner != member for owner, _ in owners.values()):
+            self._of(group).absent_us = self._now_us()  # nobody else is known to have anything
         for place in [one for one, (owner, _) in owners.items() if owner == member]:
             if place not in kept:
                 del owners[place]

@@ -141,7 +141,7 @@ class Operator:
                 world.cluster_id = ""
             if action.path == START_OFFSETS and may_lose:
                 world.records.starts_lost()
-            if folder.startswith(_OFFSETS_JOURNAL) and may_lose:
+            if folder.startswith(_OFFSETS_JOURNAL) and action.lost and may_lose:
                 world.offsets.journal_was_repaired()
         world.history.fault("a repair gives up what is damaged")
         world.power_was_cut = False

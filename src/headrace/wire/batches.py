@@ -294,7 +294,7 @@ def build_with_header(records: Sequence[Record]) -> tuple[bytearray, BatchHeader
 
 
 def can_share_batch(first: Record, record: Record) -> bool:
-    """Whether the batch that a record begins can contain another, whose time is told from there."""
+    """Return whether a batch that begins with `first` can hold the timestamp of another record."""
     return record.timestamp - first.timestamp in _INT64
 
 

@@ -37,7 +37,6 @@ from headrace.core.fetch_session import (
 from headrace.core.types import after, elapsed_ms
 from headrace.log.api import OffsetOutOfRange
 from headrace.log.buggify import buggify
-from headrace.wire.batches import CorruptBatch
 
 log = logging.getLogger("headrace.broker")
 _KEY = 1
@@ -332,7 +331,7 @@ class _Poll:
         produced = self._produced[index]
         if produced < 0:
             return bool(known.high_watermark != one.high_watermark)
-        assert self._coming is not None, "`keys` tells what to wait for"
+        assert self._coming is not None, "`keys` has what to wait for"
         coming = known.traffic.produced_bytes - produced
         self._coming_bytes += coming - self._coming.get(index, 0)
         self._coming[index] = coming
@@ -412,9 +411,8 @@ def _read(partition: Partition, found: Found, left: int, *, whole: bool) -> None
     except OffsetOutOfRange:
         found.code = Code.OFFSET_OUT_OF_RANGE
         return
-    except (OSError, CorruptBatch) as error:
+    except OSError as error:
         partition.read_failed(error)
-        is_damage = isinstance(error, CorruptBatch)
-        found.code = Code.CORRUPT_MESSAGE if is_damage else Code.STORAGE_ERROR
+        found.code = Code.STORAGE_ERROR
         return
     found.high_watermark, found.start_offset = end, partition.start_offset
