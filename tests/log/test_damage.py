@@ -1,7 +1,7 @@
 """Torn is not corrupt: what a log refuses, cuts off with a copy, and rebuilds."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
@@ -693,3 +693,27 @@ def test_damage_met_after_a_failed_sync_changes_nothing_of_the_log() -> None:
     with pytest.raises(OSError, match="checksum"):
         log.resume()
     assert (log.end_offset, log.durable_end) == (end, durable_end)
+
+
+def test_what_a_failed_sync_has_cut_off_is_no_damage() -> None:
+    log = SegmentedLog(disk := MemoryDisk(), FOLDER)
+    append(log, 0)
+    log.sync()
+    append(log, 1)
+    disk.failing.add("sync")
+    with pytest.raises(OSError, match="Input"):
+        log.sync()
+    disk.failing.clear()
+    log.mend(keep=False)
+    reads: list[Callable[[], object]] = [
+        lambda: log.read(2, 1000),
+        lambda: log.read_bytes(2, 1000),
+        lambda: log.read_through(2, 2, 1000, end=4),
+    ]
+    for read in reads:
+        with pytest.raises(OSError, match="a sync failed and is not repaired yet") as failure:
+            read()
+        assert not isinstance(failure.value, DamagedBlockError)
+    assert len(log.read(0, 1000).headers) == 1
+    log.resume()
+    assert log.end_offset == 2

@@ -232,13 +232,15 @@ def _following(segment: Source, data: bytes, size: int, position: int) -> int:
     """The offset behind the first `size` bytes of `data`, which stand at `position`."""
     if position + size >= segment.size:
         return segment.end_offset
-    if len(data) - size >= _BASE_OFFSET.size:
-        offset = _BASE_OFFSET.unpack_from(data, size)[0]
-    else:
-        offset = _BASE_OFFSET.unpack(segment.file.pread(_BASE_OFFSET.size, position + size))[0]
+    begun = data[size : size + _BASE_OFFSET.size]
+    if len(begun) < _BASE_OFFSET.size:
+        begun = segment.file.pread(_BASE_OFFSET.size, position + size)
+    if len(begun) < _BASE_OFFSET.size:  # a failed sync is being cut off
+        return segment.end_offset
+    offset = int(_BASE_OFFSET.unpack(begun)[0])
     if offset >= segment.end_offset:
         raise CorruptBatch(f"offset {offset}, and the last is {segment.end_offset - 1}")
-    return int(offset)
+    return offset
 
 
 def _up_to(data: bytes, last: int, end: int) -> tuple[list[BatchHeader], int, bool]:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import logging
+import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
@@ -21,6 +22,8 @@ from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
 
 log = logging.getLogger("headrace.log")
+
+_OFFSET = struct.Struct(">q")  # of a batch, at its beginning
 
 _CHUNK_BYTES = 1 << 20
 LEADER_EPOCH = 0  # of every batch: there is one broker
@@ -243,10 +246,10 @@ class Segment:
             if header.base_offset <= last or header.last_offset_delta < 0:
                 raise CorruptBatch(f"offset {header.base_offset} after {last}")
             last, position = header.last_offset, position + header.size
-        following = self.end_offset
-        if position < self.size:
-            following = min(following, self.header_at(position).base_offset)
-        if last >= following:
+        begun = self.file.pread(_OFFSET.size, position) if position < self.size else b""
+        # There may be fewer bytes while a failed sync is being cut off.
+        following = _OFFSET.unpack(begun)[0] if len(begun) == _OFFSET.size else self.end_offset
+        if last >= min(following, self.end_offset):
             raise CorruptBatch(f"offset {following} after {last}")
 
     def position_after(self, offset: int) -> int:

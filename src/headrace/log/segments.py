@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from headrace.core.types import WallMs
 from headrace.log import snapshots, times
-from headrace.log.api import Disk, OffsetOutOfRange, SegmentInfo, Slice
+from headrace.log.api import DamagedBlockError, Disk, OffsetOutOfRange, SegmentInfo, Slice
 from headrace.log.buggify import buggify
 from headrace.log.index import remove_index
 from headrace.log.opening import Opening
@@ -372,6 +372,7 @@ class SegmentedLog:
                 if found is not None:
                     return segment.slice(*found, max_bytes, end)
             except CorruptBatch as damage:
+                self._require_whole_file()
                 raise segment.damaged(damage) from damage
         return Slice(b"", ())
 
@@ -379,11 +380,24 @@ class SegmentedLog:
         self, offset: int, max_bytes: int, *, end: int | None = None, whole: bool = True
     ) -> Buffer:
         """As `read`, but bytes; none when the first batch is larger and not `whole`."""
-        return self._stops.read(self._readable(offset), offset, max_bytes, end, whole=whole)
+        try:
+            return self._stops.read(self._readable(offset), offset, max_bytes, end, whole=whole)
+        except DamagedBlockError:
+            self._require_whole_file()
+            raise
 
     def read_through(self, offset: int, last: int, max_bytes: int, *, end: int) -> Slice:
-        """As `read`, and nothing behind the batch that holds `last`. Raises: also CorruptBatch."""
-        return self._stops.read_through(self._readable(offset), offset, last, max_bytes, end)
+        """As `read`, and nothing behind the batch that holds `last`."""
+        try:
+            return self._stops.read_through(self._readable(offset), offset, last, max_bytes, end)
+        except DamagedBlockError:
+            self._require_whole_file()
+            raise
+
+    def _require_whole_file(self) -> None:
+        """Raises: OSError while the file has less than is counted, as a sync failed."""
+        if self._cut_at is not None:
+            self._refuse_after_fault()
 
     def bytes_from(self, offset: int, enough: int) -> int:
         """As `reading.bytes_from`. Raises: also OffsetOutOfRange."""
