@@ -30,6 +30,7 @@ from headrace.folder.check import (
 from headrace.folder.foreign import is_foreign
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk
+from headrace.folder.replacement import Replacement
 from headrace.folder.share_state import restore_share_partitions
 from headrace.log import checksums, partition_metadata, recovery_point, small_files
 from headrace.log.api import CorruptLog, Disk
@@ -45,7 +46,7 @@ from headrace.log.cleaner_checkpoint import FILE as CLEANER_OFFSETS
 from headrace.log.damage import keep_copy
 from headrace.log.index import SUFFIXES as INDEXES
 from headrace.log.manifest import CATALOGUE, METADATA, NAME, PROPERTIES, START_OFFSETS, Manifest
-from headrace.log.opening import DELETED, FOREIGN, SWAP
+from headrace.log.opening import FOREIGN, SWAP
 from headrace.log.os_disk import OsDisk
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, read_claim
 from headrace.log.repair import cut_log, drop_log_head, segment_bases, set_aside
@@ -149,11 +150,13 @@ def repair_disk(
 def _firsts(report: Report, tried: Set[Finding]) -> Iterator[Finding]:
     """Yield the first finding of each folder: an action may change what the others mean.
 
+    A replacement comes before the segments that it replaces: it decides which of them are needed.
+
     Args:
         tried: findings that remained although something was done for them.
     """
     seen: set[str] = set()
-    for finding in report.findings:
+    for finding in sorted(report.findings, key=lambda one: not one.path.endswith(SWAP)):
         folder = finding.path.partition("/")[0]
         if finding.grade is not Grade.NOTE and folder not in seen and finding not in tried:
             seen.add(folder)
@@ -236,7 +239,7 @@ class _Mechanic:
 
     def _segment(self, finding: Finding) -> str | None:
         if finding.path.endswith(SWAP):
-            return self._replacement(finding.path.removesuffix(SWAP))
+            return self._replacement(finding.path)
         folder, _, name = finding.path.rpartition("/")
         base, bases = int(name.removesuffix(".log")), segment_bases(self._disk, folder)
         if bases and base < bases[0]:
@@ -284,16 +287,16 @@ class _Mechanic:
         return copy is not None and self._disk.read(path) == self._disk.read(copy)
 
     def _replacement(self, path: str) -> str:
-        """Decide between a damaged segment that compaction made and the one that it replaces."""
-        remove_clean_mark(self._disk)
-        fresh, former = f"{path}{SWAP}", f"{path}{DELETED}"
-        if self._disk.exists(path):
-            return f"keep the segment that it was to replace{_kept([set_aside(self._disk, fresh)])}"
-        copies = [keep_copy(self._disk, fresh, 0, self._disk.size(fresh))]
-        if self._disk.exists(former):  # what is damaged may be read there
-            copies.append(set_aside(self._disk, former))
-        self._disk.rename(fresh, path)
-        return f"let it take the place of {path.rpartition('/')[2]}{_kept(copies)}"
+        """Choose between a damaged segment that compaction made and those that it replaces."""
+        replacement = Replacement(self._disk, path)
+        withdrawn = replacement.withdraw()
+        if withdrawn is None:
+            target = path.removesuffix(SWAP).rpartition("/")[2]
+            return f"let it take the place of {target}{_kept(replacement.complete())}"
+        restored, copy = withdrawn
+        names = ", ".join(one.rpartition("/")[2] for one in restored)
+        text = f"rename {names} back, and " if restored else ""
+        return f"{text}keep the segments that it was to replace{_kept([copy])}"
 
     # ---- the catalogue
 
