@@ -58,7 +58,22 @@ _CLUSTER_ID = re.compile(r"cluster\.id=([A-Za-z0-9_-]{22})\s")
 _NODE_ID = re.compile(r"node\.id=(\d{1,9})\s")
 _RECORD = re.compile(r"the record at offset (\d+) cannot be replayed")
 _DELETING = re.compile(r"^topic \d+ ([A-Za-z0-9_-]{22}) (\S+) deleting$", re.MULTILINE)
-_UNFOUNDED = "without a snapshot of it"
+# Names of groups may contain any text, so that only whole phrases tell what a problem is.
+_NOT_DAMAGED = re.compile(
+    r"the (file|folder) cannot be read: "
+    r"|(the record at offset \d+|format version \S+) was written by a newer Headrace"
+)
+_UNFOUNDED = re.compile(r"updates of .* without a snapshot of it", re.DOTALL)
+_LACKING = re.compile(
+    r"the catalogue lacks |the record at offset \d+ cannot be replayed: the journal lacks "
+)
+_MISSING = frozenset(
+    {
+        "the folder of the partition is missing",
+        "all segments of the log are missing",
+        "the journal is missing",
+    }
+)
 _INTERVAL_BYTES = 1 << 30
 _PARTITION = re.compile(r"(.+)-(\d{1,9})")
 
@@ -193,14 +208,14 @@ class _Mechanic:
         )
 
     def act(self, finding: Finding) -> list[Action]:
-        if "newer Headrace" in finding.problem or "cannot be read" in finding.problem:
+        if _NOT_DAMAGED.match(finding.problem):
             return []
         path, name = finding.path, finding.path.rpartition("/")[2]
         self._lost = []
         text: str | None = None
         if path in self._roots:
             text = self._roots[path]()
-        elif path == CATALOGUE and "lacks" in finding.problem:
+        elif path == CATALOGUE and _LACKING.match(finding.problem):
             text = self._catalogue()
         elif path.startswith(f"{CATALOGUE}/") and path.endswith(".log"):
             text = self._catalogue_segment(finding)
@@ -214,16 +229,17 @@ class _Mechanic:
             text = self._recovery_point(path.rpartition("/")[0])
         elif self._names_partition(finding):
             text = self._partition_folder(path.partition("/")[0])
-        elif (found := _RECORD.search(finding.problem)) is not None:
+        elif (found := _RECORD.match(finding.problem)) is not None:
             text = self._journal(path, int(found[1]))
-        elif _UNFOUNDED in finding.problem:
+        elif _UNFOUNDED.fullmatch(finding.problem):
             text = self._share_partitions(path)
         return [] if text is None else [Action(path, text, tuple(self._lost))]
 
     def _names_partition(self, finding: Finding) -> bool:
         """Return whether the folder of a partition, or the file with its topic id, is damaged."""
         is_folder = _PARTITION.fullmatch(finding.path) is not None
-        return (is_folder and "missing" in finding.problem) or finding.path.endswith(f"/{METADATA}")
+        is_missing = is_folder and finding.problem in _MISSING
+        return is_missing or finding.path.endswith(f"/{METADATA}")
 
     @property
     def _roots(self) -> dict[str, Callable[[], str | None]]:
