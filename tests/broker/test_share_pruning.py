@@ -30,6 +30,7 @@ from headrace.core.share_words import Acknowledge, Acknowledged, Acquire, ShareK
 from headrace.core.types import MemberId, Span
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import repair_disk
+from headrace.log import share_batches
 from headrace.log.memory_disk import MemoryDisk
 from headrace.wire.batches import Record
 
@@ -316,6 +317,31 @@ def test_a_repair_restores_a_share_partition_from_its_updates(group: str) -> Non
     play(later, disk, **one_shard)
     assert _finished(after) == _finished(before)
     play(later, disk, **one_shard)
+
+
+def test_a_repair_writes_a_long_snapshot_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first record alone would be a snapshot that lacks ranges."""
+    disk, ends = MemoryDisk(), list[int]()
+
+    async def scene(broker: Broker) -> None:
+        await broker.topic()
+        await broker.ask("busy", AlterShareOffsets("busy", (("orders", 0, 0),)))
+        key = await broker.join("busy")
+        await broker.ask("busy", On(key, Acquire(MEMBER, [Span(0, 9)], 10, 2000, exact=True)))
+        for offset in range(1, 10, 2):  # so that a range is left for each
+            accepted = Acknowledged(Span(offset, offset), [Verdict.ACCEPT], None)
+            await broker.ask("busy", On(key, Acknowledge(MEMBER, [accepted])))
+        await broker.services.topics.partitions.delete_records({broker.journal: 1})
+        ends.append(broker.journal.log.end_offset)
+
+    async def later(broker: Broker) -> None:
+        (written,) = broker.journal.log.read(ends[0], 1 << 20).headers
+        assert written.last_offset > written.base_offset == ends[0]
+
+    play(scene, disk)
+    monkeypatch.setattr(share_batches, "RECORD_BYTES_MAX", 20)
+    assert repair_disk(disk, partial(_view_of, disk), Path(), lambda _: None).is_complete
+    play(later, disk)
 
 
 def _view_of(disk: MemoryDisk) -> OverlayDisk:
