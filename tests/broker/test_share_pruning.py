@@ -30,6 +30,7 @@ from headrace.core.share_words import Acknowledge, Acknowledged, Acquire, ShareK
 from headrace.core.types import MemberId, Span
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import repair_disk
+from headrace.log import share_batches
 from headrace.log.memory_disk import MemoryDisk
 from headrace.wire.batches import Record
 
@@ -87,9 +88,9 @@ class Broker(Inside):
     def share(self, key: ShareKey) -> Any:
         return self.services.shares.machine(key.group).partitions[key]
 
-    def state(self) -> dict[str, Any]:
-        """All that must be the same after a restart."""
-        machine = self.services.shares.machine("busy")
+    def state(self, group: str = "busy") -> dict[str, Any]:
+        """All that must be the same after a restart, of the groups of one shard."""
+        machine = self.services.shares.machine(group)
         found: dict[str, Any] = {
             str(key): (one.start, [(run.span, run.state, run.deliveries) for run in one.runs])
             for key, one in machine.partitions.items()
@@ -277,32 +278,69 @@ def test_updates_whose_snapshot_never_comes_stop_the_start() -> None:
         play(scene, disk)
 
 
-def test_a_repair_restores_a_share_partition_from_its_updates() -> None:
+@pytest.mark.parametrize(
+    "group",
+    [
+        "busy",
+        "missing-x",
+        "the file is missing",
+        "a newer Headrace",
+        "the file cannot be read: x",
+        "the record at offset 1 cannot be replayed",
+    ],
+)
+def test_a_repair_restores_a_share_partition_from_its_updates(group: str) -> None:
     disk = MemoryDisk()
     before, after = dict[str, Any](), dict[str, Any]()
 
     async def scene(broker: Broker) -> None:
         await broker.topic()
-        for group in ("busy", "other"):
-            await broker.ask(group, AlterShareOffsets(group, (("orders", 0, 0),)))
-            await broker.work(await broker.join(group), 5)
-        before.update(broker.state())
+        for name in (group, "other"):
+            await broker.ask(name, AlterShareOffsets(name, (("orders", 0, 0),)))
+            await broker.work(await broker.join(name), 5)
+        before.update(broker.state(group))
         partitions = broker.services.topics.partitions
-        await partitions.delete_records({broker.journal: 1})  # the snapshot of "busy"
+        await partitions.delete_records({broker.journal: 1})  # the snapshot of the first group
 
     async def later(broker: Broker) -> None:
-        after.update(broker.state())
-        await broker.work(await broker.join("busy"), 5)
+        after.update(broker.state(group))
+        await broker.work(await broker.join(group), 5)
 
-    play(scene, disk)
+    one_shard = {"share_coordinator_state_topic_num_partitions": "1"}
+    play(scene, disk, **one_shard)
     done = repair_disk(disk, partial(_view_of, disk), Path(), lambda _: None)
     assert done.is_complete, done.left
     (action,) = done.actions
     assert action.path == f"{STATE_TOPIC}-0"
-    assert "write a snapshot of busy:" in action.text
+    assert f"write a snapshot of {group}:" in action.text
     assert not action.lost
-    play(later, disk)
+    play(later, disk, **one_shard)
     assert _finished(after) == _finished(before)
+    play(later, disk, **one_shard)
+
+
+def test_a_repair_writes_a_long_snapshot_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first record alone would be a snapshot that lacks ranges."""
+    disk, ends = MemoryDisk(), list[int]()
+
+    async def scene(broker: Broker) -> None:
+        await broker.topic()
+        await broker.ask("busy", AlterShareOffsets("busy", (("orders", 0, 0),)))
+        key = await broker.join("busy")
+        await broker.ask("busy", On(key, Acquire(MEMBER, [Span(0, 9)], 10, 2000, exact=True)))
+        for offset in range(1, 10, 2):  # so that a range is left for each
+            accepted = Acknowledged(Span(offset, offset), [Verdict.ACCEPT], None)
+            await broker.ask("busy", On(key, Acknowledge(MEMBER, [accepted])))
+        await broker.services.topics.partitions.delete_records({broker.journal: 1})
+        ends.append(broker.journal.log.end_offset)
+
+    async def later(broker: Broker) -> None:
+        (written,) = broker.journal.log.read(ends[0], 1 << 20).headers
+        assert written.last_offset > written.base_offset == ends[0]
+
+    play(scene, disk)
+    monkeypatch.setattr(share_batches, "RECORD_BYTES_MAX", 20)
+    assert repair_disk(disk, partial(_view_of, disk), Path(), lambda _: None).is_complete
     play(later, disk)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -87,8 +88,12 @@ def test_only_the_damaged_batch_is_lost_and_the_old_segment_is_kept(
     assert found["bounds", "orders-0"] == sound["bounds", "orders-0"]
 
 
+FORMER = "orders-0/00000000000000000020.log"  # one batch: offsets 20 to 24
+SWAP = f"{FORMER}.swap"
+
+
 @pytest.mark.parametrize("replaces", [True, False])
-def test_a_damaged_replacement_of_a_segment_is_repaired(
+def test_a_damaged_replacement_of_a_segment_is_set_aside(
     replaces: bool, stopped: Folder, write: Write
 ) -> None:
     """A power cut may undo that compaction gave its segment the name of the one it replaces."""
@@ -100,13 +105,156 @@ def test_a_damaged_replacement_of_a_segment_is_repaired(
     plan, done = repaired(root, execute=False), repaired(root)
     assert plan.actions == done.actions
     assert done.is_complete
-    assert [one for action in done.actions for one in action.lost] == [(25, 29)] * (not replaces)
+    assert not any(action.lost for action in done.actions)
     assert contents(root)[f"{SEGMENT}.swap.torn.0"] == damaged
-    if not replaces:
-        assert contents(root)[f"{SEGMENT}.deleted.torn.0"] == files[former]
+    assert contents(root)[SEGMENT] == stopped.files[SEGMENT]
+    assert log_of(started(root, stopped)) == log_of(started(write(stopped.files), stopped))
+
+
+def log_of(account: Account) -> tuple[Any, Any]:
+    """Return what the log of the replaced segments has."""
+    return account["bounds", "orders-0"], account["log", "orders-0"]
+
+
+def replaced(files: Mapping[str, bytes], first: str, second: str) -> dict[str, bytes]:
+    """Stage a damaged replacement of two segments, which get these suffixes."""
+    out = dict(files)
+    whole = files[FORMER] + files[SEGMENT]
+    at = len(files[FORMER]) + 500
+    out[SWAP] = whole[:at] + b"\xff\xff" + whole[at + 2 :]
+    for path, suffix in (FORMER, first), (SEGMENT, second):
+        out[f"{path}{suffix}"] = out.pop(path)
+        out.pop(f"{path.removesuffix('.log')}.checksums")
+    return out
+
+
+SUFFIXES = [("", ""), ("", ".deleted"), (".deleted", ""), (".deleted", ".deleted")]
+
+
+@pytest.mark.parametrize(("first", "second"), SUFFIXES)
+def test_all_segments_that_a_damaged_one_replaces_come_back(
+    first: str, second: str, stopped: Folder, write: Write
+) -> None:
+    root = write(replaced(stopped.files, first, second))
+    plan, done = repaired(root, execute=False), repaired(root)
+    assert plan.actions == done.actions
+    assert done.is_complete
+    (action,) = done.actions
+    assert not action.lost
+    assert action.text.count(".deleted") == bool(first) + bool(second)
+    assert f"{SWAP}.torn.0" in action.text
+    assert log_of(started(root, stopped)) == log_of(started(write(stopped.files), stopped))
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_damaged_replacement_takes_its_place_where_not_all_is_left_of_the_segments(
+    is_missing: bool, stopped: Folder, write: Write
+) -> None:
+    files = replaced(stopped.files, ".deleted", ".deleted")
+    if is_missing:
+        del files[f"{FORMER}.deleted"]
+    else:
+        files[f"{FORMER}.deleted"] = files[f"{FORMER}.deleted"][:-1] + b"?"
+    root = write(files)
+    plan, done = repaired(root, execute=False), repaired(root)
+    assert plan.actions == done.actions
+    assert done.is_complete
+    assert [one for action in done.actions for one in action.lost] == [(25, 29)]
     found, sound = started(root, stopped), started(write(stopped.files), stopped)
     lost = [one for one in sound["log", "orders-0"] if one not in found["log", "orders-0"]]
-    assert [one[:2] for one in lost] == [(25, 29)] * (not replaces)
+    assert [one[:2] for one in lost] == [(25, 29)]
+    for path in files:
+        if path.endswith((".swap", ".deleted")):
+            assert contents(root)[f"{path}.torn.0"] == files[path]
+
+
+def test_a_damaged_replacement_takes_the_place_of_a_damaged_segment(
+    stopped: Folder, write: Write
+) -> None:
+    files = replaced(stopped.files, "", ".deleted")
+    files[FORMER] = files[FORMER][:-1] + b"?"
+    root = write(files)
+    done = repaired(root)
+    assert done.is_complete
+    assert [one for action in done.actions for one in action.lost] == [(25, 29)]
+    for path in (FORMER, SWAP, f"{SEGMENT}.deleted"):
+        assert contents(root)[f"{path}.torn.0"] == files[path]
+
+
+def test_what_an_earlier_compaction_replaced_does_not_come_back(
+    stopped: Folder, write: Write
+) -> None:
+    """The removal of replaced files is not synced, so they may be there at the next compaction."""
+    files = replaced(stopped.files, "", "")
+    files[f"{FORMER}.deleted"] = files[FORMER]
+    files[FORMER] += files.pop(SEGMENT)
+    files[f"{SEGMENT}.deleted"] = stopped.files[SEGMENT]
+    root = write(files)
+    done = repaired(root)
+    assert done.is_complete
+    assert [action.path for action in done.actions] == [SWAP]
+    assert contents(root)[FORMER] == files[FORMER]
+    assert SEGMENT not in contents(root)
+    assert log_of(started(root, stopped)) == log_of(started(write(stopped.files), stopped))
+
+
+class KilledError(Exception):
+    """The process died."""
+
+
+class MortalDisk:
+    """A disk whose process dies at a change."""
+
+    def __init__(self, disk: MemoryDisk, changes: int) -> None:
+        self._disk = disk
+        self._left = changes
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {"open", "rename", "remove", "write", "overwrite"}:
+            if not self._left:
+                raise KilledError
+            self._left -= 1
+        return getattr(self._disk, name)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [*SUFFIXES, ("gone", ".deleted"), ("bad", ".deleted")]
+)
+def test_a_killed_repair_of_a_replacement_is_repeated(
+    first: str, second: str, stopped: Folder
+) -> None:
+    files = replaced(stopped.files, ".deleted" if first in {"gone", "bad"} else first, second)
+    if first == "gone":
+        del files[f"{FORMER}.deleted"]
+    elif first == "bad":
+        files[f"{FORMER}.deleted"] = files[f"{FORMER}.deleted"][:-1] + b"?"
+        files[FORMER] = files.pop(f"{FORMER}.deleted")
+
+    def repaired_disk(disk: MemoryDisk, changes: int) -> Repair:
+        dying: Any = MortalDisk(disk, changes)
+        return repair_disk(dying, partial(view_of, disk), Path(), lambda _: None)
+
+    whole = disk_of(files)
+    done = repaired_disk(whole, 1000)
+    lost = [one for action in done.actions for one in action.lost]
+    assert lost == ([(25, 29)] if first in {"gone", "bad"} else [])
+    expected = observe(whole, stopped).account
+    assert expected is not None
+    is_killed, changes = True, 0
+    while is_killed:
+        disk = disk_of(files)
+        try:
+            done = repaired_disk(disk, changes)
+        except KilledError:
+            done = repaired_disk(disk, 1000)
+        else:
+            is_killed = False
+        assert done.is_complete
+        found = observe(disk, stopped)
+        assert found.account is not None, (changes, found.refusal, found.fault)
+        assert log_of(found.account) == log_of(expected), changes
+        changes += 1
+    assert changes > 2
 
 
 @pytest.mark.parametrize("sort", ["large_stopped", "large_killed"])

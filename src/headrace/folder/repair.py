@@ -30,6 +30,7 @@ from headrace.folder.check import (
 from headrace.folder.foreign import is_foreign
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk
+from headrace.folder.replacement import Replacement
 from headrace.folder.share_state import restore_share_partitions
 from headrace.log import checksums, partition_metadata, recovery_point, small_files
 from headrace.log.api import CorruptLog, Disk
@@ -45,7 +46,7 @@ from headrace.log.cleaner_checkpoint import FILE as CLEANER_OFFSETS
 from headrace.log.damage import keep_copy
 from headrace.log.index import SUFFIXES as INDEXES
 from headrace.log.manifest import CATALOGUE, METADATA, NAME, PROPERTIES, START_OFFSETS, Manifest
-from headrace.log.opening import DELETED, FOREIGN, SWAP
+from headrace.log.opening import FOREIGN, SWAP
 from headrace.log.os_disk import OsDisk
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, read_claim
 from headrace.log.repair import cut_log, drop_log_head, segment_bases, set_aside
@@ -57,7 +58,22 @@ _CLUSTER_ID = re.compile(r"cluster\.id=([A-Za-z0-9_-]{22})\s")
 _NODE_ID = re.compile(r"node\.id=(\d{1,9})\s")
 _RECORD = re.compile(r"the record at offset (\d+) cannot be replayed")
 _DELETING = re.compile(r"^topic \d+ ([A-Za-z0-9_-]{22}) (\S+) deleting$", re.MULTILINE)
-_UNFOUNDED = "without a snapshot of it"
+# Names of groups may contain any text, so that only whole phrases tell what a problem is.
+_NOT_DAMAGED = re.compile(
+    r"the (file|folder) cannot be read: "
+    r"|(the record at offset \d+|format version \S+) was written by a newer Headrace"
+)
+_UNFOUNDED = re.compile(r"updates of .* without a snapshot of it", re.DOTALL)
+_LACKING = re.compile(
+    r"the catalogue lacks |the record at offset \d+ cannot be replayed: the journal lacks "
+)
+_MISSING = frozenset(
+    {
+        "the folder of the partition is missing",
+        "all segments of the log are missing",
+        "the journal is missing",
+    }
+)
 _INTERVAL_BYTES = 1 << 30
 _PARTITION = re.compile(r"(.+)-(\d{1,9})")
 
@@ -149,11 +165,13 @@ def repair_disk(
 def _firsts(report: Report, tried: Set[Finding]) -> Iterator[Finding]:
     """Yield the first finding of each folder: an action may change what the others mean.
 
+    A replacement comes before the segments that it replaces: it decides which of them are needed.
+
     Args:
         tried: findings that remained although something was done for them.
     """
     seen: set[str] = set()
-    for finding in report.findings:
+    for finding in sorted(report.findings, key=lambda one: not one.path.endswith(SWAP)):
         folder = finding.path.partition("/")[0]
         if finding.grade is not Grade.NOTE and folder not in seen and finding not in tried:
             seen.add(folder)
@@ -190,14 +208,14 @@ class _Mechanic:
         )
 
     def act(self, finding: Finding) -> list[Action]:
-        if "newer Headrace" in finding.problem or "cannot be read" in finding.problem:
+        if _NOT_DAMAGED.match(finding.problem):
             return []
         path, name = finding.path, finding.path.rpartition("/")[2]
         self._lost = []
         text: str | None = None
         if path in self._roots:
             text = self._roots[path]()
-        elif path == CATALOGUE and "lacks" in finding.problem:
+        elif path == CATALOGUE and _LACKING.match(finding.problem):
             text = self._catalogue()
         elif path.startswith(f"{CATALOGUE}/") and path.endswith(".log"):
             text = self._catalogue_segment(finding)
@@ -211,16 +229,17 @@ class _Mechanic:
             text = self._recovery_point(path.rpartition("/")[0])
         elif self._names_partition(finding):
             text = self._partition_folder(path.partition("/")[0])
-        elif (found := _RECORD.search(finding.problem)) is not None:
+        elif (found := _RECORD.match(finding.problem)) is not None:
             text = self._journal(path, int(found[1]))
-        elif _UNFOUNDED in finding.problem:
+        elif _UNFOUNDED.fullmatch(finding.problem):
             text = self._share_partitions(path)
         return [] if text is None else [Action(path, text, tuple(self._lost))]
 
     def _names_partition(self, finding: Finding) -> bool:
         """Return whether the folder of a partition, or the file with its topic id, is damaged."""
         is_folder = _PARTITION.fullmatch(finding.path) is not None
-        return (is_folder and "missing" in finding.problem) or finding.path.endswith(f"/{METADATA}")
+        is_missing = is_folder and finding.problem in _MISSING
+        return is_missing or finding.path.endswith(f"/{METADATA}")
 
     @property
     def _roots(self) -> dict[str, Callable[[], str | None]]:
@@ -236,7 +255,7 @@ class _Mechanic:
 
     def _segment(self, finding: Finding) -> str | None:
         if finding.path.endswith(SWAP):
-            return self._replacement(finding.path.removesuffix(SWAP))
+            return self._replacement(finding.path)
         folder, _, name = finding.path.rpartition("/")
         base, bases = int(name.removesuffix(".log")), segment_bases(self._disk, folder)
         if bases and base < bases[0]:
@@ -284,16 +303,16 @@ class _Mechanic:
         return copy is not None and self._disk.read(path) == self._disk.read(copy)
 
     def _replacement(self, path: str) -> str:
-        """Decide between a damaged segment that compaction made and the one that it replaces."""
-        remove_clean_mark(self._disk)
-        fresh, former = f"{path}{SWAP}", f"{path}{DELETED}"
-        if self._disk.exists(path):
-            return f"keep the segment that it was to replace{_kept([set_aside(self._disk, fresh)])}"
-        copies = [keep_copy(self._disk, fresh, 0, self._disk.size(fresh))]
-        if self._disk.exists(former):  # what is damaged may be read there
-            copies.append(set_aside(self._disk, former))
-        self._disk.rename(fresh, path)
-        return f"let it take the place of {path.rpartition('/')[2]}{_kept(copies)}"
+        """Choose between a damaged segment that compaction made and those that it replaces."""
+        replacement = Replacement(self._disk, path)
+        withdrawn = replacement.withdraw()
+        if withdrawn is None:
+            target = path.removesuffix(SWAP).rpartition("/")[2]
+            return f"let it take the place of {target}{_kept(replacement.complete())}"
+        restored, copy = withdrawn
+        names = ", ".join(one.rpartition("/")[2] for one in restored)
+        text = f"rename {names} back, and " if restored else ""
+        return f"{text}keep the segments that it was to replace{_kept([copy])}"
 
     # ---- the catalogue
 

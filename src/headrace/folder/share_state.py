@@ -5,6 +5,7 @@ its time and what became of some records; all others from there on are taken as 
 So records may be delivered again, and none is lost.
 """
 
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, cast
 
@@ -43,12 +44,13 @@ def restore_share_partitions(disk: Disk, folder: str, start: int, now: WallMs) -
                     shard.apply(event)
             offset = piece.headers[-1].last_offset + 1
         restored = sorted(codec.unfounded)
-        for entry in codec.records([PartitionKept(key) for key in restored], now):
-            _append(log, entry, now)
+        for share in restored:
+            # One batch: a snapshot goes on in updates, and a kill must not leave it without them.
+            _append(log, codec.records([PartitionKept(share)], now), now)
         log.settle()
     return restored
 
 
-def _append(log: SegmentedLog, entry: Entry, now: WallMs) -> None:
-    data, header = batches.build_with_header([batches.Record(0, now, *entry)])
+def _append(log: SegmentedLog, entries: Sequence[Entry], now: WallMs) -> None:
+    data, header = batches.build_with_header([batches.Record(0, now, *one) for one in entries])
     log.append(data, [header])
