@@ -165,6 +165,24 @@ def test_a_power_cut_after_a_refusal_does_not_make_damage_pass_for_a_torn_end() 
         disk.crash()
 
 
+def test_a_power_cut_after_a_refusal_does_not_make_a_lost_segment_pass_for_none() -> None:
+    """The last segment is empty: all that is known of the first is the recovery point's."""
+    disk = filled(10)
+    log = opened(disk)
+    log.begin_seal()
+    log.prepare_next()
+    log.begin_next()
+    log.close()
+    assert disk.size(last_log(disk)) == 0
+    disk.remove(f"{FOLDER}/{0:020d}.log")
+    RecoveryPoint(disk, FOLDER).replace(Claim(0, 20, 0, 20))
+    disk._files[f"{FOLDER}/recovery-point"].synced = 0
+    for _ in range(3):
+        with pytest.raises(CorruptFileError, match="offsets 0 to 19 are missing"):
+            opened(disk)
+        disk.crash()
+
+
 def test_a_torn_end_is_cut_off_and_kept(caplog: pytest.LogCaptureFixture) -> None:
     disk = filled(10)
     log = opened(disk)

@@ -148,7 +148,7 @@ class RecoveryPoint:
         pass for a torn end. Where the disk fails, the claim stays as it is.
         """
         with self._lock, contextlib.suppress(OSError):
-            if self.claim.size > 0:
+            if self.claim.size > 0 or self.claim.base_offset > self.claim.first_base:
                 self._write_both(self.claim)
 
     def close(self) -> None:
