@@ -189,14 +189,6 @@ def test_a_torn_end_that_cannot_be_copied_keeps_no_other_partition_from_starting
 
 def test_a_partition_that_a_full_disk_kept_from_being_made_is_made_later() -> None:
     disk = FullDisk("filler")
-    id_ = uuid4()
-
-    async def grow(broker: Inside) -> None:
-        await broker.services.topics.create(CreateTopic("orders", id_, 1, {}))
-        disk.write("filler", b"")
-        disk.full = ("orders-1/partition.metadata",)
-        with pytest.raises(OSError, match="No space"):
-            await broker.services.topics.add_partitions(AddPartitions("orders", 2))
 
     async def begin_full(broker: Inside) -> None:
         partition = broker.services.partition("orders", 1)
@@ -215,10 +207,80 @@ def test_a_partition_that_a_full_disk_kept_from_being_made_is_made_later() -> No
         assert partition.refused is None
         assert partition.log.end_offset == 1
 
-    for scene in (grow, begin_full, begin_again):
+    play(lambda: Inside(disk), lambda broker: grow_without_room(broker, disk))
+    for scene in (begin_full, begin_again):
         play(lambda: Inside(disk), scene)
 
 
-def _listed(disk: MemoryDisk, name: str) -> int:
+async def grow_without_room(broker: Inside, disk: FullDisk) -> None:
+    """Create orders, and add a second partition whose folder cannot be made."""
+    await broker.services.topics.create(CreateTopic("orders", uuid4(), 1, {}))
+    disk.write(disk.filler, b"")
+    disk.full = ("orders-1/partition.metadata",)
+    with pytest.raises(OSError, match="No space"):
+        await broker.services.topics.add_partitions(AddPartitions("orders", 2))
+
+
+@pytest.mark.parametrize("change", ["growth", "deletion that is undone"])
+def test_a_partition_that_was_not_made_is_not_listed_by(change: str) -> None:
+    disk = FullDisk("filler")
+
+    async def change_topic(broker: Inside) -> None:
+        topics = broker.services.topics
+        disk.remove("filler")
+        if change == "growth":
+            await topics.add_partitions(AddPartitions("orders", 3))
+            assert topics.partition("orders", 2) is not None
+        else:
+            await topics.partitions.begin_deletion(topics.catalog.topics["orders"])
+            assert _entry(disk, "orders") == (1, "orders", True)
+            await topics.partitions.cancel_deletion(topics.catalog.topics["orders"])
+        assert _entry(disk, "orders") == (1, "orders", False)
+
+    async def begin_again(broker: Inside) -> None:
+        count = broker.services.catalog.topics["orders"].partitions
+        opened = [broker.services.partition("orders", n) for n in range(count)]
+        assert [one is not None and one.refused for one in opened] == [None] * count
+        assert _listed(disk, "orders") == count
+
+    play(lambda: Inside(disk), lambda broker: grow_without_room(broker, disk))
+    for scene in (change_topic, begin_again):
+        play(lambda: Inside(disk), scene)
+
+
+def test_a_partition_made_late_is_listed_with_those_added_before() -> None:
+    disk = FullDisk("filler")
+
+    async def use(broker: Inside) -> None:
+        disk.remove("filler")
+        await broker.services.topics.add_partitions(AddPartitions("orders", 3))
+        partition = broker.services.partition("orders", 1)
+        assert partition is not None
+        assert partition.log.end_offset == 0
+        assert _listed(disk, "orders") == 3
+
+    play(lambda: Inside(disk), lambda broker: grow_without_room(broker, disk))
+    play(lambda: Inside(disk), use)
+
+
+def test_a_topic_kept_at_a_start_on_a_full_disk_is_listed_with_what_is_made() -> None:
+    """The mark of its deletion, which a crash interrupted, counted a partition without a folder."""
+    disk = FullDisk("filler")
+
+    async def begin_full(broker: Inside) -> None:
+        del broker
+        assert _entry(disk, "orders") == (1, "orders", False)
+
+    play(lambda: Inside(disk), lambda broker: grow_without_room(broker, disk))
+    (topic_id,) = (id_ for id_, one in Manifest(disk).topics.items() if one.name == "orders")
+    Manifest(disk).begin_deletion(topic_id, ListedTopic(2, "orders"))
+    play(lambda: Inside(disk), begin_full)
+
+
+def _entry(disk: MemoryDisk, name: str) -> ListedTopic:
     (topic,) = (one for one in Manifest(disk).topics.values() if one.name == name)
-    return topic.partitions
+    return topic
+
+
+def _listed(disk: MemoryDisk, name: str) -> int:
+    return _entry(disk, name).partitions
