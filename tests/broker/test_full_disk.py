@@ -277,6 +277,42 @@ def test_a_topic_kept_at_a_start_on_a_full_disk_is_listed_with_what_is_made() ->
     play(lambda: Inside(disk), begin_full)
 
 
+def test_the_use_of_an_unmade_partition_keeps_the_mark_of_a_deletion() -> None:
+    disk = FullDisk("filler")
+
+    async def delete(broker: Inside) -> None:
+        topics = broker.services.topics
+        topic, partition = topics.catalog.topics["orders"], topics.partition("orders", 1)
+        assert partition is not None
+        disk.remove("filler")
+        await topics.partitions.begin_deletion(topic)
+        files = disk.list("orders-1")
+        with pytest.raises(OSError, match="is being deleted"):
+            _ = partition.log
+        assert _entry(disk, "orders") == (1, "orders", True)
+        assert disk.list("orders-1") == files
+        await topics.partitions.cancel_deletion(topic)
+        assert partition.log.end_offset == 0
+        assert _entry(disk, "orders") == (2, "orders", False)
+
+    play(lambda: Inside(disk), lambda broker: grow_without_room(broker, disk))
+    play(lambda: Inside(disk), delete)
+
+
+def test_a_deleted_topic_leaves_no_unmade_partition_behind() -> None:
+    disk = FullDisk("filler")
+
+    async def delete(broker: Inside) -> None:
+        topics = broker.services.topics
+        assert topics.partitions._unmade
+        await topics.delete(DeleteTopic(topics.catalog.topics["orders"].id))
+        assert not topics.partitions._unmade
+        assert not topics.partitions._deletions
+
+    play(lambda: Inside(disk), lambda broker: grow_without_room(broker, disk))
+    play(lambda: Inside(disk), delete)
+
+
 def _entry(disk: MemoryDisk, name: str) -> ListedTopic:
     (topic,) = (one for one in Manifest(disk).topics.values() if one.name == name)
     return topic

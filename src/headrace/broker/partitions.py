@@ -16,6 +16,7 @@ are gone, so that the next start ends a deletion that a crash interrupted.
 import asyncio
 import base64
 import contextlib
+import errno
 import functools
 import logging
 import resource
@@ -89,6 +90,7 @@ class Partitions:
         self.on_start_moved: list[Callable[[Partition], None]] = []
         self._unmade: set[tuple[UUID, int]] = set()  # without a folder, as the disk was full
         self._listing = threading.RLock()  # held from finding what a topic has until it is listed
+        self._deletions: set[UUID] = set()  # topics whose deletion began and has not ended
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._by_key.values()))
@@ -233,11 +235,13 @@ class Partitions:
                 if not is_full(error):  # a deletion makes room
                     raise
 
+        self._deletions.add(topic.id)
         await _in_thread(begin, [topic])
 
     async def cancel_deletion(self, topic: Topic) -> None:
         """Undo `begin_deletion` of a topic that the catalogue keeps. Raises: OSError."""
         await _in_thread(self._list_topic, [topic])
+        self._deletions.discard(topic.id)
 
     async def delete_topic(self, topic: Topic) -> None:
         """Close and remove the partitions of a topic that the catalogue forgot; wakes readers.
@@ -245,12 +249,14 @@ class Partitions:
         Files are removed as `open_topic` makes them.
         """
         gone = [self._by_key.pop((topic.id, n), None) for n in range(topic.partitions)]
+        self._unmade.difference_update((topic.id, n) for n in range(topic.partitions))
         for some in _chunks([partition for partition in gone if partition is not None]):
             for partition in some:
                 partition.close()
                 self._waits.notify(partition.key)
             await _in_thread(self._remove, some)
         await _in_thread(self.manifest.remove_topic, [uuid_text(topic.id)])
+        self._deletions.discard(topic.id)
         await self._forget_starts(topic.name, range(topic.partitions))
 
     async def _forget_starts(self, topic: str, partitions: Sequence[int]) -> None:
@@ -460,6 +466,8 @@ class Partitions:
     def _make_late(self, topic: Topic, index: int) -> None:
         """Make and list the folder that could not be made at the start. Raises: OSError."""
         with self._listing:
+            if topic.id in self._deletions:  # listing it would take the mark of the deletion away
+                raise OSError(errno.EBUSY, "the topic is being deleted")
             self._kept_starts.forget(topic.name, [index])
             self._make_folder(topic, index)
             self._unmade.discard((topic.id, index))
