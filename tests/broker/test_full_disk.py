@@ -9,13 +9,15 @@ import pytest
 
 from headrace.broker.handlers import alter_configs, create_partitions, metadata, topics
 from headrace.broker.request import Raw, Request
-from headrace.core.catalog import AddPartitions, CreateTopic, DeleteTopic
+from headrace.broker.runtime import StorageFault
+from headrace.core.catalog import AddPartitions, CreateTopic, DeleteTopic, Topic
 from headrace.log.manifest import NAME as MANIFEST
 from headrace.log.manifest import ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
 from headrace.wire import batches, codec
 
 from .inside_rig import Inside, play
+from .partition_rig import until
 
 STORAGE_ERROR = 56
 NAMED = {"name": "new", "num_partitions": 1, "replication_factor": 1, "assignments": [],
@@ -240,7 +242,7 @@ def test_a_partition_that_was_not_made_is_not_listed_by(change: str) -> None:
     async def begin_again(broker: Inside) -> None:
         count = broker.services.catalog.topics["orders"].partitions
         opened = [broker.services.partition("orders", n) for n in range(count)]
-        assert [one is not None and one.refused for one in opened] == [None] * count
+        assert [each is not None and each.refused for each in opened] == [None] * count
         assert _listed(disk, "orders") == count
 
     play(lambda: Inside(disk), lambda broker: grow_without_room(broker, disk))
@@ -272,7 +274,7 @@ def test_a_topic_kept_at_a_start_on_a_full_disk_is_listed_with_what_is_made() ->
         assert _entry(disk, "orders") == (1, "orders", False)
 
     play(lambda: Inside(disk), lambda broker: grow_without_room(broker, disk))
-    (topic_id,) = (id_ for id_, one in Manifest(disk).topics.items() if one.name == "orders")
+    (topic_id,) = (id_ for id_, topic in Manifest(disk).topics.items() if topic.name == "orders")
     Manifest(disk).begin_deletion(topic_id, ListedTopic(2, "orders"))
     play(lambda: Inside(disk), begin_full)
 
@@ -313,8 +315,58 @@ def test_a_deleted_topic_leaves_no_unmade_partition_behind() -> None:
     play(lambda: Inside(disk), delete)
 
 
+def test_a_topic_whose_deletion_is_not_in_the_journal_loses_its_mark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.broker.topics._OPEN_AGAIN_SECONDS", 0.01)
+    disk = MemoryDisk()
+
+    async def scene(broker: Inside) -> None:
+        topics = broker.services.topics
+        topic = await topics.create(CreateTopic("orders", uuid4(), 1, {}))
+        assert isinstance(topic, Topic)
+
+        def fail(records: Any) -> bool:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(topics.journal, "_append", fail)
+        with pytest.raises(StorageFault):
+            await topics.delete(DeleteTopic(topic.id))
+        assert _entry(disk, "orders").is_deleting
+        monkeypatch.undo()
+        await until(lambda: not _entry(disk, "orders").is_deleting)
+        assert topics.catalog.topics["orders"] == topic
+        assert not topics.partitions._deletions
+        appended(broker, "orders", 1)
+
+    play(lambda: Inside(disk), scene)
+
+
+def test_deletions_repeated_while_the_journal_fails_wait_for_it_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+
+    async def scene(broker: Inside) -> None:
+        topics = broker.services.topics
+        topic = await topics.create(CreateTopic("orders", uuid4(), 1, {}))
+        assert isinstance(topic, Topic)
+
+        def fail(records: Any) -> bool:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(topics.journal, "_append", fail)
+        for _ in range(3):
+            with pytest.raises(StorageFault):
+                await topics.delete(DeleteTopic(topic.id))
+        assert len(topics._openings) == 1
+        monkeypatch.undo()
+
+    play(lambda: Inside(disk), scene)
+
+
 def _entry(disk: MemoryDisk, name: str) -> ListedTopic:
-    (topic,) = (one for one in Manifest(disk).topics.values() if one.name == name)
+    (topic,) = (topic for topic in Manifest(disk).topics.values() if topic.name == name)
     return topic
 
 
