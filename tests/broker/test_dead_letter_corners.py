@@ -10,6 +10,7 @@ import pytest
 
 from headrace.broker import dead_letters
 from headrace.broker.config import Config
+from headrace.broker.dead_letter_copies import origins
 from headrace.broker.services import Services, open_services
 from headrace.core.catalog import CreateTopic, DeleteTopic, Resource, SetConfigs
 from headrace.core.shard_words import On
@@ -68,6 +69,26 @@ class Queue:
         said = [Acknowledged(Span(first, last), [Verdict.REJECT], "bad")]
         answer = await self.services.shares.ask(GROUP, On(self.key, Acknowledge(MEMBER, said)))
         assert isinstance(answer, list), answer
+
+    async def copied(self, topic: str) -> None:
+        """Reject a record of another topic, and wait until that has its dead letter."""
+        partition, ask = self.services.partition(topic, 0), self.services.shares.ask
+        assert partition is not None
+        partition.append_records([record(0)])
+        await ask(GROUP, Heartbeat(GROUP, MEMBER, 0, frozenset({"jobs", topic})))
+        key = ShareKey(GROUP, partition.topic.id, 0)
+        await ask(GROUP, On(key, Acquire(MEMBER, [Span(0, 0)], 9, 99)))
+        said = [Acknowledged(Span(0, 0), [Verdict.REJECT])]
+        await ask(GROUP, On(key, Acknowledge(MEMBER, said)))
+        machine, written = self.services.shares.machine(GROUP), asyncio.Event()
+
+        def look(_: Any) -> None:
+            if key not in machine.archiving:
+                written.set()
+
+        self.services.shares.shard(GROUP).listeners.append(look)
+        look(None)
+        await written.wait()
 
     def keep(self) -> None:
         """What the assertions look at, before the broker is closed."""
@@ -145,17 +166,54 @@ def test_copies_of_times_too_far_apart_for_one_batch_are_written(tmp_path: Path)
 
 
 def test_a_bug_delays_the_copies_of_one_share_partition_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The retry of the other one is far away, and the copies that there are are not read again."""
+    queue = Queue(tmp_path)
+    letter = dead_letters._letter
+    failed, looks = asyncio.Event(), 0
+
+    def failing(found: Any, run: Any, key: ShareKey, *around: Any, **payload: Any) -> Any:
+        if key == queue.key:
+            failed.set()
+            raise ValueError("planted")
+        return letter(found, run, key, *around, **payload)
+
+    async def counted(partition: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await origins(partition)
+
+    monkeypatch.setattr(dead_letters, "_letter", failing)
+    monkeypatch.setattr("headrace.broker.dead_letters.origins", counted)
+    monkeypatch.setattr(dead_letters, "_RETRY_SECONDS_MIN", 1e9)
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        await queue.create("zebras")
+        await queue.produce(record(0))
+        await queue.reject(0, 0)
+        await asyncio.wait_for(failed.wait(), 60)
+        await asyncio.wait_for(queue.copied("zebras"), 10)
+        assert queue.services.shares.machine(GROUP).archiving == {queue.key}
+
+    run(queue, work)
+    assert [told(letter)["topic"] for letter in queue.topics["dlq.jobs"]] == ["zebras"]
+    assert looks == 0
+
+
+def test_a_bug_is_logged_once_and_the_copies_are_written_by_a_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = Queue(tmp_path)
     letter, failures = dead_letters._letter, 3
 
-    def failing(found: Any, run: Any, key: ShareKey, *around: Any, **payload: Any) -> Any:
+    def failing(*arguments: Any, **payload: Any) -> Any:
         nonlocal failures
-        if key.partition == 0 and failures:
+        if failures:
             failures -= 1
             raise ValueError("planted")
-        return letter(found, run, key, *around, **payload)
+        return letter(*arguments, **payload)
 
     monkeypatch.setattr(dead_letters, "_letter", failing)
     monkeypatch.setattr(dead_letters, "_RETRY_SECONDS_MIN", 0.01)
@@ -165,12 +223,42 @@ def test_a_bug_delays_the_copies_of_one_share_partition_only(
         await queue.produce(record(0))
         await queue.reject(0, 0)
         await settled(queue.services)
+        assert not queue.services.dead_letters._retries
+        assert not queue.services.dead_letters._in_doubt
 
     run(queue, work)
     assert queue.offsets("dlq.jobs") == [0]
     assert failures == 0
-    traces = [one for one in caplog.records if one.exc_info]
-    assert [one.levelname for one in traces] == ["CRITICAL"]
+    traces = [line for line in caplog.records if line.exc_info]
+    assert [line.levelname for line in traces] == ["CRITICAL"]
+
+
+def test_tracebacks_of_bugs_are_bounded_and_leave_room_for_complaints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Queue(tmp_path)
+    monkeypatch.setattr(dead_letters, "_COMPLAINTS_MAX", 2)
+
+    async def work() -> None:
+        await queue.begin("dlq.jobs")
+        letters = queue.services.dead_letters
+        for number in range(3):
+            letters._report_bug(ShareKey(GROUP, queue.key.topic_id, number), ValueError("planted"))
+        letters._complain(GROUP, "there is no room")
+
+    run(queue, work)
+    assert [line.levelname for line in caplog.records if line.exc_info] == ["CRITICAL"] * 2
+    assert "there is no room" in caplog.text
+
+
+def test_the_pauses_between_retries_grow_to_their_limit() -> None:
+    retry, now, pauses = None, 100.3, list[float]()
+    for _ in range(8):
+        retry = dead_letters._retry_after(retry, now)
+        assert now < retry.at <= now + retry.pause
+        now = retry.at
+        pauses.append(retry.pause)
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
 def test_the_topic_that_is_made_keeps_what_the_source_could_hold(tmp_path: Path) -> None:
@@ -412,26 +500,8 @@ def test_what_cannot_be_written_does_not_hold_up_the_rest(
         monkeypatch.setattr(letters, "_write_all", writing)
         await queue.produce(record(0))
         await queue.reject(0, 0)
-        zebras = queue.services.partition("zebras", 0)
-        assert zebras is not None
-        zebras.append_records([record(0)])
-        beat = Heartbeat(GROUP, MEMBER, 0, frozenset({"jobs", "zebras"}))
-        await queue.services.shares.ask(GROUP, beat)
-        other = ShareKey(GROUP, zebras.topic.id, 0)
-        ask = queue.services.shares.ask
-        await ask(GROUP, On(other, Acquire(MEMBER, [Span(0, 0)], 9, 99)))
-        said = [Acknowledged(Span(0, 0), [Verdict.REJECT])]
-        await ask(GROUP, On(other, Acknowledge(MEMBER, said)))
+        await asyncio.wait_for(queue.copied("zebras"), 60)
         machine = queue.services.shares.machine(GROUP)
-        written = asyncio.Event()
-
-        def look(_: Any) -> None:
-            if other not in machine.archiving:
-                written.set()
-
-        queue.services.shares.shard(GROUP).listeners.append(look)
-        look(None)
-        await asyncio.wait_for(written.wait(), 60)
         assert queue.key in machine.archiving
 
     run(queue, work)

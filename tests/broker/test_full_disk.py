@@ -9,13 +9,15 @@ import pytest
 
 from headrace.broker.handlers import alter_configs, create_partitions, metadata, topics
 from headrace.broker.request import Raw, Request
-from headrace.core.catalog import AddPartitions, CreateTopic, DeleteTopic
+from headrace.broker.runtime import StorageFault
+from headrace.core.catalog import AddPartitions, CreateTopic, DeleteTopic, Topic
 from headrace.log.manifest import NAME as MANIFEST
 from headrace.log.manifest import ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
 from headrace.wire import batches, codec
 
 from .inside_rig import Inside, play
+from .partition_rig import until
 
 STORAGE_ERROR = 56
 NAMED = {"name": "new", "num_partitions": 1, "replication_factor": 1, "assignments": [],
@@ -189,14 +191,6 @@ def test_a_torn_end_that_cannot_be_copied_keeps_no_other_partition_from_starting
 
 def test_a_partition_that_a_full_disk_kept_from_being_made_is_made_later() -> None:
     disk = FullDisk("filler")
-    id_ = uuid4()
-
-    async def grow(broker: Inside) -> None:
-        await broker.services.topics.create(CreateTopic("orders", id_, 1, {}))
-        disk.write("filler", b"")
-        disk.full = ("orders-1/partition.metadata",)
-        with pytest.raises(OSError, match="No space"):
-            await broker.services.topics.add_partitions(AddPartitions("orders", 2))
 
     async def begin_full(broker: Inside) -> None:
         partition = broker.services.partition("orders", 1)
@@ -215,10 +209,166 @@ def test_a_partition_that_a_full_disk_kept_from_being_made_is_made_later() -> No
         assert partition.refused is None
         assert partition.log.end_offset == 1
 
-    for scene in (grow, begin_full, begin_again):
+    play(lambda: Inside(disk), lambda broker: grow_without_room(broker, disk))
+    for scene in (begin_full, begin_again):
         play(lambda: Inside(disk), scene)
 
 
+async def grow_without_room(broker: Inside, disk: FullDisk) -> None:
+    """Create orders, and add a second partition whose folder cannot be made."""
+    await broker.services.topics.create(CreateTopic("orders", uuid4(), 1, {}))
+    disk.write(disk.filler, b"")
+    disk.full = ("orders-1/partition.metadata",)
+    with pytest.raises(OSError, match="No space"):
+        await broker.services.topics.add_partitions(AddPartitions("orders", 2))
+
+
+@pytest.mark.parametrize("change", ["growth", "deletion that is undone"])
+def test_a_partition_that_was_not_made_is_not_listed_by(change: str) -> None:
+    disk = FullDisk("filler")
+
+    async def change_topic(broker: Inside) -> None:
+        topics = broker.services.topics
+        disk.remove("filler")
+        if change == "growth":
+            await topics.add_partitions(AddPartitions("orders", 3))
+            assert topics.partition("orders", 2) is not None
+        else:
+            await topics.partitions.begin_deletion(topics.catalog.topics["orders"])
+            assert _entry(disk, "orders") == (1, "orders", True)
+            await topics.partitions.cancel_deletion(topics.catalog.topics["orders"])
+        assert _entry(disk, "orders") == (1, "orders", False)
+
+    async def begin_again(broker: Inside) -> None:
+        count = broker.services.catalog.topics["orders"].partitions
+        opened = [broker.services.partition("orders", n) for n in range(count)]
+        assert [each is not None and each.refused for each in opened] == [None] * count
+        assert _listed(disk, "orders") == count
+
+    play(lambda: Inside(disk), lambda broker: grow_without_room(broker, disk))
+    for scene in (change_topic, begin_again):
+        play(lambda: Inside(disk), scene)
+
+
+def test_a_partition_made_late_is_listed_with_those_added_before() -> None:
+    disk = FullDisk("filler")
+
+    async def use(broker: Inside) -> None:
+        disk.remove("filler")
+        await broker.services.topics.add_partitions(AddPartitions("orders", 3))
+        partition = broker.services.partition("orders", 1)
+        assert partition is not None
+        assert partition.log.end_offset == 0
+        assert _listed(disk, "orders") == 3
+
+    play(lambda: Inside(disk), lambda broker: grow_without_room(broker, disk))
+    play(lambda: Inside(disk), use)
+
+
+def test_a_topic_kept_at_a_start_on_a_full_disk_is_listed_with_what_is_made() -> None:
+    """The mark of its deletion, which a crash interrupted, counted a partition without a folder."""
+    disk = FullDisk("filler")
+
+    async def begin_full(broker: Inside) -> None:
+        del broker
+        assert _entry(disk, "orders") == (1, "orders", False)
+
+    play(lambda: Inside(disk), lambda broker: grow_without_room(broker, disk))
+    (topic_id,) = (id_ for id_, topic in Manifest(disk).topics.items() if topic.name == "orders")
+    Manifest(disk).begin_deletion(topic_id, ListedTopic(2, "orders"))
+    play(lambda: Inside(disk), begin_full)
+
+
+def test_the_use_of_an_unmade_partition_keeps_the_mark_of_a_deletion() -> None:
+    disk = FullDisk("filler")
+
+    async def delete(broker: Inside) -> None:
+        topics = broker.services.topics
+        topic, partition = topics.catalog.topics["orders"], topics.partition("orders", 1)
+        assert partition is not None
+        disk.remove("filler")
+        await topics.partitions.begin_deletion(topic)
+        files = disk.list("orders-1")
+        with pytest.raises(OSError, match="is being deleted"):
+            _ = partition.log
+        assert _entry(disk, "orders") == (1, "orders", True)
+        assert disk.list("orders-1") == files
+        await topics.partitions.cancel_deletion(topic)
+        assert partition.log.end_offset == 0
+        assert _entry(disk, "orders") == (2, "orders", False)
+
+    play(lambda: Inside(disk), lambda broker: grow_without_room(broker, disk))
+    play(lambda: Inside(disk), delete)
+
+
+def test_a_deleted_topic_leaves_no_unmade_partition_behind() -> None:
+    disk = FullDisk("filler")
+
+    async def delete(broker: Inside) -> None:
+        topics = broker.services.topics
+        assert topics.partitions._unmade
+        await topics.delete(DeleteTopic(topics.catalog.topics["orders"].id))
+        assert not topics.partitions._unmade
+        assert not topics.partitions._deletions
+
+    play(lambda: Inside(disk), lambda broker: grow_without_room(broker, disk))
+    play(lambda: Inside(disk), delete)
+
+
+def test_a_topic_whose_deletion_is_not_in_the_journal_loses_its_mark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.broker.topics._OPEN_AGAIN_SECONDS", 0.01)
+    disk = MemoryDisk()
+
+    async def scene(broker: Inside) -> None:
+        topics = broker.services.topics
+        topic = await topics.create(CreateTopic("orders", uuid4(), 1, {}))
+        assert isinstance(topic, Topic)
+
+        def fail(records: Any) -> bool:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(topics.journal, "_append", fail)
+        with pytest.raises(StorageFault):
+            await topics.delete(DeleteTopic(topic.id))
+        assert _entry(disk, "orders").is_deleting
+        monkeypatch.undo()
+        await until(lambda: not _entry(disk, "orders").is_deleting)
+        assert topics.catalog.topics["orders"] == topic
+        assert not topics.partitions._deletions
+        appended(broker, "orders", 1)
+
+    play(lambda: Inside(disk), scene)
+
+
+def test_deletions_repeated_while_the_journal_fails_wait_for_it_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+
+    async def scene(broker: Inside) -> None:
+        topics = broker.services.topics
+        topic = await topics.create(CreateTopic("orders", uuid4(), 1, {}))
+        assert isinstance(topic, Topic)
+
+        def fail(records: Any) -> bool:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(topics.journal, "_append", fail)
+        for _ in range(3):
+            with pytest.raises(StorageFault):
+                await topics.delete(DeleteTopic(topic.id))
+        assert len(topics._openings) == 1
+        monkeypatch.undo()
+
+    play(lambda: Inside(disk), scene)
+
+
+def _entry(disk: MemoryDisk, name: str) -> ListedTopic:
+    (topic,) = (topic for topic in Manifest(disk).topics.values() if topic.name == name)
+    return topic
+
+
 def _listed(disk: MemoryDisk, name: str) -> int:
-    (topic,) = (one for one in Manifest(disk).topics.values() if one.name == name)
-    return topic.partitions
+    return _entry(disk, name).partitions

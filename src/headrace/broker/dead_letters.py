@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 from uuid import UUID
 
 from headrace.broker.dead_letter_copies import (
@@ -46,6 +47,13 @@ _RETRY_SECONDS_MIN, _RETRY_SECONDS_MAX = 0.5, 30.0
 _COMPLAINTS_MAX = 1000
 
 
+class _Retry(NamedTuple):
+    """When a share-partition that failed is tried again, in seconds of the event loop."""
+
+    at: float
+    pause: float
+
+
 class DeadLetters:
     """Writes what waits in the shards, in the background; tries again when the disk fails."""
 
@@ -56,18 +64,17 @@ class DeadLetters:
         self._wanted = asyncio.Event()
         self._waiting: dict[Shard, None] = {}  # an ordered set
         self._task: asyncio.Task[None] | None = None
-        self._in_doubt = False  # whether copies may be there that the journal does not know of
+        self._in_doubt: set[ShareKey] = set()  # with copies that the journal may not know of
+        self._retries: dict[ShareKey, _Retry] = {}  # of what failed
         self._found: dict[UUID, set[Origin]] = {}
         self._complained: set[tuple[str, str]] = set()
+        self._bugs: set[ShareKey] = set()  # whose traceback is logged
 
     def start(self) -> None:
         """Begin to write, first what a crash may have interrupted."""
         for shard in self._shares.shards:
             shard.listeners.append(self._look, (Settled, Restarted))
-            if self._shares.machine_of(shard).archiving:
-                self._waiting[shard] = None
-                self._wanted.set()
-                self._in_doubt = True
+            self._doubt(shard)
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(_tell_bug)
 
@@ -87,47 +94,71 @@ class DeadLetters:
                 # While the disk failed what became ARCHIVING may have been given up, and be found
                 # in the journal after all; as copies may that the journal does not know of.
                 for shard in {self._shares.shard(group) for group in event.groups}:
-                    if self._shares.machine_of(shard).archiving:
-                        self._in_doubt = True
-                        self._wait(shard)
+                    self._doubt(shard)
+
+    def _doubt(self, shard: Shard) -> None:
+        """Look for copies that the journal does not know of before more are written."""
+        archiving = self._shares.machine_of(shard).archiving
+        if archiving:
+            self._in_doubt |= archiving
+            self._wait(shard)
 
     def _wait(self, shard: Shard) -> None:
         self._waiting[shard] = None
         self._wanted.set()
 
     async def _run(self) -> None:
-        pause = _RETRY_SECONDS_MIN
+        clock = asyncio.get_running_loop().time
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            shards, self._waiting = self._waiting, {}
+            failures: dict[ShareKey, Exception] = {}
+            for key in await self._due():
+                error = await self._try(key)
+                if error is None:
+                    self._retries.pop(key, None)
+                else:
+                    failures[key] = error
+                    self._in_doubt.add(key)
+                    self._retries[key] = _retry_after(self._retries.get(key), clock())
             self._found.clear()
-            failures: dict[str, Exception] = {}
-            for shard in shards:
-                for key in sorted(self._shares.machine_of(shard).archiving):
-                    try:
-                        await self._write_all(key)
-                    except (OSError, StorageFault) as error:  # that of others may be written
-                        self._topics.partitions.read_failed(error)
-                        failures.setdefault(key.group, error)
-                        self._waiting[shard] = None
-                    except Exception as error:  # a bug must not keep back those of all groups
-                        self._report_bug(key, error)
-                        failures.setdefault(key.group, error)
-                        self._waiting[shard] = None
-            self._in_doubt = bool(failures) or (self._in_doubt and bool(self._waiting))
-            if not failures:
-                pause = _RETRY_SECONDS_MIN
-                continue
-            _tell(failures, pause)
-            self._wanted.set()
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _RETRY_SECONDS_MAX)
+            if failures:
+                _tell(failures, max(self._retries[key].pause for key in failures))
+
+    async def _due(self) -> list[ShareKey]:
+        """Wait for new work or the next retry; return the share-partitions to write now."""
+        loop = asyncio.get_running_loop()
+        retry_at = min((retry.at for retry in self._retries.values()), default=None)
+        try:
+            async with asyncio.timeout_at(retry_at):
+                await self._wanted.wait()
+        except TimeoutError:  # a timer may fire slightly before its time
+            now = max(loop.time(), retry_at or 0.0)
+        else:
+            now = loop.time()
+        self._wanted.clear()
+        shards, self._waiting = self._waiting, {}
+        archiving = (sorted(self._shares.machine_of(shard).archiving) for shard in shards)
+        new = [key for keys in archiving for key in keys if key not in self._retries]
+        return new + [key for key, retry in self._retries.items() if retry.at <= now]
+
+    async def _try(self, key: ShareKey) -> Exception | None:
+        """Copy what waits in a share-partition; return why that failed."""
+        machine = self._shares.machine(key.group)
+        try:
+            await self._write_all(key)
+        except (OSError, StorageFault) as error:
+            self._topics.partitions.read_failed(error)
+            return error
+        except Exception as error:  # a bug must not keep back the copies of others
+            self._report_bug(key, error)
+            return error
+        if self._shares.machine(key.group) is machine:  # what is rebuilt meanwhile is in doubt
+            self._in_doubt.discard(key)
+        return None
 
     def _report_bug(self, key: ShareKey, error: Exception) -> None:
         """Log the first traceback of a share-partition: the next try may fail in the same way."""
-        if (key.group, str(key)) not in self._complained:
-            self._complained.add((key.group, str(key)))
+        if key not in self._bugs and len(self._bugs) < _COMPLAINTS_MAX:
+            self._bugs.add(key)
             log.critical("dead letters of %s failed by a bug", key, exc_info=error)
 
     async def _write_all(self, key: ShareKey) -> None:
@@ -147,7 +178,7 @@ class DeadLetters:
         if isinstance(target, str):
             await self._done(key, [run.span for run in runs], None, target)
             return
-        known = await self._known(target)
+        known = await self._known(key, target)
         payload = self._shares.settings(key.group).dead_letter_copy
         left, copies, size = deque(runs), list[batches.Record](), 0
         where = (key.group, source.topic.name, key.partition)
@@ -235,9 +266,9 @@ class DeadLetters:
             extra={"group": group},
         )
 
-    async def _known(self, target: Partition) -> set[Origin]:
+    async def _known(self, key: ShareKey, target: Partition) -> set[Origin]:
         """Origins of the copies that are there already, read once a topic, where it is in doubt."""
-        if not self._in_doubt:
+        if key not in self._in_doubt:
             return set()
         topic_id = target.key.topic_id
         if topic_id not in self._found:
@@ -292,17 +323,24 @@ def _letter(
     return copy
 
 
-def _tell(failures: dict[str, Exception], pause: float) -> None:
+def _retry_after(before: _Retry | None, now: float) -> _Retry:
+    """Return the next retry, at a multiple of its pause: so many are due at the same time."""
+    pause = _RETRY_SECONDS_MIN if before is None else min(before.pause * 2, _RETRY_SECONDS_MAX)
+    return _Retry((now // pause + 1) * pause, pause)
+
+
+def _tell(failures: dict[ShareKey, Exception], pause: float) -> None:
     """One line, of the first group: most often all fail for the same reason."""
-    group, error = next(iter(failures.items()))
+    key, error = next(iter(failures.items()))
+    others = len({failed.group for failed in failures}) - 1
     log.error(
-        "dead letters of group %s%s cannot be written: %s; trying again in %.1f s, "
+        "dead letters of group %s%s cannot be written: %s; trying again within %.1f s, "
         "the records wait",
-        group,
-        f" and of {len(failures) - 1} others" if len(failures) > 1 else "",
+        key.group,
+        f" and of {others} others" if others else "",
         error,
         pause,
-        extra={"group": group},
+        extra={"group": key.group},
     )
 
 

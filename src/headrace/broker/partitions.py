@@ -16,9 +16,11 @@ are gone, so that the next start ends a deletion that a crash interrupted.
 import asyncio
 import base64
 import contextlib
+import errno
 import functools
 import logging
 import resource
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
@@ -87,6 +89,8 @@ class Partitions:
         self.faults = StorageFaults(clock)
         self.on_start_moved: list[Callable[[Partition], None]] = []
         self._unmade: set[tuple[UUID, int]] = set()  # without a folder, as the disk was full
+        self._listing = threading.RLock()  # held from finding what a topic has until it is listed
+        self._deletions: set[UUID] = set()  # topics whose deletion began and has not ended
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._by_key.values()))
@@ -145,12 +149,27 @@ class Partitions:
             # What the manifest lists exists all the same, and topics can be deleted for space.
             log.warning("headrace.manifest: cannot be written now: %s", error.strerror or error)
 
-    def _made(self, topic: Topic) -> ListedTopic:
-        """Return what the manifest may list of a topic: partitions that have a folder."""
-        unmade = (index for topic_id, index in self._unmade if topic_id == topic.id)
-        made = min(unmade, default=topic.partitions)
+    def _list_topic(self, topic: Topic, new: Sequence[int] = ()) -> None:
+        """List the partitions of a topic that have folders. Raises: OSError."""
+        with self._listing:
+            self.manifest.put_topic(uuid_text(topic.id), self._made(topic, new))
+
+    def _made(self, topic: Topic, new: Sequence[int] = ()) -> ListedTopic:
+        """Return what the manifest may list of a topic: what is before the first missing folder.
+
+        What is listed stays listed, so that lost folders are noticed. The number of a topic whose
+        deletion began counts for nothing: it may include folders that are not made or removed.
+
+        Args:
+            new: partitions whose folders were made just now.
+        """
         listed = self.manifest.topics.get(uuid_text(topic.id))
-        return _listed(topic, made if listed is None else max(made, listed.partitions))
+        count = 0 if listed is None or listed.is_deleting else listed.partitions
+        while (key := (topic.id, count)) not in self._unmade:
+            if key not in self._by_key and count not in new:
+                break
+            count += 1
+        return ListedTopic(count, topic.name)
 
     def no_room_for(self, count: int) -> Refused | None:
         """Refuse `count` further partitions where the system lets no process open so many files."""
@@ -178,7 +197,7 @@ class Partitions:
             for index in some:
                 self._make_folder(topic, index)
                 made[index].open()
-            self.manifest.put_topic(uuid_text(topic.id), _listed(topic, some[-1] + 1))
+            self._list_topic(topic, some)
 
         for some in _chunks(missing):
             made = {n: self._partition(topic, n, settings, clean=False) for n in some}
@@ -210,20 +229,19 @@ class Partitions:
 
         def begin(topic: Topic) -> None:
             try:
-                self.manifest.begin_deletion(uuid_text(topic.id), _listed(topic, topic.partitions))
+                with self._listing:
+                    self.manifest.begin_deletion(uuid_text(topic.id), self._made(topic))
             except OSError as error:
                 if not is_full(error):  # a deletion makes room
                     raise
 
+        self._deletions.add(topic.id)
         await _in_thread(begin, [topic])
 
     async def cancel_deletion(self, topic: Topic) -> None:
         """Undo `begin_deletion` of a topic that the catalogue keeps. Raises: OSError."""
-
-        def cancel(topic: Topic) -> None:
-            self.manifest.put_topic(uuid_text(topic.id), _listed(topic, topic.partitions))
-
-        await _in_thread(cancel, [topic])
+        await _in_thread(self._list_topic, [topic])
+        self._deletions.discard(topic.id)
 
     async def delete_topic(self, topic: Topic) -> None:
         """Close and remove the partitions of a topic that the catalogue forgot; wakes readers.
@@ -231,12 +249,14 @@ class Partitions:
         Files are removed as `open_topic` makes them.
         """
         gone = [self._by_key.pop((topic.id, n), None) for n in range(topic.partitions)]
+        self._unmade.difference_update((topic.id, n) for n in range(topic.partitions))
         for some in _chunks([partition for partition in gone if partition is not None]):
             for partition in some:
                 partition.close()
                 self._waits.notify(partition.key)
             await _in_thread(self._remove, some)
         await _in_thread(self.manifest.remove_topic, [uuid_text(topic.id)])
+        self._deletions.discard(topic.id)
         await self._forget_starts(topic.name, range(topic.partitions))
 
     async def _forget_starts(self, topic: str, partitions: Sequence[int]) -> None:
@@ -445,14 +465,17 @@ class Partitions:
 
     def _make_late(self, topic: Topic, index: int) -> None:
         """Make and list the folder that could not be made at the start. Raises: OSError."""
-        self._kept_starts.forget(topic.name, [index])
-        self._make_folder(topic, index)
-        self._unmade.discard((topic.id, index))
-        try:
-            self.manifest.put_topic(uuid_text(topic.id), self._made(topic))
-        except OSError:
-            self._unmade.add((topic.id, index))
-            raise
+        with self._listing:
+            if topic.id in self._deletions:  # listing it would take the mark of the deletion away
+                raise OSError(errno.EBUSY, "the topic is being deleted")
+            self._kept_starts.forget(topic.name, [index])
+            self._make_folder(topic, index)
+            self._unmade.discard((topic.id, index))
+            try:
+                self._list_topic(topic)
+            except OSError:
+                self._unmade.add((topic.id, index))
+                raise
 
     def _open_log(
         self, topic: Topic, index: int, clean: bool, settings: TopicSettings, dropped: Dropped
@@ -545,10 +568,6 @@ class Partitions:
         aside = _aside(folder, topic_id, "stray")
         log.warning("%s: the folder belongs to no topic; renamed to %s", folder, aside)
         self._disk.rename(folder, aside)
-
-
-def _listed(topic: Topic, partitions: int) -> ListedTopic:
-    return ListedTopic(partitions, topic.name)
 
 
 def _chunks(items: list[ItemT]) -> Iterator[list[ItemT]]:

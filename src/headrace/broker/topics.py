@@ -82,7 +82,7 @@ class Topics:
         self.on_forgotten: list[Callable[[], Awaitable[None]]] = []
         self.on_grown: list[Callable[[Topic, int], Awaitable[None]]] = []
         self._changes: set[asyncio.Task[Any]] = set()
-        self._openings: set[asyncio.TimerHandle] = set()
+        self._openings: dict[UUID, asyncio.TimerHandle] = {}
         self._one_at_a_time = asyncio.Lock()
         self.listeners = self._catalog.listeners
 
@@ -129,10 +129,8 @@ class Topics:
                 await self.partitions.open_topic(topic, self.catalog)
             except OSError:
                 # Half a topic could not be used, and not be created again, until the next start.
-                try:
+                with contextlib.suppress(OSError, StorageFault):
                     await self._delete(DeleteTopic(topic.id))
-                except (OSError, StorageFault):
-                    self._open_later(topic.id)
                 raise
         assert isinstance(reply, Topic | Refused)
         return reply
@@ -143,14 +141,18 @@ class Topics:
 
     async def _delete(self, command: DeleteTopic) -> Topic | Refused:
         topic = self.catalog.topics_by_id.get(command.topic_id)
-        if topic is not None:
-            await self.partitions.begin_deletion(topic)
-        reply = await self._catalog.ask(command)
-        assert isinstance(reply, Topic | Refused)
-        if not isinstance(reply, Topic):
+        try:
             if topic is not None:
+                await self.partitions.begin_deletion(topic)
+            reply = await self._catalog.ask(command)
+            if topic is not None and not isinstance(reply, Topic):
                 await self.partitions.cancel_deletion(topic)
-        else:
+        except (OSError, StorageFault):
+            if topic is not None:
+                self._open_later(topic.id)
+            raise
+        assert isinstance(reply, Topic | Refused)
+        if isinstance(reply, Topic):
             by = command.by or "the broker"
             log.info("topic %s was deleted by %s", reply.name, by, extra={"always": True})
             for forget in self.on_deleted:  # not before the catalogue's journal has it
@@ -193,27 +195,33 @@ class Topics:
                 await tell(topic, first)
 
     def _open_later(self, topic_id: UUID) -> None:
-        """Open partitions that the catalogue has: nobody can add them a second time."""
+        """Open and list what the catalogue has of a topic: nobody can add it a second time."""
 
         def begin() -> None:
-            self._openings.discard(timer)
+            del self._openings[topic_id]
             self._begin(self._open_missing(topic_id))
 
-        timer = asyncio.get_running_loop().call_later(_OPEN_AGAIN_SECONDS, begin)
-        self._openings.add(timer)
+        if topic_id not in self._openings:
+            loop = asyncio.get_running_loop()
+            self._openings[topic_id] = loop.call_later(_OPEN_AGAIN_SECONDS, begin)
 
     async def _open_missing(self, topic_id: UUID) -> None:
+        """Open the closed partitions of a topic, and undo a deletion that the journal lacks."""
+        if self._catalog.fault is not None:  # the catalogue may have the topic back, or lose it
+            self._open_later(topic_id)
+            return
         topic = self.catalog.topics_by_id.get(topic_id)
         if topic is None:
-            if self._catalog.fault is not None:  # a deletion that the journal does not have
-                self._open_later(topic_id)
             return
+        is_open = all(self.partitions.get(topic_id, n) for n in range(topic.partitions))
         try:
+            await self.partitions.cancel_deletion(topic)
             await self.partitions.open_topic(topic, self.catalog)
         except OSError:
             self._open_later(topic_id)
         else:
-            log.warning("the new partitions of %s are open", topic.name)
+            if not is_open:
+                log.warning("the new partitions of %s are open", topic.name)
 
     async def set_configs(self, command: SetConfigs) -> Refused | None:
         """Set configuration values that were found to make sense."""
@@ -360,7 +368,7 @@ class Topics:
         """Write, sync and close everything. Raises: OSError."""
         while self._changes:
             await asyncio.wait(self._changes)
-        for timer in self._openings:
+        for timer in self._openings.values():
             timer.cancel()
         await self._catalog.close()
         closed, fault = {CATALOGUE: Extent(0, self._journal.end_offset)}, None
