@@ -125,7 +125,7 @@ class Stops:
             if len(more) <= len(data):
                 break
             data = more
-        require_places(data, size, segment.base_offset, _following(segment, data, size, position))
+        require_in_place(segment, data, size, position)
         if headers:
             self._remember(headers[-1].last_offset + 1, segment, position + size)
             self._latest = segment, headers[-1], position + size - headers[-1].size
@@ -153,8 +153,7 @@ class Stops:
         # An index is quicker than a walk, where batches are small.
         near = max(segment.boundary(position + wanted) - position, 0)
         end = _last_whole(data, near, wanted)
-        following = _following(segment, data, end, position)
-        require_places(data, end, segment.base_offset, following)
+        following = require_in_place(segment, data, end, position)
         self._remember(following, segment, position + end)
         return data if end == len(data) else memoryview(data)[:end]
 
@@ -197,6 +196,26 @@ def bytes_from(segments: Iterable[Source], offset: int, enough: int) -> int:
     return count
 
 
+def require_in_place(segment: Source, data: bytes, size: int, position: int) -> int:
+    """Check the offsets of the batches in the first `size` bytes of `data`.
+
+    Args:
+        position: where `data` stands in the segment.
+
+    Returns: the offset of what follows. Raises: CorruptBatch.
+    """
+    begun = data[size : size + _BASE_OFFSET.size]
+    if len(begun) < _BASE_OFFSET.size and position + size < segment.size:
+        begun = segment.file.pread(_BASE_OFFSET.size, position + size)
+    # There are fewer bytes at the end, and while a failed sync is being cut off.
+    is_there = len(begun) == _BASE_OFFSET.size and position + size < segment.size
+    following = int(_BASE_OFFSET.unpack(begun)[0]) if is_there else segment.end_offset
+    if following > segment.end_offset:
+        raise CorruptBatch(f"offset {following}, and the last is {segment.end_offset - 1}")
+    require_places(data, size, segment.base_offset, following)
+    return following
+
+
 def _bytes(segment: Source, position: int, max_bytes: int, stop: int) -> bytes:
     """Up to `max_bytes` before `stop`, and the offset of what follows them, if it is there."""
     wanted = min(max(max_bytes, HEADER_BYTES), stop - position)
@@ -226,21 +245,6 @@ def _last_whole(data: bytes, position: int, stop: int) -> int:
     while stop - position >= HEADER_BYTES and position + (size := _size_at(data, position)) <= stop:
         position += size
     return position
-
-
-def _following(segment: Source, data: bytes, size: int, position: int) -> int:
-    """The offset behind the first `size` bytes of `data`, which stand at `position`."""
-    if position + size >= segment.size:
-        return segment.end_offset
-    begun = data[size : size + _BASE_OFFSET.size]
-    if len(begun) < _BASE_OFFSET.size:
-        begun = segment.file.pread(_BASE_OFFSET.size, position + size)
-    if len(begun) < _BASE_OFFSET.size:  # a failed sync is being cut off
-        return segment.end_offset
-    offset = int(_BASE_OFFSET.unpack(begun)[0])
-    if offset >= segment.end_offset:
-        raise CorruptBatch(f"offset {offset}, and the last is {segment.end_offset - 1}")
-    return offset
 
 
 def _up_to(data: bytes, last: int, end: int) -> tuple[list[BatchHeader], int, bool]:

@@ -3,9 +3,8 @@
 import contextlib
 import errno
 import logging
-import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from headrace.log import checksums
 from headrace.log.api import (
@@ -18,12 +17,11 @@ from headrace.log.api import (
 )
 from headrace.log.checksums import BlockDigests, Checksums, CorruptBlock, Summary, Unverified
 from headrace.log.index import INDEX_SUFFIXES, SegmentIndex, Tail, read_tail
+from headrace.log.reading import require_in_place
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
 
 log = logging.getLogger("headrace.log")
-
-_OFFSET = struct.Struct(">q")  # of a batch, at its beginning
 
 _CHUNK_BYTES = 1 << 20
 LEADER_EPOCH = 0  # of every batch: there is one broker
@@ -233,24 +231,12 @@ class Segment:
             self.require_intact(position, position + wanted)
         data = self.file.pread(wanted, position)
         headers = batches.headers(data)
-        self._require_places(headers, position)
-        if end is not None:
+        size = sum([header.size for header in headers])
+        require_in_place(self, data, size, position)
+        if end is not None and headers and headers[-1].base_offset >= end:
             headers = headers[: bisect_right(headers, end - 1, key=lambda one: one.base_offset)]
-        size = sum(header.size for header in headers)
+            size = sum([header.size for header in headers])
         return Slice(data if size == len(data) else data[:size], headers)
-
-    def _require_places(self, headers: Sequence[BatchHeader], position: int) -> None:
-        """Raises: CorruptBatch where offsets do not ascend, also to that of the next batch."""
-        last = self.base_offset - 1
-        for header in headers:
-            if header.base_offset <= last or header.last_offset_delta < 0:
-                raise CorruptBatch(f"offset {header.base_offset} after {last}")
-            last, position = header.last_offset, position + header.size
-        begun = self.file.pread(_OFFSET.size, position) if position < self.size else b""
-        # There may be fewer bytes while a failed sync is being cut off.
-        following = _OFFSET.unpack(begun)[0] if len(begun) == _OFFSET.size else self.end_offset
-        if last >= min(following, self.end_offset):
-            raise CorruptBatch(f"offset {following} after {last}")
 
     def position_after(self, offset: int) -> int:
         """Where the batches below `offset` end. Raises: CorruptBatch."""
