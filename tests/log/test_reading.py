@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -242,14 +243,16 @@ def test_a_batch_whose_offset_is_damaged_is_not_passed_over(disk: Disk, append: 
 
 @pytest.mark.parametrize("value_bytes", [1, 5000], ids=["between entries", "with entries"])
 @pytest.mark.parametrize("batch", [0, 3, 5])
-@pytest.mark.parametrize("damaged", [0, 2, 4, 6, 1 << 62])
-def test_no_damage_of_an_offset_gives_other_records(
-    damaged: int, batch: int, value_bytes: int, disk: Disk, append: Append,
+@pytest.mark.parametrize(
+    ("at", "damaged"),
+    [(0, number.to_bytes(8)) for number in (0, 2, 4, 6, 1 << 62, (1 << 64) - 9)]
+    + [(8, number.to_bytes(4)) for number in (0, 49, 1 << 20, 1 << 31)],
+)
+def test_no_damage_of_a_header_gives_other_records(
+    at: int, damaged: bytes, batch: int, value_bytes: int, disk: Disk, append: Append,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """It is appended and read before anything verifies the blocks of the file."""
-    if damaged == batch:
-        return
     log = SegmentedLog(disk, FOLDER)
     for _ in range(6):
         append(log, b"a" * value_bytes)
@@ -258,17 +261,17 @@ def test_no_damage_of_an_offset_gives_other_records(
     sound = file.pread(log.size_bytes, 0)
     size = batches.read_header(sound).size
     data = bytearray(sound)
-    data[batch * size : batch * size + 8] = damaged.to_bytes(8)
+    data[batch * size + at : batch * size + at + len(damaged)] = damaged
     file.truncate(0)
     file.append(data)
-    refused = set()
-    for offset in range(6):
-        for max_bytes in (1, size, size + 70, 1 << 20):
+    refused = set() if data != sound else {batch}
+    for end in (3, 4, 6):
+        for offset, max_bytes in product(range(end), (1, size, size + 70, 1 << 20)):
             reads: list[Callable[[], Buffer | Slice]] = [
-                partial(log.read_bytes, offset, max_bytes),
-                partial(log.read_through, offset, offset, max_bytes, end=6),
-                partial(log.read_through, offset, 5, max_bytes, end=6),
-                partial(log.read, offset, max_bytes),
+                partial(log.read_bytes, offset, max_bytes, end=end),
+                partial(log.read_through, offset, offset, max_bytes, end=end),
+                partial(log.read_through, offset, 5, max_bytes, end=end),
+                partial(log.read, offset, max_bytes, end=end),
             ]
             for read in reads:
                 try:
@@ -279,7 +282,7 @@ def test_no_damage_of_an_offset_gives_other_records(
                     found = bytes(answer.data if isinstance(answer, Slice) else answer)
                     assert found == sound[offset * size :][: len(found)]
                     assert len(found) >= size
-                    assert not offset <= batch < offset + len(found) // size
+                    assert data == sound or not offset <= batch < offset + len(found) // size
     assert batch in refused
     assert "rebuilt" not in caplog.text
     file.close()

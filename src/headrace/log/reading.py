@@ -126,6 +126,8 @@ class Stops:
                 break
             data = more
         require_in_place(segment, data, size, position)
+        if not headers and len(data) >= HEADER_BYTES:
+            require_fit(segment, read_header(data, 0), position)
         if headers:
             self._remember(headers[-1].last_offset + 1, segment, position + size)
             self._latest = segment, headers[-1], position + size - headers[-1].size
@@ -140,6 +142,9 @@ class Stops:
             return None
         data, position = found
         if len(data) < HEADER_BYTES:
+            begun = segment.file.pread(HEADER_BYTES, position)
+            if len(begun) == HEADER_BYTES:  # it is not below `end`
+                require_fit(segment, read_header(begun, 0), position)
             return b""
         first, room = _size_at(data, 0), stop - position
         if first > len(data):
@@ -207,13 +212,34 @@ def require_in_place(segment: Source, data: bytes, size: int, position: int) -> 
     begun = data[size : size + _BASE_OFFSET.size]
     if len(begun) < _BASE_OFFSET.size and position + size < segment.size:
         begun = segment.file.pread(_BASE_OFFSET.size, position + size)
-    # There are fewer bytes at the end, and while a failed sync is being cut off.
-    is_there = len(begun) == _BASE_OFFSET.size and position + size < segment.size
-    following = int(_BASE_OFFSET.unpack(begun)[0]) if is_there else segment.end_offset
-    if following > segment.end_offset:
-        raise CorruptBatch(f"offset {following}, and the last is {segment.end_offset - 1}")
+    is_last = position + size >= segment.size
+    following = _following(segment, b"" if is_last else begun)
     require_places(data, size, segment.base_offset, following)
     return following
+
+
+def require_fit(segment: Source, first: BatchHeader, position: int) -> None:
+    """Check that a batch ends within its segment and below the next. Raises: CorruptBatch."""
+    end = position + first.size
+    if end > segment.size:
+        raise CorruptBatch(f"a batch of {first.size} bytes, {segment.size - position} are there")
+    begun = segment.file.pread(_BASE_OFFSET.size, end) if end < segment.size else b""
+    following = _following(segment, begun)
+    if first.last_offset >= following:
+        raise CorruptBatch(f"offset {first.base_offset} before {following}")
+
+
+def _following(segment: Source, begun: bytes) -> int:
+    """The offset of the batch that begins with some bytes; there are fewer at the end.
+
+    And while a failed sync is being cut off. Raises: CorruptBatch.
+    """
+    if len(begun) < _BASE_OFFSET.size:
+        return segment.end_offset
+    offset = int(_BASE_OFFSET.unpack(begun)[0])
+    if not segment.base_offset <= offset <= segment.end_offset:
+        raise CorruptBatch(f"offset {offset}, and the last is {segment.end_offset - 1}")
+    return offset
 
 
 def _bytes(segment: Source, position: int, max_bytes: int, stop: int) -> bytes:
@@ -221,9 +247,8 @@ def _bytes(segment: Source, position: int, max_bytes: int, stop: int) -> bytes:
     wanted = min(max(max_bytes, HEADER_BYTES), stop - position)
     if wanted < HEADER_BYTES:
         return b""
-    wanted = min(wanted + _BASE_OFFSET.size, segment.size - position)
     segment.require_intact(position, position + wanted)
-    return segment.file.pread(wanted, position)
+    return segment.file.pread(min(wanted + _BASE_OFFSET.size, segment.size - position), position)
 
 
 def _begins_with(data: bytes, offset: int) -> bool:

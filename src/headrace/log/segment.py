@@ -17,7 +17,7 @@ from headrace.log.api import (
 )
 from headrace.log.checksums import BlockDigests, Checksums, CorruptBlock, Summary, Unverified
 from headrace.log.index import INDEX_SUFFIXES, SegmentIndex, Tail, read_tail
-from headrace.log.reading import require_in_place
+from headrace.log.reading import require_fit, require_in_place
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
 
@@ -41,9 +41,23 @@ class Segment:
     """
 
     __slots__ = (
-        "_blocks", "_disk", "_file", "_index", "_last", "_max_timestamp", "_saved_size",
-        "_unverified", "base_offset", "end_offset", "file_path", "first_timestamp",
-        "interval_bytes", "path", "sealed", "size",
+        "_blocks",
+        "_damaged",
+        "_disk",
+        "_file",
+        "_index",
+        "_last",
+        "_max_timestamp",
+        "_saved_size",
+        "_unverified",
+        "base_offset",
+        "end_offset",
+        "file_path",
+        "first_timestamp",
+        "interval_bytes",
+        "path",
+        "sealed",
+        "size",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +87,7 @@ class Segment:
         self._blocks: BlockDigests | None = BlockDigests()
         self._unverified: Unverified | None = None
         self._last = 0, 0  # position and checksum of the last batch
+        self._damaged: dict[int, str] = {}  # positions of entries that the log contradicts
 
     @property
     def file(self) -> File:
@@ -186,6 +201,8 @@ class Segment:
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The batch that holds or follows `offset`, with its position. Raises: CorruptBatch."""
         start = self.index.position_of(offset)
+        if start in self._damaged:  # to look again would take long
+            raise CorruptBatch(self._damaged[start])
         try:
             return self._find_from(start, offset, trusted=not start)
         except CorruptBatch as damage:
@@ -193,7 +210,11 @@ class Segment:
                 raise
             suspicion = damage
         # A power cut can leave an index of the right size with something else inside.
-        index = self._indexed()  # else it is the log that is damaged
+        try:
+            index = self._indexed()
+        except CorruptBatch as damage:  # it is the log that is damaged
+            self._damaged[start] = str(damage)
+            raise
         log.warning("%s.index: does not agree with the log (%s); rebuilt", self.path, suspicion)
         self._index, self._saved_size = index, -1
         self.save_index()
@@ -225,6 +246,7 @@ class Segment:
     def slice(self, position: int, first: BatchHeader, max_bytes: int, end: int | None) -> Slice:
         """As `Log.read`, from the batch `first` at `position`. Raises: CorruptBatch."""
         if end is not None and first.base_offset >= end:
+            require_fit(self, first, position)
             return Slice(b"", ())
         wanted = min(max(max_bytes, first.size), self.size - position)
         if self._unverified is not None:
@@ -233,6 +255,8 @@ class Segment:
         headers = batches.headers(data)
         size = sum([header.size for header in headers])
         require_in_place(self, data, size, position)
+        if not headers:
+            require_fit(self, first, position)
         if end is not None and headers and headers[-1].base_offset >= end:
             headers = headers[: bisect_right(headers, end - 1, key=lambda one: one.base_offset)]
             size = sum([header.size for header in headers])
@@ -356,6 +380,7 @@ class Segment:
         counted = Segment(self._disk, "", self.base_offset, self.interval_bytes, file=self.file)
         counted.take_whole(size)
         self.take_whole(size)
+        self._damaged.clear()
 
     def fits_checksums(self) -> bool:
         """Return whether `.checksums` is of this file or of an earlier state of it.
