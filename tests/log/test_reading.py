@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.core.types import WallMs
 from headrace.log.api import DamagedBlockError, Disk, File, OffsetOutOfRange, Slice
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.reading import STOPS_MAX
@@ -285,6 +286,26 @@ def test_no_damage_of_a_header_gives_other_records(
                     assert data == sound or not offset <= batch < offset + len(found) // size
     assert batch in refused
     assert "rebuilt" not in caplog.text
+    file.close()
+    log.close()
+
+
+def test_a_search_by_time_tells_damage_from_what_a_producer_made(
+    disk: Disk, append: Append
+) -> None:
+    log = SegmentedLog(disk, FOLDER)
+    for at in range(1000, 5000, 1000):
+        append(log, b"a", at=at)
+    file = disk.open(f"{FOLDER}/{0:020d}.log")
+    sound = file.pread(log.size_bytes, 0)
+    assert log.offset_for_time(WallMs(4000)) == (3, 4000)
+    data = bytearray(sound)
+    position = batches.read_header(data).size * 2
+    data[position : position + 8] = bytes(8)  # its offset
+    file.truncate(0)
+    file.append(data)
+    with pytest.raises(DamagedBlockError, match="offset 0 after 1; run `headrace check`"):
+        log.offset_for_time(WallMs(4000))
     file.close()
     log.close()
 

@@ -3,8 +3,8 @@
 A search reads headers of batches until one may hold the record, and yields what remains to be done
 with that batch, which a producer may have made expensive: its caller does it here (`carry_out`) or
 in a thread. It yields None now and then, so that a long walk over headers can be interrupted.
-Records below the start offset are deleted and never an answer. Raises, from both: OSError;
-CorruptBatch, also for what a producer put inside a batch.
+Records below the start offset are deleted and never an answer. Raises, from both: OSError, also for
+damage; CorruptBatch for what a producer put inside a batch.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -13,7 +13,7 @@ from functools import partial
 from headrace.core.types import WallMs
 from headrace.log.segment import Segment
 from headrace.log.segment_list import SegmentList
-from headrace.wire.batches import BatchHeader
+from headrace.wire.batches import BatchHeader, CorruptBatch
 from headrace.wire.record_times import InBatch, find_time
 
 _HEADERS_PER_STEP = 512
@@ -59,8 +59,8 @@ def offset_of_max_time(segments: SegmentList, start_offset: int) -> Search:
 def _search(
     segment: Segment, start_offset: int, timestamp: int
 ) -> Generator[Step, InBatch | None, Found]:
-    position = segment.index.position_before(timestamp)
-    for step, (at, header) in enumerate(segment.walk(position), 1):
+    walk = _walk(segment, lambda: segment.index.position_before(timestamp))
+    for step, (at, header) in enumerate(walk, 1):
         if step % _HEADERS_PER_STEP == 0:
             yield None
         if header.max_timestamp < timestamp or header.last_offset < start_offset:
@@ -75,6 +75,14 @@ def _search(
     return None
 
 
+def _walk(segment: Segment, begin: Callable[[], int]) -> Iterator[tuple[int, BatchHeader]]:
+    """Walk over the batches from a position that is looked up first. Raises: OSError."""
+    try:
+        yield from segment.walk(begin())
+    except CorruptBatch as damage:
+        raise segment.damaged(damage) from damage
+
+
 def _in_batch(
     segment: Segment, position: int, header: BatchHeader, timestamp: int, start_offset: int
 ) -> Callable[[], InBatch]:
@@ -86,7 +94,7 @@ def _max_time(segment: Segment, start_offset: int) -> Generator[Step, InBatch | 
     if start_offset <= segment.base_offset:
         return segment.max_timestamp
     highest = -1
-    walk: Iterator[tuple[int, BatchHeader]] = segment.walk(segment.position_after(start_offset))
+    walk = _walk(segment, lambda: segment.position_after(start_offset))
     for step, (at, header) in enumerate(walk, 1):
         if step % _HEADERS_PER_STEP == 0:
             yield None
