@@ -181,6 +181,93 @@ def test_a_damaged_replacement_takes_the_place_of_a_damaged_segment(
         assert contents(root)[f"{path}.torn.0"] == files[path]
 
 
+EARLIER = "orders-0/00000000000000000015.log"  # one batch: offsets 15 to 19
+ACTIVE = "orders-0/00000000000000000033.log"
+
+
+def worsened(files: dict[str, bytes], path: str, state: str) -> None:
+    """Damage, cut behind the first batch, or remove a segment."""
+    if state == "bad":
+        files[path] = files[path][:-1] + b"?"
+    elif state == "short":
+        files[path] = files[path][: batches.read_header(files[path]).size]
+    elif state == "gone":
+        del files[path]
+
+
+def require_lost(root: Path, stopped: Folder, write: Write, *lost: tuple[int, int]) -> Repair:
+    """Repair a folder, and check which batches are missing then."""
+    plan, done = repaired(root, execute=False), repaired(root)
+    assert plan.actions == done.actions
+    assert done.is_complete
+    left, sound = started(root, stopped), started(write(stopped.files), stopped)
+    missing_batches = [
+        one for one in sound["log", "orders-0"] if one not in left["log", "orders-0"]
+    ]
+    assert [one[:2] for one in missing_batches] == [*lost]
+    assert left["bounds", "orders-0"] == sound["bounds", "orders-0"]
+    return done
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "lost"),
+    [
+        ("bad", "", []),  # the swap file is damaged where the second segment has all
+        ("gone", "", []),
+        ("", "gone", [(25, 29)]),
+        ("", "bad", [(25, 29)]),
+        ("", "short", [(25, 29)]),
+        ("bad", "bad", [(25, 29)]),
+    ],
+)
+def test_a_damaged_replacement_takes_its_place_where_a_segment_with_its_name_is_not_intact(
+    first: str, second: str, lost: list[tuple[int, int]], stopped: Folder, write: Write
+) -> None:
+    files = replaced(stopped.files, "", "")
+    worsened(files, FORMER, first)
+    worsened(files, SEGMENT, second)
+    root = write(files)
+    require_lost(root, stopped, write, *lost)
+    kept = {content for path, content in contents(root).items() if ".torn." in path}
+    kept |= {contents(root)[SEGMENT]} if SEGMENT in contents(root) else set()
+    assert kept >= {files[path] for path in (FORMER, SEGMENT, SWAP) if path in files}
+
+
+@pytest.mark.parametrize("state", ["bad", "gone"])
+def test_an_intact_segment_does_not_hide_what_a_replacement_has_behind_it(
+    state: str, stopped: Folder, write: Write
+) -> None:
+    files = replaced(stopped.files, "", "")
+    files[f"{EARLIER}.swap"] = files[EARLIER] + files.pop(SWAP)
+    worsened(files, SEGMENT, state)
+    root = write(files)
+    require_lost(root, stopped, write, (25, 29))
+    assert contents(root)[f"{FORMER}.torn.0"] == files[FORMER]
+
+
+def test_a_replacement_without_an_intact_batch_is_set_aside(stopped: Folder, write: Write) -> None:
+    files = replaced(stopped.files, "", "")
+    files[SWAP] = bytes(len(files[SWAP]))
+    worsened(files, SEGMENT, "bad")
+    root = write(files)
+    require_lost(root, stopped, write, (30, 32))
+    assert contents(root)[FORMER] == files[FORMER]
+
+
+def test_a_damaged_offset_of_a_replacement_takes_no_other_segment(
+    stopped: Folder, write: Write
+) -> None:
+    """The checksum of a batch does not cover its offset."""
+    files = replaced(stopped.files, "", "")
+    last = len(files[FORMER]) + batches.read_header(files[SEGMENT]).size
+    files[SWAP] = files[SWAP][:last] + (1000).to_bytes(8, "big") + files[SWAP][last + 8 :]
+    worsened(files, FORMER, "bad")
+    root = write(files)
+    require_lost(root, stopped, write)
+    assert contents(root)[ACTIVE] == files[ACTIVE]
+    assert contents(root)[SEGMENT] == files[SEGMENT]
+
+
 def test_what_an_earlier_compaction_replaced_does_not_come_back(
     stopped: Folder, write: Write
 ) -> None:
@@ -218,12 +305,21 @@ class MortalDisk:
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [*SUFFIXES, ("gone", ".deleted"), ("bad", ".deleted")]
+    ("first", "second"),
+    [*SUFFIXES, ("gone", ".deleted"), ("bad", ".deleted"), ("", "gone"), ("", "bad"), ("", "old")],
 )
 def test_a_killed_repair_of_a_replacement_is_repeated(
     first: str, second: str, stopped: Folder
 ) -> None:
-    files = replaced(stopped.files, ".deleted" if first in {"gone", "bad"} else first, second)
+    is_second_intact = second in {"", ".deleted"}
+    files = replaced(
+        stopped.files,
+        ".deleted" if first in {"gone", "bad"} else first,
+        second if is_second_intact else "",
+    )
+    if second == "old":  # what an earlier compaction replaced is intact
+        files[f"{SEGMENT}.deleted"] = files[SEGMENT]
+    worsened(files, SEGMENT, "bad" if second == "old" else second)
     if first == "gone":
         del files[f"{FORMER}.deleted"]
     elif first == "bad":
@@ -237,7 +333,7 @@ def test_a_killed_repair_of_a_replacement_is_repeated(
     whole = disk_of(files)
     done = repaired_disk(whole, 1000)
     lost = [one for action in done.actions for one in action.lost]
-    assert lost == ([(25, 29)] if first in {"gone", "bad"} else [])
+    assert lost == ([(25, 29)] if first in {"gone", "bad"} or not is_second_intact else [])
     expected = observe(whole, stopped).account
     assert expected is not None
     is_killed, changes = True, 0
