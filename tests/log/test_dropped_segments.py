@@ -309,3 +309,19 @@ def test_nothing_is_staged_where_a_log_was_removed() -> None:
     with pytest.raises(OSError, match="is removed"):
         log.prepare([0], cleaned)
     assert not disk.exists(f"{FOLDER}/{0:020d}.log.swap")
+
+
+def test_a_replacement_that_ends_where_no_segment_begins_takes_none_away() -> None:
+    """The offset of its last batch is damaged, which no checksum covers."""
+    disk = LosesRenames()
+    log = filled(disk)
+    log.sync()
+    log.close()
+    content = bytearray(b"".join(disk.read(f"{FOLDER}/{n:020d}.log") for n in range(3)))
+    size = disk.size(f"{FOLDER}/{2:020d}.log")
+    content[-size : len(content) - size + 8] = (40).to_bytes(8)
+    disk.write(f"{FOLDER}/{0:020d}.log.swap", bytes(content))
+    before = {name: disk.read(f"{FOLDER}/{name}") for name in disk.list(FOLDER) if ".log" in name}
+    with pytest.raises(CorruptFileError, match=r"swap: it ends with offset 40, and no segment"):
+        opened(disk)
+    assert {name: disk.read(f"{FOLDER}/{name}") for name in before} == before

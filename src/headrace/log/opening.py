@@ -119,6 +119,11 @@ class Opening:
             except CorruptBatch as error:
                 raise CorruptFileError(path, str(error), position=swap.size) from error
             swap.release()
+            # No checksum covers an offset, and segments in its range are removed.
+            if not _begins(names, swap.end_offset):
+                raise CorruptFileError(
+                    path, f"it ends with offset {swap.end_offset - 1}, and no segment follows there"
+                )
             for base in _bases(names):
                 if swap.base_offset <= base < swap.end_offset:
                     old = f"{self._folder}/{base:020d}"
@@ -312,6 +317,12 @@ class Opening:
             if header.base_offset >= end_offset:
                 return
             producers.record(header, header.base_offset)
+
+
+def _begins(names: Sequence[str], offset: int) -> bool:
+    """Return whether a segment begins at an offset, in its place or about to get there."""
+    first = f"{offset:020d}.log"
+    return first in names or f"{first}{SWAP}" in names
 
 
 def _bases(names: Sequence[str]) -> list[int]:
