@@ -115,16 +115,15 @@ class Stops:
         if found is None:
             return None
         data, position = found
-        room = segment.size - position
+        wanted, room = max(wanted, HEADER_BYTES), segment.size - position
         while True:
-            headers, size, is_passed = _up_to(data, last, end)
-            if is_passed or len(data) >= room or (headers and len(data) >= max_bytes):
+            headers, size, is_passed = _up_to(data, wanted, last, end)
+            if is_passed or wanted >= room or (headers and wanted >= max_bytes):
                 break
-            wanted = min(2 * len(data), max_bytes) if headers else _size_at(data, 0)
-            more = _bytes(segment, position, wanted, segment.size)
-            if len(more) <= len(data):
+            wanted = min(2 * wanted, max_bytes) if headers else _size_at(data, 0)
+            data = _bytes(segment, position, wanted, segment.size)
+            if len(data) < min(wanted, room):  # a failed sync is being cut off
                 break
-            data = more
         require_in_place(segment, data, size, position)
         if not headers and len(data) >= HEADER_BYTES:
             require_fit(segment, read_header(data, 0), position)
@@ -180,7 +179,10 @@ class Stops:
         found = segment.find(offset)
         if found is None:
             return None
-        return _bytes(segment, found[0], max_bytes, stop), found[0]
+        position, header = found
+        if header.base_offset == offset:  # it may be asked for again
+            self._remember(offset, segment, position)
+        return _bytes(segment, position, max_bytes, stop), position
 
     def _remember(self, offset: int, segment: Source, position: int) -> None:
         self._positions[offset] = segment, position
@@ -272,18 +274,19 @@ def _last_whole(data: bytes, position: int, stop: int) -> int:
     return position
 
 
-def _up_to(data: bytes, last: int, end: int) -> tuple[list[BatchHeader], int, bool]:
-    """The whole batches up to the one that holds `last`, their size; whether that is all.
+def _up_to(data: bytes, stop: int, last: int, end: int) -> tuple[list[BatchHeader], int, bool]:
+    """The whole batches before `stop` up to the one that holds `last`, their size; if that is all.
 
     The first one also where it follows `last`: so it is told that nothing stands before.
     """
     found: list[BatchHeader] = []
     size = 0
-    while len(data) - size >= HEADER_BYTES:
+    stop = min(stop, len(data))
+    while stop - size >= HEADER_BYTES:
         header = read_header(data, size)
         if header.base_offset >= end or (found and header.base_offset > last):
             return found, size, True
-        if header.size > len(data) - size:
+        if header.size > stop - size:
             break
         found.append(header)
         size += header.size
