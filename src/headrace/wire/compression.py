@@ -13,9 +13,8 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
+from importlib import import_module
 from typing import Any
-
-import cramjam
 
 from headrace.wire.primitives import Buffer, Malformed
 
@@ -29,6 +28,17 @@ _XERIAL_BLOCK_BYTES = 32 << 10
 # A copy of 64 bytes takes at least 3: memory for more than that is not given on a claim alone.
 _SNAPPY_RATIO_MAX = 22
 _LENGTH = struct.Struct(">i")
+
+
+class _Cramjam:
+    """The library, imported at its first use: it takes 2 MB, and not every broker needs it."""
+
+    def __getattr__(self, name: str) -> Any:
+        globals()["cramjam"] = module = import_module("cramjam")
+        return getattr(module, name)
+
+
+cramjam: Any = _Cramjam()
 
 
 class Codec(IntEnum):
