@@ -315,6 +315,19 @@ def test_a_deleted_topic_leaves_no_unmade_partition_behind() -> None:
     play(lambda: Inside(disk), delete)
 
 
+async def create_and_fail(broker: Inside, monkeypatch: pytest.MonkeyPatch) -> Topic:
+    """Create a topic; then let the catalogue's journal fail until `monkeypatch.undo`."""
+    topics = broker.services.topics
+    topic = await topics.create(CreateTopic("orders", uuid4(), 1, {}))
+    assert isinstance(topic, Topic)
+
+    def fail(records: Any) -> bool:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(topics.journal, "_append", fail)
+    return topic
+
+
 def test_a_topic_whose_deletion_is_not_in_the_journal_loses_its_mark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -323,13 +336,7 @@ def test_a_topic_whose_deletion_is_not_in_the_journal_loses_its_mark(
 
     async def scene(broker: Inside) -> None:
         topics = broker.services.topics
-        topic = await topics.create(CreateTopic("orders", uuid4(), 1, {}))
-        assert isinstance(topic, Topic)
-
-        def fail(records: Any) -> bool:
-            raise OSError(errno.EIO, "Input/output error")
-
-        monkeypatch.setattr(topics.journal, "_append", fail)
+        topic = await create_and_fail(broker, monkeypatch)
         with pytest.raises(StorageFault):
             await topics.delete(DeleteTopic(topic.id))
         assert _entry(disk, "orders").is_deleting
@@ -349,13 +356,7 @@ def test_deletions_repeated_while_the_journal_fails_wait_for_it_once(
 
     async def scene(broker: Inside) -> None:
         topics = broker.services.topics
-        topic = await topics.create(CreateTopic("orders", uuid4(), 1, {}))
-        assert isinstance(topic, Topic)
-
-        def fail(records: Any) -> bool:
-            raise OSError(errno.EIO, "Input/output error")
-
-        monkeypatch.setattr(topics.journal, "_append", fail)
+        topic = await create_and_fail(broker, monkeypatch)
         for _ in range(3):
             with pytest.raises(StorageFault):
                 await topics.delete(DeleteTopic(topic.id))

@@ -89,6 +89,14 @@ def contents(disk: MemoryDisk) -> dict[str, bytes]:
     return {name: disk.read(f"{FOLDER}/{name}") for name in disk.list(FOLDER)}
 
 
+def fail_to_sync(disk: MemoryDisk, log: SegmentedLog) -> None:
+    """Let one sync fail; the disk works again afterwards."""
+    disk.failing.add("sync")
+    with pytest.raises(OSError, match="Input"):
+        log.sync()
+    disk.failing.clear()
+
+
 def last_log(disk: MemoryDisk) -> str:
     return max(f"{FOLDER}/{name}" for name in disk.list(FOLDER) if name.endswith(".log"))
 
@@ -701,10 +709,7 @@ def test_damage_met_after_a_failed_sync_changes_nothing_of_the_log() -> None:
     append(log, 1)
     log.sync()
     append(log, 2)
-    disk.failing.add("sync")
-    with pytest.raises(OSError, match="Input"):
-        log.sync()
-    disk.failing.clear()
+    fail_to_sync(disk, log)
     end, durable_end = log.end_offset, log.durable_end
     disk._files[last_log(disk)].data[HEADER_BYTES + 3] ^= 1  # the log has the file open
     log.mend(keep=False)
@@ -718,10 +723,7 @@ def test_what_a_failed_sync_has_cut_off_is_no_damage() -> None:
     append(log, 0)
     log.sync()
     append(log, 1)
-    disk.failing.add("sync")
-    with pytest.raises(OSError, match="Input"):
-        log.sync()
-    disk.failing.clear()
+    fail_to_sync(disk, log)
     log.mend(keep=False)
     reads: list[Callable[[], object]] = [
         lambda: log.read(2, 1000),

@@ -195,7 +195,7 @@ class Topics:
                 await tell(topic, first)
 
     def _open_later(self, topic_id: UUID) -> None:
-        """Open and list what the catalogue has of a topic: nobody can add it a second time."""
+        """Open and list the partitions of a topic later: its name cannot be created again."""
 
         def begin() -> None:
             del self._openings[topic_id]

@@ -94,8 +94,8 @@ class Replacement:
     def _replaced_segments(self) -> list[int] | None:
         """Return the segments to rename back, so that no offset is missing; None if it would be.
 
-        Files of earlier compactions may still be there; the end of the segment before tells which
-        belong to the log.
+        Files of earlier compactions may still be there: only those belong to the log that begin
+        where the segment before ends.
         """
         remaining, put_away = segment_bases(self._disk, self._folder), self._put_away_bases()
         put_away = [base for base in put_away if base not in remaining]

@@ -1,7 +1,7 @@
 """Restoring share-partitions of which a damaged journal has updates, and no snapshot any more.
 
-A broker refuses such a journal, as it cannot know what the snapshot said. An update has the SPSO of
-its time and what became of some records; all others from there on are taken as not delivered yet.
+A broker refuses such a journal, as it cannot know the contents of the snapshot. An update has the
+SPSO of its time and the states of some records; all others from the SPSO on count as not delivered.
 So records may be delivered again, and none is lost.
 """
 

@@ -180,7 +180,7 @@ class Stops:
         if found is None:
             return None
         position, header = found
-        if header.base_offset == offset:  # it may be asked for again
+        if header.base_offset == offset:  # for the next read from there
             self._remember(offset, segment, position)
         return _bytes(segment, position, max_bytes, stop), position
 
@@ -232,9 +232,9 @@ def require_fit(segment: Source, first: BatchHeader, position: int) -> None:
 
 
 def _following(segment: Source, begun: bytes) -> int:
-    """The offset of the batch that begins with some bytes; there are fewer at the end.
+    """Return the offset of the batch that begins with these bytes.
 
-    And while a failed sync is being cut off. Raises: CorruptBatch.
+    There are fewer at the end, and while a failed sync is being cut off. Raises: CorruptBatch.
     """
     if len(begun) < _BASE_OFFSET.size:
         return segment.end_offset

@@ -14,8 +14,8 @@ long for one record goes on in updates of the same snapshot behind it, in the sa
 which Kafka merges just so. Acquisitions are never written.
 
 A journal may be pruned (`pruned`): updates whose snapshot is gone are passed over then, because
-what they say stands in a later snapshot too; `unfounded` tells where none came. A repair takes
-such updates for all that there is (`founding`).
+a later snapshot contains them; `unfounded` has the share-partitions without one. A repair begins
+share-partitions with such updates (`founding`).
 
 Sources: ShareSnapshotValue.json, ShareUpdateValue.json;
 KIP-932 "Share coordinator"; KIP-1226 for DeliveryCompleteCount.

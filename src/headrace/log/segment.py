@@ -41,23 +41,9 @@ class Segment:
     """
 
     __slots__ = (
-        "_blocks",
-        "_damaged",
-        "_disk",
-        "_file",
-        "_index",
-        "_last",
-        "_max_timestamp",
-        "_saved_size",
-        "_unverified",
-        "base_offset",
-        "end_offset",
-        "file_path",
-        "first_timestamp",
-        "interval_bytes",
-        "path",
-        "sealed",
-        "size",
+        "_blocks", "_damaged", "_disk", "_file", "_index", "_last", "_max_timestamp",
+        "_saved_size", "_unverified", "base_offset", "end_offset", "file_path",
+        "first_timestamp", "interval_bytes", "path", "sealed", "size",
     )  # fmt: skip
 
     def __init__(

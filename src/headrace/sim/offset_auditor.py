@@ -194,7 +194,7 @@ class OffsetAuditor:
         """
         one, now_us = self._of(group), self._now_us()
         owned = [place for place, (owner, _) in one.owners.items() if owner == member]
-        # What it had when it asked is not known any more where sessions were lost since.
+        # After a loss of sessions it is unknown what the member had at the time of its request.
         if not set(owned) <= set(places) or asked_us <= self._lost_us:
             one.confirm_until_us.setdefault(member, asked_us + self._rebalance_us)
         for place in places:
