@@ -16,12 +16,15 @@ KEY = 8
 _KIND = slice(0, 4)  # API key and version
 _CORRELATION_ID = slice(4, 8)
 _ANY_ID, _ANY_OFFSET = bytes(4), bytes(OFFSET_BYTES)
+# Behind the last offset stand at least the length of the metadata, and in flexible versions the
+# leader epoch before it and three empty lists of tags behind it.
+_END, _END_FLEXIBLE = slice(-2, None), slice(-8, None)
 
 
 def take(queue: deque[bytearray], *, flexible: bool) -> list[bytearray]:
     """Take the next frame, an OffsetCommit that is served; before it those that it overtakes."""
     run = [queue.popleft()]
-    if not queue or not _may_be_alike(run[0], queue[0]):
+    if not queue or not _may_be_alike(run[0], queue[0], flexible=flexible):
         return run
     offsets = _offsets(run[0], flexible=flexible)
     if offsets is None:
@@ -37,8 +40,13 @@ def correlation_id(frame: bytearray) -> bytes:
     return bytes(frame[_CORRELATION_ID])
 
 
-def _may_be_alike(one: bytearray, other: bytearray) -> bool:
-    return len(one) == len(other) and one[_KIND] == other[_KIND]
+def _may_be_alike(first: bytearray, second: bytearray, *, flexible: bool) -> bool:
+    """Compare what is no offset in any request, before the offsets are looked for.
+
+    Commits with metadata of their own, such as a counter, differ at their end.
+    """
+    end = _END_FLEXIBLE if flexible else _END
+    return len(first) == len(second) and first[_KIND] == second[_KIND] and first[end] == second[end]
 
 
 def _offsets(frame: bytearray, *, flexible: bool) -> list[int] | None:
