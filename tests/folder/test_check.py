@@ -247,6 +247,19 @@ def test_strays_leftovers_and_copies_are_notes(stopped: Folder, write: Write) ->
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_replacement_that_a_start_refuses_is_an_error_and_no_leftover(
+    damaged: bool, stopped: Folder, write: Write
+) -> None:
+    """No checksum covers the offset of its only batch, by which it ends where no segment does."""
+    former = "orders-0/00000000000000000020.log"
+    content = (1000 if damaged else 20).to_bytes(8) + stopped.files[former][8:]
+    report = checked(write({**stopped.files, f"{former}.swap": content}))
+    assert [(one.grade, one.path) for one in report.findings] == [
+        (Grade.ERROR if damaged else Grade.NOTE, f"{former}.swap")
+    ]
+
+
 @pytest.mark.parametrize("name", ["my.torn.data", "my.torn.7", ".hidden"])
 def test_topics_with_any_name_are_verified(name: str, tmp_path: Path) -> None:
     with headrace.Broker(tmp_path) as broker:

@@ -381,6 +381,8 @@ class _Check:
 
     def _is_leftover(self, path: str) -> bool:
         """Add a note for a file that no broker reads; return whether it is one."""
+        if path in self._findings:  # a replacement that a start refuses
+            return path.endswith(_LEFTOVERS)
         if _COPY.search(path):
             text = "copy of bytes that were cut off"
             self._add(
