@@ -100,6 +100,20 @@ def test_an_end_that_goes_back_is_reported_unless_the_power_may_have_taken_it() 
     assert small.broken == []
 
 
+@pytest.mark.parametrize(("end", "is_sound"), [(1, True), (2, False)])
+def test_a_record_that_no_response_shows_may_replace_what_a_power_cut_took(
+    end: int, is_sound: bool
+) -> None:
+    small = Small()
+    small.acknowledged(0, b"a", b"b")
+    small.records.power_was_cut()
+    small.records.opened(PLACE, end)
+    small.records.power_was_cut()
+    small.records.opened(PLACE, 2)
+    small.fetched(0, 2, o0=b"a", o1=b"c")
+    assert (not small.broken) == is_sound, small.broken
+
+
 @pytest.mark.parametrize(("start", "is_sound"), [(7, True), (8, False)])
 def test_a_repaired_log_without_a_known_end_begins_no_higher_than_a_commit(
     start: int, is_sound: bool
