@@ -182,6 +182,35 @@ def test_after_a_jump_of_the_clock_an_offset_may_expire_when_a_member_leaves(lea
     assert bool(small.broken) != leaves
 
 
+@pytest.mark.parametrize("others", [(), ("bob",)])
+def test_after_a_jump_of_the_clock_an_offset_may_expire_when_the_last_classic_member_leaves(
+    others: tuple[str, ...],
+) -> None:
+    small = Small()
+    small.offsets.clock_was_set = True
+    for name in ("ann", *others):
+        small.offsets.active("blue", ["orders"], name)
+    small.offsets.committed(small.offsets.committing("blue", PLACE, 7))
+    small.now_us += 1_000_000
+    small.offsets.leaves("blue", "ann")
+    small.offsets.fetched(small.asked(), "blue", PLACE, ABSENT)
+    assert bool(small.broken) == bool(others)
+
+
+@pytest.mark.parametrize("others", [(), ("bob",)])
+def test_generations_begin_again_in_a_classic_group_that_the_last_member_left(
+    others: tuple[str, ...],
+) -> None:
+    small = Small()
+    for name in ("ann", *others):
+        small.offsets.active("blue", ["orders"], name)
+    small.offsets.generation("blue", 3)
+    small.offsets.leaves("blue", "ann")
+    small.offsets.generation("blue", 1)
+    small.offsets.committed_in(small.asked(), "blue", 1)
+    assert bool(small.broken) == bool(others)
+
+
 def test_a_repair_may_bring_back_an_expired_offset_that_has_to_expire_again() -> None:
     small = Small()
     offsets = small.offsets
