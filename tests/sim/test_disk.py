@@ -37,6 +37,22 @@ def test_an_append_amid_which_it_dies_is_torn() -> None:
     assert len(sizes) > 5
 
 
+def test_it_dies_with_an_append_that_fails_and_the_next_process_does_not() -> None:
+    died: list[bool] = []
+    disk = FaultyDisk("seed", lambda: died.append(True))
+    file = disk.open("log")
+    disk.die_after(0)
+    disk.failing.add("append")
+    with pytest.raises(OSError, match="Input/output"):
+        file.append(b"0123456789")
+    assert died == [True]
+    disk.failing.clear()
+    disk.revive(power_cut=False)
+    disk.open("log").append(b"0123456789")
+    assert died == [True]
+    assert disk.read("log") == b"0123456789"
+
+
 def test_a_power_cut_takes_only_what_was_not_synced_and_is_the_same_each_time() -> None:
     left = set()
     for seed in range(40):

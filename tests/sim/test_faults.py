@@ -10,7 +10,7 @@ import pytest
 import headrace
 from headrace.log import buggify
 from headrace.log.api import CorruptFileError
-from headrace.sim.damage import KINDS
+from headrace.sim.damage import BIT, KINDS
 from headrace.sim.disk import FATES, WHOLE
 from headrace.sim.options import Options
 from headrace.sim.world import World
@@ -97,4 +97,22 @@ def test_a_power_cut_explains_no_refusal_after_the_next_start() -> None:
     assert world.process.is_up
     world.operator.respond(world.process, [error])
     assert world.bugs == [f"the broker refuses what no fault damaged: {error!r}"]
+    world._clear_away()
+
+
+@pytest.mark.parametrize("is_gone_before", [False, True])
+def test_retention_explains_a_report_of_damage_that_was_there_at_the_time(
+    is_gone_before: bool,
+) -> None:
+    world, path = World(0, options=calm(0)), "ledger-0/00000000000000000007.log"
+    assert world._is_set_up()
+    world.disk.write(path, b"batch")
+    world.disk.damage._damage_at(BIT, path, 0, {})
+    if is_gone_before:
+        world.disk.remove(path)
+    world.operator.report("ledger-0: the checksum of a batch is wrong")
+    if not is_gone_before:
+        world.disk.remove(path)
+    world.operator.look()
+    assert bool(world.bugs) == is_gone_before
     world._clear_away()

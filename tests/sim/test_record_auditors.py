@@ -100,6 +100,20 @@ def test_an_end_that_goes_back_is_reported_unless_the_power_may_have_taken_it() 
     assert small.broken == []
 
 
+@pytest.mark.parametrize(("end", "is_sound"), [(1, True), (2, False)])
+def test_a_record_that_no_response_shows_may_replace_what_a_power_cut_took(
+    end: int, is_sound: bool
+) -> None:
+    small = Small()
+    small.acknowledged(0, b"a", b"b")
+    small.records.power_was_cut()
+    small.records.opened(PLACE, end)
+    small.records.power_was_cut()
+    small.records.opened(PLACE, 2)
+    small.fetched(0, 2, o0=b"a", o1=b"c")
+    assert (not small.broken) == is_sound, small.broken
+
+
 @pytest.mark.parametrize(("start", "is_sound"), [(7, True), (8, False)])
 def test_a_repaired_log_without_a_known_end_begins_no_higher_than_a_commit(
     start: int, is_sound: bool
@@ -166,6 +180,35 @@ def test_after_a_jump_of_the_clock_an_offset_may_expire_when_a_member_leaves(lea
         small.offsets.gives_up("blue", "ann")
     small.offsets.fetched(small.asked(), "blue", PLACE, ABSENT)
     assert bool(small.broken) != leaves
+
+
+@pytest.mark.parametrize("others", [(), ("bob",)])
+def test_after_a_jump_of_the_clock_an_offset_may_expire_when_the_last_classic_member_leaves(
+    others: tuple[str, ...],
+) -> None:
+    small = Small()
+    small.offsets.clock_was_set = True
+    for name in ("ann", *others):
+        small.offsets.active("blue", ["orders"], name)
+    small.offsets.committed(small.offsets.committing("blue", PLACE, 7))
+    small.now_us += 1_000_000
+    small.offsets.leaves("blue", "ann")
+    small.offsets.fetched(small.asked(), "blue", PLACE, ABSENT)
+    assert bool(small.broken) == bool(others)
+
+
+@pytest.mark.parametrize("others", [(), ("bob",)])
+def test_generations_begin_again_in_a_classic_group_that_the_last_member_left(
+    others: tuple[str, ...],
+) -> None:
+    small = Small()
+    for name in ("ann", *others):
+        small.offsets.active("blue", ["orders"], name)
+    small.offsets.generation("blue", 3)
+    small.offsets.leaves("blue", "ann")
+    small.offsets.generation("blue", 1)
+    small.offsets.committed_in(small.asked(), "blue", 1)
+    assert bool(small.broken) == bool(others)
 
 
 def test_a_repair_may_bring_back_an_expired_offset_that_has_to_expire_again() -> None:

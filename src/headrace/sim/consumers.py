@@ -170,7 +170,7 @@ class ClassicReader(Reader):
         def let_out(answer: Any) -> None:
             self._is_joined(answer)
             if answer.error_code == 0:
-                self._world.offsets.active(self.group, self._topics)
+                self._world.offsets.active(self.group, self._topics, self.name)
 
         joined = await connection.call(
             _JOIN, 6, let_out, group_id=self.group, session_timeout=SESSION_MS,
@@ -251,7 +251,7 @@ class ClassicReader(Reader):
         def let_out(answer: Any) -> None:
             if answer.error_code in (0, _REBALANCE):
                 self._has_beaten(asked_us)
-                self._world.offsets.active(self.group, self._topics)
+                self._world.offsets.active(self.group, self._topics, self.name)
 
         answer = await connection.call(
             BEAT, 4, let_out, group_id=self.group, generation_id=self._generation,
@@ -268,6 +268,7 @@ class ClassicReader(Reader):
 
     async def _leave(self, connection: Connection) -> None:
         self._step("leaves")
+        self._world.offsets.leaves(self.group, self.name)
         members = [{"member_id": self._member, "group_instance_id": self._instance}]
         self._member, self._positions = "", {}
         await connection.call(_LEAVE, 4, _nothing, group_id=self.group, members=members)

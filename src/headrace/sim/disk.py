@@ -173,7 +173,7 @@ class FaultyDisk(MemoryDisk):
         if self._left is not None:
             self._left -= 1
             if self._left < 0:
-                if operation != "append":
+                if operation != "append" or operation in self.failing:
                     self._die()
                     raise OSError(errno.EIO, os.strerror(errno.EIO))
                 self._tearing = True

@@ -29,7 +29,8 @@ class _Group:
     """Activity of a group: when a member was last active, and the silences before that."""
 
     active_us: int = 0
-    absent_us: int = -1  # when a member of the consumer protocol last left or joined
+    absent_us: int = -1  # when the last known member left, or a consumer joined
+    seen_us: dict[str, int] = field(default_factory=dict)  # classic members, when last active
     silences: list[tuple[int, int]] = field(default_factory=list)
     generation: int = -1
     generation_at_us: int = 0
@@ -157,16 +158,30 @@ class OffsetAuditor:
 
     # ---- members
 
-    def active(self, group: str, subscribed: Collection[str] = ()) -> None:
-        """A response shows that a member is alive in the group."""
+    def active(self, group: str, subscribed: Collection[str] = (), member: str = "") -> None:
+        """A response shows that a member is alive in the group.
+
+        Args:
+            member: its name if the group has the classic protocol.
+        """
         one = self._of(group)
         now_us = self._now_us()
+        if member:
+            one.seen_us[member] = now_us
         if now_us - one.active_us > self._session_us:
             one.silences.append((one.active_us, now_us))
             one.generation = -1  # a group without members and offsets is forgotten
         one.active_us = now_us
         if subscribed:
             one.subscribed = frozenset(subscribed)
+
+    def leaves(self, group: str, member: str) -> None:
+        """A member of a classic group sends that it leaves."""
+        one, since_us = self._of(group), self._now_us() - self._session_us
+        one.seen_us.pop(member, None)
+        if all(seen_us < since_us for seen_us in one.seen_us.values()):
+            one.absent_us = self._now_us()
+            one.generation = -1  # a group without members and offsets is forgotten
 
     def generation(self, group: str, number: int) -> None:
         """A member is answered that a generation of a classic group began."""
@@ -253,7 +268,7 @@ class OffsetAuditor:
         silences = [*one.silences, (one.active_us, self._now_us())]
         least_us = self._session_us if self.clock_was_set else self._retention_us
         if self.clock_was_set and one.absent_us >= sent_us:
-            return True  # a consumer group without a member has no time of its own, only commits
+            return True  # the group had no member, and wall time decides since when
         return any(end - max(begin, sent_us) >= least_us for begin, end in silences)
 
     def has_expired(self, group: str, place: Place, value: int) -> None:

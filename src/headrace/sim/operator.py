@@ -37,39 +37,54 @@ _CHECK_SECONDS_MAX = 60
 _Records = dict[str, dict[int, Any]]  # by folder and offset
 
 
+class ReportedDamageError(ValueError):
+    """Damage that a client met.
+
+    Args:
+        files: damaged files of the partition, which the client cannot know.
+    """
+
+    def __init__(self, damage: str, files: Sequence[str]) -> None:
+        super().__init__(damage)
+        self.files = files
+
+
 class Operator:
     """Looks after the broker of a world."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self._rng = Random(f"{world.seed}/operator")
-        self._reported = ""  # damage that a client met
+        self._reported: ReportedDamageError | None = None
 
     def look(self) -> None:
         """Repair what the broker refuses or reports; called again and again."""
         process = self._world.process
         if process is not None and process.is_up:
             errors: list[Exception] = [*process.refusals]
-            if self._reported:
-                errors.append(ValueError(self._reported))
+            if self._reported is not None:
+                errors.append(self._reported)
             if errors:
                 self.respond(process, errors)
         self._world.loop.call_later(self._world.operator_seconds, self.look)
 
     def report(self, damage: str) -> None:
-        """Report damage that a client met, in one line."""
-        self._reported = damage
+        """Report damage that a client met, in one line that begins with the partition."""
+        folder = damage.partition(":")[0]
+        standing = self._world.disk.damage.standing
+        files = [path for path in standing if path.startswith(f"{folder}/")]
+        self._reported = ReportedDamageError(damage, files)
 
     def forget(self) -> None:
         """Take back what clients reported: the broker that it was about is gone."""
-        self._reported = ""
+        self._reported = None
 
     def respond(self, process: "Process | None", errors: Sequence[Exception]) -> None:
         """Do what the refusals of a broker advise, and start it again."""
         world, damage = self._world, self._world.disk.damage
         if world.disk.dead or world.process is not process:
             return
-        self._reported = ""
+        self._reported = None
         for error in errors:
             world.history.step("operator", f"reads: {error}")
             if "\n" in str(error) or ": " not in str(error):
@@ -214,6 +229,9 @@ class Operator:
 
 
 def _names(error: Exception, path: str) -> bool:
+    """Return whether an error is about a file."""
+    if isinstance(error, ReportedDamageError):
+        return path in error.files
     return any(f"{path}{end}" in str(error) for end in (":", " at byte "))
 
 

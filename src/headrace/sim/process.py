@@ -90,6 +90,12 @@ class Process:
             if one.is_open:
                 yield (one.topic.name, one.index), one.start_offset
 
+    def log_ends(self) -> Iterator[tuple[Place, int]]:
+        """Return where the logs end that are open."""
+        for one in self.services.partitions:
+            if one.is_open:
+                yield (one.topic.name, one.index), one.log.end_offset
+
     @property
     def refusals(self) -> list[CorruptLog]:
         """Return why partitions are refused, which an operator has to repair."""

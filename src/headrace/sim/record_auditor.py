@@ -6,7 +6,9 @@ duplicate and an unknown value is a phantom. It shares no code with the broker. 
 from the moment at which it leaves the broker, whether or not it arrives.
 
 After a power cut without `fsync` the end of a log may be lost. `power_was_cut` opens that window:
-the first end that the next broker reports is the new end, and no record below it may differ.
+the first end that the next broker reports is the new end, and no record below it may differ. What
+lies above the end at the start of a broker is lost even if no response shows it: records that are
+never acknowledged may take its offsets.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -125,6 +127,12 @@ class RecordAuditor:
         for one in self._by_place.values():
             one.may_be_shorter = True
             one.start = 0
+
+    def opened(self, place: Place, end: int) -> None:
+        """A broker starts with a log of this end, which a power cut may have moved."""
+        one = self._of(place)
+        if one.may_be_shorter:
+            self._lose(one, end)
 
     def quarantined(
         self, place: Place, lost: Iterable[tuple[int, int | None]], begin: int = 0
@@ -284,6 +292,9 @@ class RecordAuditor:
     def _shorten(self, one: _Partition, end: int) -> None:
         one.may_be_shorter = False
         one.end = min(one.end, end)
+        self._lose(one, end)
+
+    def _lose(self, one: _Partition, end: int) -> None:
         for offset in [offset for offset in one.stood if offset >= end]:
             value, _ = one.stood.pop(offset)
             one.acknowledged.pop(offset, None)

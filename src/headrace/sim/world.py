@@ -440,6 +440,8 @@ class World:
         if self.options.retention:
             for place, start in process.log_starts():  # its death may have come amid retention
                 self._start_moved(place, start)
+        for place, end in process.log_ends():
+            self.records.opened(place, end)
         self.disk.watches_cuts = False
         self.disk.damage.started()
         if not process.refusals:
