@@ -120,10 +120,10 @@ def test_a_partition_that_fails_is_told_once_and_the_others_go_on(
         running.clock.advance(DAY_MS)
         whole, fails = Partition.expire, True
 
-        async def expire(self: Partition, now: Any) -> int:
+        async def expire(self: Partition, now: Any, latest: Any) -> int:
             if self is bad and fails:
                 raise OSError(errno.EIO, "Input/output error")
-            return await whole(self, now)
+            return await whole(self, now, latest)
 
         monkeypatch.setattr(Partition, "expire", expire)
         for _ in range(3):

@@ -75,6 +75,25 @@ def test_a_producer_whose_clock_is_behind_is_not_silent() -> None:
         assert producers.expire(WallMs(now), day) == forgotten
 
 
+def test_a_clock_that_is_in_doubt_and_set_forward_ages_no_producer() -> None:
+    """The earlier time advances by days while the wall clock is behind trusted time."""
+    producers, day = Producers(), 86_400_000
+    producers.record(batch(0)._replace(max_timestamp=0), 100, is_live=True)
+    assert producers.expire(WallMs(10 * day), day, WallMs(30 * day)) == 0
+    assert producers.expire(WallMs(13 * day), day, WallMs(30 * day)) == 0
+    assert producers.expire(WallMs(31 * day - 1), day) == 0
+    assert producers.expire(WallMs(31 * day), day) == 1
+
+
+def test_a_clock_that_was_ahead_keeps_no_producer_once_it_is_set_back() -> None:
+    producers, day = Producers(), 86_400_000
+    producers.record(batch(0)._replace(max_timestamp=0), 100, is_live=True)
+    assert producers.expire(WallMs(10 * day), day, WallMs(300 * day)) == 0
+    assert producers.expire(WallMs(10 * day + 5), day) == 0
+    assert producers.expire(WallMs(11 * day + 4), day) == 0
+    assert producers.expire(WallMs(11 * day + 5), day) == 1
+
+
 def test_of_producers_in_the_log_the_newest_is_silent_from_now_on() -> None:
     day, now = 86_400_000, 100 * 86_400_000
     producers = Producers()

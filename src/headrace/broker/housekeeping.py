@@ -81,7 +81,7 @@ class Housekeeping:
                 await partition.roll_ready()
                 now = self._clock.proven()
             before = partition.log.size_bytes
-            dropped = await partition.expire(now)
+            dropped = await partition.expire(now, self._clock.wall())
             after = partition.log.size_bytes
         except OSError as error:
             if partition not in self._complained:

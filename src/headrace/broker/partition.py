@@ -491,14 +491,21 @@ class Partition:
         kept = kept_from(segments, self.settings, now, self.high_watermark)
         return kept >= segments[-1].end_offset
 
-    async def expire(self, now: WallMs) -> int:
-        """Drop the segments that the topic's settings keep no longer; returns how many.
+    async def expire(self, now: WallMs, latest: WallMs | None = None) -> int:
+        """Drop the segments that the topic's settings keep no longer.
 
         Of an internal topic, whose records are a journal, only what was deleted goes. Producers
-        that were silent for producer.id.expiration.ms are forgotten. Raises: OSError.
+        that were silent for producer.id.expiration.ms are forgotten.
+
+        Args:
+            now: the earliest that the time may be.
+            latest: the latest that it may be; `now` without doubt.
+
+        Returns: how many segments.
+        Raises: OSError.
         """
         opened = self.log
-        opened.producers.expire(now, self._producer_expiration_ms)
+        opened.producers.expire(now, self._producer_expiration_ms, latest)
         segments = opened.segments()
         until = self._kept_from(segments, now)
         if until == segments[-1].end_offset and segments[-1].size:

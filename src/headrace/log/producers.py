@@ -108,20 +108,28 @@ class Producers:
         known.timestamp, known.is_active = header.max_timestamp, is_live
         known.batches.append(_Batch(header.base_sequence, header.last_offset_delta, base_offset))
 
-    def expire(self, now: WallMs, expiration_ms: int) -> int:
-        """Forget producers that are silent for so long; returns how many.
+    def expire(self, now: WallMs, expiration_ms: int, latest: WallMs | None = None) -> int:
+        """Forget producers that are silent for so long.
 
         Clocks of producers may be wrong, and a clock that was wrong before the start is not known
         to be. One that wrote since the last look is silent from now on. Of one in the log only the
         timestamp is known: its age is that by `now` or by the newest producer, whichever is less.
+
+        Args:
+            now: the earliest that the time may be; producers are silent until then.
+            latest: the latest that it may be; they are silent from then on. `now` without doubt.
+
+        Returns: how many were forgotten.
         """
+        latest = now if latest is None else latest
         newest = max((known.timestamp for known in self._by_id.values()), default=-1)
         old = []
         for producer_id, known in self._by_id.items():
             if known.is_active:
-                known.silent_since, known.is_active = now, False
+                known.silent_since, known.is_active = latest, False
             elif known.silent_since < 0:
-                known.silent_since = now - (newest - known.timestamp)
+                known.silent_since = latest - (newest - known.timestamp)
+            known.silent_since = min(known.silent_since, latest)
             if now - max(known.timestamp, known.silent_since) >= expiration_ms:
                 old.append(producer_id)
         for producer_id in old:
