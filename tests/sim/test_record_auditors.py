@@ -277,6 +277,21 @@ def test_a_member_that_does_not_confirm_what_it_gives_up_loses_the_rest(
     assert bool(small.broken) == breaks
 
 
+@pytest.mark.parametrize(("seconds", "breaks"), [(1.9, True), (2.1, False)])
+def test_a_member_that_learns_late_what_to_give_up_is_removed_when_it_does_not_confirm(
+    seconds: float, breaks: bool
+) -> None:
+    small, other = Small(), ("orders", 1)
+    asked_us = small.now_us
+    small.offsets.assigned("blue", "ann", [PLACE, other], asked_us)
+    small.now_us = asked_us + 1_800_000
+    small.offsets.beats("blue", "ann", confirms=True)
+    small.offsets.assigned("blue", "ann", [PLACE], asked_us)
+    small.now_us = asked_us + round(seconds * 1e6)
+    small.offsets.assigned("blue", "bob", [other], small.now_us)
+    assert bool(small.broken) == breaks
+
+
 @pytest.mark.parametrize(("seconds", "is_taken"), [(1.9, True), (2.1, False), (3.1, False)])
 def test_an_instance_is_free_when_its_member_may_have_failed_to_give_up_partitions(
     seconds: float, is_taken: bool

@@ -212,6 +212,8 @@ class OffsetAuditor:
         # After a loss of sessions it is unknown what the member had at the time of its request.
         if not set(owned) <= set(places) or asked_us <= self._lost_us:
             one.confirm_until_us.setdefault(member, asked_us + self._rebalance_us)
+        for place in owned:  # what it gives up is its own until it confirms, or is removed
+            one.owners[place] = member, self._end_of_session(one, member)
         for place in places:
             owner, until_us = one.owners.get(place, (member, 0))
             if owner != member and now_us < until_us:
