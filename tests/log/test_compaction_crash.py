@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from headrace.log.api import CorruptFileError, DamagedBlockError
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
-from headrace.wire.batches import Record
+from headrace.wire.batches import HEADER_BYTES, Record
 
 Compact = Callable[..., int]
 FOLDER = "topic-0"
@@ -35,10 +36,12 @@ class MortalDisk(MemoryDisk):
             self.left -= 1
 
 
-def filled(disk: MemoryDisk, seed: int) -> dict[bytes, bytes | None]:
+def filled(
+    disk: MemoryDisk, seed: int, *, index_interval_bytes: int = 4096
+) -> dict[bytes, bytes | None]:
     """A log of some segments; the table that it stands for."""
     chance = random.Random(seed)
-    log = SegmentedLog(disk, FOLDER, segment_bytes=600)
+    log = SegmentedLog(disk, FOLDER, segment_bytes=600, index_interval_bytes=index_interval_bytes)
     table: dict[bytes, bytes | None] = {}
     for number in range(40):
         keys = [b"k%d" % chance.randrange(8) for _ in range(chance.randrange(1, 4))]
@@ -102,6 +105,38 @@ def test_whenever_it_is_killed(compact: Compact, keep: float, segment_bytes: int
             compact(disk, log, now=20 + again, **rules)
             log.close()
     assert kills > 20
+
+
+def test_whenever_it_is_killed_later_damage_of_a_sealed_segment_is_found(compact: Compact) -> None:
+    """Of a segment with indexes and without checksums nothing is verified when it is read."""
+    survived = kills = indexed = 0
+    while not survived:
+        disk = MortalDisk()
+        filled(disk, seed=1, index_interval_bytes=50)
+        log = SegmentedLog(disk, FOLDER, segment_bytes=600, index_interval_bytes=50)
+        disk.left = kills
+        try:
+            log.roll()
+            compact(disk, log)
+            survived = 1
+        except Killed:
+            kills += 1
+        disk.left = None
+        disk.kill()
+        log = SegmentedLog(disk, FOLDER, segment_bytes=600, index_interval_bytes=50)
+        sealed = [one.path for one in log.segments() if one.sealed]
+        log.close()
+        indexed += sum(disk.exists(f"{path}.index") for path in sealed)
+        for path in sealed:
+            sound = disk.read(f"{path}.log")
+            damaged = bytearray(sound)
+            damaged[HEADER_BYTES] ^= 1
+            disk.write(f"{path}.log", bytes(damaged))
+            with pytest.raises((CorruptFileError, DamagedBlockError), match="checksum of the"):
+                read(SegmentedLog(disk, FOLDER, segment_bytes=600, index_interval_bytes=50))
+            disk.write(f"{path}.log", sound)
+    assert kills > 20
+    assert indexed > 20
 
 
 def test_a_full_disk_leaves_the_log_as_it_was(compact: Compact) -> None:

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from headrace.log.index import SegmentIndex, Tail, read_tail
+from headrace.log.index import SegmentIndex, Tail, read_tail, save_index
 from headrace.log.memory_disk import MemoryDisk
 
 BASE = 1000
@@ -20,7 +20,7 @@ def filled() -> SegmentIndex:
 
 def saved() -> MemoryDisk:
     disk = MemoryDisk()
-    filled().save(disk, "a")
+    save_index(disk, "a", filled().contents())
     return disk
 
 
@@ -33,7 +33,7 @@ def test_an_entry_is_the_last_offset_of_the_batch_that_exceeds_the_interval() ->
 def test_the_highest_time_is_the_last_entry_of_a_saved_index() -> None:
     index, disk = filled(), MemoryDisk()
     index.add(BASE + 10, 500, 100, 33)
-    index.save(disk, "a")
+    save_index(disk, "a", index.contents())
     assert disk.read("a.timeindex") == struct.pack(">qiqiqi", 9, 3, 20, 9, 33, 10)
     assert read_tail(disk, "a", BASE) == Tail(BASE + 9, 400, 33, BASE + 10)
 
@@ -57,8 +57,8 @@ def test_a_loaded_index_goes_on_as_if_it_had_never_been_away() -> None:
     for n in range(5, 9):
         for one in (index, again):
             one.add(BASE + 2 * n + 1, 100 * n, 100, 20 + n)
-    index.save(disk, "a")
-    again.save(disk, "b")
+    save_index(disk, "a", index.contents())
+    save_index(disk, "b", again.contents())
     assert disk.read("a.index") == disk.read("b.index")
     assert disk.read("a.timeindex") == disk.read("b.timeindex")
 
@@ -92,9 +92,9 @@ def test_half_an_index_tells_no_lower_time(space: int) -> None:
     assert index is not None
     disk.fail_after(space)
     with pytest.raises(OSError, match="No space"):
-        index.save(disk, "a")
+        save_index(disk, "a", index.contents())
     left = read_tail(disk, "a", BASE)
     assert left is None or left.max_timestamp == 20
     disk.fail_after(None)
-    index.save(disk, "a")
+    save_index(disk, "a", index.contents())
     assert read_tail(disk, "a", BASE) == whole

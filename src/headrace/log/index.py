@@ -11,11 +11,10 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
 from headrace.log.api import Disk
-from headrace.wire.checksums import crc32c
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -107,11 +106,8 @@ class SegmentIndex:
         """The position of the last entry, 0 without any."""
         return self._positions[-1] if self._positions else 0
 
-    def save(self, disk: Disk, path: str) -> list[tuple[int, int]]:
-        """Write `path`.index and `path`.timeindex; return size and CRC-32C of each.
-
-        They are not synced: `.checksums` shows whether all of them is there. Raises: OSError.
-        """
+    def contents(self) -> tuple[bytes, bytes]:
+        """Return what the files of `INDEX_SUFFIXES` contain."""
         self._add_time()
         halves = array("i", _swapped(self._timestamps[:]).tobytes())  # each high, then low
         times = array("i", bytes(_TIME_ENTRY.size * len(self._timestamps)))
@@ -119,10 +115,7 @@ class SegmentIndex:
         times[2::3] = _swapped(self._timestamp_offsets[:])
         entries = array("i", bytes(_OFFSET_ENTRY.size * len(self._offsets)))
         entries[0::2], entries[1::2] = self._offsets, self._positions
-        contents = (_swapped(entries).tobytes(), times.tobytes())
-        for suffix, data in zip(INDEX_SUFFIXES, contents, strict=True):
-            disk.write(path + suffix, data, durable=False)
-        return [(len(data), int(crc32c(data))) for data in contents]
+        return _swapped(entries).tobytes(), times.tobytes()
 
     @classmethod
     def load(cls, disk: Disk, path: str, base_offset: int, interval_bytes: int) -> Self | None:
@@ -172,6 +165,15 @@ def read_tail(disk: Disk, path: str, base_offset: int) -> Tail | None:
     if offset < 0 or position <= 0 or timestamp_offset < 0:
         return None
     return Tail(base_offset + offset, position, timestamp, base_offset + timestamp_offset)
+
+
+def save_index(disk: Disk, path: str, contents: Sequence[bytes]) -> None:
+    """Write `path`.index and `path`.timeindex, as `SegmentIndex.contents` returned them.
+
+    They are not synced: `.checksums` shows whether all of them is there. Raises: OSError.
+    """
+    for suffix, data in zip(INDEX_SUFFIXES, contents, strict=True):
+        disk.write(path + suffix, data, durable=False)
 
 
 def remove_index(disk: Disk, path: str) -> None:

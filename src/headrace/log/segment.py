@@ -16,10 +16,11 @@ from headrace.log.api import (
     Slice,
 )
 from headrace.log.checksums import BlockDigests, Checksums, CorruptBlock, Summary, Unverified
-from headrace.log.index import INDEX_SUFFIXES, SegmentIndex, Tail, read_tail
+from headrace.log.index import INDEX_SUFFIXES, SegmentIndex, Tail, read_tail, save_index
 from headrace.log.reading import require_fit, require_in_place
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, CorruptBatch
+from headrace.wire.checksums import crc32c
 
 log = logging.getLogger("headrace.log")
 
@@ -260,7 +261,9 @@ class Segment:
     def save_index(self, blocks: BlockDigests | None = None) -> None:
         """Write the indexes and checksums of the segment, unless that is done. Raises: OSError.
 
-        Nothing is synced: `.checksums` shows whether all of it is there.
+        Nothing is synced: `.checksums` shows whether all of it is there. It comes first, because an
+        opening takes a sealed segment with indexes alone for one of a format 0 folder, whose blocks
+        cannot be verified.
 
         Args:
             blocks: the digests, where they are not in memory.
@@ -268,9 +271,8 @@ class Segment:
         if self._index is None or self._saved_size == self.size or not self.size:
             return
         blocks = self._blocks or blocks
-        parts = [(0, 0), (0, 0)]
-        if len(self._index):
-            parts = self._index.save(self._disk, self.path)
+        contents = self._index.contents() if len(self._index) else ()
+        parts = [(len(data), int(crc32c(data))) for data in contents] or [(0, 0), (0, 0)]
         if blocks is not None:
             index = self._index
             checksums.save(
@@ -283,6 +285,8 @@ class Segment:
                 ),
                 blocks,
             )  # fmt: skip
+        if contents:
+            save_index(self._disk, self.path, contents)
         self._saved_size = self.size
 
     def release(self) -> None:

@@ -82,8 +82,9 @@ class SegmentList:
         """Let the next opening find a cleaned segment, durably; for a thread."""
         swap = f"{fresh.path}.log{SWAP}"
         try:
-            # Those of the segment before would not fit the one that takes its place.
-            self._disk.remove(fresh.path + checksums.SUFFIX)
+            # Those of the segment before would not fit the one that takes its place. Without a file
+            # a segment that stays after all would count as one of a format 0 folder.
+            self._disk.write(fresh.path + checksums.SUFFIX, b"", durable=False)
             self._disk.rename(fresh.file_path, swap)
         except OSError:
             with contextlib.suppress(OSError):  # renamed or not
