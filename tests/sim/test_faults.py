@@ -12,8 +12,10 @@ from headrace.log import buggify
 from headrace.log.api import CorruptFileError
 from headrace.sim.damage import BIT, KINDS
 from headrace.sim.disk import FATES, WHOLE
+from headrace.sim.operator import _records
 from headrace.sim.options import Options
 from headrace.sim.world import World
+from headrace.wire import batches
 
 from .planted import Plant
 from .planted_faults import FAULTS, calm
@@ -116,3 +118,13 @@ def test_retention_explains_a_report_of_damage_that_was_there_at_the_time(
     world.operator.look()
     assert bool(world.bugs) == is_gone_before
     world._clear_away()
+
+
+def test_an_impossible_offset_under_a_right_checksum_is_damage() -> None:
+    """No checksum covers the offset of a batch."""
+    first = bytearray(batches.build([batches.Record(0, 0, None, b"one")]))
+    first[0] = 0xFF
+    second = batches.build([batches.Record(1, 0, None, b"two")], base_offset=1)
+    files = {"ledger-0/00000000000000000000.log": bytes(first) + second}
+    assert [*_records(files, past_damage=True)["ledger-0"]] == [1]
+    assert not _records(files)["ledger-0"]

@@ -303,3 +303,31 @@ def test_an_instance_is_free_when_its_member_may_have_failed_to_give_up_partitio
     now_us = round(seconds * 1e6)
     assert statics.is_taken("g", "one", "one.2") == is_taken
     assert not statics.is_taken("g", "one", "one.1")
+
+
+@pytest.mark.parametrize("has_returned", [False, True])
+def test_a_silent_instance_excuses_a_generation_after_a_loss_of_sessions(
+    has_returned: bool,
+) -> None:
+    """A broker that lost no session removes a member that was silent before the fault."""
+    now_us, losses, broken = 0, 0, list[str]()
+    statics = StaticAuditor(lambda: now_us, broken.append, lambda: losses, 3_000_000, 2_000_000)
+
+    def join(instance: str, generation: int) -> None:
+        statics.joining("g", instance, "")
+        statics.joined("g", instance, f"{instance}.{now_us}", generation)
+        statics.synced("g", instance, generation)
+
+    join("one", 1)
+    join("two", 1)
+    losses += 1
+    join("one", 1)
+    if has_returned:
+        join("two", 1)
+    now_us = 2_900_000
+    statics.answered("g", "one", "one.2", now_us)
+    if has_returned:
+        statics.answered("g", "two", "two.2", now_us)
+    now_us = 3_100_000
+    join("one", 2)
+    assert bool(broken) == has_returned

@@ -309,6 +309,7 @@ def _whole_batches(data: bytes, *, past_damage: bool) -> Iterator[tuple[BatchHea
             if header.size > len(data) - position:
                 raise CorruptBatch("it is cut short")
             batches.verify(data, position, header)
+            batches.require_possible(header)
         except CorruptBatch:
             if not past_damage:
                 return

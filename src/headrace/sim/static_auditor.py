@@ -30,6 +30,13 @@ class _Group:
     synced: set[str] = field(default_factory=set)
     causes: set[str] = field(default_factory=set)
 
+    def forget_sessions(self) -> None:
+        """Keep only the names of the instances: each may be a silent member until it answers."""
+        self.instances = {name: _Instance() for name in self.instances}
+        self.generation = -1
+        self.synced.clear()
+        self.causes.clear()
+
 
 class StaticAuditor:
     """Promises about groups that consist of static members.
@@ -62,7 +69,8 @@ class StaticAuditor:
     def _of(self, name: str) -> _Group:
         if self._losses_seen != self._losses():
             self._losses_seen = self._losses()
-            self._groups.clear()
+            for one in self._groups.values():
+                one.forget_sessions()
         return self._groups.setdefault(name, _Group())
 
     def _is_alive(self, one: _Instance) -> bool:
