@@ -18,7 +18,7 @@ from headrace.core.leases import Lease
 from headrace.core.offsets import Offsets
 from headrace.core.share_session import ShareSessions
 from headrace.core.types import after
-from headrace.log import damage, opening
+from headrace.log import damage, opening, producers
 from headrace.log.checkpoints import StartOffsets
 from headrace.log.compaction import Compaction
 from headrace.log.group_records import GroupJournal
@@ -80,6 +80,11 @@ def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
         return answer if isinstance(answer, OutOfOrder | Fenced) else None
 
     patch.setattr(Producers, "check", forgetful)
+
+
+def four_batches_are_remembered(patch: pytest.MonkeyPatch) -> None:
+    """Of the five batches that a producer may have in flight the oldest is no duplicate."""
+    patch.setattr(producers, "_BATCHES_KEPT", 4)
 
 
 def producers_forgotten_in_recovery(patch: pytest.MonkeyPatch) -> None:

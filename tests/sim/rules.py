@@ -211,6 +211,8 @@ FURTHER: list[Rule] = [
             large_answers_are_encoded_on_the_loop
     """),
     *_rules("Kafka", """
+        KIP-98 | the last five batches of a producer are known
+            four_batches_are_remembered
         KIP-98 | epochs and producer ids
             old_epochs_may_write producer_ids_given_twice
         Logs | recovery keeps whole batches

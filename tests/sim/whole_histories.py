@@ -85,6 +85,7 @@ LOGS: dict[Plant, Focus] = {
     planted_records.gaps_are_accepted: RECORDS | {"misuses": True},
     planted_records.old_epochs_may_write: RECORDS | {"misuses": True},
     planted_records.duplicates_are_appended: RECORDS | {"misuses": True},
+    planted_records.four_batches_are_remembered: RECORDS | {"lost_answers": True},
     planted_records.producers_forgotten_in_recovery: RECORDS | CRASHES | {"misuses": True},
     planted_records.producer_ids_given_twice: RECORDS | {"fsync": False, "power_cuts": True},
     planted_records.compaction_drops_the_newest: RECORDS | CRASHES | {"cleans": True, "seconds": 4},

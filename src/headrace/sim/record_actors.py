@@ -1,13 +1,15 @@
 """Idempotent producers, keyed producers, and an administrator of the topics that they write to.
 
-A producer has one batch in flight for each partition and sends it again until it is answered, as
-Kafka's do. It also sends what a broken client would: batches that were acknowledged long ago, gaps
-in the sequence, and epochs that were replaced.
+A producer sends a batch to a partition again until it is answered. At times it sends up to four
+batches before it again, too, as a client of Kafka does that had five in flight when it lost their
+responses: each has to be acknowledged at its old offset. It also sends what a broken client would:
+batches that were acknowledged long ago, gaps in the sequence, and epochs that were replaced.
 """
 
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from headrace.sim.actor import Actor
@@ -21,8 +23,11 @@ if TYPE_CHECKING:
 PRODUCE, INIT_PRODUCER_ID, DELETE_RECORDS, CONFIGS = 0, 22, 21, 44
 _ACKS_ALL = -1
 _UNKNOWN_TOPIC, _INVALID_TIMESTAMP, _OUT_OF_ORDER, _OLD_EPOCH, _STORAGE = 3, 32, 45, 47, 56
+_EXCUSES = frozenset({0, _UNKNOWN_TOPIC, _INVALID_TIMESTAMP, _STORAGE})
 _KEYS = tuple(f"k{number}".encode() for number in range(5))
-_REMEMBERED = 12  # acknowledged batches that may be sent again; the broker keeps five
+_REMEMBERED = 12  # acknowledged batches that may be sent again
+_KNOWN = 5  # latest batches of a producer that a broker has to know, in flight or acknowledged
+_REPEATS = 0.5  # of the batches without a response: those before it are repeated, too
 _MISUSE = 0.15
 _TOMBSTONES = 0.15
 
@@ -71,6 +76,7 @@ class IdempotentProducer(Actor):
         self._id, self._epoch = -1, -1
         self._streams: dict[Place, _Stream] = {}
         self._lost_at = world.losses
+        self._repeats = Random(f"{world.seed}/{name}/repeats")
 
     def begin_again(self) -> None:
         """Take a new producer id with the next step, as a client that was started again."""
@@ -86,6 +92,7 @@ class IdempotentProducer(Actor):
         place = self._rng.choice(self._places)
         stream = self._streams.setdefault(place, _Stream())
         if stream.pending is not None:
+            await self._repeat_before(connection, place, stream)
             await self._send(connection, place, stream, stream.pending)
         elif self._world.options.misuses and self._rng.random() < _MISUSE:
             await self._misuse(connection, place, stream)
@@ -174,14 +181,28 @@ class IdempotentProducer(Actor):
     async def _misuse(self, connection: Connection, place: Place, stream: _Stream) -> None:
         kind = self._rng.randrange(4)
         if kind <= 1 and stream.done:
-            await self._repeat(connection, place, self._rng.choice(stream.done))
+            batch = self._rng.choice(stream.done)
+            await self._repeat(connection, place, batch, is_known=batch in [*stream.done][-_KNOWN:])
         elif kind == 2:
             await self._leave_gap(connection, place, stream)
         elif stream.done:
             await self._use_old_epoch(connection, place, stream)
 
-    async def _repeat(self, connection: Connection, place: Place, batch: _Batch) -> None:
-        """Send a batch once more that was acknowledged: it must not be written again."""
+    async def _repeat_before(self, connection: Connection, place: Place, stream: _Stream) -> None:
+        """Send batches before the pending one again, in their order."""
+        if stream.done and self._repeats.random() < _REPEATS:
+            count = self._repeats.randrange(1, _KNOWN)
+            for batch in [*stream.done][-count:]:
+                await self._repeat(connection, place, batch, is_known=True)
+
+    async def _repeat(
+        self, connection: Connection, place: Place, batch: _Batch, *, is_known: bool
+    ) -> None:
+        """Send a batch once more that was acknowledged: it must not be written again.
+
+        Args:
+            is_known: it is one of the latest batches, and has to be acknowledged as it was.
+        """
         asked = self._world.auditor.asked()
 
         def let_out(answer: Any) -> None:
@@ -190,14 +211,21 @@ class IdempotentProducer(Actor):
                 self._world.records.acknowledged(
                     asked, place, part.base_offset, batch.pairs, again=True
                 )
+            if self._lost_at != self._world.losses:
+                return
+            if part.error_code == 0 and part.base_offset != batch.offset:
+                self._broken(
+                    f"a batch of {_at(place)} was acknowledged at {batch.offset}, and again at"
+                    f" {part.base_offset}"
+                )
+            elif is_known and part.error_code not in _EXCUSES:
+                self._broken(
+                    f"sequence {batch.sequence} of {_at(place)} was acknowledged as one of the"
+                    f" last {_KNOWN} batches, and its repetition is refused with {part.error_code}"
+                )
 
         code, offset = await self._produce(connection, place, batch.data, let_out)
         self._step_done(f"repeats #{batch.sequence} of {_at(place)}: {code} @{offset}")
-        if code == 0 and offset != batch.offset and self._lost_at == self._world.losses:
-            self._world.records_broken(
-                f"{self.name}: a batch of {_at(place)} was acknowledged at {batch.offset}, and"
-                f" again at {offset}"
-            )
 
     async def _leave_gap(self, connection: Connection, place: Place, stream: _Stream) -> None:
         if not stream.sequence:
@@ -242,6 +270,9 @@ class IdempotentProducer(Actor):
 
     def _step_done(self, what: str) -> None:
         self._world.history.step(self.name, what)
+
+    def _broken(self, what: str) -> None:
+        self._world.records_broken(f"{self.name}: {what}")
 
 
 class Deleter(Actor):
