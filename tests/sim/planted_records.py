@@ -195,6 +195,32 @@ def compaction_drops_the_newest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Compaction, "_stays", wrong)
 
 
+def tombstones_go_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner removes a tombstone with the records that it deletes."""
+    sound = Compaction._stays
+
+    def hasty(self: Any, header: Any, one: Any) -> bool:
+        stays = sound(self, header, one)
+        return stays and not (one.is_tombstone and one.offset < self.end)
+
+    patch.setattr(Compaction, "_stays", hasty)
+
+
+def tombstones_delete_later_values(patch: pytest.MonkeyPatch) -> None:
+    """A key that was deleted once stays deleted."""
+    sound = Compaction._stays
+
+    def wrong(self: Any, header: Any, one: Any) -> bool:
+        deleted = self.__dict__.setdefault("planted", set())
+        if one.is_tombstone:
+            deleted.add(one.key)
+        elif one.key in deleted and one.offset < self.end:
+            return False
+        return sound(self, header, one)
+
+    patch.setattr(Compaction, "_stays", wrong)
+
+
 def produce_is_answered_before_the_sync(patch: pytest.MonkeyPatch) -> None:
     """A response to Produce leaves once the batch is written."""
 

@@ -211,6 +211,8 @@ FURTHER: list[Rule] = [
             large_answers_are_encoded_on_the_loop
     """),
     *_rules("Kafka", """
+        Compaction | a tombstone stays for delete.retention.ms, and deletes what is before it
+            tombstones_go_at_once tombstones_delete_later_values
         KIP-98 | the last five batches of a producer are known
             four_batches_are_remembered
         KIP-98 | epochs and producer ids

@@ -86,6 +86,44 @@ def test_records_that_are_lost_doubled_skipped_or_strange_are_reported() -> None
     _reports(reordered, "behind 1")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "known", "is_sound"),
+    [(0.4, True, False), (0.6, True, True), (0.4, False, True)],
+)
+def test_a_tombstone_stays_for_its_retention(seconds: float, known: bool, is_sound: bool) -> None:
+    """A tombstone whose offset is not known may be anywhere, and long gone."""
+    small = Small()
+    small.records.compacts(PLACE, 500)
+    small.records.sending(PLACE, "ann", 3, [(b"k", b"d")])
+    small.records.deleting_key(PLACE, b"k")
+    asked = small.asked()
+    small.records.acknowledged(asked, PLACE, 0, [(b"k", b"d")])
+    small.records.acknowledged(asked, PLACE, 1, [(b"k", None)])
+    if not known:
+        small.records.deleting_key(PLACE, b"k")
+    small.now_us = asked.at_us + round(seconds * 1e6)
+    small.records.ended(PLACE, 0, {})
+    assert (not small.broken) == is_sound, small.broken
+
+
+@pytest.mark.parametrize("deleted", ["before", "behind", "refused", "unanswered"])
+def test_a_tombstone_excuses_only_what_it_may_delete(deleted: str) -> None:
+    small = Small()
+    small.records.compacts(PLACE, 500)
+    small.records.sending(PLACE, "ann", 3, [(b"k", b"d")])
+    small.records.deleting_key(PLACE, b"k")
+    if deleted == "refused":
+        small.records.refused(PLACE, [(b"k", None)])
+    records = {0: (b"k", None), 1: (b"k", b"d"), 2: (b"k", None)}
+    acknowledged = {"before": (0, 1), "behind": (1, 2)}.get(deleted, (1,))
+    for offset in acknowledged:
+        small.records.acknowledged(small.asked(), PLACE, offset, [records[offset]])
+    small.now_us += 1_000_000
+    small.records.ended(PLACE, 0, {})
+    assert [one for one in small.broken if "orders-0@1" in one] == small.broken
+    assert bool(small.broken) == (deleted in ("before", "refused"))
+
+
 def test_an_end_that_goes_back_is_reported_unless_the_power_may_have_taken_it() -> None:
     def back(small: Small) -> None:
         small.acknowledged(0, b"a", b"b")

@@ -89,6 +89,8 @@ LOGS: dict[Plant, Focus] = {
     planted_records.producers_forgotten_in_recovery: RECORDS | CRASHES | {"misuses": True},
     planted_records.producer_ids_given_twice: RECORDS | {"fsync": False, "power_cuts": True},
     planted_records.compaction_drops_the_newest: RECORDS | CRASHES | {"cleans": True, "seconds": 4},
+    planted_records.tombstones_go_at_once: RECORDS | {"cleans": True, "seconds": 4},
+    planted_records.tombstones_delete_later_values: RECORDS | {"cleans": True, "seconds": 4},
     planted_records.produce_is_answered_before_the_sync: RECORDS | {"power_cuts": True},
     planted_records.deleted_records_come_back: RECORDS | CRASHES | {"deletions": True},
     planted_records.one_record_too_many_is_deleted: RECORDS | {"deletions": True},

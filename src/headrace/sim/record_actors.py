@@ -25,6 +25,8 @@ _ACKS_ALL = -1
 _UNKNOWN_TOPIC, _INVALID_TIMESTAMP, _OUT_OF_ORDER, _OLD_EPOCH, _STORAGE = 3, 32, 45, 47, 56
 _EXCUSES = frozenset({0, _UNKNOWN_TOPIC, _INVALID_TIMESTAMP, _STORAGE})
 _KEYS = tuple(f"k{number}".encode() for number in range(5))
+_RETIRED = 0.3  # of the keys are used for some records in a row, and never again
+_KEY_RECORDS = 8  # records of which a key that retires may have any
 _REMEMBERED = 12  # acknowledged batches that may be sent again
 _KNOWN = 5  # latest batches of a producer that a broker has to know, in flight or acknowledged
 _REPEATS = 0.5  # of the batches without a response: those before it are repeated, too
@@ -77,6 +79,7 @@ class IdempotentProducer(Actor):
         self._streams: dict[Place, _Stream] = {}
         self._lost_at = world.losses
         self._repeats = Random(f"{world.seed}/{name}/repeats")
+        self._retires = Random(f"{world.seed}/{name}/retired-keys")
 
     def begin_again(self) -> None:
         """Take a new producer id with the next step, as a client that was started again."""
@@ -123,6 +126,8 @@ class IdempotentProducer(Actor):
         pairs: list[Pair] = []
         for number in range(stream.number, stream.number + count):
             key = self._rng.choice(_KEYS) if place in self._keyed else None
+            if key is not None and self._retires.random() < _RETIRED:
+                key = f"{self.name}-{number // _KEY_RECORDS}".encode()
             is_tombstone = key is not None and self._rng.random() < _TOMBSTONES
             pairs.append((key, None if is_tombstone else f"{self.name}:{number}".encode()))
         now = self._world.clock.wall()
@@ -231,7 +236,7 @@ class IdempotentProducer(Actor):
         if not stream.sequence:
             return  # a producer that the partition does not know may begin anywhere
         batch = self._batch(place, stream, skip=3)
-        code, offset = await self._produce(connection, place, batch.data, _nothing)
+        code, offset = await self._produce_wrong(connection, place, batch)
         self._step_done(f"leaves a gap in {_at(place)} before #{batch.sequence}: {code} @{offset}")
         if code == 0 and self._lost_at == self._world.losses:
             self._world.records_broken(f"{self.name}: a gap in {_at(place)} was accepted")
@@ -252,10 +257,21 @@ class IdempotentProducer(Actor):
         new, self._epoch = self._epoch, old
         late = self._batch(place, stream)
         self._epoch = new
-        code, _ = await self._produce(connection, place, late.data, _nothing)
+        code, _ = await self._produce_wrong(connection, place, late)
         self._step_done(f"uses epoch {old} of {self._id}: {code}")
         if code == 0 and self._lost_at == self._world.losses:
             self._world.records_broken(f"{self.name}: epoch {old} wrote after epoch {new}")
+
+    async def _produce_wrong(
+        self, connection: Connection, place: Place, batch: _Batch
+    ) -> tuple[int, int]:
+        """Send a batch once that has to be refused."""
+
+        def let_out(answer: Any) -> None:
+            if answer.responses[0].partition_responses[0].error_code in (_OUT_OF_ORDER, _OLD_EPOCH):
+                self._world.records.refused(place, batch.pairs)
+
+        return await self._produce(connection, place, batch.data, let_out)
 
     async def _produce(
         self, connection: Connection, place: Place, data: bytes, let_out: Any

@@ -34,8 +34,10 @@ class _Partition:
         start: highest log start that a response contained, and when it left.
         cut: offset up to which an actor requested deletion.
         is_compacted: whether older records of a key may go.
+        tombstones_us: how long after it was sent a tombstone stays at least.
         newest: highest known offset of every key.
-        tombstones: how many tombstones of every key a producer sent.
+        tombstones: how many tombstones of every key a producer sent whose offsets are not known.
+        deleted_at: when a producer first sent the tombstone of an offset, in us.
         may_be_shorter: whether a power cut may have taken the end of the log.
     """
 
@@ -45,12 +47,14 @@ class _Partition:
     acknowledged: dict[int, int] = field(default_factory=dict)
     newest: dict[bytes, int] = field(default_factory=dict)
     tombstones: dict[bytes, int] = field(default_factory=dict)
+    deleted_at: dict[int, int] = field(default_factory=dict)
     end: int = 0
     end_at_us: int = 0
     start: int = 0
     start_at_us: int = 0
     cut: int = 0
     is_compacted: bool = False
+    tombstones_us: int = 0
     may_be_shorter: bool = False
 
 
@@ -74,9 +78,15 @@ class RecordAuditor:
             found = self._by_place[place] = _Partition()
         return found
 
-    def compacts(self, place: Place) -> None:
-        """Allow older records of a key to go."""
-        self._of(place).is_compacted = True
+    def compacts(self, place: Place, tombstones_ms: int) -> None:
+        """Allow older records of a key to go, and tombstones after a time."""
+        one = self._of(place)
+        one.is_compacted, one.tombstones_us = True, tombstones_ms * 1000
+
+    def clock_was_set(self) -> None:
+        """The wall clock jumps: tombstones may be due at any time."""
+        for one in self._by_place.values():
+            one.tombstones_us = 0
 
     def forget(self, place: Place) -> None:
         """A topic is deleted: a later one of its name begins empty."""
@@ -146,10 +156,7 @@ class RecordAuditor:
         for first, last in lost:
             behind = max(one.end, begin) if last is None else last + 1
             for offset in [n for n in one.stood if first <= n < max(behind, first)]:
-                value, _ = one.stood.pop(offset)
-                one.acknowledged.pop(offset, None)
-                if value is not None:
-                    one.at.pop(value, None)
+                self._drop(one, offset)
             if first <= one.cut:
                 one.cut = max(one.cut, behind)
             if last is None:
@@ -175,6 +182,15 @@ class RecordAuditor:
         tombstones = self._of(place).tombstones
         tombstones[key] = tombstones.get(key, 0) + 1
 
+    def refused(self, place: Place, pairs: Sequence[tuple[bytes | None, bytes | None]]) -> None:
+        """A batch that was sent once is refused: nothing of it may be stored."""
+        one = self._of(place)
+        for key, value in pairs:
+            if value is not None:
+                one.sent.pop(value, None)
+            elif key is not None:
+                one.tombstones[key] -= 1
+
     def acknowledged(
         self,
         asked: Asked,
@@ -198,6 +214,9 @@ class RecordAuditor:
                         " before the request"
                     )
                 one.acknowledged[offset] = now_us
+                if value is None and key is not None and not again:
+                    one.deleted_at[offset] = asked.at_us
+                    one.tombstones[key] -= 1
         self._reaches(one, first + len(pairs))
 
     # ---- readers
@@ -296,14 +315,21 @@ class RecordAuditor:
 
     def _lose(self, one: _Partition, end: int) -> None:
         for offset in [offset for offset in one.stood if offset >= end]:
-            value, _ = one.stood.pop(offset)
-            one.acknowledged.pop(offset, None)
-            if value is not None:
-                one.at.pop(value, None)
+            self._drop(one, offset)
         one.newest = {}
         for offset, (_, key) in one.stood.items():
             if key is not None:
                 one.newest[key] = max(offset, one.newest.get(key, -1))
+
+    def _drop(self, one: _Partition, offset: int) -> None:
+        """Forget a record that may be lost, or come back: its producer may send it again."""
+        value, key = one.stood.pop(offset)
+        one.acknowledged.pop(offset, None)
+        if value is not None:
+            one.at.pop(value, None)
+        elif key is not None:
+            one.deleted_at.pop(offset, None)
+            one.tombstones[key] = one.tombstones.get(key, 0) + 1
 
     # ---- the end
 
@@ -333,7 +359,19 @@ class RecordAuditor:
             last[stream] = number, offset
 
     def _may_be_gone(self, one: _Partition, key: bytes, offset: int, value: bytes | None) -> bool:
-        return one.newest[key] > offset or value is None or key in one.tombstones
+        """Return whether compaction may have removed a record.
+
+        A later record of its key may have an offset that no response contained yet.
+        """
+        if one.newest[key] > offset or one.tombstones.get(key, 0):
+            return True
+        if value is None:
+            sent_us = one.deleted_at.get(offset)
+            if sent_us is None or self._now_us() - sent_us >= one.tombstones_us:
+                return True
+        return any(
+            known == key and other not in one.at for other, (_, _, known) in one.sent.items()
+        )
 
 
 def _name(place: Place) -> str:
