@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.checked_clock import CheckedClock
+from headrace.broker.handlers import list_offsets
 from headrace.broker.offset_expiry import OffsetExpiry, Swept
 from headrace.broker.partition import Partition
 from headrace.broker.topics import Topics
@@ -18,13 +19,14 @@ from headrace.core.leases import Lease
 from headrace.core.offsets import Offsets
 from headrace.core.share_session import ShareSessions
 from headrace.core.types import after
-from headrace.log import damage, opening, producers
+from headrace.log import compaction, damage, opening, producers
 from headrace.log.checkpoints import StartOffsets
 from headrace.log.compaction import Compaction
 from headrace.log.group_records import GroupJournal
 from headrace.log.opening import Opening
 from headrace.log.producers import Fenced, OutOfOrder, Producers
 from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -219,6 +221,43 @@ def tombstones_delete_later_values(patch: pytest.MonkeyPatch) -> None:
         return sound(self, header, one)
 
     patch.setattr(Compaction, "_stays", wrong)
+
+
+def cleaned_timestamps_shift(patch: pytest.MonkeyPatch) -> None:
+    """A batch with tombstones gets its delete horizon, and its records keep their deltas."""
+    patch.setattr(compaction, "moved", lambda body, one, _shift: body[one.start : one.end])
+
+
+def headers_are_dropped(patch: pytest.MonkeyPatch) -> None:
+    """A batch is stored with the keys and values of its records alone."""
+    sound = Partition.append
+
+    def wrong(self: Any, data: Any, headers: Any, **settings: Any) -> Any:
+        (one,) = headers
+        if not self.topic.internal:
+            data = bytearray(
+                batches.build(
+                    [record._replace(headers=()) for record in batches.records(data)],
+                    producer_id=one.producer_id,
+                    producer_epoch=one.producer_epoch,
+                    base_sequence=one.base_sequence,
+                )
+            )
+            headers = [batches.read_header(data)]
+        return sound(self, data, headers, **settings)
+
+    patch.setattr(Partition, "append", wrong)
+
+
+def look_ups_by_time_are_late(patch: pytest.MonkeyPatch) -> None:
+    """A look-up by time finds the record behind the one that it should."""
+    sound = list_offsets._find
+
+    async def wrong(partition: Any, timestamp: int, threads: Any) -> tuple[int, int]:
+        offset, time = await sound(partition, timestamp, threads)
+        return (offset + 1, time) if timestamp >= 0 and offset >= 0 else (offset, time)
+
+    patch.setattr(list_offsets, "_find", wrong)
 
 
 def produce_is_answered_before_the_sync(patch: pytest.MonkeyPatch) -> None:

@@ -211,6 +211,10 @@ FURTHER: list[Rule] = [
             large_answers_are_encoded_on_the_loop
     """),
     *_rules("Kafka", """
+        ListOffsets | a time has the first record that is as late
+            look_ups_by_time_are_late
+        Records | timestamps and headers stay as they were sent
+            cleaned_timestamps_shift headers_are_dropped
         Compaction | a tombstone stays for delete.retention.ms, and deletes what is before it
             tombstones_go_at_once tombstones_delete_later_values
         KIP-98 | the last five batches of a producer are known

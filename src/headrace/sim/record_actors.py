@@ -13,7 +13,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from headrace.sim.actor import Actor
-from headrace.sim.facts import Asked, Place
+from headrace.sim.consumers import look_up
+from headrace.sim.facts import Asked, Mark, Place
 from headrace.sim.network import Connection
 from headrace.wire import batches
 
@@ -29,6 +30,8 @@ _RETIRED = 0.3  # of the keys are used for some records in a row, and never agai
 _KEY_RECORDS = 8  # records of which a key that retires may have any
 _REMEMBERED = 12  # acknowledged batches that may be sent again
 _KNOWN = 5  # latest batches of a producer that a broker has to know, in flight or acknowledged
+_SHIFTS_MS = (0, 0, 0, -40, -7, 3)  # of timestamps against the clock
+_HEADERS = ((), (), (), (("trace", b"1"),), (("trace", None), ("", b""), ("trace", b"2")))
 _REPEATS = 0.5  # of the batches without a response: those before it are repeated, too
 _MISUSE = 0.15
 _TOMBSTONES = 0.15
@@ -44,6 +47,7 @@ class _Batch:
     sequence: int
     number: int
     pairs: list[Pair]
+    marks: list[Mark]
     data: bytes
     offset: int = -1
     asked: Asked | None = None
@@ -79,6 +83,7 @@ class IdempotentProducer(Actor):
         self._streams: dict[Place, _Stream] = {}
         self._lost_at = world.losses
         self._repeats = Random(f"{world.seed}/{name}/repeats")
+        self._marks = Random(f"{world.seed}/{name}/marks")
         self._retires = Random(f"{world.seed}/{name}/retired-keys")
 
     def begin_again(self) -> None:
@@ -133,18 +138,25 @@ class IdempotentProducer(Actor):
         now = self._world.clock.wall()
         self._world.records.stamping(place, self._world.clock.behind_ms)
         sequence = stream.sequence + skip
+        draw = self._marks.choice
+        marks: list[Mark] = [(now + draw(_SHIFTS_MS), draw(_HEADERS)) for _ in pairs]
         data = batches.build(
-            (batches.Record(0, now, key, value) for key, value in pairs),
+            (
+                batches.Record(0, timestamp, key, value, headers)
+                for (key, value), (timestamp, headers) in zip(pairs, marks, strict=True)
+            ),
             producer_id=self._id, producer_epoch=self._epoch, base_sequence=sequence,
         )  # fmt: skip
-        one = _Batch(self._epoch, sequence, stream.number, pairs, data)
+        one = _Batch(self._epoch, sequence, stream.number, pairs, marks, data)
         records = self._world.records
-        for number, (key, value) in enumerate(pairs, stream.number):
+        for number, ((key, value), mark) in enumerate(
+            zip(pairs, marks, strict=True), stream.number
+        ):
             if value is None:
                 assert key is not None
                 records.deleting_key(place, key)
             else:
-                records.sending(place, f"{self.name}/{place}", number, [(key, value)])
+                records.sending(place, f"{self.name}/{place}", number, [(key, value)], [mark])
         stream.number += count
         return one
 
@@ -157,7 +169,9 @@ class IdempotentProducer(Actor):
         def let_out(answer: Any) -> None:
             part = answer.responses[0].partition_responses[0]
             if part.error_code == 0:
-                self._world.records.acknowledged(asked, place, part.base_offset, batch.pairs)
+                self._world.records.acknowledged(
+                    asked, place, part.base_offset, batch.pairs, batch.marks
+                )
 
         code, offset = await self._produce(connection, place, batch.data, let_out)
         self._step_done(f"{len(batch.pairs)} to {_at(place)} #{batch.sequence}: {code} @{offset}")
@@ -317,6 +331,20 @@ class Deleter(Actor):
         )  # fmt: skip
         code = answer.topics[0].partitions[0].error_code
         self._world.history.fault(f"records below {before} of {_at(place)} are deleted: {code}")
+
+
+class Seeker(Actor):
+    """Looks up records by time, as a reader does that begins in the middle of a log."""
+
+    def __init__(self, world: "World", name: str, places: list[Place]) -> None:
+        super().__init__(world, name)
+        self._places = places
+
+    async def _turn(self, connection: Connection) -> None:
+        place = self._rng.choice(self._places)
+        time = self._world.records.drawn_time(place, self._rng)
+        code, offset = await look_up(self._world, connection, place, time)
+        self._world.history.step(self.name, f"looks up {time} in {_at(place)}: {code} @{offset}")
 
 
 def _nothing(_: Any) -> None:

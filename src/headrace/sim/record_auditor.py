@@ -2,8 +2,10 @@
 
 The auditor keeps every value that a producer sent, every offset that a response acknowledged, and
 every record that any reader received. Values are unique, so that a value at two offsets is a
-duplicate and an unknown value is a phantom. It shares no code with the broker. A response counts
-from the moment at which it leaves the broker, whether or not it arrives.
+duplicate and an unknown value is a phantom; key, timestamp and headers of a value are those that
+were sent, and a look-up by time finds the first record that is as late. The auditor shares no code
+with the broker. A response counts from the moment at which it leaves the broker, whether or not it
+arrives.
 
 After a power cut without `fsync` the end of a log may be lost. `power_was_cut` opens that window:
 the first end that the next broker reports is the new end, and no record below it may differ. What
@@ -13,8 +15,9 @@ never acknowledged may take its offsets.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
-from headrace.sim.facts import Asked, Place
+from headrace.sim.facts import Asked, Mark, Place
 
 _RETENTION_MS = 7 * 86_400_000  # Kafka's default
 _EVERYTHING = 1 << 62
@@ -27,6 +30,8 @@ class _Partition:
 
     Attributes:
         sent: stream, number and key of every value that a producer sent.
+        marks: timestamp and headers of every value.
+        deleted_with: timestamp and headers of the tombstone of an offset.
         stood: value and key of every offset that a response contained.
         at: offset of every value, the other way round.
         acknowledged: when the acknowledgement of an offset left the broker, in us.
@@ -42,6 +47,8 @@ class _Partition:
     """
 
     sent: dict[bytes | None, tuple[str, int, bytes | None]] = field(default_factory=dict)
+    marks: dict[bytes, Mark] = field(default_factory=dict)
+    deleted_with: dict[int, Mark] = field(default_factory=dict)
     stood: dict[int, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
     at: dict[bytes, int] = field(default_factory=dict)
     acknowledged: dict[int, int] = field(default_factory=dict)
@@ -170,12 +177,18 @@ class RecordAuditor:
     # ---- producers
 
     def sending(
-        self, place: Place, stream: str, first: int, pairs: Sequence[tuple[bytes | None, bytes]]
+        self,
+        place: Place,
+        stream: str,
+        first: int,
+        pairs: Sequence[tuple[bytes | None, bytes]],
+        marks: Sequence[Mark],
     ) -> None:
         """A producer sends records, of which each has a value of its own."""
-        sent = self._of(place).sent
-        for number, (key, value) in enumerate(pairs, first):
-            sent[value] = stream, number, key
+        one = self._of(place)
+        for number, ((key, value), mark) in enumerate(zip(pairs, marks, strict=True), first):
+            one.sent[value] = stream, number, key
+            one.marks[value] = mark
 
     def deleting_key(self, place: Place, key: bytes) -> None:
         """A producer sends a tombstone."""
@@ -197,10 +210,16 @@ class RecordAuditor:
         place: Place,
         first: int,
         pairs: Sequence[tuple[bytes | None, bytes | None]],
+        marks: Sequence[Mark] = (),
         *,
         again: bool = False,
     ) -> None:
-        """A response contains the offset of a batch; `again` when it was sent before."""
+        """A response contains the offset of a batch.
+
+        Args:
+            marks: timestamps and headers, of a batch with tombstones.
+            again: the batch was acknowledged before.
+        """
         one = self._of(place)
         if one.may_be_shorter and not again:
             self._shorten(one, first)
@@ -216,6 +235,8 @@ class RecordAuditor:
                 one.acknowledged[offset] = now_us
                 if value is None and key is not None and not again:
                     one.deleted_at[offset] = asked.at_us
+                    if marks:
+                        one.deleted_with[offset] = marks[offset - first]
                     one.tombstones[key] -= 1
         self._reaches(one, first + len(pairs))
 
@@ -242,6 +263,54 @@ class RecordAuditor:
         one.stood[offset] = value, key
         if key is not None and offset > one.newest.get(key, -1):
             one.newest[key] = offset
+
+    def contained(
+        self, place: Place, offset: int, value: bytes | None, key: bytes | None, mark: Mark
+    ) -> None:
+        """A response contains a record with this timestamp and these headers."""
+        one = self._of(place)
+        if value is not None and value in one.sent and one.sent[value][2] != key:
+            self._broken(f"{_at(place, offset)} was sent with {one.sent[value][2]!r}, has {key!r}")
+        sent = self._mark(one, offset, value)
+        if sent is not None and sent != mark:
+            self._broken(f"{_at(place, offset)} was sent with {sent}, and has {mark}")
+
+    def drawn_time(self, place: Place, rng: Random) -> int:
+        """Return the time of a record that is known to be stored, or a time just beside it."""
+        one = self._of(place)
+        offset = rng.choice(list(one.stood) or [-1])
+        mark = self._mark(one, offset, one.stood[offset][0]) if offset in one.stood else None
+        return max((mark[0] if mark is not None else 0) + rng.randint(-1, 1), 0)
+
+    def looked_up(self, asked: Asked, place: Place, time: int, offset: int, found: int) -> None:
+        """A response contains the first record that is as late as `time`.
+
+        Args:
+            offset: of the record, -1 for none.
+            found: its timestamp.
+        """
+        one = self._of(place)
+        if one.may_be_shorter:
+            return
+        told = f"from time {time} on {_name(place)} has {offset} of {found} first"
+        if offset >= 0 and found < time:
+            self._broken(told)
+        for known, (value, key) in one.stood.items():
+            mark = self._mark(one, known, value)
+            if mark is None or known < one.cut:
+                continue
+            if known == offset and mark[0] != found:
+                self._broken(f"{told}, and its time is {mark[0]}")
+            is_before = offset < 0 or known < offset
+            is_visible = one.acknowledged.get(known, _EVERYTHING) <= asked.at_us
+            if mark[0] < time or not is_before or not is_visible:
+                continue
+            if one.is_compacted and key is not None and self._may_be_gone(one, key, known, value):
+                continue
+            self._broken(f"{told}, and not {known} of {mark[0]}")
+
+    def _mark(self, one: _Partition, offset: int, value: bytes | None) -> Mark | None:
+        return one.deleted_with.get(offset) if value is None else one.marks.get(value)
 
     def fetched(
         self,
@@ -329,6 +398,7 @@ class RecordAuditor:
             one.at.pop(value, None)
         elif key is not None:
             one.deleted_at.pop(offset, None)
+            one.deleted_with.pop(offset, None)
             one.tombstones[key] = one.tombstones.get(key, 0) + 1
 
     # ---- the end

@@ -43,7 +43,7 @@ from headrace.sim.options import (
     Options,
 )
 from headrace.sim.process import Process, WorldClock
-from headrace.sim.record_actors import Deleter, IdempotentProducer
+from headrace.sim.record_actors import Deleter, IdempotentProducer, Seeker
 from headrace.sim.record_ending import RecordEnding
 from headrace.sim.resets import Resets
 from headrace.sim.resources import Reconfigurer
@@ -669,6 +669,8 @@ class World:
             ]
         if options.deletions:
             actors.append(Deleter(self, "deleter", self.record_places([LEDGER])))
+        if options.seeks:
+            actors.append(Seeker(self, "seeker", places))
         return actors
 
     def _queue_actors(self) -> list[Any]:
