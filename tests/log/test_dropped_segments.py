@@ -325,3 +325,18 @@ def test_a_replacement_that_ends_where_no_segment_begins_takes_none_away() -> No
     with pytest.raises(CorruptFileError, match=r"swap: it ends with offset 40, and no segment"):
         opened(disk)
     assert {name: disk.read(f"{FOLDER}/{name}") for name in before} == before
+
+
+@pytest.mark.parametrize("suffix", ["", ".deleted"])
+def test_an_empty_replacement_takes_no_segment_away(suffix: str) -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    log.sync()
+    log.close()
+    first = f"{FOLDER}/{0:020d}.log"
+    disk.rename(first, f"{first}{suffix}")
+    disk.write(f"{first}.swap", b"")
+    before = {name: disk.read(f"{FOLDER}/{name}") for name in disk.list(FOLDER) if ".log" in name}
+    with pytest.raises(CorruptFileError, match=r"swap at byte 0: the file is empty"):
+        opened(disk)
+    assert {name: disk.read(f"{FOLDER}/{name}") for name in before} == before

@@ -119,6 +119,8 @@ class Opening:
             except CorruptBatch as error:
                 raise CorruptFileError(path, str(error), position=swap.size) from error
             swap.release()
+            if not swap.size:
+                raise CorruptFileError(path, "the file is empty", position=0)
             # No checksum covers an offset, and segments in its range are removed.
             if not _begins(names, swap.end_offset):
                 raise CorruptFileError(
