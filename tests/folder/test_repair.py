@@ -268,6 +268,22 @@ def test_a_damaged_offset_of_a_replacement_takes_no_other_segment(
     assert contents(root)[SEGMENT] == files[SEGMENT]
 
 
+@pytest.mark.parametrize("offset", [31, 32])
+def test_a_damaged_offset_of_a_replacement_reaches_into_no_last_segment(
+    offset: int, killed: Folder, write: Write
+) -> None:
+    """The last segment seldom is intact after a kill; here its end is torn."""
+    files = replaced(killed.files, "", "")
+    files[SWAP] = files[FORMER] + files[SEGMENT]
+    last = len(files[FORMER]) + batches.read_header(files[SEGMENT]).size
+    files[SWAP] = files[SWAP][:last] + offset.to_bytes(8, "big") + files[SWAP][last + 8 :]
+    files[ACTIVE] += files[FORMER][:200]
+    root = write(files)
+    done = require_lost(root, killed, write)
+    assert [one.path for one in done.actions] == [SWAP, ACTIVE]
+    assert contents(root)[ACTIVE] == killed.files[ACTIVE]
+
+
 def test_what_an_earlier_compaction_replaced_does_not_come_back(
     stopped: Folder, write: Write
 ) -> None:
