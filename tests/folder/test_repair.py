@@ -950,6 +950,22 @@ def test_a_bridge_keeps_every_intact_batch() -> None:
         assert disk.read(done.copy) == b"".join(found)
 
 
+@pytest.mark.parametrize("gap", [0, 4])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_all_batches_from_the_next_segment_on_are_left_out_at_once(count: int, gap: int) -> None:
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    whole = [
+        batches.build([Record(0, 1, None, b"value")] * 10, base_offset=base, leader_epoch=0)
+        for base in (0, *range(10 + gap, 10 + gap + 10 * count, 10))
+    ]
+    disk.write(path, b"".join(whole))
+    done = bridge(disk, path, 0, 10 + gap)
+    headers = batches.headers(disk.read(path))
+    assert headers[-1].last_offset + 1 == done.end_offset == 10 + gap
+    assert disk.read(path).startswith(whole[0])
+    assert done.lost == ([(10, 9 + gap)] if gap else [])
+
+
 @pytest.mark.parametrize("part", ["offset", "size", "epoch", "magic"])
 @pytest.mark.parametrize("gap", [0, 10])
 def test_a_batch_behind_a_gap_keeps_its_offset_or_is_lost(part: str, gap: int) -> None:
