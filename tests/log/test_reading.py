@@ -310,6 +310,28 @@ def test_a_search_by_time_tells_damage_from_what_a_producer_made(
     log.close()
 
 
+def test_a_search_by_time_takes_no_replaced_segment_for_a_damaged_one(
+    disk: Disk, append: Append
+) -> None:
+    """It walks on in a segment while compaction gives the name of the file to another one."""
+    log = SegmentedLog(disk, FOLDER)
+    for at in range(1000):
+        append(log, b"a" * (at % 7), at=at)
+    log.roll()
+    log.advance_start(1)
+    search = log.search_max_time()
+    assert search.send(None) is None  # others have their turn
+    path = f"{FOLDER}/{0:020d}.log"
+    kept = disk.read(path)[-batches.read_header(disk.read(path)).size * 3 :]
+    kept = kept[kept.index((999).to_bytes(8)) :]
+    disk.write(f"{path}.cleaned", kept)
+    log.replace([0], f"{path}.cleaned")
+    with pytest.raises(FileNotFoundError, match="a segment is gone"):
+        search.send(None)
+    assert log.offset_of_max_time() == (999, 999)
+    log.close()
+
+
 def test_damage_between_two_entries_of_a_sound_index_rebuilds_nothing(
     disk: Disk, append: Append, caplog: pytest.LogCaptureFixture
 ) -> None:
