@@ -290,8 +290,12 @@ def test_no_damage_of_a_header_gives_other_records(
     log.close()
 
 
+@pytest.mark.parametrize(
+    ("damaged", "problem"),
+    [(0, "offset 0 after 1"), (61, "checksum of the batch of offset 2 is wrong")],
+)
 def test_a_search_by_time_tells_damage_from_what_a_producer_made(
-    disk: Disk, append: Append
+    damaged: int, problem: str, disk: Disk, append: Append
 ) -> None:
     log = SegmentedLog(disk, FOLDER)
     for at in range(1000, 5000, 1000):
@@ -301,11 +305,11 @@ def test_a_search_by_time_tells_damage_from_what_a_producer_made(
     assert log.offset_for_time(WallMs(4000)) == (3, 4000)
     data = bytearray(sound)
     position = batches.read_header(data).size * 2
-    data[position : position + 8] = bytes(8)  # its offset
+    data[position + damaged : position + damaged + 8] = bytes(8)  # at 0: its offset
     file.truncate(0)
     file.append(data)
-    with pytest.raises(DamagedBlockError, match="offset 0 after 1; run `headrace check`"):
-        log.offset_for_time(WallMs(4000))
+    with pytest.raises(DamagedBlockError, match=f"{problem}; run `headrace check`"):
+        log.offset_for_time(WallMs(3000))
     file.close()
     log.close()
 

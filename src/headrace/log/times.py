@@ -16,7 +16,7 @@ from headrace.core.types import WallMs
 from headrace.log.api import DamagedBlockError
 from headrace.log.segment import Segment
 from headrace.log.segment_list import SegmentList
-from headrace.wire.batches import BatchHeader, CorruptBatch
+from headrace.wire.batches import BatchHeader, CorruptBatch, verify
 from headrace.wire.record_times import InBatch, find_time
 
 _HEADERS_PER_STEP = 512
@@ -105,7 +105,18 @@ def _in_batch(
     segment: Segment, position: int, header: BatchHeader, timestamp: int, start_offset: int
 ) -> Callable[[], InBatch]:
     data = segment.file.pread(header.size, position)
-    return partial(find_time, data, header, timestamp, start_offset)
+    return partial(_find_in, segment, data, header, timestamp, start_offset)
+
+
+def _find_in(
+    segment: Segment, data: bytes, header: BatchHeader, timestamp: int, start_offset: int
+) -> InBatch:
+    """Verify a batch, and find a time in it. Raises: OSError; CorruptBatch."""
+    try:
+        verify(data, 0, header)
+    except CorruptBatch as damage:
+        raise segment.damaged(damage) from damage
+    return find_time(data, header, timestamp, start_offset)
 
 
 def _max_time(
