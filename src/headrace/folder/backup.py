@@ -27,6 +27,7 @@ from headrace.folder.overlay import OverlayDisk, is_hidden
 from headrace.folder.store import Backup, Progress, Store, StoredFile, StoreError, sync_all
 from headrace.log import checksums
 from headrace.log.api import CorruptFileError
+from headrace.log.opening import SWAP
 from headrace.log.verify import verify_file
 from headrace.wire.data_folder_cut import FOLDER, LIST
 
@@ -186,6 +187,8 @@ def _listed(folder: Path) -> dict[str, int]:
         name = str(path.relative_to(folder))
         parent = name.rpartition("/")[0]
         skipped = any(part in path.name for part in _SKIPPED) or path.name == ".lock"
+        if path.name.endswith(f".log{SWAP}"):  # the only file that has all of its records
+            skipped = False
         if path.is_dir() or skipped or is_hidden(parent) or _is_aside(parent):
             continue
         found[name] = path.stat().st_size
