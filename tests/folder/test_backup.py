@@ -164,6 +164,14 @@ def test_a_replacement_that_waits_for_its_name_is_backed_up(
     require_all_records(target, stopped)
 
 
+def test_no_file_with_another_name_is_a_segment(
+    stopped: Folder, write: Write, store: Store
+) -> None:
+    root = write({**stopped.files, "orders-0/mine.log": b"mine"})
+    assert check(root, quiet).is_clean
+    assert "orders-0/mine.log" in made(root, store).backup.files
+
+
 def test_a_damaged_replacement_is_named_and_no_backup_made(
     stopped: Folder, write: Write, store: Store
 ) -> None:

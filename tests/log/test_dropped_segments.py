@@ -327,6 +327,15 @@ def test_a_replacement_that_ends_where_no_segment_begins_takes_none_away() -> No
     assert {name: disk.read(f"{FOLDER}/{name}") for name in before} == before
 
 
+def test_no_file_with_another_name_is_a_replacement() -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    log.sync()
+    log.close()
+    disk.write(f"{FOLDER}/orders.log.swap", b"mine")
+    assert values(opened(disk)) == list(range(SEGMENTS))
+
+
 @pytest.mark.parametrize("suffix", ["", ".deleted"])
 def test_an_empty_replacement_takes_no_segment_away(suffix: str) -> None:
     disk = LosesRenames()

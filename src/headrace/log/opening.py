@@ -106,6 +106,7 @@ class Opening:
         """
         swaps = [name for name in names if name.endswith(f".log{SWAP}")]
         stems = [name.removesuffix(f".log{SWAP}") for name in swaps]
+        stems = [stem for stem in stems if stem.isdecimal()]
         # One that begins with segments which were given up would bring their records back.
         stems = [stem for stem in stems if int(stem) >= self._point.claim.first_base]
         for stem in stems:

@@ -61,7 +61,7 @@ def verify_file(disk: Disk, path: str, size: int) -> Iterator[int]:
         OSError: the file cannot be read.
     """
     name = path.rpartition("/")[2]
-    if name.endswith((".log", f".log{SWAP}")):
+    if name.partition(".")[0].isdecimal() and name.endswith((".log", f".log{SWAP}")):
         yield from verify_segment(disk, path, size)
         return
     if name.endswith(snapshots.SUFFIX):
