@@ -164,6 +164,14 @@ def test_a_replacement_that_waits_for_its_name_is_backed_up(
     require_all_records(target, stopped)
 
 
+def test_no_backup_is_made_inside_the_data_folder(stopped: Folder, write: Write) -> None:
+    root = write(stopped.files)
+    for target in (root, root / "backups", root / "orders-0" / ".." / "backups"):
+        with pytest.raises(StoreError, match="name a folder outside"):
+            made(root, Store(target))
+    assert restored(root) == stopped.files
+
+
 def test_no_file_with_another_name_is_a_segment(
     stopped: Folder, write: Write, store: Store
 ) -> None:

@@ -55,11 +55,16 @@ def make(folder: Path, store: Store, request_cut: RequestCut, progress: Progress
 
     Raises:
         FolderError: there is no data folder.
-        StoreError: the store cannot be used, or another command uses it.
+        StoreError: the store cannot be used, lies in the data folder, or another command uses it.
         CorruptFileError: a file is damaged; no backup is made.
         OSError: the disk failed.
     """
     require_folder(folder)
+    if store.root.resolve().is_relative_to(folder.resolve()):
+        raise StoreError(
+            f"{store.root} lies in the data folder {folder}, and would be lost with it; "
+            "name a folder outside"
+        )
     store.create()
     with store.locked(exclusive=True), unused(folder, exclusive=True) as is_unused:
         created = datetime.now(UTC).replace(microsecond=0)
