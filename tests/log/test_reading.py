@@ -290,6 +290,25 @@ def test_no_damage_of_a_header_gives_other_records(
     log.close()
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_size_that_reaches_beyond_the_end_of_a_read_is_damage(
+    whole: bool, disk: Disk, append: Append
+) -> None:
+    log = SegmentedLog(disk, FOLDER)
+    for _ in range(20):
+        append(log, b"a" * 5000)
+    file = disk.open(f"{FOLDER}/{0:020d}.log")
+    data = bytearray(file.pread(log.size_bytes, 0))
+    room = batches.read_header(data).size * 2
+    data[9] ^= 1  # 64 KiB more
+    file.truncate(0)
+    file.append(data)
+    with pytest.raises(DamagedBlockError, match=f"bytes, {room} are there"):
+        log.read_bytes(0, 100, end=2, whole=whole)
+    file.close()
+    log.close()
+
+
 @pytest.mark.parametrize(
     ("damaged", "problem"),
     [(0, "offset 0 after 1"), (61, "checksum of the batch of offset 2 is wrong")],
