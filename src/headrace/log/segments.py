@@ -413,11 +413,19 @@ class SegmentedLog:
 
     def search_time(self, timestamp: WallMs) -> times.Search:
         """Begin `offset_for_time` for a caller that lets others have their turn."""
-        return times.offset_for_time(self._segments, self._start, timestamp)
+        return self._searched(times.offset_for_time(self._segments, self._start, timestamp))
 
     def search_max_time(self) -> times.Search:
         """Begin `offset_of_max_time`, as `search_time`."""
-        return times.offset_of_max_time(self._segments, self._start)
+        return self._searched(times.offset_of_max_time(self._segments, self._start))
+
+    def _searched(self, search: times.Search) -> times.Search:
+        """Raises: OSError while the file has less than is counted, as a sync failed."""
+        try:
+            return (yield from search)
+        except DamagedBlockError:
+            self._require_whole_file()
+            raise
 
     # ---- what is kept
 
