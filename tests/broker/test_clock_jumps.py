@@ -374,6 +374,8 @@ def test_by_duration_skips_nothing_while_the_clock_is_ahead() -> None:
         policy = SetConfigs(Resource.GROUP, "s", {"share.auto.offset.reset": "by_duration:PT1H"})
         assert await broker.services.topics.set_configs(policy) is None
         broker.clock.set_wall(30 * DAY)
+        broker.clock.advance(2_000)
+        assert broker.services.clock.wall() == broker.wall + 30 * DAY
         assert await starts_by_duration(broker.services, "s", ["jobs"]) == {"jobs": (0,)}
 
     play(scene)
