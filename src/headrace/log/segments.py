@@ -404,7 +404,7 @@ class SegmentedLog:
         return bytes_from(self._readable(offset), offset, enough)
 
     def offset_for_time(self, timestamp: WallMs) -> tuple[int, WallMs] | None:
-        """As `Log.offset_for_time`. Raises: CorruptBatch, also for what a producer put inside."""
+        """As `Log.offset_for_time`. Raises: OSError; CorruptBatch for what a producer made."""
         return times.carry_out(self.search_time(timestamp))
 
     def offset_of_max_time(self) -> tuple[int, WallMs] | None:
