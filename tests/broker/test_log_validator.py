@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 from uuid import uuid4
 
+import cramjam
 import pytest
 from crc32c import crc32c
 
@@ -96,6 +97,11 @@ VALID = batches.build([Record(0, NOW, None, b"v")])
 FUTURE = NOW + 30 * DAY_MS
 
 
+def _in_two(kind: Codec) -> bytes:
+    """Two records, each compressed on its own."""
+    return compress(kind, RECORD) + compress(kind, b"\x0e\0\0\2\1\2v\0")
+
+
 @pytest.mark.parametrize(
     ("records", "code", "told"),
     [
@@ -108,6 +114,9 @@ FUTURE = NOW + 30 * DAY_MS
         (sealed(b"garbage" * 20, 1, Codec.GZIP), 87, "compressed records"),
         (sealed(b"garbage" * 20, 1, Codec.SNAPPY), 87, "compressed records"),
         (sealed(compress(Codec.ZSTD, RECORD) + b"more", 1, Codec.ZSTD), 87, "compressed records"),
+        (sealed(_in_two(Codec.LZ4), 2, Codec.LZ4), 87, "one LZ4 frame"),
+        (sealed(bytes(cramjam.lz4.compress(RECORD)), 1, Codec.LZ4), 87, "independent blocks"),
+        (sealed(_in_two(Codec.GZIP), 2, Codec.GZIP), 87, "one gzip member"),
         (sealed(compress(Codec.LZ4, RECORD), (1 << 31) - 1, Codec.LZ4), 87, "claims 2147483647"),
         (sealed(compress(Codec.LZ4, RECORD), 1_000_000, Codec.LZ4), 87, "records claimed"),
         (sealed(b"", 1), 87, "records claimed"),

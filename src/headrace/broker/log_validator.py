@@ -173,6 +173,7 @@ class LogValidator:
                 stored, start = records[HEADER_BYTES:], 0
                 body = output if bytes_max >= len(output) else output[:bytes_max]
                 stop = compression.decompress_to(codec, stored, body)
+                produced.require_readable(codec, stored, stop)
             rules = self._rules(terms)
             max_timestamp, wrong = produced.inspect(body, start, stop, header, rules)
         except OutputFull:

@@ -419,6 +419,14 @@ class SegmentedLog:
         """Begin `offset_of_max_time`, as `search_time`."""
         return times.offset_of_max_time(self._segments, self._start)
 
+    def last_timestamp(self) -> WallMs:
+        """Return the highest timestamp of the last batch, -1 where the active segment has none.
+
+        Raises: OSError; CorruptBatch.
+        """
+        active = self._segments.active
+        return WallMs(active.last_header().max_timestamp if active.size else -1)
+
     # ---- what is kept
 
     def advance_start(self, offset: int) -> None:
