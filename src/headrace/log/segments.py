@@ -427,6 +427,14 @@ class SegmentedLog:
             self._require_whole_file()
             raise
 
+    def last_timestamp(self) -> WallMs:
+        """Return the highest timestamp of the last batch, -1 where the active segment has none.
+
+        Raises: OSError; CorruptBatch.
+        """
+        active = self._segments.active
+        return WallMs(active.last_header().max_timestamp if active.size else -1)
+
     # ---- what is kept
 
     def advance_start(self, offset: int) -> None:
