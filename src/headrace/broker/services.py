@@ -80,7 +80,9 @@ class Services:
         self.refusals = RefusalLog(clock)
         self.validator = LogValidator(config)
         self.decoding_threads = DecodingThreads(config.decoding_threads)
-        self.budgets = Budgets(lambda: self.config, self.decoding_threads)
+        self.budgets = Budgets(
+            lambda: self.config, self.decoding_threads, lambda: self.partitions.opens
+        )
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max)
         # Not from 1: a client of the time before a restart must not meet a session of another.
         self._fetch_session_id = clock.wall() % _SESSION_IDS
