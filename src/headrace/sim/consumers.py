@@ -33,6 +33,7 @@ class Reader(ABC):
     """Read partitions and keep positions; the base of both kinds of members."""
 
     _instance: str | None = None  # of a static member (KIP-345)
+    pause_seconds = 1.0  # of an honest member, between two reads
 
     def __init__(self, world: "World", name: str, group: str, topics: Sequence[str]) -> None:
         self.name = name
@@ -64,13 +65,18 @@ class Reader(ABC):
                 pass
             await asyncio.sleep(self._rng.uniform(0.0, 0.4))
 
+    def position(self, place: Place) -> int | None:
+        """Return the next offset of an assigned partition; None for any other partition."""
+        return self._positions.get(place)
+
     @abstractmethod
     async def _take_part(self, connection: Connection) -> None:
         """Consume as a member until the connection or the membership ends. Raises: Lost."""
 
     async def _pause(self) -> bool:
         """Wait a moment, or for longer than a session; whether to go on."""
-        await asyncio.sleep(1.0 if self.is_honest else self._rng.choice((0.005, 0.05, 0.2)))
+        pause = self.pause_seconds if self.is_honest else self._rng.choice((0.005, 0.05, 0.2))
+        await asyncio.sleep(pause)
         options = self._world.options
         if not self.is_honest and options.stalling and self._rng.random() < 0.03:
             self._step("stalls")
