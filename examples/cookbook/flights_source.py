@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from headrace.spark import IncomingRecord, Reject, local_session
+from headrace.spark import Batch, IncomingRecord, Reject, local_session
 
 FLIGHT = """
     carrier string, flight int, tailnum string, origin string, dest string, time_hour timestamp,
@@ -76,6 +76,14 @@ def through(rows: DataFrame, sink: Sink, out: str) -> None:
 
 
 def into(rows: DataFrame, table: str, out: str) -> None:
-    """Append `rows` to the folder `table`, each batch once, until nothing is left."""
-    query = rows.writeStream.option("checkpointLocation", f"{out}/checkpoint").format("parquet")
-    query.trigger(availableNow=True).start(f"{out}/{table}").awaitTermination()
+    """Append `rows` to the folder `table`, each batch once, until nothing is left.
+
+    A folder for each checkpoint and batch: with a new checkpoint Spark numbers batches from 0
+    again, and its own file sink would take the first ones as written.
+    """
+
+    def write(batch_rows: DataFrame, number: int) -> None:
+        path = Batch.of(batch_rows, number).path
+        batch_rows.write.mode("overwrite").parquet(f"{out}/{table}/{path}")
+
+    through(rows, write, out)

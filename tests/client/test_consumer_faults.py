@@ -12,10 +12,12 @@ their defaults.
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
 from itertools import count, product
 from math import gcd
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -548,6 +550,103 @@ def test_a_partition_stays_held_if_librdkafka_does_not_assign_it(
         seen = Seen(consumer)
         seen.until(lambda: 0 in seen.ends)
         assert seen.offsets == {0: list(range(RECORDS))}
+
+
+class Waits:
+    """Lookups that fail until `lets_wait` is called, and then wait until `answered` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.answered, self.is_waiting, self._waits = Event(), Event(), Event()
+        stock = getattr(module, name)
+
+        def lookup(*arguments: Any) -> Any:
+            if self._waits.is_set():
+                self.is_waiting.set()
+                if self.answered.wait(SECONDS_MAX):
+                    return stock(*arguments)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+        monkeypatch.setattr(module, name, lookup)
+
+    def lets_wait(self, seen: Seen) -> None:
+        self._waits.set()
+        seen.until(self.is_waiting.is_set)
+
+
+@pytest.mark.parametrize(
+    ("lookup", "position"), [("offsets_at", None), ("watermark_offsets", BELOW)]
+)
+def test_other_partitions_are_read_while_a_lookup_waits(
+    clean: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch, lookup: str, position: int | None
+) -> None:
+    waits = Waits(monkeypatch, lookup)
+    rig = Rig(clean)
+    rig.drop_below(LOG_START)
+    rig.commit({1: COMMITTED} | ({} if position is None else {0: position}))
+    with rig.consumer({"auto.offset.reset": "earliest_on_start"}, NEAREST) as consumer:
+        consumer.subscribe([rig.topic])
+        seen = Seen(consumer)
+        seen.until(lambda: 1 in seen.ends)
+        waits.lets_wait(seen)
+        rig.produce(1)
+        seen.until(lambda: seen.offsets[1][-1] == RECORDS)
+        assert not waits.answered.is_set()
+        assert 0 not in seen.offsets
+        waits.answered.set()
+        seen.until(lambda: 0 in seen.ends)
+        assert seen.errors == []
+        assert seen.offsets == {
+            0: list(range(LOG_START, RECORDS)), 1: list(range(COMMITTED, RECORDS + 1)),
+        }  # fmt: skip
+
+
+def test_a_lookup_has_no_effect_after_the_application_has_sought(
+    clean: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = Waits(monkeypatch, "offsets_at")
+    rig = Rig(clean, partitions=1)
+    with rig.consumer({"auto.offset.reset": "earliest_on_start"}) as consumer:
+        consumer.assign([TopicPartition(rig.topic, 0)])
+        seen = Seen(consumer)
+        waits.lets_wait(seen)
+        consumer.seek(TopicPartition(rig.topic, 0, COMMITTED))
+        waits.answered.set()
+        seen.until(lambda: 0 in seen.ends)
+    assert seen.offsets == {0: list(range(COMMITTED, RECORDS))}
+
+
+def test_a_failed_assignment_keeps_the_records_of_the_same_poll(
+    clean: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = Waits(monkeypatch, "offsets_at")
+    rig = Rig(clean)
+    rig.commit({1: COMMITTED})
+    failures = list[object]()
+
+    def at_once(work: Callable[[], Any]) -> "Future[Any]":
+        result = Future[Any]()
+        result.set_result(work())
+        return result
+
+    def failing(*_: object) -> None:
+        failures.append(None)
+        raise KafkaException(KafkaError(KafkaError._STATE))
+
+    with rig.consumer({"auto.offset.reset": "earliest_on_start"}) as consumer:
+        consumer.assign([TopicPartition(rig.topic, one) for one in (0, 1)])
+        seen = Seen(consumer)
+        seen.until(lambda: 1 in seen.ends)
+        waits.lets_wait(seen)
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer, "_in_thread", at_once)  # so that each poll has a result
+            patch.setattr(marking.MarkingConsumer, "assign", failing, raising=False)
+            waits.answered.set()
+            rig.produce(1)
+            while not failures or seen.offsets[1][-1] != RECORDS:
+                with suppress(KafkaException):
+                    seen.until(lambda: failures and seen.offsets[1][-1] == RECORDS)
+        seen.until(lambda: 0 in seen.ends)
+    assert seen.offsets == {0: list(range(RECORDS)), 1: list(range(COMMITTED, RECORDS + 1))}
 
 
 def test_a_start_position_is_not_committed_over_the_commit_of_another_member(

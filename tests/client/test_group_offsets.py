@@ -128,7 +128,7 @@ def test_kip_496_delete_consumer_group_offsets_result(cluster: Cluster, script: 
     subscribed = found.partition_result(("t", 0))
     assert subscribed is not None
     assert (subscribed.code, subscribed.name) == (86, "GROUP_SUBSCRIBED_TO_TOPIC")
-    assert "stop the members that subscribe" in str(subscribed)
+    assert "The consumer group is actively subscribed to the topic; stop" in str(subscribed)
     assert found.all() is found.partition_result(("u", 0)), "the first in the order asked"
     with pytest.raises(ValueError, match="t-7 was not asked for"):
         found.partition_result(("t", 7))

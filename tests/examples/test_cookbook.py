@@ -1,5 +1,6 @@
 """The five programs of the cookbook, on the first week of flights, against pandas."""
 
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ import join
 import multi_sink
 import stateful
 import window
-from flights_source import KEY
+from flights_source import KEY, into
 from headrace.client.connection import Cluster
 from headrace.client.leases import describe
 from headrace.demo.evidence import dead_letters
@@ -146,6 +147,18 @@ def test_multi_sink(run: Any, flights: Any) -> None:
         lines[file.parent.name] += len(file.read_text().splitlines())
     assert lines == Counter(f"origin={origin}" for origin in late.origin)
     assert rejected(flights, multi_sink.GROUP) == flights.refused
+
+
+def test_a_new_checkpoint_drops_and_replaces_no_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark numbers its batches from 0 again."""
+    incoming = tmp_path / "incoming"
+    incoming.mkdir()
+    for text in ("first", "second"):
+        (incoming / text).write_text(text)
+        into(spark.readStream.text(str(incoming)), "texts", str(tmp_path))
+        shutil.rmtree(tmp_path / "checkpoint")
+        (incoming / text).unlink()
+    assert Counter(read(tmp_path / "texts").value) == Counter(["first", "second"])
 
 
 def test_a_program_runs_by_itself(tmp_path: Path) -> None:

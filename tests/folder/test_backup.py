@@ -1,7 +1,7 @@
 """Backups: complete, consistent under load, incremental, and never of damaged files."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -129,6 +129,76 @@ def test_a_damaged_file_is_named_and_no_backup_made(
     with pytest.raises(CorruptFileError, match=path):
         made(root, store)
     assert len(store.ids()) == 1
+
+
+FIRST, SECOND = (f"orders-0/{base:020d}.log" for base in (5, 10))
+
+
+def with_replacement(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return a folder that was left amid a compaction of two segments, which had put them away."""
+    left = dict(files)
+    left[f"{FIRST}.swap"] = files[FIRST] + files[SECOND]
+    for path in (FIRST, SECOND):
+        left[f"{path}.deleted"] = left.pop(path)
+        del left[f"{path.removesuffix('.log')}.checksums"]
+    return left
+
+
+def require_all_records(folder: Path, stopped: Folder) -> None:
+    """Check that a broker on a folder serves what it serves on the one that stopped in order."""
+    found, sound = (
+        observe(disk_of(files), stopped).account for files in (restored(folder), stopped.files)
+    )
+    assert found is not None
+    assert sound is not None
+    assert found["log", "orders-0"] == sound["log", "orders-0"]
+
+
+def test_a_replacement_that_waits_for_its_name_is_backed_up(
+    stopped: Folder, write: Write, store: Store, tmp_path: Path
+) -> None:
+    made(write(with_replacement(stopped.files)), store)
+    target = tmp_path / "restored"
+    backup.restore(store, None, target, quiet)
+    assert check(target, quiet).is_clean
+    require_all_records(target, stopped)
+
+
+def test_no_backup_is_made_inside_the_data_folder(stopped: Folder, write: Write) -> None:
+    root = write(stopped.files)
+    for target in (root, root / "backups", root / "orders-0" / ".." / "backups"):
+        with pytest.raises(StoreError, match="name a folder outside"):
+            made(root, Store(target))
+    assert restored(root) == stopped.files
+
+
+def test_no_file_with_another_name_is_a_segment(
+    stopped: Folder, write: Write, store: Store
+) -> None:
+    root = write({**stopped.files, "orders-0/mine.log": b"mine"})
+    assert check(root, quiet).is_clean
+    assert "orders-0/mine.log" in made(root, store).backup.files
+
+
+def test_a_damaged_replacement_is_named_and_no_backup_made(
+    stopped: Folder, write: Write, store: Store
+) -> None:
+    files = with_replacement(stopped.files)
+    files[f"{FIRST}.swap"] = files[f"{FIRST}.swap"][:-1] + b"?"
+    with pytest.raises(CorruptFileError, match=f"{FIRST}.swap"):
+        made(write(files), store)
+    assert not store.ids()
+
+
+def test_a_replacement_of_a_log_that_is_not_open_is_backed_up(
+    stopped: Folder, write: Write, store: Store, tmp_path: Path
+) -> None:
+    root, target = write(with_replacement(stopped.files)), tmp_path / "restored"
+    with headrace.Broker(data_dir=root) as broker, cutting(broker) as request_cut:
+        assert made(root, store, request_cut).backup.online
+    backup.restore(store, None, target, quiet)
+    assert check(target, quiet).is_clean
+    require_all_records(target, stopped)
 
 
 def test_a_backup_is_deleted_with_what_no_other_has(

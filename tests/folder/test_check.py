@@ -24,6 +24,7 @@ from headrace.log.api import CorruptFileError
 from headrace.log.manifest import ListedTopic, Manifest
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.os_disk import OsDisk
+from headrace.log.recovery_point import RecoveryPoint
 
 CASES = 60
 _NOBODY = 65534
@@ -258,6 +259,28 @@ def test_a_replacement_that_a_start_refuses_is_an_error_and_no_leftover(
     assert [(one.grade, one.path) for one in report.findings] == [
         (Grade.ERROR if damaged else Grade.NOTE, f"{former}.swap")
     ]
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_replacement_that_a_start_needs_is_no_leftover(
+    is_given_up: bool, stopped: Folder, write: Write
+) -> None:
+    former = "orders-0/00000000000000000000.log"
+    files = {**stopped.files, f"{former}.swap": stopped.files[former]}
+    del files[f"{former.removesuffix('.log')}.checksums"]
+    root = write(files)
+    if is_given_up:
+        RecoveryPoint(OsDisk(root), "orders-0").dropping(5)
+    else:
+        (root / former).rename(root / f"{former}.deleted")
+    report = checked(root)
+    assert report.is_clean
+    (consequence,) = [one.consequence for one in report.findings if one.path.endswith(".swap")]
+    assert consequence == (
+        "no reader sees it"
+        if is_given_up
+        else "the next start puts it in the place of those that it replaces"
+    )
 
 
 @pytest.mark.parametrize("name", ["my.torn.data", "my.torn.7", ".hidden"])

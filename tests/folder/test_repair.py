@@ -268,6 +268,22 @@ def test_a_damaged_offset_of_a_replacement_takes_no_other_segment(
     assert contents(root)[SEGMENT] == files[SEGMENT]
 
 
+@pytest.mark.parametrize("offset", [31, 32])
+def test_a_damaged_offset_of_a_replacement_reaches_into_no_last_segment(
+    offset: int, killed: Folder, write: Write
+) -> None:
+    """The last segment seldom is intact after a kill; here its end is torn."""
+    files = replaced(killed.files, "", "")
+    files[SWAP] = files[FORMER] + files[SEGMENT]
+    last = len(files[FORMER]) + batches.read_header(files[SEGMENT]).size
+    files[SWAP] = files[SWAP][:last] + offset.to_bytes(8, "big") + files[SWAP][last + 8 :]
+    files[ACTIVE] += files[FORMER][:200]
+    root = write(files)
+    done = require_lost(root, killed, write)
+    assert [one.path for one in done.actions] == [SWAP, ACTIVE]
+    assert contents(root)[ACTIVE] == killed.files[ACTIVE]
+
+
 def test_what_an_earlier_compaction_replaced_does_not_come_back(
     stopped: Folder, write: Write
 ) -> None:
@@ -932,6 +948,22 @@ def test_a_bridge_keeps_every_intact_batch() -> None:
         assert done.end_offset == end
         assert done.copy is not None
         assert disk.read(done.copy) == b"".join(found)
+
+
+@pytest.mark.parametrize("gap", [0, 4])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_all_batches_from_the_next_segment_on_are_left_out_at_once(count: int, gap: int) -> None:
+    disk, path = MemoryDisk(), f"t-0/{0:020d}.log"
+    whole = [
+        batches.build([Record(0, 1, None, b"value")] * 10, base_offset=base, leader_epoch=0)
+        for base in (0, *range(10 + gap, 10 + gap + 10 * count, 10))
+    ]
+    disk.write(path, b"".join(whole))
+    done = bridge(disk, path, 0, 10 + gap)
+    headers = batches.headers(disk.read(path))
+    assert headers[-1].last_offset + 1 == done.end_offset == 10 + gap
+    assert disk.read(path).startswith(whole[0])
+    assert done.lost == ([(10, 9 + gap)] if gap else [])
 
 
 @pytest.mark.parametrize("part", ["offset", "size", "epoch", "magic"])

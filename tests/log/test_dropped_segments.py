@@ -325,3 +325,43 @@ def test_a_replacement_that_ends_where_no_segment_begins_takes_none_away() -> No
     with pytest.raises(CorruptFileError, match=r"swap: it ends with offset 40, and no segment"):
         opened(disk)
     assert {name: disk.read(f"{FOLDER}/{name}") for name in before} == before
+
+
+def test_no_file_with_another_name_is_a_replacement() -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    log.sync()
+    log.close()
+    disk.write(f"{FOLDER}/orders.log.swap", b"mine")
+    assert values(opened(disk)) == list(range(SEGMENTS))
+
+
+def test_a_log_that_is_refused_keeps_the_segments_that_were_put_away() -> None:
+    """The replacement is missing; what it replaces is all that is left of the records."""
+    disk = LosesRenames()
+    log = filled(disk)
+    log.sync()
+    log.close()
+    first = f"{FOLDER}/{0:020d}.log"
+    disk.rename(first, f"{first}.deleted")
+    with pytest.raises(CorruptFileError, match="offsets 0 to 0 are missing"):
+        opened(disk)
+    disk.rename(f"{first}.deleted", first)
+    disk.write(f"{FOLDER}/{1:020d}.log.deleted", b"of an earlier compaction")
+    assert values(opened(disk)) == list(range(SEGMENTS))
+    assert not disk.exists(f"{FOLDER}/{1:020d}.log.deleted")
+
+
+@pytest.mark.parametrize("suffix", ["", ".deleted"])
+def test_an_empty_replacement_takes_no_segment_away(suffix: str) -> None:
+    disk = LosesRenames()
+    log = filled(disk)
+    log.sync()
+    log.close()
+    first = f"{FOLDER}/{0:020d}.log"
+    disk.rename(first, f"{first}{suffix}")
+    disk.write(f"{first}.swap", b"")
+    before = {name: disk.read(f"{FOLDER}/{name}") for name in disk.list(FOLDER) if ".log" in name}
+    with pytest.raises(CorruptFileError, match=r"swap at byte 0: the file is empty"):
+        opened(disk)
+    assert {name: disk.read(f"{FOLDER}/{name}") for name in before} == before

@@ -290,8 +290,31 @@ def test_no_damage_of_a_header_gives_other_records(
     log.close()
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_size_that_reaches_beyond_the_end_of_a_read_is_damage(
+    whole: bool, disk: Disk, append: Append
+) -> None:
+    log = SegmentedLog(disk, FOLDER)
+    for _ in range(20):
+        append(log, b"a" * 5000)
+    file = disk.open(f"{FOLDER}/{0:020d}.log")
+    data = bytearray(file.pread(log.size_bytes, 0))
+    room = batches.read_header(data).size * 2
+    data[9] ^= 1  # 64 KiB more
+    file.truncate(0)
+    file.append(data)
+    with pytest.raises(DamagedBlockError, match=f"bytes, {room} are there"):
+        log.read_bytes(0, 100, end=2, whole=whole)
+    file.close()
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("damaged", "problem"),
+    [(0, "offset 0 after 1"), (61, "checksum of the batch of offset 2 is wrong")],
+)
 def test_a_search_by_time_tells_damage_from_what_a_producer_made(
-    disk: Disk, append: Append
+    damaged: int, problem: str, disk: Disk, append: Append
 ) -> None:
     log = SegmentedLog(disk, FOLDER)
     for at in range(1000, 5000, 1000):
@@ -301,12 +324,34 @@ def test_a_search_by_time_tells_damage_from_what_a_producer_made(
     assert log.offset_for_time(WallMs(4000)) == (3, 4000)
     data = bytearray(sound)
     position = batches.read_header(data).size * 2
-    data[position : position + 8] = bytes(8)  # its offset
+    data[position + damaged : position + damaged + 8] = bytes(8)  # at 0: its offset
     file.truncate(0)
     file.append(data)
-    with pytest.raises(DamagedBlockError, match="offset 0 after 1; run `headrace check`"):
-        log.offset_for_time(WallMs(4000))
+    with pytest.raises(DamagedBlockError, match=f"{problem}; run `headrace check`"):
+        log.offset_for_time(WallMs(3000))
     file.close()
+    log.close()
+
+
+def test_a_search_by_time_takes_no_replaced_segment_for_a_damaged_one(
+    disk: Disk, append: Append
+) -> None:
+    """It walks on in a segment while compaction gives the name of the file to another one."""
+    log = SegmentedLog(disk, FOLDER)
+    for at in range(1000):
+        append(log, b"a" * (at % 7), at=at)
+    log.roll()
+    log.advance_start(1)
+    search = log.search_max_time()
+    assert search.send(None) is None  # others have their turn
+    path = f"{FOLDER}/{0:020d}.log"
+    kept = disk.read(path)[-batches.read_header(disk.read(path)).size * 3 :]
+    kept = kept[kept.index((999).to_bytes(8)) :]
+    disk.write(f"{path}.cleaned", kept)
+    log.replace([0], f"{path}.cleaned")
+    with pytest.raises(FileNotFoundError, match="a segment is gone"):
+        search.send(None)
+    assert log.offset_of_max_time() == (999, 999)
     log.close()
 
 

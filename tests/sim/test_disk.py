@@ -239,6 +239,21 @@ def test_a_power_cut_keeps_damage_that_a_whole_batch_follows() -> None:
     assert min(kept.values()) > 5
 
 
+def test_a_log_stays_damaged_whatever_a_power_cut_leaves_of_its_unsynced_end() -> None:
+    ends = set()
+    for seed in range(30):
+        disk = holding(seed, 2 * BATCH)
+        disk.open(LOG).append(b"torn")
+        disk.revive(power_cut=False)
+        assert disk.damage.offline(in_order=False) is not None
+        disk.revive(power_cut=True)
+        ends.add(disk.read(LOG)[2 * len(BATCH) :])
+        assert disk.damage.standing == [LOG]
+        assert disk.damage.undo() == LOG
+        assert disk.read(LOG)[: 2 * len(BATCH)] == 2 * BATCH
+    assert {b"", b"torn"} < ends
+
+
 def test_what_is_cut_off_without_a_copy_is_noted() -> None:
     disk = FaultyDisk("seed", lambda: None)
     file = disk.open("t-0/0.log")

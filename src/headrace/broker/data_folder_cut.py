@@ -27,6 +27,7 @@ from headrace.broker.partitions import Partition
 from headrace.broker.services import Services
 from headrace.log import snapshots
 from headrace.log.api import CorruptLog
+from headrace.log.opening import SWAP
 from headrace.log.segments import SegmentedLog
 from headrace.wire.data_folder_cut import FOLDER, LIST
 
@@ -203,7 +204,8 @@ def _unopened(source: Path, folder: str) -> _Part:
     part = _Part(copied=_contents(source, (f"{folder}/{name}" for name in _COPIED)), folder=folder)
     for found in (source / folder).iterdir():
         path = f"{folder}/{found.name}"
-        if found.suffix == ".log":
+        # A stop amid a compaction leaves a replacement to the opening of the log.
+        if path.endswith((".log", f".log{SWAP}")):
             part.linked[path] = found.stat().st_size
             part.sealed.add(path)
         elif found.suffix in (*_BESIDE_SEGMENTS, snapshots.SUFFIX):

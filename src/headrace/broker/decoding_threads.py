@@ -35,8 +35,8 @@ class DecodingThreads:
         A search that meets a segment which retention or compaction removed meanwhile begins again.
 
         Raises:
-            OSError: the log cannot be read.
-            CorruptBatch: a batch is damaged, or a producer made it so.
+            OSError: the log cannot be read, or is damaged.
+            CorruptBatch: a producer made a batch so.
         """
         for _ in range(_SEARCHES_MAX - 1):
             try:

@@ -5,9 +5,14 @@ here: missing positions when partitions are assigned, positions outside the log 
 one. With values that librdkafka knows it decides by itself, and this class adds nothing.
 
 A lookup that fails never leaves an assignment callback: librdkafka would drop the record that the
-same poll returns. The partition is assigned and paused instead (it is *held*), and `poll` repeats
-the lookup with back-off until the start position is known. librdkafka never looks a position up by
+same poll returns. The partition is assigned and paused instead (it is *held*), and the lookup is
+repeated with back-off until the start position is known. librdkafka never looks a position up by
 itself: it reports errors that pass, and then reads nothing more of the partition.
+
+Lookups outside callbacks run in a thread, and `poll` takes their results: it returns in time, with
+the records of other partitions, however long a broker does not answer. All decisions, commits and
+assignments are made by the thread that polls. The first lookup of an assignment is made in its
+callback, since partitions must not be read from anywhere else meanwhile.
 
 librdkafka's bulk lookups fail as a whole if one partition fails. So each lookup that fails halves
 the number of partitions in the next one, and puts its partitions behind the other held ones.
@@ -18,8 +23,11 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -61,13 +69,31 @@ from headrace.core.types import WallMs
 LOG = logging.getLogger(__name__)
 
 _BACKOFF_S, _BACKOFF_S_MAX = 0.1, 1.0  # Kafka's retry.backoff.ms, retry.backoff.max.ms
-_LOOKUP_S, _LOOKUP_S_MAX = 1.0, 8.0  # a lookup blocks poll for so long at most
+_LOOKUP_S, _LOOKUP_S_MAX = 1.0, 8.0  # limits of a request of a lookup
+_GLANCE_S = 0.02  # between two looks for the result of a lookup
 _FAILURES_MAX = 10  # beyond that neither grows
 _UNDECIDED = (OFFSET_INVALID, OFFSET_STORED)
 _ANYWHERE = 0  # of partitions that are paused at once: an offset that needs no lookup
 
 Place = tuple[str, int]
 Assigned = Callable[[Any, list[TopicPartition]], Any]
+T = TypeVar("T")
+
+
+class _Starts(NamedTuple):
+    """Where partitions begin. `since` is None if nothing shows that the group started before."""
+
+    committed: list[TopicPartition]  # or without an offset
+    chosen: list[TopicPartition]  # by the strategy
+    since: WallMs | None
+
+
+@dataclass
+class _Lookup(Generic[T]):
+    """A lookup in a thread; `places` are those whose result is of use, with their offsets."""
+
+    places: dict[Place, int]
+    result: "Future[T]"
 
 
 class Consumer(MarkingConsumer):
@@ -117,6 +143,9 @@ class Consumer(MarkingConsumer):
         self._reported: dict[Place, int] = {}  # permanent errors of held partitions
         if self._decides or asked is not None:
             given[STRATEGY] = str(native)
+        self._held_lookup: _Lookup[_Starts] | None = None
+        self._outside_lookup: _Lookup[tuple[int, int]] | None = None
+        self._thread: ThreadPoolExecutor | None = None
         self._is_called_back = False
         self._config = given
         self._inquirer: StockConsumer | None = None
@@ -189,10 +218,8 @@ class Consumer(MarkingConsumer):
         """Partitions are assigned anew, or gone: librdkafka knows nothing of before either."""
         self._paused -= places
         for place in places:
-            self._outside.pop(place, None)
             self._sought.pop(place, None)
-            self._held.pop(place, None)
-            self._reported.pop(place, None)
+            self._forget_undecided(place)
         self._forget_stored(places)
         self._refused -= places
 
@@ -217,7 +244,11 @@ class Consumer(MarkingConsumer):
         """As confluent-kafka's; what is assigned meanwhile is not read any more."""
         self._is_closing = True
         super().close()
-        if self._inquirer is not None:
+        if self._thread is not None:
+            if self._inquirer is not None:  # behind a lookup that is under way
+                self._thread.submit(self._inquirer.close)
+            self._thread.shutdown(wait=False)
+        elif self._inquirer is not None:
             self._inquirer.close()
 
     def __exit__(self, *_: object) -> None:
@@ -238,11 +269,12 @@ class Consumer(MarkingConsumer):
         place = partition.topic, partition.partition
         if place in self._stopped():
             self._refused.discard(place)
+            self._forget_undecided(place)
             self._held[place], self._look_at = partition.offset, 0.0
             return
         super().seek(partition)
         position = self.position([partition])[0].offset
-        self._outside.pop(place, None)
+        self._forget_undecided(place)
         self._sought[place] = position, partition.offset
 
     # ---- records
@@ -276,6 +308,8 @@ class Consumer(MarkingConsumer):
             messages = self._told(ask(-1 if wait_s == math.inf else wait_s))
             # Records first: their offsets are stored, and would be committed without being read.
             self._ahead = messages + self._ahead
+            if self._outside or self._held:
+                self._ahead += self._decided()
             if self._monotonic() >= until:
                 break
         told, self._ahead = self._ahead[:count_max], self._ahead[count_max:]
@@ -363,7 +397,7 @@ class Consumer(MarkingConsumer):
         if not open_ones:
             return partitions
         try:
-            found = self._look_up(open_ones)
+            found = self._taken(self._look_up(open_ones), open_ones)
         except KafkaException as error:
             self._held |= {(one.topic, one.partition): one.offset for one in open_ones}
             self._lookup_partitions = max(len(open_ones) // 2, 1)
@@ -386,8 +420,8 @@ class Consumer(MarkingConsumer):
         )
         return [Message(topic=one, partition=part, error=error) for one, part in sorted(missing)]
 
-    def _look_up(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """The partitions with start offsets. Raises: KafkaException if that fails twice.
+    def _look_up(self, partitions: list[TopicPartition]) -> _Starts:
+        """Look up where partitions start, in any thread. Raises: KafkaException on the 2nd failure.
 
         librdkafka keeps what it knows of partitions for minutes, so the second lookup comes after
         a refresh of its metadata.
@@ -400,27 +434,33 @@ class Consumer(MarkingConsumer):
         refresh_metadata(self._asking(), partitions, self._patience_s())
         return self._starts_of(partitions)
 
-    def _starts_of(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    def _starts_of(self, partitions: list[TopicPartition]) -> _Starts:
         undecided = [one for one in partitions if one.offset in _UNDECIDED]
-        found = checked(self._commits(undecided)) if undecided else []
-        missing = [one for one in found if one.offset < 0]
+        committed = checked(self._commits(undecided)) if undecided else []
+        missing = [one for one in committed if one.offset < 0]
         since = self._since
         if self._marks and (missing or since is None):
             since = self._started()
-        is_new = self._marks and since is None
         began = self._began
         if self._marks and began is None:
             self._began = self._now()
-        if is_new:
-            since = began  # a partition added since the first attempt is newer than the group
-        chosen = to_keep = self._chosen(missing, since)
+        # A partition added since the first attempt is newer than a new group.
+        return _Starts(committed, self._chosen(missing, began if since is None else since), since)
+
+    def _taken(self, starts: _Starts, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return partitions with their start offsets, which are kept for other members."""
+        places = {(one.topic, one.partition) for one in partitions}
+        committed, chosen = (
+            [one for one in found if (one.topic, one.partition) in places] for found in starts[:2]
+        )
+        to_keep = chosen
         if self._marks:
-            self._since = self._began if since is None else since
-        if is_new:
-            to_keep = [*chosen, *(one for one in found if one.offset >= 0)]
-        if self._marks and to_keep:
-            self._keep(to_keep, at_once=not (self._is_called_back or self._is_polling))
-        known = {(one.topic, one.partition): one for one in [*found, *chosen]}
+            self._since = self._began if starts.since is None else starts.since
+            if starts.since is None:
+                to_keep = [*chosen, *(one for one in committed if one.offset >= 0)]
+            if to_keep:
+                self._keep(to_keep, at_once=not (self._is_called_back or self._is_polling))
+        known = {(one.topic, one.partition): one for one in [*committed, *chosen]}
         return [known.get((one.topic, one.partition), one) for one in partitions]
 
     def _started(self) -> WallMs | None:
@@ -490,7 +530,7 @@ class Consumer(MarkingConsumer):
             self._store(told)
         if self._unkept:
             self._keep_again(self.assignment())
-        return told + self._decided() if self._outside or self._held else told
+        return told
 
     def _is_taken(self, place: Place, message: Message) -> bool:
         """Whether a position that librdkafka gave up is decided on here, and not reported.
@@ -524,21 +564,37 @@ class Consumer(MarkingConsumer):
             self._is_polling = False
 
     def _forget_undecided(self, place: Place) -> None:
+        for lookup in (self._held_lookup, self._outside_lookup):
+            if lookup is not None:  # others may have committed since it began
+                lookup.places.pop(place, None)
         self._held.pop(place, None)
         self._outside.pop(place, None)
         self._reported.pop(place, None)
 
     def _decided_held(self) -> list[Message]:
         """Look up the start positions of held partitions, and read from there those found."""
-        if not self._held:
+        lookup = self._held_lookup
+        if lookup is None:
+            if not self._held:
+                return []
+            offsets = dict(islice(self._held.items(), self._lookup_partitions))
+            held = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+            begun = self._in_thread(partial(self._look_up, held))
+            lookup = self._held_lookup = _Lookup(offsets, begun)
+        if not self._is_done(lookup):
             return []
-        offsets = dict(islice(self._held.items(), self._lookup_partitions))
+        self._held_lookup, offsets = None, lookup.places
         held = [TopicPartition(*place, offset) for place, offset in offsets.items()]
         try:
-            found = self._look_up(held)
+            starts = lookup.result.result()
         except KafkaException as error:
+            if not held:
+                return []
             self._failed(error, "the start of", held)
             return self._narrow(error, offsets)
+        if not held:
+            return []
+        found = self._taken(starts, held)
         self._failures, self._lookup_partitions = 0, 2 * len(held)
         for place in offsets:
             self._held.pop(place)
@@ -552,6 +608,19 @@ class Consumer(MarkingConsumer):
                 self._held |= {(one.topic, one.partition): one.offset for one in positioned}
                 raise
         return refusals
+
+    def _in_thread(self, work: Callable[[], T]) -> "Future[T]":
+        self._asking()  # made here, where nobody else makes one
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "headrace-lookup")
+        return self._thread.submit(work)
+
+    def _is_done(self, lookup: "_Lookup[Any]") -> bool:
+        """Return whether there is a result; if not, when to look again is set."""
+        if lookup.result.done():
+            return True
+        self._look_at = max(self._look_at, self._monotonic() + _GLANCE_S)
+        return False
 
     def _narrow(self, error: KafkaException, offsets: dict[Place, int]) -> list[Message]:
         """Look up fewer partitions next, others first; the errors that the lookup has shown."""
@@ -575,22 +644,36 @@ class Consumer(MarkingConsumer):
         return [Message(topic=one, partition=part, error=error.args[0]) for one, part in new]
 
     def _decided_outside(self) -> list[Message]:
+        """Look up the ends of the logs that positions are outside of, one by one; the refusals."""
         refused: list[Message] = []
-        for place, message in list(self._outside.items()):
-            try:
-                if self._is_refused(place, _number(message.offset())):
+        while True:
+            lookup = self._outside_lookup
+            if lookup is None:
+                if not self._outside:
+                    return refused
+                place, message = next(iter(self._outside.items()))
+                one = TopicPartition(*place)
+                ends = partial(watermark_offsets, self._asking(), one, self._patience_s())
+                places = {place: _number(message.offset())}
+                lookup = self._outside_lookup = _Lookup(places, self._in_thread(ends))
+            if not self._is_done(lookup):
+                return refused
+            self._outside_lookup = None
+            for place in lookup.places:
+                try:
+                    start, end = lookup.result.result()
+                except KafkaException as error:
+                    self._failed(error, "an end of", [TopicPartition(*place)])
+                    self._outside[place] = self._outside.pop(place)  # the others come first now
+                    return refused
+                self._failures = 0
+                message = self._outside[place]
+                if self._is_refused(place, _number(message.offset()), start, end):
                     refused.append(message)
-            except KafkaException as error:
-                self._failed(error, "an end of", [TopicPartition(*place)])
-                self._outside[place] = self._outside.pop(place)  # the others come first next time
-                break
-            self._failures = 0
-            del self._outside[place]
-        return refused
+                del self._outside[place]
 
-    def _is_refused(self, place: Place, position: int) -> bool:
+    def _is_refused(self, place: Place, position: int, start: int, end: int) -> bool:
         """Read on where the strategy says, if it has a place."""
-        start, end = watermark_offsets(self, TopicPartition(*place), self._patience_s())
         reset = decide(Outside(position, start, end), self._strategy, self._out_of_range)
         if reset is Reset.REFUSE:
             return True

@@ -24,7 +24,10 @@ _REMEDIES = {
     ErrorCode.invalid_group_id: "the name belongs to a group of another type, or is empty",
     ErrorCode.topic_already_exists: "use it, or delete it first",
     ErrorCode.non_empty_group: "stop its members first",
-    ErrorCode.group_subscribed_to_topic: "stop the members that subscribe to the topic first",
+    # The text of KIP-496, and what to do.
+    ErrorCode.group_subscribed_to_topic: (
+        "The consumer group is actively subscribed to the topic; stop those members first"
+    ),
 }
 # Kafka's own texts, for answers that have no room for one. Source: Errors.java.
 _TEXTS = {

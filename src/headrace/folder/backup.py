@@ -27,6 +27,7 @@ from headrace.folder.overlay import OverlayDisk, is_hidden
 from headrace.folder.store import Backup, Progress, Store, StoredFile, StoreError, sync_all
 from headrace.log import checksums
 from headrace.log.api import CorruptFileError
+from headrace.log.opening import SWAP
 from headrace.log.verify import verify_file
 from headrace.wire.data_folder_cut import FOLDER, LIST
 
@@ -54,11 +55,16 @@ def make(folder: Path, store: Store, request_cut: RequestCut, progress: Progress
 
     Raises:
         FolderError: there is no data folder.
-        StoreError: the store cannot be used, or another command uses it.
+        StoreError: the store cannot be used, lies in the data folder, or another command uses it.
         CorruptFileError: a file is damaged; no backup is made.
         OSError: the disk failed.
     """
     require_folder(folder)
+    if store.root.resolve().is_relative_to(folder.resolve()):
+        raise StoreError(
+            f"{store.root} lies in the data folder {folder}, and would be lost with it; "
+            "name a folder outside"
+        )
     store.create()
     with store.locked(exclusive=True), unused(folder, exclusive=True) as is_unused:
         created = datetime.now(UTC).replace(microsecond=0)
@@ -186,6 +192,8 @@ def _listed(folder: Path) -> dict[str, int]:
         name = str(path.relative_to(folder))
         parent = name.rpartition("/")[0]
         skipped = any(part in path.name for part in _SKIPPED) or path.name == ".lock"
+        if path.name.endswith(f".log{SWAP}"):  # the only file that has all of its records
+            skipped = False
         if path.is_dir() or skipped or is_hidden(parent) or _is_aside(parent):
             continue
         found[name] = path.stat().st_size

@@ -187,10 +187,11 @@ def _recovered(
 
 
 def _limit(source: File, following: int | None, end_offset: int | None) -> int | None:
-    """Return the offset of the batch at `following`, or of the end of the segment."""
+    """Return the offset of the batch at `following`, at most that of the end of the segment."""
     if following is None:
         return end_offset
-    return _base_offset(source.pread(HEADER_BYTES, following))
+    offset = _base_offset(source.pread(HEADER_BYTES, following))
+    return offset if offset is None or end_offset is None else min(offset, end_offset)
 
 
 def _base_offset(head: bytes) -> int | None:

@@ -34,6 +34,7 @@ from headrace.log.checkpoints import CLEAN_MARK
 from headrace.log.index import SUFFIXES as INDEXES
 from headrace.log.index import SegmentIndex
 from headrace.log.manifest import CATALOGUE, METADATA, PROPERTIES, Manifest
+from headrace.log.opening import SWAP
 from headrace.log.os_disk import SystemClock
 from headrace.log.segment import Segment
 from headrace.log.verify import verify_file
@@ -389,10 +390,26 @@ class _Check:
                 Grade.NOTE, path, text, "no broker reads it", "remove it once it is not needed"
             )
             return True
+        if path.endswith(f".log{SWAP}") and self._is_needed(path):
+            self._add(
+                Grade.NOTE, path, "a segment that compaction made, before it has its name",
+                "the next start puts it in the place of those that it replaces",
+            )  # fmt: skip
+            return True
         if path.endswith(_LEFTOVERS):
             self._add(Grade.NOTE, path, "left over from an interrupted change", "no reader sees it")
             return True
         return False
+
+    def _is_needed(self, path: str) -> bool:
+        """Return whether a start reads a replacement: its segments were not given up."""
+        folder, _, name = path.rpartition("/")
+        base = name.partition(".")[0]
+        try:
+            first = recovery_point.read_claim(self._disk, folder)[1].first_base
+        except (CorruptLog, OSError):
+            return True  # the log is refused
+        return base.isdecimal() and int(base) >= first
 
     def _is_aside(self, folder: str, names: list[str], disk: OverlayDisk) -> bool:
         """Add a note for a folder of no partition; return whether it is one."""

@@ -163,7 +163,7 @@ class Replacement:
         limit = self._limit()
         while position < size:
             header = self._batch(position, size)
-            if header is not None and expected <= header.base_offset < limit:
+            if header is not None and expected <= header.base_offset <= header.last_offset < limit:
                 position, expected = position + header.size, header.last_offset + 1
                 continue
             following = next_batch(self._pread, position + 1, size, expected)

@@ -70,6 +70,11 @@ class Store:
         self._root = root
         self._unsynced: list[Path] = []
 
+    @property
+    def root(self) -> Path:
+        """The folder."""
+        return self._root
+
     def require(self) -> None:
         """Raises: StoreError when the folder is not a store that this release can read."""
         try:

@@ -26,6 +26,7 @@ from headrace.wire.batches import BatchHeader, CorruptBatch
 log = logging.getLogger("headrace.log")
 
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
+_LEFTOVERS = (CLEANED, SWAP, DELETED)  # on their way out or half made
 FOREIGN = "the first batch is not the one that was written"
 
 
@@ -69,7 +70,8 @@ class Opening:
         names = self._disk.list(self._folder)
         if self._finish_replacements(names):
             names = self._disk.list(self._folder)
-        names = self._remove_leftovers(names)
+        leftovers = [name for name in names if name.endswith(_LEFTOVERS)]
+        names = [name for name in names if not name.endswith(_LEFTOVERS)]
         bases = [base for base in _bases(names) if base >= self._point.claim.first_base]
         self._require_claimed_segments(bases, start_offset)
         self._remove_given_up(names)
@@ -88,6 +90,8 @@ class Opening:
         if not segments or segments[-1].end_offset < start_offset:
             segments = [self._emptied(segments, names, start_offset)]
             producers = Producers()
+        for name in leftovers:  # last: a log that is refused may need them
+            self._disk.remove(f"{self._folder}/{name}")
         return Opened(segments, producers, clean)
 
     def rebuilt(self, segments: Sequence[Segment], end_offset: int) -> Producers:
@@ -106,6 +110,7 @@ class Opening:
         """
         swaps = [name for name in names if name.endswith(f".log{SWAP}")]
         stems = [name.removesuffix(f".log{SWAP}") for name in swaps]
+        stems = [stem for stem in stems if stem.isdecimal()]
         # One that begins with segments which were given up would bring their records back.
         stems = [stem for stem in stems if int(stem) >= self._point.claim.first_base]
         for stem in stems:
@@ -119,6 +124,8 @@ class Opening:
             except CorruptBatch as error:
                 raise CorruptFileError(path, str(error), position=swap.size) from error
             swap.release()
+            if not swap.size:
+                raise CorruptFileError(path, "the file is empty", position=0)
             # No checksum covers an offset, and segments in its range are removed.
             if not _begins(names, swap.end_offset):
                 raise CorruptFileError(
@@ -139,16 +146,6 @@ class Opening:
             is_segment = stem.isdecimal() and f".{suffix}" in {".log", *SUFFIXES}
             if is_segment and int(stem) < self._point.claim.first_base:
                 self._disk.remove(f"{self._folder}/{name}")
-
-    def _remove_leftovers(self, names: Sequence[str]) -> list[str]:
-        """Remove what was on its way out or half made; the names that are left."""
-        left = []
-        for name in names:
-            if name.endswith((CLEANED, SWAP, DELETED)):
-                self._disk.remove(f"{self._folder}/{name}")
-            else:
-                left.append(name)
-        return left
 
     def _emptied(self, segments: list[Segment], names: list[str], start_offset: int) -> Segment:
         """An empty log that begins with `start_offset`, where it had records up to there."""

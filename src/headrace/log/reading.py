@@ -146,11 +146,10 @@ class Stops:
                 require_fit(segment, read_header(begun, 0), position)
             return b""
         first, room = _size_at(data, 0), stop - position
-        if first > len(data):
-            if first > segment.size - position:
-                raise CorruptBatch(f"a batch of {first} bytes, {segment.size - position} are there")
-            if whole:
-                data = _bytes(segment, position, first, segment.size)
+        if first > room:  # a batch begins at `stop`
+            raise CorruptBatch(f"a batch of {first} bytes, {room} are there")
+        if whole and first > len(data):
+            data = _bytes(segment, position, first, segment.size)
         wanted = min(max(max_bytes, first if whole else 0), room, len(data))
         if wanted < first:
             return b""

@@ -404,7 +404,7 @@ class SegmentedLog:
         return bytes_from(self._readable(offset), offset, enough)
 
     def offset_for_time(self, timestamp: WallMs) -> tuple[int, WallMs] | None:
-        """As `Log.offset_for_time`. Raises: CorruptBatch, also for what a producer put inside."""
+        """As `Log.offset_for_time`. Raises: OSError; CorruptBatch for what a producer made."""
         return times.carry_out(self.search_time(timestamp))
 
     def offset_of_max_time(self) -> tuple[int, WallMs] | None:
@@ -418,6 +418,14 @@ class SegmentedLog:
     def search_max_time(self) -> times.Search:
         """Begin `offset_of_max_time`, as `search_time`."""
         return times.offset_of_max_time(self._segments, self._start)
+
+    def last_timestamp(self) -> WallMs:
+        """Return the highest timestamp of the last batch, -1 where the active segment has none.
+
+        Raises: OSError; CorruptBatch.
+        """
+        active = self._segments.active
+        return WallMs(active.last_header().max_timestamp if active.size else -1)
 
     # ---- what is kept
 

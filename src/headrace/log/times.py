@@ -4,16 +4,19 @@ A search reads headers of batches until one may hold the record, and yields what
 with that batch, which a producer may have made expensive: its caller does it here (`carry_out`) or
 in a thread. It yields None now and then, so that a long walk over headers can be interrupted.
 Records below the start offset are deleted and never an answer. Raises, from both: OSError, also for
-damage; CorruptBatch for what a producer put inside a batch.
+damage, and FileNotFoundError where a segment was dropped or replaced meanwhile; CorruptBatch for
+what a producer put inside a batch.
 """
 
+import errno
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
 from headrace.core.types import WallMs
+from headrace.log.api import DamagedBlockError
 from headrace.log.segment import Segment
 from headrace.log.segment_list import SegmentList
-from headrace.wire.batches import BatchHeader, CorruptBatch
+from headrace.wire.batches import BatchHeader, CorruptBatch, verify
 from headrace.wire.record_times import InBatch, find_time
 
 _HEADERS_PER_STEP = 512
@@ -40,7 +43,7 @@ def offset_for_time(segments: SegmentList, start_offset: int, timestamp: int) ->
     """Find the first offset whose record timestamp is >= `timestamp`, with that timestamp."""
     for segment in segments.from_offset(start_offset):
         if segment.size and segment.max_timestamp >= timestamp:
-            found = yield from _search(segment, start_offset, timestamp)
+            found = yield from _search(segments, segment, start_offset, timestamp)
             if found is not None:
                 return found
     return None
@@ -50,16 +53,16 @@ def offset_of_max_time(segments: SegmentList, start_offset: int) -> Search:
     """Find the first offset that has the highest timestamp, with it; None without any."""
     highest = -1
     for segment in segments.from_offset(start_offset):
-        highest = max(highest, (yield from _max_time(segment, start_offset)))
+        highest = max(highest, (yield from _max_time(segments, segment, start_offset)))
     if highest < 0:
         return None
     return (yield from offset_for_time(segments, start_offset, highest))
 
 
 def _search(
-    segment: Segment, start_offset: int, timestamp: int
+    segments: SegmentList, segment: Segment, start_offset: int, timestamp: int
 ) -> Generator[Step, InBatch | None, Found]:
-    walk = _walk(segment, lambda: segment.index.position_before(timestamp))
+    walk = _walk(segments, segment, lambda: segment.index.position_before(timestamp))
     for step, (at, header) in enumerate(walk, 1):
         if step % _HEADERS_PER_STEP == 0:
             yield None
@@ -75,26 +78,54 @@ def _search(
     return None
 
 
-def _walk(segment: Segment, begin: Callable[[], int]) -> Iterator[tuple[int, BatchHeader]]:
+def _walk(
+    segments: SegmentList, segment: Segment, begin: Callable[[], int]
+) -> Iterator[tuple[int, BatchHeader]]:
     """Walk over the batches from a position that is looked up first. Raises: OSError."""
     try:
         yield from segment.walk(begin())
-    except CorruptBatch as damage:
+    except (CorruptBatch, DamagedBlockError) as damage:
+        if _is_gone(segments, segment):  # its name may be that of another file
+            problem = "a segment is gone"
+            raise FileNotFoundError(errno.ENOENT, problem, segment.file_path) from damage
+        if isinstance(damage, DamagedBlockError):
+            raise
         raise segment.damaged(damage) from damage
+    finally:
+        if _is_gone(segments, segment):
+            segment.release()  # reading has opened the file again
+
+
+def _is_gone(segments: SegmentList, segment: Segment) -> bool:
+    """Return whether a segment was dropped or replaced."""
+    return not any(one is segment for one in segments)
 
 
 def _in_batch(
     segment: Segment, position: int, header: BatchHeader, timestamp: int, start_offset: int
 ) -> Callable[[], InBatch]:
     data = segment.file.pread(header.size, position)
-    return partial(find_time, data, header, timestamp, start_offset)
+    return partial(_find_in, segment, data, header, timestamp, start_offset)
 
 
-def _max_time(segment: Segment, start_offset: int) -> Generator[Step, InBatch | None, int]:
+def _find_in(
+    segment: Segment, data: bytes, header: BatchHeader, timestamp: int, start_offset: int
+) -> InBatch:
+    """Verify a batch, and find a time in it. Raises: OSError; CorruptBatch."""
+    try:
+        verify(data, 0, header)
+    except CorruptBatch as damage:
+        raise segment.damaged(damage) from damage
+    return find_time(data, header, timestamp, start_offset)
+
+
+def _max_time(
+    segments: SegmentList, segment: Segment, start_offset: int
+) -> Generator[Step, InBatch | None, int]:
     if start_offset <= segment.base_offset:
         return segment.max_timestamp
     highest = -1
-    walk = _walk(segment, lambda: segment.position_after(start_offset))
+    walk = _walk(segments, segment, lambda: segment.position_after(start_offset))
     for step, (at, header) in enumerate(walk, 1):
         if step % _HEADERS_PER_STEP == 0:
             yield None

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from headrace.log import checksums, small_files, snapshots
 from headrace.log.api import CorruptFileError, Disk
+from headrace.log.opening import SWAP
 from headrace.log.segment import Segment
 from headrace.wire import batches
 from headrace.wire.batches import CorruptBatch
@@ -60,7 +61,7 @@ def verify_file(disk: Disk, path: str, size: int) -> Iterator[int]:
         OSError: the file cannot be read.
     """
     name = path.rpartition("/")[2]
-    if name.endswith(".log"):
+    if name.partition(".")[0].isdecimal() and name.endswith((".log", f".log{SWAP}")):
         yield from verify_segment(disk, path, size)
         return
     if name.endswith(snapshots.SUFFIX):
@@ -81,7 +82,7 @@ def verify_segment(disk: Disk, path: str, size: int) -> Iterator[int]:
         OSError: the file cannot be read.
     """
     folder, _, name = path.rpartition("/")
-    base = int(name.removesuffix(".log"))
+    base = int(name.removesuffix(SWAP).removesuffix(".log"))
     segment = Segment(disk, folder, base, _INTERVAL_BYTES, file=_Reader(disk, path))
     passed = 0
     try:
@@ -93,7 +94,8 @@ def verify_segment(disk: Disk, path: str, size: int) -> Iterator[int]:
         raise CorruptFileError(path, str(error), position=segment.size) from error
     finally:
         segment.release()
-    written = checksums.load(disk, segment.path)
+    # Beside a replacement there may be those of the segment that it replaces.
+    written = None if name.endswith(SWAP) else checksums.load(disk, segment.path)
     if written is not None and written.summary.size == segment.size:
         _require_digests(path, segment, written)
     yield size - passed

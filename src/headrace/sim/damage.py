@@ -181,11 +181,17 @@ class Damage:
             copy, damaged = self._copies[path], self._damaged[path]
             synced = self._files[path].synced
             if damaged is not None and _is_followed(copy[:synced], damaged[:synced]):
-                # What was not synced may be another then.
-                self._copies[path], self._damaged[path] = copy[:synced], damaged[:synced]
                 continue
             self._replaced(path, self._restored(path))
             del self._copies[path]
+
+    def lose_ends(self) -> None:
+        """Forget the unsynced ends of damaged logs, which a power cut may take or change."""
+        for path in filter(_is_log, self.standing):
+            damaged = self._damaged[path]
+            if damaged is not None and (synced := self._files[path].synced) < len(damaged):
+                self._copies[path] = self._copies[path][:synced]
+                self._damaged[path] = damaged[:synced]
 
     # ---- what may be damaged
 

@@ -66,6 +66,7 @@ class FaultyDisk(MemoryDisk):
         self.losses = {}
         if power_cut:
             self.damage.lose_claims()
+            self.damage.lose_ends()
             if self.fates != (WHOLE,):
                 self._lose_entries()
             self.crash(self._survivors)

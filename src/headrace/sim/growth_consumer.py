@@ -7,6 +7,7 @@ Python asks `Stock` wherever that asks its base class, and every decision is its
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -319,6 +320,15 @@ class Simulated(Consumer, Stock):
 
     def _asking(self) -> Any:
         return self._simulated
+
+    def _in_thread(self, work: Callable[[], T]) -> "Future[T]":
+        """Return the result of a lookup for which the loop waits: there are no threads."""
+        result: Future[T] = Future()
+        try:
+            result.set_result(work())
+        except Exception as error:
+            result.set_exception(error)
+        return result
 
     def _now(self) -> WallMs:
         return self._client.world.clock.wall()

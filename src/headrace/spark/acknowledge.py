@@ -7,6 +7,9 @@ effect when Spark has committed the batch. Records that come out of the query wi
 and those that the query filtered away, are accepted, but for those that `each_record` or `isolate`
 set aside: their tasks staged them already, and do not pass them on.
 
+The tasks that read the records check the locks before and after. Rows that are in memory before the
+sink gets them, as they are persisted, are not read again: their locks are checked right before.
+
 An execution that looks at a part only (`isEmpty`, `head`, `limit`) is not one of all rows; if the
 sink ran no other, the rows are judged once more without it. What any execution set aside stays set
 aside: its sink did not see the row, whatever a later one says of it.
@@ -59,15 +62,17 @@ def acknowledge(
     the batch id, with Spark's query id. When it raises, the batch fails, and no disposition takes
     effect.
 
-    `persist` keeps the judged rows while the sink works: for a sink with several actions, or one
-    that leaves SQL (`rows.rdd`, `foreachPartition`), whose rows would otherwise be judged again.
+    `persist` reads and judges all rows, checks their locks and keeps them while the sink works: for
+    a sink with several actions, or one that leaves SQL (`rows.rdd`, `foreachPartition`), whose rows
+    would otherwise be judged again, and for one that collects rows to write them elsewhere. Rows
+    that the caller has cached are treated in the same way.
 
     The rows set aside are collected in the driver's memory, about 300 bytes each;
     `maxOffsetsPerTrigger` bounds them. The broker is asked for `retry_timeout_ms` to stage them.
 
     Raises: RuntimeError on Spark Connect. In the query: ValueError for missing columns or an
-    unknown disposition; `LocksLost` when locks ended while the batch ran, unless the option
-    `failOnLostLocks` of the source is false; as `Lease`.
+    unknown disposition; `LocksLost` when locks ended while the batch ran, before the sink where
+    rows are persisted, unless the option `failOnLostLocks` of the source is false; as `Lease`.
     """
     if is_remote():
         raise RuntimeError(
@@ -79,10 +84,19 @@ def acknowledge(
     def on_batch(rows: DataFrame, batch_id: int) -> None:
         check_columns(rows, "acknowledge")
         batch = Batch.of(rows, batch_id)
-        judge = _by_persisting if persist else _by_observing
-        found = judge(
-            rows, lambda good: write(stripped(good, keep_bookkeeping, BOOKKEEPING), batch)
-        )
+
+        def give(good: DataFrame) -> None:
+            write(stripped(good, keep_bookkeeping, BOOKKEEPING), batch)
+
+        def check(leases: list[str]) -> None:
+            with stager.cluster() as cluster:
+                for lease in leases:
+                    check_locks(cluster, group, lease)
+
+        if persist or rows.is_cached:
+            found = _by_persisting(rows, check, give)
+        else:
+            found = _by_observing(rows, give)
         with stager.cluster() as cluster:
             stager.stage(cluster, found.leases, found.set_aside)
             for lease in found.leases:
@@ -99,16 +113,23 @@ class Judged:
     set_aside: list[SetAside]
 
 
-def _by_persisting(rows: DataFrame, write: Callable[[DataFrame], object]) -> Judged:
-    kept = rows.persist()
+def _by_persisting(
+    rows: DataFrame,
+    check: Callable[[list[str]], None],
+    write: Callable[[DataFrame], object],
+) -> Judged:
+    was_cached = rows.is_cached
+    kept = rows if was_cached else rows.persist()
     try:
-        write(kept.filter(is_accepted()))
         held = kept.select("lease").where("lease is not null").distinct()
         leases = [row.lease for row in held.collect()]
+        check(leases)
+        write(kept.filter(is_accepted()))
         aside = kept.filter(~is_accepted()).select(set_aside(kept).alias("aside"))
         return Judged(leases, [SetAside(*row.aside) for row in aside.collect()])
     finally:
-        kept.unpersist()
+        if not was_cached:
+            kept.unpersist()
 
 
 def _by_observing(rows: DataFrame, write: Callable[[DataFrame], object]) -> Judged:

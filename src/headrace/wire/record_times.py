@@ -16,7 +16,6 @@ from headrace.wire.batches import (
     CorruptBatch,
     read_varint,
     require_possible,
-    verify,
 )
 from headrace.wire.compression import OUTPUT_BYTES_MAX, Codec, decompress_to, scratch
 from headrace.wire.primitives import Buffer, Malformed
@@ -41,15 +40,14 @@ def find_time(data: Buffer, header: BatchHeader, wanted: int, least: int) -> InB
     """Find the first record of offset `least` or above with a timestamp of `wanted` or later.
 
     Args:
-        data: the batch, and nothing else.
+        data: the batch, and nothing else; its checksum was verified.
         header: its header.
         wanted: a timestamp in ms.
         least: an offset.
 
     Raises:
-        CorruptBatch: the batch is damaged, or a producer made it so.
+        CorruptBatch: a producer made the batch so.
     """
-    verify(data, 0, header)
     require_possible(header)
     stored = memoryview(data)[HEADER_BYTES : header.size]
     if header.codec == Codec.NONE:
