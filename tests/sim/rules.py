@@ -233,6 +233,10 @@ FURTHER: list[Rule] = [
             commits_are_not_written old_generations_may_commit
         KIP-848 | a partition has one owner
             two_members_own_a_partition
+        KIP-848 | every partition is assigned
+            partitions_without_a_member
+        JoinGroup, SyncGroup | every member receives its assignment
+            followers_are_assigned_nothing
         KIP-345 | a static member that returns causes no rebalance
             returning_members_rebalance
         KIP-345 | the member before it is fenced

@@ -338,6 +338,44 @@ def test_one_partition_has_one_member() -> None:
     assert small.broken == []
 
 
+@pytest.mark.parametrize(("seconds", "asleep", "breaks"), [
+    (1.9, 0, True), (2.1, 0, False), (11.9, 10, True), (12.1, 10, False),
+])  # fmt: skip
+def test_a_session_lasts_its_time_without_a_stall(
+    seconds: float, asleep: int, breaks: bool
+) -> None:
+    small = Small()
+    small.offsets.is_alive("blue", "ann", small.now_us)
+    if asleep:
+        small.offsets.stalled(asleep * 1_000_000)
+    small.now_us += round(seconds * 1e6)
+    small.offsets.is_unknown("blue", "ann")
+    assert bool(small.broken) == breaks
+
+
+@pytest.mark.parametrize(("seconds", "breaks"), [(12.9, True), (13.1, False)])
+def test_a_partition_stays_with_its_member_for_a_session_without_a_stall(
+    seconds: float, breaks: bool
+) -> None:
+    small = Small()
+    small.offsets.assigned("blue", "ann", [PLACE], small.now_us)
+    small.offsets.beats("blue", "ann", confirms=True)
+    small.offsets.stalled(10_000_000)
+    small.now_us += round(seconds * 1e6)
+    small.offsets.assigned("blue", "bob", [PLACE], small.now_us)
+    assert bool(small.broken) == breaks
+
+
+@pytest.mark.parametrize("loses", [False, True])
+def test_a_broker_that_lost_its_sessions_may_know_no_member(loses: bool) -> None:
+    small = Small()
+    small.offsets.is_alive("blue", "ann", small.now_us)
+    if loses:
+        small.offsets.lost_sessions()
+    small.offsets.is_unknown("blue", "ann")
+    assert bool(small.broken) != loses
+
+
 @pytest.mark.parametrize(("seconds", "breaks"), [(1.9, True), (2.1, False)])
 def test_a_member_that_asked_before_sessions_were_lost_may_have_to_confirm(
     seconds: float, breaks: bool
@@ -402,6 +440,16 @@ def test_an_instance_is_free_when_its_member_may_have_failed_to_give_up_partitio
     now_us = round(seconds * 1e6)
     assert statics.is_taken("g", "one", "one.2") == is_taken
     assert not statics.is_taken("g", "one", "one.1")
+
+
+@pytest.mark.parametrize(("seconds", "is_taken"), [(11.9, True), (12.1, False)])
+def test_an_instance_stays_taken_over_a_stall(seconds: float, is_taken: bool) -> None:
+    now_us = 0
+    statics = StaticAuditor(lambda: now_us, pytest.fail, lambda: 0, 3_000_000, 2_000_000)
+    statics.answered("g", "one", "one.1", 0)
+    statics.stalled(10_000_000)
+    now_us = round(seconds * 1e6)
+    assert statics.is_taken("g", "one", "one.2") == is_taken
 
 
 @pytest.mark.parametrize("has_returned", [False, True])

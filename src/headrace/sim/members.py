@@ -298,6 +298,7 @@ class ShareMember:
         """Something to say of what is held, and sometimes what was said before once more."""
         if self._said and self._chance(self._habits.repeat):
             again, self._said = self._said, {}
+            self._step(f"repeats {_words(again)}")
             return again
         said: Said = {}
         for place, spans in list(self._held.items()):

@@ -21,6 +21,7 @@ from headrace.sim.consumers import (
     look_up,
 )
 from headrace.sim.facts import Place
+from headrace.sim.group_ending import GroupEnding
 from headrace.sim.loop import OUTSIDE
 from headrace.sim.network import Connection, Lost
 from headrace.sim.offset_rules import CONNECT, SIMPLE, OffsetRules
@@ -50,6 +51,8 @@ class RecordEnding:
         """Read, expire, die, and read again."""
         world = self._world
         self._do(self._read_everything(), "the logs cannot be read")
+        if not world.failed:
+            GroupEnding(world).run()
         if world.failed:
             return
         expires = not world.offsets.clock_was_set
