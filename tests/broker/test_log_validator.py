@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 from uuid import uuid4
 
+import cramjam
 import pytest
 from crc32c import crc32c
 
@@ -96,6 +97,11 @@ VALID = batches.build([Record(0, NOW, None, b"v")])
 FUTURE = NOW + 30 * DAY_MS
 
 
+def _in_two(kind: Codec) -> bytes:
+    """Two records, each compressed on its own."""
+    return compress(kind, RECORD) + compress(kind, b"\x0e\0\0\2\1\2v\0")
+
+
 @pytest.mark.parametrize(
     ("records", "code", "told"),
     [
@@ -108,6 +114,9 @@ FUTURE = NOW + 30 * DAY_MS
         (sealed(b"garbage" * 20, 1, Codec.GZIP), 87, "compressed records"),
         (sealed(b"garbage" * 20, 1, Codec.SNAPPY), 87, "compressed records"),
         (sealed(compress(Codec.ZSTD, RECORD) + b"more", 1, Codec.ZSTD), 87, "compressed records"),
+        (sealed(_in_two(Codec.LZ4), 2, Codec.LZ4), 87, "one LZ4 frame"),
+        (sealed(bytes(cramjam.lz4.compress(RECORD)), 1, Codec.LZ4), 87, "independent blocks"),
+        (sealed(_in_two(Codec.GZIP), 2, Codec.GZIP), 87, "one gzip member"),
         (sealed(compress(Codec.LZ4, RECORD), (1 << 31) - 1, Codec.LZ4), 87, "claims 2147483647"),
         (sealed(compress(Codec.LZ4, RECORD), 1_000_000, Codec.LZ4), 87, "records claimed"),
         (sealed(b"", 1), 87, "records claimed"),
@@ -479,6 +488,27 @@ def test_compression_by_the_topic_keeps_its_other_rules() -> None:
         answer = await broker.produce(grows)
         assert (answer.error_code, answer.base_offset) == (10, -1)
         assert "compression.type=uncompressed" in answer.error_message
+
+    play(Broker, scene)
+
+
+@pytest.mark.parametrize(("size", "code"), [(1 << 24, 0), ((1 << 24) + 1, 10)])
+def test_no_batch_is_larger_than_a_step_of_the_loop_allows(size: int, code: int) -> None:
+    """Whatever a topic allows: also one that the topic's codec makes so large."""
+
+    async def scene(broker: Broker) -> None:
+        plain = {"max_message_bytes": str(100 << 20)}
+        await broker.topic(**plain)
+        await broker.topic("expanded", compression_type="uncompressed", **plain)
+        spare = len(batches.build([Record(0, NOW, None, bytes(1 << 24))])) - (1 << 24)
+        value = bytes(size - spare)
+        batch = batches.build([Record(0, NOW, None, value)])
+        assert len(batch) == size
+        answer = await broker.produce(batch)
+        assert (answer.error_code, answer.base_offset) == (code, -1 if code else 0)
+        assert not code or "16777216 are allowed (headrace.batch.max.bytes)" in answer.error_message
+        packed = batches.build([Record(0, NOW, None, value)], compression=Codec.ZSTD)
+        assert (await broker.produce(packed, name="expanded")).error_code == code
 
     play(Broker, scene)
 

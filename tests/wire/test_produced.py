@@ -3,6 +3,7 @@
 The model is written from Kafka's DefaultRecord and LogValidator, and shares no code with either.
 """
 
+import gzip
 import importlib.util
 import struct
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import aiokafka.record.default_records as aiokafka_records
+import cramjam
 import kafka.record.default_records as kafka_records
 import pytest
 from crc32c import crc32c
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 from headrace.wire import _codec, batches, produced, record_times
 from headrace.wire.batches import HEADER_BYTES, BatchHeader, Record
 from headrace.wire.compression import Codec, compress, decompress
+from headrace.wire.primitives import Malformed
 
 INT64 = (-(1 << 63), (1 << 63) - 1)
 RULES: produced.Rules = (*INT64, False, 1_000)
@@ -276,6 +279,94 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
 }
 
 
+def require_readable(
+    monkeypatch: pytest.MonkeyPatch, codec: int, stored: memoryview, size: int
+) -> None:
+    """As that of `produced`, by each kernel: they agree. Raises: Malformed."""
+    refusals = []
+    for kernel in KERNELS.values():
+        with monkeypatch.context() as patch:
+            patch.setattr(produced, "_kernel", kernel)
+            try:
+                produced.require_readable(codec, stored, size)
+            except Malformed as error:
+                refusals.append(str(error))
+    if refusals:
+        assert refusals == refusals[:1] * len(KERNELS)
+        raise Malformed(refusals[0])
+
+
+def lz4_frame(data: bytes, *, linked: bool = False, checksum: bool = False) -> bytes:
+    frame = cramjam.lz4.Compressor(level=1, content_checksum=checksum, block_linked=linked)
+    frame.compress(data)
+    return bytes(frame.finish())
+
+
+TEXT = b"".join(b"%d " % number for number in range(40_000))
+LZ4, GZIP_TEXT = lz4_frame(TEXT), gzip.compress(TEXT)
+HALF = len(TEXT) // 2
+SKIPPABLE = struct.pack("<II", 0x184D2A50, 4) + b"abcd"
+# Of two stored blocks and an end, with each of the frame's options. Nothing but libraries for LZ4
+# verifies its checksums, so that they are 0 here.
+BLOCKS_OF_4 = struct.pack("<I", 1 << 31 | 4) + b"abcd"
+
+
+def lz4_by_hand(flags: int, *, block_checksum: bytes = b"", end: bytes = bytes(4)) -> bytes:
+    head = LZ4[:4] + bytes([flags, 0x70]) + bytes(8 if flags & 8 else 0) + b"\0"
+    return head + (BLOCKS_OF_4 + block_checksum) * 2 + end + bytes(4 if flags & 4 else 0)
+
+
+@pytest.mark.parametrize(
+    ("codec", "stored", "size"),
+    [
+        (Codec.LZ4, LZ4, len(TEXT)),
+        (Codec.LZ4, lz4_frame(TEXT, checksum=True), len(TEXT)),  # as pierrec/lz4, of Go clients
+        (Codec.LZ4, lz4_by_hand(0x60), 8),
+        (Codec.LZ4, lz4_by_hand(0x68), 8),
+        (Codec.LZ4, lz4_by_hand(0x64), 8),
+        (Codec.LZ4, lz4_by_hand(0x7C, block_checksum=bytes(4)), 8),
+        (Codec.GZIP, GZIP_TEXT, len(TEXT)),
+        (Codec.ZSTD, compress(Codec.ZSTD, TEXT[:HALF]) + compress(Codec.ZSTD, TEXT), 1),
+        (Codec.SNAPPY, compress(Codec.SNAPPY, TEXT), len(TEXT)),
+        (Codec.NONE, TEXT, len(TEXT)),
+    ],
+)
+def test_compression_that_every_client_reads(
+    monkeypatch: pytest.MonkeyPatch, codec: Codec, stored: bytes, size: int
+) -> None:
+    require_readable(monkeypatch, codec, memoryview(stored), size)
+
+
+@pytest.mark.parametrize(
+    ("codec", "stored", "size", "reason"),
+    [
+        (Codec.LZ4, lz4_frame(TEXT[:HALF]) + lz4_frame(TEXT[HALF:]), len(TEXT), "one LZ4 frame"),
+        (Codec.LZ4, lz4_frame(b"") + LZ4, len(TEXT), "one LZ4 frame"),
+        (Codec.LZ4, LZ4 + SKIPPABLE, len(TEXT), "one LZ4 frame"),
+        (Codec.LZ4, SKIPPABLE + LZ4, len(TEXT), "one LZ4 frame"),
+        (Codec.LZ4, LZ4 + b"more", len(TEXT), "one LZ4 frame"),
+        (Codec.LZ4, LZ4[:-1], len(TEXT), "one LZ4 frame"),
+        (Codec.LZ4, LZ4[:6], len(TEXT), "one LZ4 frame"),
+        (Codec.LZ4, b"", 0, "one LZ4 frame"),
+        (Codec.LZ4, lz4_by_hand(0x60, end=b"\0\0\0\x80") + bytes(4), 8, "one LZ4 frame"),
+        (Codec.LZ4, lz4_by_hand(0x60, end=b"\xff" * 4), 8, "one LZ4 frame"),
+        (Codec.LZ4, lz4_frame(TEXT, linked=True), len(TEXT), "independent blocks"),
+        (Codec.LZ4, lz4_frame(b"x", linked=True), 1, "independent blocks"),
+        (Codec.LZ4, lz4_by_hand(0x61), 8, "independent blocks"),  # with a dictionary
+        (Codec.GZIP, gzip.compress(TEXT[:HALF]) + gzip.compress(TEXT[HALF:]), len(TEXT), "member"),
+        (Codec.GZIP, gzip.compress(b"") + GZIP_TEXT, len(TEXT), "member"),
+        (Codec.GZIP, GZIP_TEXT + gzip.compress(b""), len(TEXT), "member"),
+        (Codec.GZIP, b"", 0, "member"),
+    ],
+)
+def test_compression_that_a_stock_client_cannot_read(
+    monkeypatch: pytest.MonkeyPatch, codec: Codec, stored: bytes, size: int, reason: str
+) -> None:
+    """B4: librdkafka and Kafka's own decoder lose records of these, or all that follows."""
+    with pytest.raises(Malformed, match=reason):
+        require_readable(monkeypatch, codec, memoryview(stored), size)
+
+
 # kafka-python has no libraries of its own for the other codecs.
 _PRODUCERS = [("aiokafka", one) for one in Codec] + [
     ("kafka-python", one) for one in list(Codec)[:2]
@@ -290,6 +381,7 @@ def test_batches_of_other_producers(
     header = produced.check(memoryview(batch))
     assert header.codec == codec
     body = bytes(decompress(header.codec, batch[HEADER_BYTES:]))
+    require_readable(monkeypatch, header.codec, memoryview(batch)[HEADER_BYTES:], len(body))
     found = agreed(outcomes(monkeypatch, body, header, RULES))
     assert found == Modelled(1_700_000_000_000, [])
 
@@ -300,6 +392,8 @@ def test_batches_that_java_wrote(monkeypatch: pytest.MonkeyPatch, path: Path) ->
     data, position = path.read_bytes(), 0
     for header in batches.headers(data):
         body = bytes(batches.payload(data, position, header))
+        stored = memoryview(data)[position + HEADER_BYTES : position + header.size]
+        require_readable(monkeypatch, header.codec, stored, len(body))
         position += header.size
         if not header.record_count:
             continue

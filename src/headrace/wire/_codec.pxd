@@ -83,6 +83,9 @@ cpdef int64 highest_timestamp(const octet_t[::1] data, int64 start, int64 stop, 
                               int64 base_timestamp, int64 earliest, int64 latest, bint is_keyed,
                               int64 headers_max)
 
+@cython.locals(source="const octet_t *", stop=int64, end=int64)
+cpdef int64 lz4_end(const octet_t[::1] data, int64 position, int64 trailer)
+
 @cython.locals(refusal=int)
 cpdef int find_time(const octet_t[::1] data, int64 start, int64 stop, int64 count,
                     int64 last_delta, int64 base_timestamp, int64 wanted, int64 least,
@@ -146,6 +149,9 @@ cdef int64 _check_headers(const octet_t *source, int64 position, int64 end,
                           Scan scan) noexcept nogil
 @cython.locals(fault=int)
 cdef void _note(Scan scan, int64 index, int64 key_size, int64 timestamp) noexcept nogil
+@cython.locals(low=int64, size=int64)
+cdef int64 _lz4_end(const octet_t *source, int64 position, int64 stop,
+                    int64 trailer) noexcept nogil
 @cython.locals(previous=int64, size=int64, end=int64, elapsed=int64, delta=int64, timestamp=int64)
 cdef int _find_time(const octet_t *source, int64 position, int64 stop, int64 count,
                     int64 last_delta, int64 base_timestamp, int64 wanted, int64 least,

@@ -249,6 +249,21 @@ def highest_timestamp(
     return _INT64_MIN if scan.refusal or scan.noted else scan.max_timestamp
 
 
+def lz4_end(data: memoryview, position: int, trailer: int) -> int:
+    """Return where the blocks of an LZ4 frame end that begin at `position`; -1 beyond `data`.
+
+    A block of no bytes is the end, marked as uncompressed too: Kafka's decoder stops there.
+
+    Args:
+        trailer: bytes of checksum behind each block.
+    """
+    source = _source(data)
+    stop = len(data)
+    with cython.nogil:
+        end = _lz4_end(source, position, stop, trailer)
+    return end  # noqa: RET504  # a return inside would need the GIL
+
+
 def find_time(
     data: memoryview, start: int, stop: int, count: int, last_delta: int, base_timestamp: int,
     wanted: int, least: int, found: memoryview,
@@ -597,6 +612,17 @@ def _note(scan: Scan, index: int, key_size: int, timestamp: int) -> None:
             scan.wrong[2 * scan.noted] = index
             scan.wrong[2 * scan.noted + 1] = fault
         scan.noted += 1
+
+
+def _lz4_end(source: memoryview, position: int, stop: int, trailer: int) -> int:
+    while stop - position >= 4:
+        low = source[position] | source[position + 1] << 8 | source[position + 2] << 16
+        size = low + (source[position + 3] & 0x7F) * (1 << 24)
+        position += 4
+        if size == 0:
+            return position
+        position += size + trailer
+    return -1
 
 
 def _find_time(

@@ -6,6 +6,7 @@ Sources: LogValidator, DefaultRecordBatch and DefaultRecord (Kafka 4.3).
 """
 
 import struct
+import zlib
 from array import array
 from collections.abc import Sequence
 
@@ -33,7 +34,7 @@ from headrace.wire.batches import (
 )
 from headrace.wire.checksums import crc32c
 from headrace.wire.compression import Codec
-from headrace.wire.primitives import Buffer
+from headrace.wire.primitives import Buffer, Malformed
 
 WRONG_RECORDS_MAX = 100
 KEYLESS, UNTIMELY = 1, 2  # as the kernel numbers them
@@ -44,6 +45,15 @@ _MAX_TIMESTAMP_AT = 35
 _KNOWN_ATTRIBUTES = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 _NO_TIMESTAMP = -1
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+_GZIP_BITS = 31  # for zlib: a header of gzip's
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_FLAGS_AT = len(_LZ4_MAGIC)
+_LZ4_CONTENT_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_BLOCK_CHECKSUM = 0x04, 0x08, 0x10
+_LZ4_KNOWN = 0xE3  # version, independence of blocks, a reserved bit, dictionary
+_LZ4_INDEPENDENT = 0x60  # version 1, and no more of these than that
+_LZ4_BLOCK = struct.Struct("<I")
+_LZ4_UNCOMPRESSED = 1 << 31
 
 _kernel = kernel.load()
 
@@ -221,6 +231,69 @@ def _skip_field(body: bytes, position: int, end: int) -> tuple[int, int]:
     if size < -1 or position + max(size, 0) > end:
         raise CorruptBatch(f"impossible length {size}")
     return size, position + max(size, 0)
+
+
+def require_readable(codec: int, stored: memoryview, size: int) -> None:
+    """Require of compressed records what every stock client can read: one frame and no more.
+
+    Of several LZ4 frames Kafka's decoder reads the first and librdkafka none; Kafka's refuses
+    blocks that depend on each other. Of several gzip members librdkafka reads the first. Several
+    zstd frames are read by all.
+
+    Args:
+        stored: the records as they were sent; they decompress.
+        size: how many bytes they decompress to, below 2**32.
+
+    Raises: Malformed.
+
+    Sources: Lz4BlockInputStream.readHeader, readBlock (4.3); rd_kafka_lz4_decompress,
+        rd_gz_decompress (librdkafka).
+    """
+    match codec:
+        case Codec.LZ4:
+            _require_lz4(stored)
+        case Codec.GZIP:
+            _require_gzip(stored, size)
+
+
+def _require_gzip(stored: memoryview, size: int) -> None:
+    # The last four bytes are the size of the last member alone, so that all before it are empty
+    # where it is `size`; and the first is not where it holds a byte.
+    is_one = int.from_bytes(stored[-4:], "little") == size
+    try:
+        is_one = is_one and bool(zlib.decompressobj(_GZIP_BITS).decompress(stored, 1))
+    except zlib.error as error:
+        raise Malformed(f"compressed records: {error}") from error
+    if not is_one:
+        raise Malformed("compressed records: they must be one gzip member")
+
+
+def _require_lz4(stored: memoryview) -> None:
+    if len(stored) < _LZ4_FLAGS_AT + 1 or stored[:_LZ4_FLAGS_AT] != _LZ4_MAGIC:
+        raise Malformed("compressed records: they must be one LZ4 frame")
+    flags = stored[_LZ4_FLAGS_AT]
+    if flags & _LZ4_KNOWN != _LZ4_INDEPENDENT:
+        raise Malformed(
+            f"compressed records: an LZ4 frame with flags {flags:#04x}: it must be one of"
+            " independent blocks, without a dictionary"
+        )
+    start = 15 if flags & _LZ4_CONTENT_SIZE else 7
+    trailer = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    # A kernel built from before this was added lacks it.
+    end = getattr(_kernel, "lz4_end", _lz4_end)(stored, start, trailer)
+    if end < 0 or end + (4 if flags & _LZ4_CONTENT_CHECKSUM else 0) != len(stored):
+        raise Malformed("compressed records: they must be one LZ4 frame")
+
+
+def _lz4_end(data: memoryview, position: int, trailer: int) -> int:
+    """As that of the kernel."""
+    while position + _LZ4_BLOCK.size <= len(data):
+        size = _LZ4_BLOCK.unpack_from(data, position)[0] & ~_LZ4_UNCOMPRESSED
+        position += _LZ4_BLOCK.size
+        if size == 0:
+            return position
+        position += size + trailer
+    return -1
 
 
 def stamp_time(data: memoryview, header: BatchHeader, timestamp: int) -> BatchHeader:
