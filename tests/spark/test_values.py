@@ -123,6 +123,7 @@ def test_a_field_is_of_its_type_or_has_a_reason(kind: str, text: str, wanted: An
         (b"[1]", "the value is no object: [1]"),
         (b'{"id":"\xff"}', "the value is not UTF-8 at byte 7"),
         (b'\xef\xbb\xbf{"id":1}', "the value is not JSON"),
+        (b'{"x":"abc', "the value is not JSON: Unterminated string starting at character 5"),
         (b'{"x":' + b"[" * 100_000, "the value is nested too deep"),
     ],
 )
