@@ -334,7 +334,7 @@ def test_responses_that_nobody_reads_draw_from_one_budget(connect: Connect, capl
 
 def test_a_fetch_gets_a_part_of_what_is_left() -> None:
     config = Config.parse({"headrace.queued.max.response.bytes": "1000000"})
-    found = Budgets(lambda: config, DecodingThreads(1))
+    found = Budgets(lambda: config, DecodingThreads(1), lambda: 0)
     assert found.fetch_bytes_max == budgets.READ_BYTES_MAX
     found.response_bytes = 600_000
     assert found.fetch_bytes_max == 200_000

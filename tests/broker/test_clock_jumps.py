@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.broker import newest_batches
 from headrace.broker.handlers import produce
 from headrace.broker.offset_expiry import Swept
 from headrace.broker.partitions import Partition
@@ -168,7 +169,7 @@ def test_what_is_due_by_elapsed_time_goes_during_a_jump() -> None:
             broker.clock.advance(DAY - 1)
             broker.clock.set_wall(2 * DAY)  # each starts a hold of its own
             await broker.sweep()
-        assert broker.counts == (51, 0, 0)
+        assert broker.counts == (51, 1, 0), "a producer is silent since the later time"
 
     play(scene, headrace_clock_hold_ms=str(30 * DAY))
 
@@ -186,6 +187,125 @@ def test_a_time_that_holds_is_trusted(caplog: pytest.LogCaptureFixture) -> None:
     assert "held for 1 day (headrace.clock.hold.ms) and is trusted" in caplog.text
 
 
+def right(broker: Broker) -> None:
+    append(broker, "jobs", 0)
+
+
+def with_the_jump(broker: Broker) -> None:
+    append(broker, "keyed", 30 * DAY)
+
+
+def old(broker: Broker) -> None:
+    append(broker, "keyed", -10 * DAY)
+
+
+def append(broker: Broker, topic: str, error: int) -> None:
+    """Append what a producer with a wrong clock sends."""
+    record = Record(0, WallMs(broker.wall + error), b"k", b"v")
+    broker.partition(topic).append_records([record])
+
+
+@pytest.mark.parametrize("also", [None, with_the_jump, old])
+def test_a_time_that_new_batches_contradict_is_not_trusted_before_they_end(
+    also: Callable[[Broker], None] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A single producer with a right clock is enough."""
+
+    async def scene(broker: Broker) -> None:
+        await broker.fill()
+        broker.clock.advance(6_000)
+        broker.clock.set_wall(30 * DAY)
+        for _ in range(30):
+            await broker.sweep()
+            broker.clock.advance(HOUR)
+            for write in filter(None, (right, also)):
+                write(broker)
+        assert broker.counts == WHOLE
+        assert broker.services.clock.disagreement_ms == 30 * DAY
+        broker.clock.advance(DAY - HOUR)
+        await broker.sweep()
+        assert broker.counts == WHOLE
+        broker.clock.advance(HOUR)
+        await broker.sweep()
+        assert broker.services.clock.disagreement_ms == 0
+        assert broker.counts[0] > 50, "it goes on by itself"
+
+    play(scene)
+    lines = [one.message for one in caplog.records if "contradicted" in one.message]
+    assert len(lines) == 2, "once a day"
+    assert "the last one of jobs-0 is of 2023-11-1" in lines[0]
+    assert "headrace.clock.hold.ms" in lines[0]
+
+
+def test_what_is_due_by_elapsed_time_goes_during_a_contradiction() -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.fill()
+        broker.clock.set_wall(30 * DAY)
+        for _ in range(16):
+            await broker.sweep()
+            broker.clock.advance(DAY // 2)
+            right(broker)
+        await broker.sweep()
+        assert broker.services.clock.disagreement_ms == 30 * DAY
+        assert 40 < broker.counts[0] < 60
+
+    play(scene)
+
+
+@pytest.mark.parametrize("write", [with_the_jump, old])
+def test_a_time_that_no_new_batch_contradicts_is_trusted(write: Callable[[Broker], None]) -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.fill()
+        broker.clock.set_wall(30 * DAY)
+        for _ in range(24):
+            await broker.sweep()
+            assert broker.services.clock.disagreement_ms == 30 * DAY
+            broker.clock.advance(HOUR)
+            write(broker)
+        await broker.sweep()
+        assert broker.services.clock.disagreement_ms == 0
+        assert broker.counts == (51, 0, 0)
+
+    play(scene)
+
+
+def test_an_operator_overrules_new_batches() -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.fill()
+        broker.clock.set_wall(30 * DAY)
+        await broker.sweep()
+        broker.clock.advance(HOUR)
+        right(broker)
+        trust_now = SetConfigs(Resource.BROKER, "1", {"headrace.clock.hold.ms": "0"})
+        assert await broker.services.topics.set_configs(trust_now) is None
+        await broker.sweep()
+        assert broker.services.clock.disagreement_ms == 0
+
+    play(scene)
+
+
+def test_every_partition_is_looked_at_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest_batches, "PARTITIONS_MAX", 2)
+
+    async def scene(broker: Broker) -> None:
+        names = ["a", "b", "c", "d", "e"]
+        for name in names:
+            (await broker.topic(name)).append_records([Record(0, broker.wall, b"", b"")])
+        newest = newest_batches.NewestBatches(broker.services.partitions)
+        newest.begin()
+        assert newest.look() == []
+        seen: list[str] = []
+        for _ in range(5):
+            for name in names:
+                append(broker, name, 0)
+            looked = newest.look()
+            assert [time for _, time in looked] == [broker.wall] * 2
+            seen += [name for name, _ in looked]
+        assert sorted(seen) == sorted(2 * [f"{name}-0" for name in names])
+
+    play(scene)
+
+
 def test_an_operator_has_a_jump_trusted_at_once() -> None:
     async def scene(broker: Broker) -> None:
         await broker.fill()
@@ -195,7 +315,7 @@ def test_an_operator_has_a_jump_trusted_at_once() -> None:
         trust_now = SetConfigs(Resource.BROKER, "1", {"headrace.clock.hold.ms": "0"})
         assert await broker.services.topics.set_configs(trust_now) is None
         await broker.sweep()
-        assert broker.counts == (51, 0, 0)
+        assert broker.counts == (51, 1, 0)
 
     play(scene)
 
@@ -237,6 +357,8 @@ def test_a_clock_that_was_wrong_at_the_first_start_refuses_no_record_once_it_is_
         assert broker.produce(right + 2 * HOUR)[0] == INVALID_TIMESTAMP
         assert broker.produce(5) == (0, 1), "either time may be the right one"
         broker.clock.advance(DAY)
+        assert broker.services.clock.disagreement_ms, "the last batch contradicts"
+        broker.clock.advance(DAY)
         assert broker.services.clock.disagreement_ms == 0
         assert broker.produce(5)[0] == INVALID_TIMESTAMP
 
@@ -252,6 +374,8 @@ def test_by_duration_skips_nothing_while_the_clock_is_ahead() -> None:
         policy = SetConfigs(Resource.GROUP, "s", {"share.auto.offset.reset": "by_duration:PT1H"})
         assert await broker.services.topics.set_configs(policy) is None
         broker.clock.set_wall(30 * DAY)
+        broker.clock.advance(2_000)
+        assert broker.services.clock.wall() == broker.wall + 30 * DAY
         assert await starts_by_duration(broker.services, "s", ["jobs"]) == {"jobs": (0,)}
 
     play(scene)

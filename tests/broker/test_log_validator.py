@@ -492,6 +492,27 @@ def test_compression_by_the_topic_keeps_its_other_rules() -> None:
     play(Broker, scene)
 
 
+@pytest.mark.parametrize(("size", "code"), [(1 << 24, 0), ((1 << 24) + 1, 10)])
+def test_no_batch_is_larger_than_a_step_of_the_loop_allows(size: int, code: int) -> None:
+    """Whatever a topic allows: also one that the topic's codec makes so large."""
+
+    async def scene(broker: Broker) -> None:
+        plain = {"max_message_bytes": str(100 << 20)}
+        await broker.topic(**plain)
+        await broker.topic("expanded", compression_type="uncompressed", **plain)
+        spare = len(batches.build([Record(0, NOW, None, bytes(1 << 24))])) - (1 << 24)
+        value = bytes(size - spare)
+        batch = batches.build([Record(0, NOW, None, value)])
+        assert len(batch) == size
+        answer = await broker.produce(batch)
+        assert (answer.error_code, answer.base_offset) == (code, -1 if code else 0)
+        assert not code or "16777216 are allowed (headrace.batch.max.bytes)" in answer.error_message
+        packed = batches.build([Record(0, NOW, None, value)], compression=Codec.ZSTD)
+        assert (await broker.produce(packed, name="expanded")).error_code == code
+
+    play(Broker, scene)
+
+
 def test_recompression_does_not_hold_the_loop() -> None:
     async def scene(broker: Broker) -> None:
         await broker.topic(compression_type="gzip", compression_gzip_level="9")

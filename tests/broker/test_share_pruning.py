@@ -39,6 +39,7 @@ from .inside_rig import Inside
 
 MEMBER = MemberId("member")
 MINUTES_5 = 300_000
+DAY = 86_400_000
 
 
 class Broker(Inside):
@@ -238,6 +239,28 @@ def test_history_is_kept_for_people_as_long_as_is_set() -> None:
         scene,
         MemoryDisk(),
         headrace_share_history_ms=str(3 * MINUTES_5),
+        share_coordinator_snapshot_update_records_per_snapshot="5",
+    )
+
+
+@pytest.mark.parametrize("error", [30 * DAY, -300 * DAY])
+def test_history_is_kept_while_the_wall_clock_is_wrong(error: int) -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.work(await broker.join("busy"), 20)
+        broker.clock.set_wall(error)
+        broker.clock.advance(2_000)
+        await broker.prune()
+        assert broker.journal.start_offset == 0
+        broker.clock.set_wall(-error)
+        broker.clock.advance(DAY)
+        await broker.work(await broker.join("busy"), 20)
+        await broker.prune()
+        assert broker.journal.start_offset > 0
+
+    play(
+        scene,
+        MemoryDisk(),
+        headrace_share_history_ms=str(DAY),
         share_coordinator_snapshot_update_records_per_snapshot="5",
     )
 

@@ -1,5 +1,6 @@
 """The broker does not run for a while: nothing expires before the input that waited is read."""
 
+import asyncio
 import re
 import signal
 import subprocess
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from headrace.broker.checked_clock import GRACE_MS
+from headrace.broker.checked_clock import GRACE_MS, CheckedClock
+from headrace.broker.config import Config
+from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.testing import BrokerUnderTest
 
 from .share_wire_rig import ACCEPT, Sharer, produce
@@ -56,6 +59,27 @@ def beat(wire: Any, epoch: int) -> tuple[int, int]:
         server_assignor=None, topic_partitions=[] if joins else None,
     )  # fmt: skip
     return int(answer.error_code), int(answer.member_epoch)
+
+
+def test_time_goes_on_a_second_after_a_stall() -> None:
+    """Clients that were stopped with the broker send their heartbeats in that second."""
+
+    async def scene() -> None:
+        machine = VirtualClock()
+        clock = CheckedClock(machine, MemoryDisk(), Config)
+        clock.start(None)
+        try:
+            clock._loop_time = lambda: machine.mono() / 1000
+            clock.beat()
+            before = clock.mono()
+            for advance_ms, expected_ms in ((60_000, 0), (1_000, 0), (1, 1), (500, 501)):
+                machine.advance(advance_ms)
+                assert clock.mono() - before == expected_ms
+            assert clock.stalled_ms == 61_000
+        finally:
+            await clock.close()
+
+    asyncio.run(scene())
 
 
 def test_a_session_of_the_classic_protocol_outlives_a_stall(

@@ -38,6 +38,13 @@ class Machine:
     def observe(self) -> ClockChange | None:
         return self.filter.observe(MonoMs(self.elapsed), self.wall, jump_max_ms=HOUR, hold_ms=DAY)
 
+    def write(self, timestamp: int, age: int = 0) -> bool:
+        """Look at a batch of this time, written within `age`; return whether it contradicts."""
+        return self.filter.contradict(
+            MonoMs(self.elapsed), WallMs(timestamp),
+            since=MonoMs(self.elapsed - age), jump_max_ms=HOUR,
+        )  # fmt: skip
+
     def run(self, duration: int, step: int = HOUR) -> set[ClockChange]:
         changes = set()
         for _ in range(duration // step):
@@ -115,6 +122,76 @@ def test_what_was_exceeded_all_the_time_is_proven() -> None:
     machine.error = 4 * DAY
     assert machine.run(4 * HOUR) == {ClockChange.JUMPED, ClockChange.PROVEN}
     assert machine.latest == machine.wall
+
+
+def test_a_jump_that_batches_contradict_is_not_trusted_until_they_end() -> None:
+    machine = Machine()
+    machine.error = 30 * DAY
+    machine.observe()
+    for _ in range(3 * 24):
+        assert machine.run(HOUR) == set()
+        assert machine.write(machine.true)
+    assert machine.earliest == machine.true
+    assert machine.run(DAY - HOUR) == set()
+    assert machine.run(HOUR) == {ClockChange.PROVEN}
+    assert machine.earliest == machine.wall
+
+
+def test_one_producer_contradicts_whatever_others_write() -> None:
+    machine = Machine()
+    machine.error = 30 * DAY
+    machine.observe()
+    machine.run(DAY - HOUR)
+    assert machine.write(machine.true - HOUR)
+    assert not machine.write(machine.wall)
+    assert machine.run(DAY - HOUR) == set()
+
+
+@pytest.mark.parametrize(
+    "ahead", [-10 * DAY, -HOUR - 1, 29 * DAY + 23 * HOUR, 30 * DAY, 400 * DAY], ids=str
+)
+def test_old_data_and_times_that_agree_with_the_wall_clock_contradict_nothing(ahead: int) -> None:
+    machine = Machine()
+    machine.error = 30 * DAY
+    machine.observe()
+    machine.run(DAY - HOUR)
+    assert not machine.write(machine.true + ahead)
+    assert machine.run(HOUR) == {ClockChange.PROVEN}
+
+
+def test_a_batch_that_is_looked_at_late_is_compared_with_the_times_when_it_was_written() -> None:
+    machine = Machine()
+    machine.error = 3 * HOUR
+    machine.observe()
+    right, doubted = machine.true, machine.wall
+    machine.run(20 * HOUR)
+    assert not machine.write(doubted, age=20 * HOUR)
+    assert machine.write(right, age=20 * HOUR)
+    assert machine.run(23 * HOUR) == set()
+
+
+def test_only_the_jumps_that_go_beyond_a_time_are_contradicted() -> None:
+    """The machine was off for 10 days; then its clock jumps by 20 more."""
+    machine = Machine()
+    machine.restart(10 * DAY)
+    machine.observe()
+    machine.run(20 * HOUR)
+    machine.error = 20 * DAY
+    machine.observe()
+    assert machine.write(machine.true)
+    assert machine.run(4 * HOUR) == {ClockChange.PROVEN}
+    assert machine.earliest == machine.true
+
+
+def test_nothing_contradicts_a_clock_that_agrees_or_is_behind() -> None:
+    machine = Machine()
+    machine.observe()
+    assert not machine.write(machine.true)
+    machine.error = -30 * DAY
+    machine.observe()
+    assert not machine.write(machine.true)
+    assert not machine.filter.is_due(MonoMs(machine.elapsed + DAY), DAY)
+    assert machine.run(DAY) == {ClockChange.PROVEN}
 
 
 def test_a_pause_of_the_process_is_bridged_while_the_machine_stays_up() -> None:

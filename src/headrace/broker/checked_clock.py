@@ -10,7 +10,8 @@ Three kinds of time come from here, and each use takes the one in which an error
 - `proven` decides what is old enough to be deleted: the earlier of the two.
 
 `core/clock_filter.py` decides what is trusted. Readings compute wall time from elapsed time; the
-wall clock itself is read once a second, so `wall` costs one clock call.
+wall clock itself is read once a second, so `wall` costs one clock call. During a jump forward the
+newest batches are looked at once a minute, and before the jump is taken over.
 
 A stall is found by a beat each second: a loop that has not beaten for `STALL_MS` did not run. Then
 `mono` stands still until it has made up for the whole gap and `GRACE_MS` more, in which clients
@@ -20,7 +21,7 @@ that were stopped with the broker can send their heartbeats.
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
 
@@ -36,6 +37,8 @@ log = logging.getLogger("headrace.broker")
 OBSERVE_MS = 1_000
 SAVE_MS = 60_000
 BEAT_MS = 1_000
+LOOK_MS = 60_000
+CONTRADICTION_LOGGED_MS = 86_400_000
 STALL_MS = 2_000
 GRACE_MS = 1_000
 _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
@@ -51,6 +54,16 @@ class BootClock(Protocol):
     @property
     def boot_id(self) -> str:
         """Name of the machine's current run; empty if unknown."""
+
+
+class NewestTimes(Protocol):
+    """Times of batches that were written lately; `newest_batches.py`."""
+
+    def begin(self) -> None:
+        """Leave out what was written before."""
+
+    def look(self) -> Sequence[tuple[str, WallMs]]:
+        """Return partitions that grew since the look before, with the time of the last batch."""
 
 
 class CheckedClock:
@@ -76,6 +89,9 @@ class CheckedClock:
         self._saved_at = elapsed
         self._saving: asyncio.Task[None] | None = None
         self._observe_at = elapsed + OBSERVE_MS
+        self._newest: NewestTimes | None = None
+        self._looked_at = elapsed
+        self._contradicted_at = -math.inf  # when that was logged
         self._latest_ms = self._filter.latest_offset_ms
         self.doubt_ms = 0  # how much earlier than `wall` the time may be
         # Stalls: the loop's time of the last beat, and what `mono` is behind the machine's clock.
@@ -133,6 +149,10 @@ class CheckedClock:
         return self._stalled_ms
 
     # ---- a run of the broker
+
+    def heed(self, newest: NewestTimes) -> None:
+        """Let the times of new batches contradict a jump forward."""
+        self._newest = newest
 
     def restore(self) -> None:
         """Take over the trusted time of the last run, if it was saved."""
@@ -201,10 +221,16 @@ class CheckedClock:
         self._is_restored = True
         elapsed = self._elapsed()
         self._filter.restore(saved, self._boot_id, elapsed)
+        self._looked_at = elapsed
         self._observe(elapsed, is_start=saved.boot_id != self._boot_id or not self._boot_id)
 
     def _observe(self, elapsed: MonoMs, *, is_start: bool = False) -> None:
         config, wall = self._config(), self._clock.wall()
+        doubted = self._filter.difference_ms
+        if doubted > 0 and self._newest is not None and config.clock_hold_ms:
+            is_due = self._filter.is_due(elapsed, config.clock_hold_ms)
+            if is_due or elapsed - self._looked_at >= LOOK_MS:
+                self._look(self._newest, elapsed, wall, config)
         change = self._filter.observe(
             elapsed, wall,
             jump_max_ms=config.clock_jump_max_ms, hold_ms=config.clock_hold_ms,
@@ -214,6 +240,31 @@ class CheckedClock:
         self.doubt_ms = abs(self._filter.difference_ms)
         if change is not None:
             self._log_change(change, wall, self._filter.trusted(elapsed), is_start=is_start)
+        if self._filter.difference_ms <= 0:
+            self._contradicted_at = -math.inf
+        elif doubted <= 0 and self._newest is not None:
+            self._newest.begin()
+            self._looked_at = elapsed
+
+    def _look(self, newest: NewestTimes, elapsed: MonoMs, wall: WallMs, config: Config) -> None:
+        """Compare the newest batches with a wall time that is ahead."""
+        since, self._looked_at = self._looked_at, elapsed
+        contradicting = [
+            one for one in newest.look()
+            if self._filter.contradict(
+                elapsed, one[1], since=since, jump_max_ms=config.clock_jump_max_ms
+            )
+        ]  # fmt: skip
+        if contradicting and elapsed - self._contradicted_at >= CONTRADICTION_LOGGED_MS:
+            self._contradicted_at = elapsed
+            partition, timestamp = contradicting[0]
+            log.warning(
+                "clock: wall time %s is contradicted by new batches: the last one of %s is of %s; "
+                "wall time is trusted once it has held for %s without such batches "
+                "(headrace.clock.hold.ms; 0 trusts it now)",
+                time_text(wall), partition, time_text(timestamp),
+                duration_text(config.clock_hold_ms),
+            )  # fmt: skip
 
     def _log_change(
         self, change: ClockChange, wall: WallMs, trusted: WallMs, *, is_start: bool
@@ -235,7 +286,8 @@ class CheckedClock:
                 logging.INFO if is_start and wall > trusted else logging.WARNING,
                 "clock: wall time %s is %s %s %s, which leads to %s (headrace.clock.jump.max.ms); "
                 "nothing is deleted for its age by the later time until both agree, or until wall "
-                "time has held for %s of running time (headrace.clock.hold.ms; 0 trusts it now)",
+                "time has held for %s of running time in which no batch was written that "
+                "contradicts it (headrace.clock.hold.ms; 0 trusts it now)",
                 time_text(wall), duration_text(abs(wall - trusted)), direction, origin,
                 time_text(trusted), hold,
             )  # fmt: skip

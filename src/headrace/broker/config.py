@@ -57,6 +57,11 @@ class Config(InertShareConfig):
         "headrace.batch.decompressed.max.bytes", 67_108_864,
         "Most bytes of records in a produced batch, decompressed.", low=1024, high=INT_MAX,
     )  # fmt: skip
+    batch_bytes_max: int = setting(
+        "headrace.batch.max.bytes", 16_777_216,
+        "Largest record batch accepted, whatever max.message.bytes of its topic says: one batch is "
+        "written, and read for a fetch, in one step.", low=1024, high=INT_MAX,
+    )  # fmt: skip
     batch_records_max: int = setting(
         "headrace.batch.records.max", 1_000_000, "Most records in a produced batch.",
         low=1, high=INT_MAX,

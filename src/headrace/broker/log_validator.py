@@ -85,6 +85,7 @@ class LogValidator:
 
     def __init__(self, config: Config) -> None:
         self.inline_bytes_max = config.produce_inline_bytes_max
+        self._bytes_max = config.batch_bytes_max
         self._decompressed_bytes_max = config.batch_decompressed_bytes_max
         self._records_max = config.batch_records_max
         self._headers_max = config.batch_headers_max
@@ -194,12 +195,21 @@ class LogValidator:
         if target != codec:
             header = header._replace(max_timestamp=max_timestamp)
             records = _recompressed(body[start:stop], header, Codec(target), terms)
+            self._require_size(records)
             return records, batches.read_header(records), (stop - start) * _COMPRESSION_COST
         if terms.settings.timestamp_type == "LogAppendTime":
             header = produced.stamp_time(records, header, terms.now)
         elif header.max_timestamp != max_timestamp:
             header = produced.correct_max_timestamp(records, header, max_timestamp)
         return records, header, stop - start
+
+    def _require_size(self, records: memoryview) -> None:
+        """Raises: Faulty."""
+        if len(records) > self._bytes_max:
+            raise Faulty(
+                Code.MESSAGE_TOO_LARGE,
+                f"{len(records)} bytes; {self._bytes_max} are allowed (headrace.batch.max.bytes)",
+            )
 
     def _header(self, records: memoryview, terms: Terms) -> BatchHeader:
         """Validate all but the records. Raises: Faulty; CorruptBatch; InvalidRecord."""
@@ -209,6 +219,7 @@ class LogValidator:
                 Code.MESSAGE_TOO_LARGE,
                 f"{len(records)} bytes; {limit} are allowed (max.message.bytes)",
             )
+        self._require_size(records)
         header = produced.check(records)
         attributes = header.attributes
         if attributes > Codec.ZSTD:

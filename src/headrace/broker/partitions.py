@@ -83,6 +83,7 @@ class Partitions:
         self._clock = clock
         self._waits = waits
         self._by_key: dict[tuple[UUID, int], Partition] = {}
+        self.opens = 0  # logs opened so far
         self._starts: StartOffsets | None = None
         self.manifest = Manifest(disk)
         self._plain: tuple[Config, TopicSettings] | None = None
@@ -485,6 +486,7 @@ class Partitions:
         if (topic.id, index) in self._unmade:
             self._make_late(topic, index)
         starts = self._kept_starts
+        self.opens += 1
         return SegmentedLog(
             self._disk,
             f"{topic.name}-{index}",

@@ -25,6 +25,7 @@ from headrace.broker.groups import Groups
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.log_validator import LogValidator
 from headrace.broker.metrics import Metrics
+from headrace.broker.newest_batches import NewestBatches
 from headrace.broker.offset_expiry import OffsetExpiry
 from headrace.broker.offset_seeding import OffsetSeeding
 from headrace.broker.partitions import Partition, Partitions, uuid_text
@@ -79,11 +80,14 @@ class Services:
         self.refusals = RefusalLog(clock)
         self.validator = LogValidator(config)
         self.decoding_threads = DecodingThreads(config.decoding_threads)
-        self.budgets = Budgets(lambda: self.config, self.decoding_threads)
+        self.budgets = Budgets(
+            lambda: self.config, self.decoding_threads, lambda: self.partitions.opens
+        )
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max)
         # Not from 1: a client of the time before a restart must not meet a session of another.
         self._fetch_session_id = clock.wall() % _SESSION_IDS
         self.topics = Topics(config, disk, clock, self.waits, new_id)
+        clock.heed(NewestBatches(self.topics.partitions))
         self.shares = Shares(config, clock, self.topics, self.waits)
         self.share_pruning = SharePruning(config, clock, self.shares, self.topics.partitions)
         self.share_watch = ShareWatch(clock, self.shares, self.topics.partitions)

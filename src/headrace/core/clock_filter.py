@@ -17,7 +17,12 @@ becomes trusted. Several jumps in one direction (a laptop that is switched off e
 proven one after the other: `_jumps` holds increasing differences, each with the time since which
 the wall clock was at least that far off. Times held survive a restart (`SavedTime`).
 
-Timestamps of producers prove nothing: clients often run on the same machine.
+Timestamps of producers prove nothing, because clients often run on the same machine, but they can
+contradict a jump forward (`contradict`): a batch that is written during the jump, with a time
+between trusted time and the doubted wall time, comes from a clock that agrees with neither the
+wall clock nor old data. The hold of the jump begins again with it. A single producer is enough,
+whatever others write: an error then delays deletion, which goes on by elapsed time, and the jump is
+taken over `hold_ms` after the last such batch. Older times are those of data that is copied.
 """
 
 from dataclasses import dataclass
@@ -103,6 +108,36 @@ class ClockFilter:
         """The earlier of trusted and wall time, minus elapsed time."""
         return self._offset_ms + min(self.difference_ms, 0)
 
+    def is_due(self, elapsed: MonoMs, hold_ms: int) -> bool:
+        """Return whether a jump forward has held so long that `observe` would take it over."""
+        return self._is_held(elapsed, hold_ms) and self._jumps[0][0] > 0
+
+    def contradict(
+        self, elapsed: MonoMs, timestamp: WallMs, *, since: MonoMs, jump_max_ms: int
+    ) -> bool:
+        """Begin the hold of each jump forward again that the time of a new batch contradicts.
+
+        Args:
+            elapsed: elapsed time now.
+            timestamp: highest timestamp of the batch.
+            since: elapsed time after which the batch was written.
+            jump_max_ms: difference up to which clocks agree.
+
+        Returns:
+            Whether there is such a jump.
+        """
+        # Between the two times as they were at `since`: a right time has only moved on from there.
+        ahead_ms = timestamp - self.trusted(since)
+        if ahead_ms < -jump_max_ms or self.difference_ms <= 0:
+            return False
+        limit_ms = ahead_ms + jump_max_ms
+        is_contradicted = any(difference > limit_ms for difference, _ in self._jumps)
+        self._jumps = [
+            (difference, int(elapsed) if difference > limit_ms else held_since)
+            for difference, held_since in self._jumps
+        ]
+        return is_contradicted
+
     def observe(
         self, elapsed: MonoMs, wall: WallMs, *, jump_max_ms: int, hold_ms: int
     ) -> ClockChange | None:
@@ -140,9 +175,12 @@ class ClockFilter:
     def _prove(self, elapsed: MonoMs, hold_ms: int) -> bool:
         """Take over the largest difference that held long enough; return whether one did."""
         proven = 0
-        while self._jumps and elapsed - self._jumps[0][1] >= hold_ms:
+        while self._is_held(elapsed, hold_ms):
             proven, _ = self._jumps.pop(0)
         self._offset_ms += proven
         self.difference_ms -= proven
         self._jumps = [(difference - proven, since) for difference, since in self._jumps]
         return proven != 0
+
+    def _is_held(self, elapsed: MonoMs, hold_ms: int) -> bool:
+        return bool(self._jumps) and elapsed - self._jumps[0][1] >= hold_ms

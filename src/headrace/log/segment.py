@@ -142,6 +142,10 @@ class Segment:
         """Raises: CorruptBatch."""
         return batches.read_header(self.file.pread(HEADER_BYTES, position))
 
+    def last_header(self) -> BatchHeader:
+        """Return the header of the last batch of the active segment. Raises: CorruptBatch."""
+        return self.header_at(self._last[0])
+
     def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """The batches from one that begins at `position`.
 

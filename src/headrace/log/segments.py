@@ -41,7 +41,6 @@ from headrace.wire.primitives import Buffer
 SEGMENT_BYTES = 1 << 30
 SEGMENT_MS = 7 * 86_400_000
 INDEX_INTERVAL_BYTES = 4096
-_UNCLAIMED_BYTES_MAX = 256 * 1024
 _OFFSETS_PER_SEGMENT_MAX = (1 << 31) - 1
 _DROPPED_MAX = 1_000_000
 
@@ -289,15 +288,11 @@ class SegmentedLog:
             except OSError as error:
                 self._fault = error
                 raise
+            if self._point.claim.base_offset != active.base_offset:
+                self._claim_segment(active, wait=True)
+            self._point.synced(active.base_offset, size, end_offset)
+            # After the claim, as answers wait for it: what may be torn was promised to nobody.
             self._durable_end = end_offset
-            # What was appended meanwhile protects this part: damage with a valid batch behind it is
-            # refused. The sync of that part writes the point for both.
-            claimed = self._point.claim
-            is_followed = (
-                active.end_offset > end_offset and claimed.base_offset == active.base_offset
-            )
-            if not is_followed or size - claimed.size > _UNCLAIMED_BYTES_MAX:
-                self._point.synced(active.base_offset, size, end_offset)
 
     def mend(self, *, keep: bool) -> None:
         """After a failed sync: bring the file to where everything in it is durable.
@@ -423,11 +418,27 @@ class SegmentedLog:
 
     def search_time(self, timestamp: WallMs) -> times.Search:
         """Begin `offset_for_time` for a caller that lets others have their turn."""
-        return times.offset_for_time(self._segments, self._start, timestamp)
+        return self._searched(times.offset_for_time(self._segments, self._start, timestamp))
 
     def search_max_time(self) -> times.Search:
         """Begin `offset_of_max_time`, as `search_time`."""
-        return times.offset_of_max_time(self._segments, self._start)
+        return self._searched(times.offset_of_max_time(self._segments, self._start))
+
+    def _searched(self, search: times.Search) -> times.Search:
+        """Raises: OSError while the file has less than is counted, as a sync failed."""
+        try:
+            return (yield from search)
+        except DamagedBlockError:
+            self._require_whole_file()
+            raise
+
+    def last_timestamp(self) -> WallMs:
+        """Return the highest timestamp of the last batch, -1 where the active segment has none.
+
+        Raises: OSError; CorruptBatch.
+        """
+        active = self._segments.active
+        return WallMs(active.last_header().max_timestamp if active.size else -1)
 
     # ---- what is kept
 
@@ -618,12 +629,16 @@ class SegmentedLog:
         known = claim.base_offset == active.base_offset and claim.end_offset >= 0
         return claim.end_offset if known else active.base_offset
 
-    def _claim_segment(self, segment: Segment) -> None:
-        """Let the recovery point name a segment that it does not name yet, now or later."""
+    def _claim_segment(self, segment: Segment, *, wait: bool = False) -> None:
+        """Let the recovery point name a segment that it does not name yet, now or later.
+
+        Args:
+            wait: for a thread: now, though another one waits for the disk.
+        """
         base, crc = self._first_batch
         # A segment whose claim a power cut took begins with another batch than this one.
         first_crc = crc if base == segment.base_offset else 0
-        if self._point.began(self._first_base, segment.base_offset, first_crc):
+        if self._point.began(self._first_base, segment.base_offset, first_crc, wait=wait):
             self._claimed_base = segment.base_offset
 
     def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:

@@ -32,6 +32,7 @@ async def handle(request: Request, services: Services) -> Answer:
                 partitions.append({"partition_index": index} | shown)
                 if len(partitions) % PORTION == 0:
                     await asyncio.sleep(0)
+                await services.budgets.pause_after_opening()
             topics.append({"name": name, "partitions": partitions})
             if len(topics) % PORTION == 0:
                 await asyncio.sleep(0)

@@ -266,13 +266,13 @@ class _Poll:
             most: Partitions to read; fewer are read when they have many records.
 
         Returns:
-            Whether all partitions have been read.
+            Whether all partitions have been read. None are read behind a log that was opened.
         """
-        bytes_max = self._bytes + READ_PORTION_BYTES
+        bytes_max, opens = self._bytes + READ_PORTION_BYTES, self._services.partitions.opens
         for index in range(self._looked, min(self._looked + most, len(self.found))):
             self.look_at(index)
             self._looked = index + 1
-            if self._bytes >= bytes_max:
+            if self._bytes >= bytes_max or self._services.partitions.opens != opens:
                 break
         return self._looked == len(self.found)
 

@@ -22,6 +22,7 @@ async def handle(request: Request, services: Services) -> Answer:
             portion = (portion + 1) % PORTION
             if not portion:
                 await asyncio.sleep(0)
+            await services.budgets.pause_after_opening()
             end = _end(services.partition(topic.topic, asked.partition), asked)
             partitions.append({"partition": asked.partition} | end)
         topics.append({"topic": topic.topic, "partitions": partitions})

@@ -145,11 +145,13 @@ class _Produce:
 
         Returns:
             The cost in bytes of records that were looked at; None, and nothing is appended, when
-            there are more than `bytes_max`, or a new segment has to begin.
+            there are more than `bytes_max`, a log has to be opened, or a new segment to begin.
         """
         inspected = _PART_BYTES
         try:
             partition = self._partition(part)
+            if not partition.is_open:
+                return None
             terms = self._terms(partition)
             validated = self._validator.validate_inline(part.records, terms, bytes_max)
             if validated is None:
@@ -190,6 +192,7 @@ class _Produce:
                     self._fail(part, fault)
                 except OSError as error:
                     self._fail(part, Faulty(Code.STORAGE_ERROR, str(error)))
+                await self._services.budgets.pause_after_opening()
 
     async def _roll_ready(self, part: _Part, header: BatchHeader) -> None:
         """Wait until the batch has room: a full segment is synced in a thread.

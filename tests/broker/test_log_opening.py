@@ -1,0 +1,125 @@
+"""Logs are opened at their first use: never many of them in one step of the event loop."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from headrace.broker.partitions import Partitions
+from headrace.log.memory_disk import MemoryDisk
+from headrace.wire import batches
+from headrace.wire.batches import Record
+
+from .loop_rig import Client, LoopRig
+
+PARTITIONS, TOPIC = 60, "wide"
+_HANDLE: Any = asyncio.Handle  # what the loop runs
+BATCH = bytes(batches.build([Record(0, 1_700_000_000_000, None, b"v")]))
+
+
+@contextmanager
+def opened_at_once(partitions: Partitions) -> Iterator[list[int]]:
+    """Yield how many logs each step of the loop opens."""
+    run, counts = _HANDLE._run, list[int]()
+
+    def counted(handle: Any) -> None:
+        before = partitions.opens
+        run(handle)
+        counts.append(partitions.opens - before)
+
+    _HANDLE._run = counted
+    try:
+        yield counts
+    finally:
+        _HANDLE._run = run
+
+
+def of_each(name: str, **fields: Any) -> list[dict[str, Any]]:
+    return [{name: index} | fields for index in range(PARTITIONS)]
+
+
+FETCH: dict[str, Any] = {
+    "replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 30, "isolation_level": 0,
+    "session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": "",
+    "topics": [{"topic": TOPIC, "partitions": of_each(
+        "partition", current_leader_epoch=-1, fetch_offset=0, log_start_offset=-1,
+        partition_max_bytes=1 << 20,
+    )}],
+}  # fmt: skip
+LIST_OFFSETS: dict[str, Any] = {
+    "replica_id": -1, "isolation_level": 0,
+    "topics": [{"name": TOPIC, "partitions": of_each(
+        "partition_index", current_leader_epoch=-1, timestamp=-1
+    )}],
+}  # fmt: skip
+PRODUCE: dict[str, Any] = {
+    "transactional_id": None, "acks": 1, "timeout": 1000,
+    "topic_data": [{"name": TOPIC, "partition_data": of_each("index", records=BATCH)}],
+}  # fmt: skip
+EPOCHS: dict[str, Any] = {
+    "replica_id": -1,
+    "topics": [{"topic": TOPIC, "partitions": of_each(
+        "partition", current_leader_epoch=-1, leader_epoch=0
+    )}],
+}  # fmt: skip
+DELETE: dict[str, Any] = {
+    "timeout": 1000,
+    "topics": [{"name": TOPIC, "partitions": of_each("partition_index", offset=0)}],
+}
+PRODUCERS: dict[str, Any] = {
+    "topics": [{"name": TOPIC, "partition_indexes": list(range(PARTITIONS))}]
+}
+
+
+@pytest.fixture(scope="module")
+def stopped() -> MemoryDisk:
+    """A data folder with a topic of many partitions, of a broker that stopped in order."""
+    disk = MemoryDisk()
+    rig = LoopRig(disk)
+    try:
+        rig.run(_fill(rig))
+    finally:
+        rig.close()
+    return disk
+
+
+async def _fill(rig: LoopRig) -> None:
+    client = Client(rig.server)
+    topic = {
+        "name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1, "assignments": [],
+        "configs": [],
+    }  # fmt: skip
+    await client.call(19, 5, topics=[topic], timeout=1000, validate_only=False)
+    await client.call(0, 8, **PRODUCE)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "fields"),
+    [
+        pytest.param(0, 8, PRODUCE, id="Produce"),
+        pytest.param(1, 11, FETCH, id="Fetch"),
+        pytest.param(2, 7, LIST_OFFSETS, id="ListOffsets"),
+        pytest.param(21, 2, DELETE, id="DeleteRecords"),
+        pytest.param(23, 4, EPOCHS, id="OffsetForLeaderEpoch"),
+        pytest.param(61, 0, PRODUCERS, id="DescribeProducers"),
+    ],
+)
+def test_a_request_opens_one_log_in_a_step(
+    key: int, version: int, fields: dict[str, Any], stopped: MemoryDisk
+) -> None:
+    rig = LoopRig(stopped)
+    try:
+        partitions = rig.services.partitions
+        before = partitions.opens
+        with opened_at_once(partitions) as counts:
+            rig.run(_call(rig, key, version, fields))
+        assert partitions.opens - before == PARTITIONS
+        assert max(counts) == 1
+    finally:
+        rig.close()
+
+
+async def _call(rig: LoopRig, key: int, version: int, fields: dict[str, Any]) -> None:
+    await Client(rig.server).call(key, version, **fields)
