@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from headrace.core.types import WallMs
 from headrace.log import damage, repair, snapshots
 from headrace.log.api import (
     CorruptFileError,
@@ -829,6 +830,8 @@ def test_what_a_failed_sync_has_cut_off_is_no_damage() -> None:
         lambda: log.read(2, 1000),
         lambda: log.read_bytes(2, 1000),
         lambda: log.read_through(2, 2, 1000, end=4),
+        lambda: log.offset_for_time(WallMs(1001)),
+        log.offset_of_max_time,
     ]
     for read in reads:
         with pytest.raises(OSError, match="a sync failed and is not repaired yet") as failure:

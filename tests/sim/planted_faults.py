@@ -206,15 +206,21 @@ class Fault:
         line: part of the lines of a history that show it.
         on: the options that switch it on.
         bugs: the bugs that it uncovers, and where the search begins.
+        actors: the options of those that it befalls, with which no bug shows.
     """
 
     line: str
     on: Mapping[str, Any]
     bugs: Mapping[Plant, int] = field(default_factory=dict)
+    actors: Mapping[str, Any] = field(default_factory=dict)
 
     def options(self, seed: int) -> Options:
         """Return the options of a seed with this fault alone."""
-        return calm(seed, **self.on)
+        return calm(seed, **self.actors, **self.on)
+
+    def without(self, seed: int) -> Options:
+        """Return the options of a seed without this fault."""
+        return calm(seed, **self.actors)
 
 
 def calm(seed: int, **changes: Any) -> Options:
@@ -226,6 +232,7 @@ def calm(seed: int, **changes: Any) -> Options:
             "full_disks", "slow_disks", "suspends", "clock_set", "lost_answers", "vanishing",
             "stalling", "strange_epochs", "repeats", "retention", "topic_changes",
             "administers", "misuses", "hostile", "buggifies", "damages", "rots", "queues",
+            "rough_links",
         ),
         False,
     )  # fmt: skip
@@ -298,7 +305,7 @@ FAULTS: dict[str, Fault] = {
         _cut(REORDERED) | {"producers": 6, "slow_disks": True},
         {sealed_segments_are_not_synced: 0},
     ),
-    "lost rename": Fault("unsynced: lost ", _cut(NOTHING), {folders_are_not_synced: 1}),
+    "lost rename": Fault("unsynced: lost ", _cut(NOTHING), {folders_are_not_synced: 0}),
     "failing syncs": Fault(
         "sync fails", {"sync_errors": True} | _cut(*FATES), {failed_syncs_count: 1}
     ),

@@ -1,6 +1,6 @@
 """Bugs in committed offsets and static members, as somebody might write them.
 
-The first part breaks rules of KIP-211, the second of KIP-496, the third of KIP-345 and KIP-848.
+The parts break rules of KIP-211, of KIP-496, of assignments, and of KIP-345 and KIP-848.
 """
 
 import dataclasses
@@ -11,10 +11,11 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from headrace.broker.group_meters import GroupMeters
-from headrace.core import consumer_checks, offset_life, subscription
+from headrace.core import consumer_checks, consumer_decision, offset_life, subscription
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.consumer_decision import ConsumerDecision
 from headrace.core.consumer_events import ConsumerGroupStored
+from headrace.core.consumer_topics import assigned_by
 from headrace.core.errors import Refused, Why
 from headrace.core.group_events import GroupStored, OffsetCommitted, OffsetDropped
 from headrace.core.group_words import TIME_UNKNOWN, Cause, Gone
@@ -266,6 +267,35 @@ def _not_metered(patch: pytest.MonkeyPatch, is_left_out: Callable[[Any], bool]) 
         sound(self, [one for one in events if not is_left_out(one)])
 
     patch.setattr(GroupMeters, "count", wrong)
+
+
+# ---- assignments
+
+
+def partitions_without_a_member(patch: pytest.MonkeyPatch) -> None:
+    """The broker's assignor leaves out the last of several partitions (KIP-848)."""
+    sound = assigned_by
+
+    def wrong(*args: Any) -> Any:
+        assigned = sound(*args)
+        every = sorted(one for some in assigned.values() for one in some)
+        return {
+            member: frozenset(one for one in some if len(every) < 2 or one != every[-1])
+            for member, some in assigned.items()
+        }
+
+    patch.setattr(consumer_decision, "assigned_by", wrong)
+
+
+def followers_are_assigned_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Of the assignments that the leader of a classic group sends, only its own is kept."""
+    sound = Decision._assign
+
+    def wrong(self: Any, command: Any) -> None:
+        own = {one: held for one, held in command.assignments.items() if one == command.member}
+        sound(self, dataclasses.replace(command, assignments=own))
+
+    patch.setattr(Decision, "_assign", wrong)
 
 
 # ---- static members: KIP-345, KIP-848

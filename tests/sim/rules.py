@@ -211,6 +211,14 @@ FURTHER: list[Rule] = [
             large_answers_are_encoded_on_the_loop
     """),
     *_rules("Kafka", """
+        ListOffsets | a time has the first record that is as late
+            look_ups_by_time_are_late
+        Records | timestamps and headers stay as they were sent
+            cleaned_timestamps_shift headers_are_dropped
+        Compaction | a tombstone stays for delete.retention.ms, and deletes what is before it
+            tombstones_go_at_once tombstones_delete_later_values
+        KIP-98 | the last five batches of a producer are known
+            four_batches_are_remembered
         KIP-98 | epochs and producer ids
             old_epochs_may_write producer_ids_given_twice
         Logs | recovery keeps whole batches
@@ -225,6 +233,10 @@ FURTHER: list[Rule] = [
             commits_are_not_written old_generations_may_commit
         KIP-848 | a partition has one owner
             two_members_own_a_partition
+        KIP-848 | every partition is assigned
+            partitions_without_a_member
+        JoinGroup, SyncGroup | every member receives its assignment
+            followers_are_assigned_nothing
         KIP-345 | a static member that returns causes no rebalance
             returning_members_rebalance
         KIP-345 | the member before it is fenced

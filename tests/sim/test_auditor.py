@@ -93,6 +93,10 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.auditor.lock_lasts("blue", 1000), lambda b: b.auditor.renewing(b.asks()),
         lambda b: b.gets(0, 0, 2, "bob"),
     ],
+    "a lock ends when its time without a stall is over": [
+        joined_and_produced, lambda b: b.gets(0, 0), lambda b: b.auditor.stalled(10_000_000),
+        lambda b: b.waits_until(22_000_000), lambda b: b.gets(0, 0, 2, "bob"),
+    ],
     "a reset makes the records new": [
         joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
         lambda b: b.says("reject", 1), lambda b: b.sees(2), lambda b: b.auditor.reset(QUEUE, 1),
@@ -162,6 +166,10 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.gets(0, 0), lambda b: b.auditor.reset(QUEUE, 0), lambda b: b.gets(0, 0, 2),
     ],
     "while ann held it": [lambda b: b.gets(0, 0), lambda b: b.gets(0, 0, 2, "bob")],
+    "(delivery 2) while ann held it": [
+        lambda b: b.gets(0, 0), lambda b: b.auditor.stalled(10_000_000),
+        lambda b: b.waits_until(19_000_000), lambda b: b.gets(0, 0, 2, "bob"),
+    ],
     "who never had it": [lambda b: b.gets(0, 0), lambda b: b.says("accept", 0, "bob")],
     "was given 4-5": [
         lambda b: b.auditor.delivered(b.asks(acquires=True), PLACE, [(6, 7, 1), (4, 5, 1)]),

@@ -221,6 +221,14 @@ class Auditor:
         if one.is_withheld(asked, self._now_us(), self.incarnation):
             self.broken(f"{told} before its delay was over")
 
+    def stalled(self, duration_us: int) -> None:
+        """The broker is stopped for some time, by which it has to extend every lock."""
+        now_us = self._now_us()
+        for known in self._facts.values():
+            for one in known.values():
+                if one.locked_until_us > now_us:
+                    one.locked_until_us += duration_us
+
     def let_go(self, group: str, holder: str) -> None:
         """A holder ends its session or its connection: what it held may be given to others."""
         for (of_group, _), known in self._facts.items():

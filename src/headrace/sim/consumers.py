@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _FETCH, _LIST_OFFSETS, _COMMIT, _OFFSET_FETCH = 1, 2, 8, 9
 _JOIN, _SYNC, BEAT, _LEAVE, CONSUMER_BEAT = 11, 14, 12, 13, 68
-_OUT_OF_RANGE, _UNKNOWN_TOPIC, _REBALANCE, _ID_REQUIRED = 1, 3, 27, 79
+_OUT_OF_RANGE, _UNKNOWN_TOPIC, _UNKNOWN_MEMBER, _REBALANCE, _ID_REQUIRED = 1, 3, 25, 27, 79
 _CORRUPT_MESSAGE = 2
 _STORAGE, _COORDINATOR = 56, frozenset({14, 15, 16})
 SESSION_MS, REBALANCE_MS = 3000, 2000
@@ -33,6 +33,7 @@ class Reader(ABC):
     """Read partitions and keep positions; the base of both kinds of members."""
 
     _instance: str | None = None  # of a static member (KIP-345)
+    pause_seconds = 1.0  # of an honest member, between two reads
 
     def __init__(self, world: "World", name: str, group: str, topics: Sequence[str]) -> None:
         self.name = name
@@ -64,13 +65,18 @@ class Reader(ABC):
                 pass
             await asyncio.sleep(self._rng.uniform(0.0, 0.4))
 
+    def position(self, place: Place) -> int | None:
+        """Return the next offset of an assigned partition; None for any other partition."""
+        return self._positions.get(place)
+
     @abstractmethod
     async def _take_part(self, connection: Connection) -> None:
         """Consume as a member until the connection or the membership ends. Raises: Lost."""
 
     async def _pause(self) -> bool:
         """Wait a moment, or for longer than a session; whether to go on."""
-        await asyncio.sleep(1.0 if self.is_honest else self._rng.choice((0.005, 0.05, 0.2)))
+        pause = self.pause_seconds if self.is_honest else self._rng.choice((0.005, 0.05, 0.2))
+        await asyncio.sleep(pause)
         options = self._world.options
         if not self.is_honest and options.stalling and self._rng.random() < 0.03:
             self._step("stalls")
@@ -79,6 +85,13 @@ class Reader(ABC):
             self._step("vanishes")
             return False
         return True
+
+    def _session(self, code: int, asked_us: int) -> None:
+        """The response to a heartbeat leaves the broker. A static member may be replaced."""
+        if code == _UNKNOWN_MEMBER and self._instance is None:
+            self._world.offsets.is_unknown(self.group, self._member)
+        elif code == 0:
+            self._world.offsets.is_alive(self.group, self._member, asked_us)
 
     def _commits(self) -> bool:
         """Whether to commit now; honest members do not, so that what is committed grows old."""
@@ -184,12 +197,13 @@ class ClassicReader(Reader):
             return False
         self._member, self._generation = joined.member_id, joined.generation_id
         given = self._assignments(joined) if joined.leader == joined.member_id else []
-        generation = self._generation
+        generation, asked_us = self._generation, self._world.loop.now_us
 
         def synced(answer: Any) -> None:
             if answer.error_code == 0:
                 self._is_synced(generation)
                 self._world.offsets.generation(self.group, generation)
+                self._session(0, asked_us)
 
         answer = await connection.call(
             _SYNC, 4, synced, group_id=self.group, generation_id=self._generation,
@@ -252,6 +266,7 @@ class ClassicReader(Reader):
             if answer.error_code in (0, _REBALANCE):
                 self._has_beaten(asked_us)
                 self._world.offsets.active(self.group, self._topics, self.name)
+            self._session(answer.error_code, asked_us)
 
         answer = await connection.call(
             BEAT, 4, let_out, group_id=self.group, generation_id=self._generation,
@@ -326,6 +341,7 @@ class ConsumerReader(Reader):
                 offsets.beats(self.group, member, confirms=owned is not None)
                 if answer.assignment is not None:
                     offsets.assigned(self.group, member, self._places(answer), asked_us)
+            self._session(answer.error_code, asked_us)
 
         fields = self._fields(self._generation, topics, owned)
         answer = await connection.call(CONSUMER_BEAT, 1, let_out, **fields)
@@ -409,6 +425,9 @@ async def fetch(
                 for record in batches.records(one.records or b"")
                 if record.offset >= position
             }
+            for record in batches.records(one.records or b""):
+                mark = record.timestamp, record.headers
+                world.records.contained(place, record.offset, record.value, record.key, mark)
             # Compaction leaves batches without records: a reader goes on behind them.
             last = _last_offset(one.records or b"")
             if into is not None:
@@ -448,7 +467,7 @@ def _last_offset(data: bytes) -> int:
 
 async def log_start(connection: Connection, place: Place) -> int:
     """The first offset of a partition."""
-    return (await _list_offset(connection, place, _EARLIEST, _nothing))[1]
+    return (await list_offset(connection, place, _EARLIEST, _nothing))[1]
 
 
 async def log_end(world: "World", connection: Connection, place: Place) -> tuple[int, int]:
@@ -460,12 +479,27 @@ async def log_end(world: "World", connection: Connection, place: Place) -> tuple
         if one.error_code == 0:
             world.records.saw_end(asked, place, one.offset)
 
-    return await _list_offset(connection, place, _LATEST, let_out)
+    return await list_offset(connection, place, _LATEST, let_out)
 
 
-async def _list_offset(
+async def look_up(
+    world: "World", connection: Connection, place: Place, time: int
+) -> tuple[int, int]:
+    """Look up the first record that is as late as a time; the error code and the offset."""
+    asked = world.auditor.asked()
+
+    def let_out(answer: Any) -> None:
+        one = answer.topics[0].partitions[0]
+        if one.error_code == 0 and not world.disk.damage.is_live:
+            world.records.looked_up(asked, place, time, one.offset, one.timestamp)
+
+    return await list_offset(connection, place, time, let_out)
+
+
+async def list_offset(
     connection: Connection, place: Place, stamp: int, let_out: Any
 ) -> tuple[int, int]:
+    """Request the offset of a time or of a special time; the error code and the offset."""
     part = {"partition_index": place[1], "current_leader_epoch": -1, "timestamp": stamp}
     answer = await connection.call(
         _LIST_OFFSETS, 6, let_out, replica_id=-1, isolation_level=0,

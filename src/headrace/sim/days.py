@@ -221,8 +221,7 @@ class DaysWorld(World):
         elif drawn < _KILLED + _ASLEEP and end_us > self.loop.now_us:
             asleep_us = (end_us - self.loop.now_us) // 2
             self.history.fault(f"the machine is suspended for {asleep_us / 1e6:.3f} s")
-            self.offsets.lost_sessions()
-            self.loop.suspend(asleep_us)
+            self.suspend(asleep_us)
         self.run_until(max(end_us, self.loop.now_us + _CALM_US))
 
 

@@ -96,8 +96,7 @@ class Fate:
     async def _suspend(self) -> None:
         duration_us = self._rng.randrange(_SUSPENDED_US_MAX)
         self._world.history.fault(f"the machine is suspended for {duration_us / 1e6:.3f} s")
-        self._world.offsets.lost_sessions()
-        self._world.loop.suspend(duration_us)
+        self._world.suspend(duration_us)
 
     async def _set_clock(self) -> None:
         most_ms = self._rng.choice(_CLOCK_SET_MS_MAX)

@@ -280,6 +280,9 @@ class ShareMember:
                     one.offset: one.value or b"" for one in batches.records(part.records or b"")
                 }
                 self._auditor.read(place, records)
+                for one in batches.records(part.records or b""):
+                    mark = one.timestamp, one.headers
+                    self._world.records.contained(place, one.offset, one.value, one.key, mark)
                 ranges = [
                     (one.first_offset, one.last_offset, one.delivery_count)
                     for one in part.acquired_records
@@ -295,6 +298,7 @@ class ShareMember:
         """Something to say of what is held, and sometimes what was said before once more."""
         if self._said and self._chance(self._habits.repeat):
             again, self._said = self._said, {}
+            self._step(f"repeats {_words(again)}")
             return again
         said: Said = {}
         for place, spans in list(self._held.items()):

@@ -37,6 +37,7 @@ class _Group:
     subscribed: frozenset[str] = frozenset()
     owners: dict[Place, tuple[str, int]] = field(default_factory=dict)
     confirm_until_us: dict[str, int] = field(default_factory=dict)  # by member that gives up
+    alive_until_us: dict[str, int] = field(default_factory=dict)  # by member id
 
 
 class OffsetAuditor:
@@ -238,6 +239,20 @@ class OffsetAuditor:
         end_us = self._now_us() + self._session_us
         return min(end_us, group.confirm_until_us.get(member, end_us))
 
+    def is_alive(self, group: str, member: str, asked_us: int) -> None:
+        """A request of a member is answered that begins its session anew.
+
+        Until one timeout has passed nothing removes the member, unless it leaves.
+        """
+        until_us = asked_us + min(self._session_us, self._rebalance_us)
+        self._of(group).alive_until_us[member] = until_us
+
+    def is_unknown(self, group: str, member: str) -> None:
+        """A heartbeat is answered with UNKNOWN_MEMBER_ID."""
+        until_us = self._of(group).alive_until_us.pop(member, 0)
+        if self._now_us() < until_us:
+            self._broken(f"group {group}: member {member} was removed before its session ended")
+
     def gives_up(self, group: str, member: str, kept: Collection[Place] = ()) -> None:
         """A member sends that it has these partitions only, or leaves."""
         owners = self._of(group).owners
@@ -250,13 +265,24 @@ class OffsetAuditor:
             owners.setdefault(place, (member, self._now_us()))
 
     def lost_sessions(self) -> None:
-        """The broker may have forgotten how long sessions last, or time stood still for it."""
+        """The broker may have forgotten how long sessions last."""
         self.losses += 1
         self._lost_us = self._now_us()
         for group in self._groups.values():
             group.owners.clear()
             group.confirm_until_us.clear()
+            group.alive_until_us.clear()
             group.generation = -1
+
+    def stalled(self, duration_us: int) -> None:
+        """The broker is stopped for some time, by which it has to extend every session."""
+        now_us = self._now_us()
+        for group in self._groups.values():
+            for place, (owner, until_us) in group.owners.items():
+                if until_us > now_us:
+                    group.owners[place] = owner, until_us + duration_us
+            for times in (group.confirm_until_us, group.alive_until_us):
+                times.update({one: at + duration_us for one, at in times.items() if at > now_us})
 
     # ---- expiry
 

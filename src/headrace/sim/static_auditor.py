@@ -82,6 +82,13 @@ class StaticAuditor:
             name in group.synced and self._is_alive(one) for name, one in group.instances.items()
         )
 
+    def stalled(self, duration_us: int) -> None:
+        """The broker is stopped for some time, by which it has to extend every session."""
+        for group in self._groups.values():
+            for one in group.instances.values():
+                if self._is_alive(one):
+                    one.asked_us += duration_us
+
     # ---- classic groups
 
     def joining(self, name: str, instance: str, member: str) -> None:

@@ -43,7 +43,7 @@ from headrace.sim.options import (
     Options,
 )
 from headrace.sim.process import Process, WorldClock
-from headrace.sim.record_actors import Deleter, IdempotentProducer
+from headrace.sim.record_actors import Deleter, IdempotentProducer, Seeker
 from headrace.sim.record_ending import RecordEnding
 from headrace.sim.resets import Resets
 from headrace.sim.resources import Reconfigurer
@@ -58,6 +58,7 @@ _WALL_MS = 1_750_000_000_000
 _LOST_ANSWERS = 0.05
 _ROUGH = 0.1  # of the requests and responses of a history with rough links
 _DOWN_US_MAX = 800_000
+_STALL_US = 2_000_000  # a broker that was stopped for longer extends sessions and locks
 _CALM_US = 10_000_000  # longer than anything that is under way in the disk, or waits to be mended
 _SET_UP_SECONDS_MAX = 60
 _OPERATOR_SECONDS = 1.0
@@ -73,8 +74,8 @@ _COMPACTED = {
     "cleanup.policy": "compact",
     "segment.bytes": "1024",
     "min.cleanable.dirty.ratio": "0.01",
-    "delete.retention.ms": "500",
 }
+_TOMBSTONES_MS = (500, 86_400_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,7 @@ class World:
         self._had_refusals = False
         self._machines: list[object] = []
         self._errors_before = 0
+        self._asleep_us = 0  # time for which the machine was suspended
         self._meter = WorkMeter()
         self.resets = Resets(self, "resets")
         self.operator = Operator(self)
@@ -259,11 +261,17 @@ class World:
         self._done.discard(group)
 
     def loses_answer(self, rng: Random) -> bool:
-        return self.options.lost_answers and not self.is_quiet and rng.random() < _LOST_ANSWERS
+        is_on = self.options.lost_answers and not self.is_quiet
+        return is_on and rng.random() < _LOST_ANSWERS and self._link_fails("a response is lost")
 
     def is_rough(self, rng: Random) -> bool:
         """Return whether a request is sent in pieces, or a response is read slowly."""
-        return self.options.rough_links and not self.is_quiet and rng.random() < _ROUGH
+        is_on = self.options.rough_links and not self.is_quiet
+        return is_on and rng.random() < _ROUGH and self._link_fails("a link is rough")
+
+    def _link_fails(self, what: str) -> bool:
+        self.history.fault(what)
+        return True
 
     def places(self) -> list[Place]:
         """Every partition that there should be."""
@@ -505,6 +513,16 @@ class World:
         if (done := damage.live_offset((LEDGER, TABLE), process.is_unread)) is not None:
             self.history.fault(f"the disk is damaged under the broker: offset, {done}")
 
+    def suspend(self, duration_us: int) -> None:
+        """Let time pass in which neither the broker nor a client runs."""
+        if self.process is None or not self.process.is_up:
+            self.offsets.lost_sessions()
+        elif duration_us > _STALL_US:
+            for auditor in (self.auditor, self.offsets, self.statics):
+                auditor.stalled(duration_us)
+        self._asleep_us += duration_us
+        self.loop.suspend(duration_us)
+
     def set_clock(self, step_ms: int) -> None:
         """Set the wall clock of the machine."""
         self.history.fault(f"the wall clock is set by {step_ms} ms")
@@ -514,6 +532,7 @@ class World:
         if CLOCK_CHECKPOINT in damage.standing:
             self.history.step("operator", f"restores {damage.undo()}")
         self.offsets.clock_was_set = True
+        self.records.clock_was_set()
         self.clock.ahead_ms += step_ms
 
     def scrub(self) -> None:
@@ -573,7 +592,7 @@ class World:
         actors = self._actors()
         tasks = [self.loop.spawn(OUTSIDE, actor.run()) for actor in actors]
         drivers = [actor for actor in actors if isinstance(actor, LeaseDriver)]
-        self.run_until(self.loop.now_us + self.options.seconds * 1_000_000)
+        self._be_busy(self.options.seconds * 1_000_000)
         self.is_quiet = True
         self._calm_disk()
         self.history.step("world", "faults stop")
@@ -586,6 +605,12 @@ class World:
             Ending(self, drivers).run()
         if not self.failed and self.options.records:
             RecordEnding(self).run()
+
+    def _be_busy(self, duration_us: int) -> None:
+        """Let actors and faults act for some time, in which the machine is not suspended."""
+        awake_us = self.loop.now_us - self._asleep_us + duration_us
+        while not self.failed and self.loop.now_us - self._asleep_us < awake_us:
+            self.run_until(awake_us + self._asleep_us)
 
     def _is_set_up(self) -> bool:
         """Start the broker and create the topics; return whether both succeeded."""
@@ -622,10 +647,12 @@ class World:
             for name, partitions in ((LEDGER, _LEDGER_PARTITIONS), (TABLE, 1)):
                 topic_id = self._new_id()
                 self.topic_ids[name], self.topic_names[topic_id] = topic_id, name
-                compacted = _COMPACTED if name == TABLE and self.options.cleans else {}
+                compacted = {}
+                if name == TABLE and self.options.cleans:
+                    tombstones_ms = Random(f"{self.seed}/tombstones").choice(_TOMBSTONES_MS)
+                    compacted = _COMPACTED | {"delete.retention.ms": str(tombstones_ms)}
+                    self.records.compacts((TABLE, 0), tombstones_ms)
                 await services.topics.create(CreateTopic(name, topic_id, partitions, compacted))
-            if self.options.cleans:
-                self.records.compacts((TABLE, 0))
 
     def _actors(self) -> list[Any]:
         actors = self._queue_actors() if self.options.queues else []
@@ -666,6 +693,8 @@ class World:
             ]
         if options.deletions:
             actors.append(Deleter(self, "deleter", self.record_places([LEDGER])))
+        if options.seeks:
+            actors.append(Seeker(self, "seeker", places))
         return actors
 
     def _queue_actors(self) -> list[Any]:
