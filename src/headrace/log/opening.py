@@ -19,7 +19,7 @@ from headrace.log import damage, snapshots
 from headrace.log.api import CorruptFileError, DamagedBlockError, Disk
 from headrace.log.index import SUFFIXES, remove_index
 from headrace.log.producers import ProducerLimit, Producers
-from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint
+from headrace.log.recovery_point import NAME, UNKNOWN, Claim, RecoveryPoint
 from headrace.log.segment import Segment
 from headrace.wire.batches import BatchHeader, CorruptBatch
 
@@ -98,6 +98,13 @@ class Opening:
         if not segments or segments[-1].end_offset < start_offset:
             segments = [self._emptied(segments, names, start_offset)]
             producers = Producers(self._producer_limit)
+        if self._point.is_missing and any(segment.size for segment in segments):
+            log.warning(
+                "%s/%s: the file is missing, so damage at the end of the log could pass for bytes "
+                "that were never synced; written anew",
+                self._folder, NAME,
+            )  # fmt: skip
+            self._point.began(segments[0].base_offset, segments[-1].base_offset, 0)
         for name in leftovers:  # last: a log that is refused may need them
             self._disk.remove(f"{self._folder}/{name}")
         return Opened(segments, producers, clean)

@@ -157,12 +157,12 @@ class SegmentedLog:
         """All segments in order; the last is the one that is written to."""
         return [segment.info() for segment in self._segments]
 
-    def sealed_segment(self, path: str) -> Segment | None:
-        """Return the sealed segment whose file stands at `path`, None without one.
+    def segment_at(self, path: str) -> Segment | None:
+        """Return the segment whose file stands at `path`, None without one.
 
         Compaction puts another segment at the same path.
         """
-        return self._segments.sealed_segment(path)
+        return self._segments.segment_at(path)
 
     # ---- writing
 
