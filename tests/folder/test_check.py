@@ -236,6 +236,22 @@ def test_a_directory_or_an_unreadable_file_is_a_finding(stopped: Folder, write: 
     assert any(one.path == path and one.grade is Grade.ERROR for one in report.findings)
 
 
+@pytest.mark.parametrize("sort", ["stopped", "killed"])
+def test_a_missing_recovery_point_is_reported_and_repaired(
+    sort: str, request: pytest.FixtureRequest, write: Write
+) -> None:
+    folder: Folder = request.getfixturevalue(sort)
+    path = "orders-0/recovery-point"
+    root = write(folder.files)
+    before = checked(root).findings
+    (root / path).unlink()
+    (finding,) = set(checked(root).findings) - set(before)
+    assert (finding.grade, finding.path) == (Grade.WARNING, path)
+    assert finding.problem.startswith("the file is missing")
+    repair(root, lambda _: None, execute=True)
+    assert path not in {one.path for one in checked(root).findings}
+
+
 def test_strays_leftovers_and_copies_are_notes(stopped: Folder, write: Write) -> None:
     files = dict(stopped.files)
     files["orders-0/00000000000000000005.log.torn.100"] = b"torn"

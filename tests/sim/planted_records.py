@@ -43,7 +43,7 @@ def _check(patch: pytest.MonkeyPatch, passes: Callable[[Any, Any, Any], bool]) -
 
 
 def _expected(self: Any, header: Any) -> int:
-    return int(self._by_id[header.producer_id].batches[-1].last_sequence) + 1
+    return int(self._by_id[header.producer_id].last_sequence) + 1
 
 
 def old_sequences_are_accepted(patch: pytest.MonkeyPatch) -> None:

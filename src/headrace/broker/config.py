@@ -150,7 +150,7 @@ class Config(InertShareConfig):
     )  # fmt: skip
     scrub_interval_ms: int = setting(
         "headrace.scrub.interval.ms", 604_800_000,
-        "Pause between two passes of the scrub over all sealed segments; 0: no scrub.",
+        "Pause between two passes of the scrub over all segments; 0: no scrub.",
         low=0, high=LONG_MAX,
     )  # fmt: skip
     scrub_bytes_per_second: int = setting(
@@ -195,6 +195,11 @@ class Config(InertShareConfig):
         "headrace.groups.max.bytes", 67_108_864,
         "Memory of members, commits and share groups; above it only small additions are accepted.",
         low=1_048_576, high=LONG_MAX,
+    )  # fmt: skip
+    producers_max: int = setting(
+        "headrace.max.producers", 100_000,
+        "Idempotent producers that are remembered, each once for every partition it wrote to.",
+        low=1, high=INT_MAX,
     )  # fmt: skip
     regex_size_max: int = setting(
         "headrace.group.consumer.regex.max.size", 2000,

@@ -51,7 +51,8 @@ from headrace.log.checkpoints import (
     read_clean_mark,
     remove_clean_mark,
 )
-from headrace.log.manifest import METADATA, START_OFFSETS, ListedTopic, Manifest
+from headrace.log.manifest import CATALOGUE, METADATA, START_OFFSETS, ListedTopic, Manifest
+from headrace.log.producers import ProducerLimit
 from headrace.log.segments import SegmentedLog
 
 __all__ = ["LEADER_EPOCH", "Partition", "Partitions", "StartOutcome", "uuid_text"]
@@ -86,9 +87,14 @@ class Partitions:
         self.opens = 0  # logs opened so far
         self._starts: StartOffsets | None = None
         self.manifest = Manifest(disk)
+        if self.manifest.is_upgrading:
+            for folder in disk.list(""):
+                if folder == CATALOGUE or disk.exists(f"{folder}/{METADATA}"):
+                    recovery_point.begin_point(disk, folder)
         self._plain: tuple[Config, TopicSettings] | None = None
         self._closed = read_clean_mark(disk, unsealed=self.manifest.is_upgrading)
         self.faults = StorageFaults(clock)
+        self.producer_limit = ProducerLimit(config.producers_max)
         self.on_start_moved: list[Callable[[Partition], None]] = []
         self._unmade: set[tuple[UUID, int]] = set()  # without a folder, as the disk was full
         self._listing = threading.RLock()  # held from finding what a topic has until it is listed
@@ -518,6 +524,7 @@ class Partitions:
             end_offset=self.closed_end(f"{topic.name}-{index}") if clean else None,
             start_offset=starts.get(topic.name, index),
             dropped=dropped,
+            producer_limit=self.producer_limit,
         )
 
     def _topic_id(self, folder: str) -> str:

@@ -321,6 +321,7 @@ class _Check:
             names = disk.list(folder)
             if is_hidden(folder) or self._is_aside(folder, names, disk):
                 continue
+            self._recovery_point(folder, names)
             for name in names:
                 path = f"{folder}/{name}" if folder else name
                 is_skipped = path in disk.folders or path in _UNSEEN or path in disk.unreadable
@@ -329,6 +330,19 @@ class _Check:
                 count += 1
                 total += self._file(disk, path)
         return count, total
+
+    def _recovery_point(self, folder: str, names: list[str]) -> None:
+        """Add a finding for a log that has records and no recovery point, as in no release."""
+        is_format_0 = self._manifest is not None and self._manifest.is_upgrading
+        segments = [name for name in names if name.endswith(".log") and name[:-4].isdecimal()]
+        if recovery_point.NAME in names or is_format_0:
+            return
+        if any(self._disk.size(f"{folder}/{name}") for name in segments):
+            self._add(
+                Grade.WARNING, f"{folder}/{recovery_point.NAME}",
+                "the file is missing, so it is not known how much of the log was synced",
+                "the next start writes it anew; damage at the end of the log passes for torn",
+            )  # fmt: skip
 
     def _file(self, disk: OverlayDisk, path: str) -> int:
         """Verify one file; returns its bytes."""

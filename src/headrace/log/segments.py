@@ -29,6 +29,7 @@ from headrace.log.api import DamagedBlockError, Disk, OffsetOutOfRange, SegmentI
 from headrace.log.buggify import buggify
 from headrace.log.index import remove_index
 from headrace.log.opening import Opening
+from headrace.log.producers import ProducerLimit, Remembered
 from headrace.log.reading import Stops, bytes_from
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint
 from headrace.log.segment import LEADER_EPOCH, Segment, begun
@@ -56,6 +57,7 @@ class SegmentedLog:
         end_offset: where the log ended then, if that is known.
         start_offset: where it begins at least, as the caller has kept it.
         dropped: is told the files of dropped segments, to remove them; else they go at once.
+        producer_limit: the bound of the idempotent producers that logs remember together.
 
     Raises: CorruptLog, OSError.
     """
@@ -72,8 +74,10 @@ class SegmentedLog:
         end_offset: int | None = None,
         start_offset: int = 0,
         dropped: Callable[[Sequence[str]], None] | None = None,
+        producer_limit: ProducerLimit | None = None,
     ) -> None:
         self._disk = disk
+        self._producer_limit = producer_limit
         self._folder = folder
         self._point = RecoveryPoint(disk, folder)
         self._syncing = threading.Lock()
@@ -82,7 +86,7 @@ class SegmentedLog:
         self._given_up = self._may_drop = UNKNOWN  # below it: about to be, and durably
         self._first_batch = UNKNOWN, 0  # offset and checksum of the one that began a segment
         self._is_sealing = self._is_closed = False
-        self._sealed_entries: list[snapshots.Entry] = []
+        self._sealed_producers: Remembered | None = None
         self._next: Segment | None = None
         self._stops = Stops()
         self._torn = False
@@ -97,9 +101,10 @@ class SegmentedLog:
             segment_ms=segment_ms,
             index_interval_bytes=index_interval_bytes,
         )
-        opening = Opening(disk, folder, index_interval_bytes, self._point)
+        opening = Opening(disk, folder, index_interval_bytes, self._point, producer_limit)
         opened = opening.open(start_offset, clean=clean, end_offset=end_offset)
         self.producers = opened.producers
+        self.producers.count_in()
         self._segments = SegmentList(disk, opened.segments, dropped)
         self._start = max(start_offset, self._segments.bases[0])
         active = self._segments.active
@@ -152,12 +157,12 @@ class SegmentedLog:
         """All segments in order; the last is the one that is written to."""
         return [segment.info() for segment in self._segments]
 
-    def sealed_segment(self, path: str) -> Segment | None:
-        """Return the sealed segment whose file stands at `path`, None without one.
+    def segment_at(self, path: str) -> Segment | None:
+        """Return the segment whose file stands at `path`, None without one.
 
         Compaction puts another segment at the same path.
         """
-        return self._segments.sealed_segment(path)
+        return self._segments.segment_at(path)
 
     # ---- writing
 
@@ -219,7 +224,7 @@ class SegmentedLog:
         """
         if not self._is_sealing and self._segments.active.size:
             self._require_whole()
-            self._sealed_entries = list(self.producers.entries())
+            self._sealed_producers = self.producers.remembered()
             self._is_sealing = True
 
     def prepare_next(self) -> None:
@@ -233,7 +238,8 @@ class SegmentedLog:
             self.sync()
             # After a fault `resume` may have ended the sealing. What is synced is not cut off.
             if self._is_sealing:
-                self._next = self._sealed(self._sealed_entries)
+                assert self._sealed_producers is not None
+                self._next = self._sealed(self._sealed_producers)
         if self._is_closed:
             self._let_go_next()
 
@@ -244,9 +250,9 @@ class SegmentedLog:
                 return
             self._require_whole()
             if self._next is None:
-                self._next = self._sealed(list(self.producers.entries()))
+                self._next = self._sealed(self.producers.remembered())
             self._segments.append(self._next)
-            self._next, self._is_sealing, self._sealed_entries = None, False, []
+            self._next, self._is_sealing, self._sealed_producers = None, False, None
 
     def begin_next(self) -> bool:
         """Go on with the segment that `prepare_next` made; False when there is none."""
@@ -255,14 +261,14 @@ class SegmentedLog:
         self.roll()
         return True
 
-    def _sealed(self, entries: list[snapshots.Entry]) -> Segment:
+    def _sealed(self, producers: Remembered) -> Segment:
         """Make the active segment and the producers' entries durable; return the next segment."""
         active = self._segments.active
         # Recovery looks for a torn end in the last segment only: this one must be whole.
         self.sync()
         try_to_save_index(active)
         # Once older segments are dropped, nothing else tells what their producers wrote.
-        self._save_snapshot(entries, durable=True)
+        self._save_snapshot(producers, durable=True)
         return begun(self._disk, self._folder, active.end_offset, self._interval_bytes)
 
     def sync(self) -> None:
@@ -343,10 +349,15 @@ class SegmentedLog:
                 raise active.damaged(damage) from damage
             if not active.size:
                 self._claimed_base = UNKNOWN
-            opening = Opening(self._disk, self._folder, self._interval_bytes, self._point)
-            self.producers = opening.rebuilt(list(self._segments), self._durable_end)
-            # Their entries are from before the cut, and the segment may have room again.
-            self._is_sealing, self._sealed_entries = False, []
+            opening = Opening(
+                self._disk, self._folder, self._interval_bytes, self._point, self._producer_limit
+            )
+            rebuilt = opening.rebuilt(list(self._segments), self._durable_end)
+            self.producers.release()
+            self.producers = rebuilt
+            self.producers.count_in()
+            # These are from before the cut, and the segment may have room again.
+            self._is_sealing, self._sealed_producers = False, None
         self._durable_end = self.end_offset
         self._cut_at = self._fault = None
         self._torn = False
@@ -567,7 +578,7 @@ class SegmentedLog:
         active = self._segments.active
         active.save_index()
         # The one at which the active segment begins may be all that tells of dropped segments.
-        self._save_snapshot(list(self.producers.entries()), durable=not active.size)
+        self._save_snapshot(self.producers.remembered(), durable=not active.size)
         if self.end_offset:
             claim = Claim(self._first_base, active.base_offset, active.size, self.end_offset)
             if active.size and self._point.claim.base_offset == active.base_offset:
@@ -581,6 +592,7 @@ class SegmentedLog:
         self._let_go_next()
         self._segments.close()
         self._point.close()
+        self.producers.release()
 
     def retire(self) -> None:
         """Before the folder goes: wait for what another thread writes there, and allow no more."""
@@ -666,8 +678,9 @@ class SegmentedLog:
             active.file.truncate(active.size)
             self._torn = False
 
-    def _save_snapshot(self, entries: list[snapshots.Entry], *, durable: bool) -> None:
+    def _save_snapshot(self, producers: Remembered, *, durable: bool) -> None:
         if self.end_offset > self._segments.bases[0]:
+            entries = list(producers.entries())
             snapshots.save(self._disk, self._folder, self.end_offset, entries, durable=durable)
         self._prune_snapshots()
 
