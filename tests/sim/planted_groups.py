@@ -260,6 +260,16 @@ def commits_are_not_metered(patch: pytest.MonkeyPatch) -> None:
     _not_metered(patch, lambda one: isinstance(one, OffsetCommitted))
 
 
+def rebalances_are_not_metered(patch: pytest.MonkeyPatch) -> None:
+    """Completed rebalances are not counted."""
+    _not_metered(patch, lambda one: isinstance(one, GroupStored))
+
+
+def protocol_types_are_mixed(patch: pytest.MonkeyPatch) -> None:
+    """A group takes members of every protocol type."""
+    patch.setattr(ClassicGroup, "supports", lambda *_: True)
+
+
 def _not_metered(patch: pytest.MonkeyPatch, is_left_out: Callable[[Any], bool]) -> None:
     sound = GroupMeters.count
 

@@ -2,7 +2,7 @@
 
 from . import rules
 from .planted_console import CONSOLE
-from .planted_resets import PLANTED
+from .planted_resets import PLANTED, unknown_values_are_the_default
 from .rules import EVERY, FURTHER, RULES
 from .whole_histories import FOCUS
 
@@ -24,6 +24,7 @@ def test_every_planted_bug_is_in_the_table() -> None:
 
 def test_no_two_bugs_have_one_name() -> None:
     plants = {*FOCUS, *rules.MODEL, *rules.GROWTH, *PLANTED, *CONSOLE}
+    plants.add(unknown_values_are_the_default)
     assert len(EVERY) == len(plants)
     assert len(FOCUS) >= 80
 

@@ -71,6 +71,8 @@ OFFSETS: dict[Plant, Focus] = {
     planted_groups.deletions_are_not_metered: QUIET,
     planted_groups.expirations_are_not_metered: QUIET,
     planted_groups.commits_are_not_metered: QUIET,
+    planted_groups.rebalances_are_not_metered: QUIET,
+    planted_groups.protocol_types_are_mixed: QUIET,
     planted_groups.partitions_without_a_member: GROUPS | {"consumers": ("consumer",)},
     planted_groups.followers_are_assigned_nothing: GROUPS | {"consumers": ("classic",)},
     planted_groups.returning_members_rebalance: GROUPS

@@ -72,6 +72,7 @@ class OffsetAuditor:
         self._repaired_us: int | None = None
         self.clock_was_set = False
         self._lost_us = -1
+        self.completed: set[tuple[str, int]] = set()  # groups and generations that were assigned
         self.losses = 0  # times at which the broker may have forgotten sessions
 
     def _of(self, group: str) -> _Group:
@@ -187,6 +188,7 @@ class OffsetAuditor:
     def generation(self, group: str, number: int) -> None:
         """A member is answered that a generation of a classic group began."""
         one = self._of(group)
+        self.completed.add((group, number))
         if number > one.generation:
             one.generation, one.generation_at_us = number, self._now_us()
 
