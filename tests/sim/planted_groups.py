@@ -162,6 +162,17 @@ def expired_groups_stay(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(offset_life, "expire", wrong)
 
 
+def metadata_is_not_written(patch: pytest.MonkeyPatch) -> None:
+    """The journal has the offset of a commit, and not its metadata."""
+
+    def written(event: Any) -> Any:
+        if not isinstance(event, OffsetCommitted):
+            return event
+        return event._replace(committed=dataclasses.replace(event.committed, metadata=""))
+
+    _journal(patch, written)
+
+
 # ---- KIP-496
 
 

@@ -243,6 +243,8 @@ FURTHER: list[Rule] = [
             session_epochs_are_not_compared
         OffsetCommit | commits are durable, and of the current generation
             commits_are_not_written old_generations_may_commit
+        OffsetCommit | metadata is kept with its offset
+            metadata_is_not_written
         KIP-848 | a partition has one owner
             two_members_own_a_partition
         KIP-848 | every partition is assigned

@@ -46,6 +46,7 @@ OF_LEASES: dict[Plant, Focus] = {
 OFFSETS: dict[Plant, Focus] = {
     planted_records.lower_commits_are_ignored: GROUPS,
     planted_records.commits_are_not_written: GROUPS | CRASHES,
+    planted_groups.metadata_is_not_written: GROUPS | CRASHES,
     planted_records.expired_offsets_come_back: QUIET,
     planted_records.subscribed_offsets_expire: QUIET,
     planted_records.offsets_never_expire: QUIET,
