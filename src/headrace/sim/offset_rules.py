@@ -66,11 +66,12 @@ class OffsetRules:
         self.worker = ConnectWorker(world)
         self._expirations = 0  # that the meter counted, midway
         self._expiring: set[Place] = set()  # offsets of SIMPLE that were committed then
-        self._began: tuple[Process | None, int, int] = (None, 0, 0)
+        self._began: tuple[Process | None, int] = (None, 0)
 
     async def begin(self) -> None:
         """Commit outside of any group, one offset with a retention of its own."""
-        self._began = self._world.process, *self._rebalances()
+        self._world.offsets.completed.clear()  # groups that expired begin at generation 1 again
+        self._began = self._world.process, self._rebalances()[0]
         await self._calmly(lambda link: self._commit(link, _OLD, 1))
         await self._calmly(lambda link: self._commit(link, _NEW, 2))
         await self._calmly(self._commit_with_retention)
@@ -117,12 +118,12 @@ class OffsetRules:
         if self.worker.has_committed:
             self._is_kept(CONNECT, _OLD, (await self.look(CONNECT))[_OLD])
         await asyncio.sleep(_REBALANCE_SECONDS)
-        process, counted, completed = self._began
-        now_counted, now_completed = self._rebalances()
-        counted, completed = now_counted - counted, now_completed - completed
-        if process is self._world.process and counted != completed:
+        process, before = self._began
+        counted, completed = self._rebalances()
+        if process is self._world.process and counted - before != completed:
             self._world.records_broken(
-                f"the meter counted {counted} completed rebalances, and there were {completed}"
+                f"the meter counted {counted - before} completed rebalances, and there were"
+                f" {completed}"
             )
 
     async def visit(self, number: int) -> None:
