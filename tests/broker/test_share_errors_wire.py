@@ -195,6 +195,38 @@ def test_too_many_sessions_are_refused_after_the_wait_of_a_poll(
         assert late.fetch(topics=()).error_code == 0
 
 
+def test_sessions_of_invented_members_keep_no_joined_member_out(
+    connecting: Callable[[headrace.Broker], AbstractContextManager[Callable[[], Any]]],
+    version: int,
+) -> None:
+    """B6: 21 connections of members that never joined opened all sessions that there are."""
+    settings = {
+        "group.share.max.share.sessions": str(SESSIONS_MAX),
+        "headrace.share.max.sessions.per.connection": str(SESSIONS_MAX + 1),
+    }
+    with headrace.Broker(settings=settings) as broker, connecting(broker) as connect:
+        wire, other = connect(), connect()
+        topic_id = wire.create("orders", num_partitions=1).topic_id
+        joined = Sharer(other, topic_id, "joined", version=version)
+        assert joined.beat().error_code == 0  # from here on the group reads the topic
+        produce(wire, 2)
+        invented = [Sharer(wire, topic_id, f"m{n}", version=version) for n in range(SESSIONS_MAX)]
+        assert invented[0].take(max_wait=9000) == [(0, 1, 1)]
+        for sharer in invented[1:]:
+            assert sharer.fetch().error_code == 0
+        refused(Sharer(other, topic_id, "late", version=version).fetch(), 133)
+        assert joined.take(max_wait=9000) == [(0, 1, 2)]
+        refused(invented[0].fetch(), 122)
+        assert invented[1].fetch().error_code == 0
+
+
+def test_a_connection_opens_a_hundred_share_sessions_by_default(wire: Any, version: int) -> None:
+    for number in range(100):
+        sharer = Sharer(wire, UUID(int=1), f"m{number}", version=version)
+        assert sharer.fetch(topics=()).error_code == 0
+    refused(Sharer(wire, UUID(int=1), "late", version=version).fetch(topics=()), 133)
+
+
 def test_a_connection_that_ends_releases_what_its_session_has(one: Sharer, two: Sharer) -> None:
     produce(one.wire, 2)
     one.fetch()

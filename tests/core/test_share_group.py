@@ -197,6 +197,26 @@ def test_share_session_table() -> None:
     assert len(table.sessions) == 1
 
 
+def test_a_joined_member_takes_the_place_of_the_oldest_session_without_a_member() -> None:
+    table = Sessions()
+    joined = {("group", MemberId(name)) for name in ("a", "d", "e", "f")}
+    table.sessions = ShareSessions(4, connection_max=3, is_member=joined.__contains__)
+    for name in "abc":
+        assert table.go(name, 0) is None
+    assert table.go("d", 0) is Why.SESSION_LIMIT, "its connection has three"
+    assert table.go("x", 0, connection=2) is None
+    assert table.go("y", 0, connection=2) is Why.SESSION_LIMIT, "it did not join"
+    assert table.go("b", 1) is None  # it stays the oldest one
+    assert table.go("d", 0, connection=2) is None
+    assert table.go("b", 2) is Why.SESSION_NOT_FOUND
+    assert table.go("e", 0, connection=2) is None
+    assert table.go("f", 0, connection=3) is None
+    assert {key[1] for key in table.sessions.sessions} == {"a", "d", "e", "f"}
+    joined.add(("group", MemberId("g")))
+    assert table.go("g", 0, connection=3) is Why.SESSION_LIMIT, "all are of members"
+    assert table.go("d", 1) is None
+
+
 def test_share_sessions_end_with_their_connection() -> None:
     table = Sessions()
     table.go("a", 0, connection=1)

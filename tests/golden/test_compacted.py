@@ -56,9 +56,9 @@ def compacted() -> bytes:
 def _compact(disk: MemoryDisk, log: SegmentedLog, now: int) -> None:
     log.roll()
     rules = Rules(delete_retention_ms=RETENTION_MS)
-    last_of = {one.producer_id: one.last_offset for one in log.producers.entries()}
+    last_offset = log.producers.remembered().last_offset
     dirty = find_dirty(log, None, rules, WallMs(now))
-    work = Compaction(disk, log, dirty, rules, WallMs(now), last_of)
+    work = Compaction(disk, log, dirty, rules, WallMs(now), last_offset)
     deque(work.map_keys(), maxlen=0)
     for group in work.groups():
         copy = work.open_copy(group)

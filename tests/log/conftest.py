@@ -57,8 +57,8 @@ def compact() -> Compact:
     ) -> int:
         obeyed = Rules(**rules)
         dirty = find_dirty(log, cleaned_to, obeyed, WallMs(now))
-        last_of = {one.producer_id: one.last_offset for one in log.producers.entries()}
-        work = Compaction(disk, log, dirty, obeyed, WallMs(now), last_of)
+        last_offset = log.producers.remembered().last_offset
+        work = Compaction(disk, log, dirty, obeyed, WallMs(now), last_offset)
         deque(work.map_keys(), maxlen=0)
         for group in work.groups():
             copy = work.open_copy(group)

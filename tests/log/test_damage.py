@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from headrace.core.types import WallMs
 from headrace.log import damage, repair, snapshots
 from headrace.log.api import (
     CorruptFileError,
@@ -13,8 +14,8 @@ from headrace.log.api import (
     DamagedBlockError,
     NewerFormatError,
 )
-from headrace.log.memory_disk import MemoryDisk
-from headrace.log.recovery_point import Claim, RecoveryPoint, encoded, read_claim
+from headrace.log.memory_disk import MemoryDisk, MemoryFile
+from headrace.log.recovery_point import NO_CLAIM, Claim, RecoveryPoint, encoded, read_claim
 from headrace.log.segments import SegmentedLog
 from headrace.log.verify import verify_file
 from headrace.wire import batches
@@ -605,6 +606,73 @@ def test_no_damage_makes_a_silent_difference(clean: bool, caplog: pytest.LogCapt
     assert all(outcomes.values()), outcomes
 
 
+def test_every_sync_is_claimed_before_it_is_seen_though_appends_follow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER)
+    append(log, 0)
+    file_sync, synced = MemoryFile.sync, RecoveryPoint.synced
+
+    def sync_amid_appends(file: MemoryFile) -> None:
+        file_sync(file)
+        append(log, 1)
+
+    def claimed_first(point: RecoveryPoint, base_offset: int, size: int, end_offset: int) -> None:
+        assert log.durable_end < end_offset
+        synced(point, base_offset, size, end_offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFile, "sync", sync_amid_appends)
+        patch.setattr(RecoveryPoint, "synced", claimed_first)
+        for _ in range(20):
+            promised, size = log.end_offset, log.size_bytes
+            log.sync()
+            assert log.durable_end == promised
+    disk.kill()
+    assert read_claim(disk, FOLDER)[1][1:4] == (0, size, promised)
+    path, data = last_log(disk), disk.read(last_log(disk))
+    for torn in (data[: size - 9], data[: size - 9] + bytes(len(data) - size + 9)):
+        disk.write(path, torn)
+        with pytest.raises(CorruptFileError, match=r"below the recovery point|were synced"):
+            SegmentedLog(disk, FOLDER)
+
+
+def test_a_sync_claims_a_segment_that_its_first_append_could_not_claim() -> None:
+    """Another thread held the recovery point then."""
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER)
+    with log._point._lock:
+        append(log, 0)
+    assert read_claim(disk, FOLDER)[1] == NO_CLAIM
+    log.sync()
+    claim = Claim(0, 0, log.size_bytes, log.end_offset, first_crc(disk))
+    assert read_claim(disk, FOLDER)[1] == claim
+
+
+def test_a_whole_batch_at_a_wrong_offset_is_refused() -> None:
+    """Behind the recovery point, as the last one; no crash puts it there."""
+    disk = MemoryDisk()
+    log = SegmentedLog(disk, FOLDER)
+    append(log, 0)
+    log.sync()
+    append(log, 1)
+    log.close()
+    path, size = last_log(disk), read_claim(disk, FOLDER)[1].size
+    sound = disk.read(path)
+    for offset in (0, 1, 3, 1 << 40):
+        data = bytearray(sound)
+        data[size : size + 8] = offset.to_bytes(8, "big")
+        disk.write(path, bytes(data))
+        with pytest.raises(CorruptFileError, match="although the batch there is whole") as refusal:
+            SegmentedLog(disk, FOLDER)
+        assert refusal.value.position == size
+        assert disk.read(path) == data
+        data[-1] ^= 1
+        disk.write(path, bytes(data))
+        assert SegmentedLog(copied(disk), FOLDER).end_offset == 2, "that is torn"
+
+
 def test_after_a_kill_only_the_unsynced_end_may_go_and_a_copy_stays() -> None:
     disk = MemoryDisk()
     log = SegmentedLog(disk, FOLDER)
@@ -729,6 +797,8 @@ def test_what_a_failed_sync_has_cut_off_is_no_damage() -> None:
         lambda: log.read(2, 1000),
         lambda: log.read_bytes(2, 1000),
         lambda: log.read_through(2, 2, 1000, end=4),
+        lambda: log.offset_for_time(WallMs(1001)),
+        log.offset_of_max_time,
     ]
     for read in reads:
         with pytest.raises(OSError, match="a sync failed and is not repaired yet") as failure:

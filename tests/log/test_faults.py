@@ -9,7 +9,7 @@ import pytest
 from headrace.core.types import WallMs
 from headrace.log.api import CorruptLog
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
-from headrace.log.producers import Duplicate
+from headrace.log.producers import Duplicate, ProducerLimit
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import Record
@@ -141,22 +141,26 @@ def test_a_failed_sync_is_mended_and_never_promises_what_was_dropped(keep: bool)
 
 
 def test_what_was_cut_off_is_forgotten_by_producers_and_indexes() -> None:
-    disk = MemoryDisk()
-    log = SegmentedLog(disk, FOLDER, index_interval_bytes=1)
+    disk, limit = MemoryDisk(), ProducerLimit()
+    log = SegmentedLog(disk, FOLDER, index_interval_bytes=1, producer_limit=limit)
     built = {"producer_id": 7, "producer_epoch": 0}
+    other = batches.build(
+        [Record(0, 6, None, b"v")], producer_id=8, producer_epoch=0, base_sequence=0
+    )
     sent = [bytearray(batches.build([Record(0, n, None, b"v")], base_sequence=n, **built))
             for n in range(6)]  # fmt: skip
     for data in sent[:3]:
         log.append(data, batches.headers(data))
     log.sync()
-    for data in sent[3:]:
+    for data in (*sent[3:], bytearray(other)):
         log.append(data, batches.headers(data))
+    assert limit.count == 2
     disk.failing.add("sync")
     with pytest.raises(OSError, match="Input/output"):
         log.sync()
     disk.failing.clear()
     log.heal(keep=False)
-    assert log.end_offset == 3
+    assert (log.end_offset, limit.count) == (3, 1)
     assert log.offset_for_time(WallMs(3)) is None
     headers = [batches.read_header(data) for data in sent]
     assert log.producers.check(headers[2]) == Duplicate(2)
@@ -165,6 +169,8 @@ def test_what_was_cut_off_is_forgotten_by_producers_and_indexes() -> None:
         log.append(data, batches.headers(data))
     assert log.offset_for_time(WallMs(5)) == (5, 5)
     assert values(log) == [b"v"] * 6
+    log.close()
+    assert limit.count == 0
 
 
 @pytest.mark.parametrize("synced", [0, 2])

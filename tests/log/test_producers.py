@@ -3,7 +3,14 @@
 import pytest
 
 from headrace.core.types import WallMs
-from headrace.log.producers import Duplicate, Fenced, OutOfOrder, Producers
+from headrace.log.producers import (
+    Duplicate,
+    Fenced,
+    OutOfOrder,
+    ProducerLimit,
+    Producers,
+    TooMany,
+)
 from headrace.wire import batches
 from headrace.wire.batches import BatchHeader, Record
 
@@ -107,3 +114,73 @@ def test_of_producers_in_the_log_the_newest_is_silent_from_now_on() -> None:
     producers.record(batch(0)._replace(max_timestamp=now), 100)
     producers.record(batch(0, producer=8)._replace(max_timestamp=now * 10), 101)
     assert producers.expire(WallMs(now + 1), day) == 0, "a clock that is ahead ages no other"
+
+
+def written(limit: ProducerLimit, ids: range, offset: int = 0) -> Producers:
+    """The producers of a partition that these ids have just written to."""
+    producers = Producers(limit)
+    producers.count_in()
+    for number, producer in enumerate(ids):
+        header = batch(0, producer=producer)
+        assert producers.check(header) is None
+        producers.record(header, offset + number, is_live=True)
+    return producers
+
+
+def test_at_the_limit_only_known_producers_write(caplog: pytest.LogCaptureFixture) -> None:
+    limit = ProducerLimit(5)
+    full, other = written(limit, range(3)), written(limit, range(2))
+    for producers in (full, other):
+        for _ in range(2):
+            assert isinstance(producers.check(batch(0, producer=99)), TooMany)
+    assert [line.levelname for line in caplog.records] == ["WARNING"]
+    assert "5 idempotent producers are remembered (headrace.max.producers)" in caplog.text
+    assert limit.refused == 4
+    assert full.check(batch(1, producer=2)) is None
+    assert isinstance(full.check(batch(0, producer=2)), Duplicate)
+    assert full.check(batch(0, producer=2, epoch=4)) is None
+    assert full.check(batch(-1, producer=-1)) is None
+    other.release()
+    assert (limit.count, len(other)) == (3, 0)
+    assert full.check(batch(0, producer=99)) is None
+
+
+def test_from_half_of_the_limit_on_silent_producers_are_forgotten_sooner() -> None:
+    limit, day, minutes = ProducerLimit(10), 86_400_000, 60_000
+    producers = written(limit, range(6))
+    assert producers.expire(WallMs(day), day) == 0
+    assert producers.expire(WallMs(day + 10 * minutes - 1), day) == 0
+    producers.record(batch(1, producer=3), 100, is_live=True)
+    assert producers.expire(WallMs(day + 10 * minutes), day) == 5
+    assert (limit.count, len(producers)) == (1, 1)
+    assert producers.expire(WallMs(day + 50 * minutes), day) == 0, "there is room again"
+
+
+def test_of_a_log_that_is_opened_the_latest_producers_are_remembered() -> None:
+    limit = ProducerLimit(100)
+    others = written(limit, range(60))
+    opened = Producers(limit)
+    for number in range(1000):
+        opened.record(batch(0, producer=number * 7919 % 1000), number)
+        assert len(opened) <= 200
+    opened.count_in()
+    assert limit.count == 100
+    latest = {number * 7919 % 1000 for number in range(960, 1000)}
+    assert {one.producer_id for one in opened.entries()} == latest
+    assert isinstance(others.check(batch(0, producer=99)), TooMany)
+    more = Producers(limit)
+    more.record(batch(0), 1)
+    more.count_in()
+    assert (limit.count, len(more)) == (100, 0)
+
+
+def test_what_was_remembered_at_a_moment_stays_so() -> None:
+    producers = Producers()
+    producers.record(batch(0, 3), 10)
+    producers.record(batch(3, 2), 20)
+    moment = producers.remembered()
+    producers.record(batch(5, 2), 30)
+    producers.record(batch(0, producer=8), 40)
+    assert [one.last_offset for one in moment.entries()] == [12, 21]
+    assert [one.last_sequence for one in moment.last_entries()] == [4]
+    assert (moment.last_offset(7), moment.last_offset(8), len(moment)) == (21, None, 1)

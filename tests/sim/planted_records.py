@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.checked_clock import CheckedClock
+from headrace.broker.handlers import list_offsets
 from headrace.broker.offset_expiry import OffsetExpiry, Swept
 from headrace.broker.partition import Partition
 from headrace.broker.topics import Topics
@@ -18,13 +19,14 @@ from headrace.core.leases import Lease
 from headrace.core.offsets import Offsets
 from headrace.core.share_session import ShareSessions
 from headrace.core.types import after
-from headrace.log import damage, opening
+from headrace.log import compaction, damage, opening, producers
 from headrace.log.checkpoints import StartOffsets
 from headrace.log.compaction import Compaction
 from headrace.log.group_records import GroupJournal
 from headrace.log.opening import Opening
 from headrace.log.producers import Fenced, OutOfOrder, Producers
 from headrace.log.segments import SegmentedLog
+from headrace.wire import batches
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -41,7 +43,7 @@ def _check(patch: pytest.MonkeyPatch, passes: Callable[[Any, Any, Any], bool]) -
 
 
 def _expected(self: Any, header: Any) -> int:
-    return int(self._by_id[header.producer_id].batches[-1].last_sequence) + 1
+    return int(self._by_id[header.producer_id].last_sequence) + 1
 
 
 def old_sequences_are_accepted(patch: pytest.MonkeyPatch) -> None:
@@ -80,6 +82,11 @@ def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
         return answer if isinstance(answer, OutOfOrder | Fenced) else None
 
     patch.setattr(Producers, "check", forgetful)
+
+
+def four_batches_are_remembered(patch: pytest.MonkeyPatch) -> None:
+    """Of the five batches that a producer may have in flight the oldest is no duplicate."""
+    patch.setattr(producers, "_BATCHES_KEPT", 4)
 
 
 def producers_forgotten_in_recovery(patch: pytest.MonkeyPatch) -> None:
@@ -188,6 +195,69 @@ def compaction_drops_the_newest(patch: pytest.MonkeyPatch) -> None:
         return sound(self, header, one)
 
     patch.setattr(Compaction, "_stays", wrong)
+
+
+def tombstones_go_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner removes a tombstone with the records that it deletes."""
+    sound = Compaction._stays
+
+    def hasty(self: Any, header: Any, one: Any) -> bool:
+        stays = sound(self, header, one)
+        return stays and not (one.is_tombstone and one.offset < self.end)
+
+    patch.setattr(Compaction, "_stays", hasty)
+
+
+def tombstones_delete_later_values(patch: pytest.MonkeyPatch) -> None:
+    """A key that was deleted once stays deleted."""
+    sound = Compaction._stays
+
+    def wrong(self: Any, header: Any, one: Any) -> bool:
+        deleted = self.__dict__.setdefault("planted", set())
+        if one.is_tombstone:
+            deleted.add(one.key)
+        elif one.key in deleted and one.offset < self.end:
+            return False
+        return sound(self, header, one)
+
+    patch.setattr(Compaction, "_stays", wrong)
+
+
+def cleaned_timestamps_shift(patch: pytest.MonkeyPatch) -> None:
+    """A batch with tombstones gets its delete horizon, and its records keep their deltas."""
+    patch.setattr(compaction, "moved", lambda body, one, _shift: body[one.start : one.end])
+
+
+def headers_are_dropped(patch: pytest.MonkeyPatch) -> None:
+    """A batch is stored with the keys and values of its records alone."""
+    sound = Partition.append
+
+    def wrong(self: Any, data: Any, headers: Any, **settings: Any) -> Any:
+        (one,) = headers
+        if not self.topic.internal:
+            data = bytearray(
+                batches.build(
+                    [record._replace(headers=()) for record in batches.records(data)],
+                    producer_id=one.producer_id,
+                    producer_epoch=one.producer_epoch,
+                    base_sequence=one.base_sequence,
+                )
+            )
+            headers = [batches.read_header(data)]
+        return sound(self, data, headers, **settings)
+
+    patch.setattr(Partition, "append", wrong)
+
+
+def look_ups_by_time_are_late(patch: pytest.MonkeyPatch) -> None:
+    """A look-up by time finds the record behind the one that it should."""
+    sound = list_offsets._find
+
+    async def wrong(partition: Any, timestamp: int, threads: Any) -> tuple[int, int]:
+        offset, time = await sound(partition, timestamp, threads)
+        return (offset + 1, time) if timestamp >= 0 and offset >= 0 else (offset, time)
+
+    patch.setattr(list_offsets, "_find", wrong)
 
 
 def produce_is_answered_before_the_sync(patch: pytest.MonkeyPatch) -> None:

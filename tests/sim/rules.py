@@ -233,6 +233,14 @@ FURTHER: list[Rule] = [
             large_answers_are_encoded_on_the_loop
     """),
     *_rules("Kafka", """
+        ListOffsets | a time has the first record that is as late
+            look_ups_by_time_are_late
+        Records | timestamps and headers stay as they were sent
+            cleaned_timestamps_shift headers_are_dropped
+        Compaction | a tombstone stays for delete.retention.ms, and deletes what is before it
+            tombstones_go_at_once tombstones_delete_later_values
+        KIP-98 | the last five batches of a producer are known
+            four_batches_are_remembered
         KIP-98 | epochs and producer ids
             old_epochs_may_write producer_ids_given_twice
         Logs | recovery keeps whole batches

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.sim.facts import Asked, Place
+from headrace.sim.facts import Asked, Mark, Place
 from headrace.sim.offset_auditor import ABSENT, OffsetAuditor
 from headrace.sim.record_auditor import RecordAuditor
 from headrace.sim.static_auditor import StaticAuditor
@@ -23,7 +23,9 @@ class Small:
             lambda: self.now_us, self.broken.append,
             retention_us=60_000_000, session_us=3_000_000, rebalance_us=2_000_000,
         )  # fmt: skip
-        self.records.sending(PLACE, "ann", 0, [(None, b"a"), (None, b"b"), (None, b"c")])
+        self.records.sending(
+            PLACE, "ann", 0, [(None, b"a"), (None, b"b"), (None, b"c")], [(1, ())] * 3
+        )
 
     def asked(self) -> Asked:
         self.now_us += 1000
@@ -84,6 +86,103 @@ def test_records_that_are_lost_doubled_skipped_or_strange_are_reported() -> None
     _reports(strange, "no producer sent")
     _reports(changed, "was b'a' and is b'b'")
     _reports(reordered, "behind 1")
+
+
+def test_a_record_has_the_key_the_timestamp_and_the_headers_that_were_sent() -> None:
+    mark: Mark = 7, (("trace", b"1"),)
+    small = Small()
+    small.records.sending(PLACE, "ann", 3, [(b"k", b"d")], [mark])
+    small.records.deleting_key(PLACE, b"k")
+    small.records.acknowledged(small.asked(), PLACE, 3, [(b"k", b"d"), (b"k", None)], [mark] * 2)
+    for offset, value in ((3, b"d"), (4, None)):
+        small.records.contained(PLACE, offset, value, b"k", mark)
+        assert small.broken == []
+        for other in ((8, mark[1]), (7, ()), (7, (("trace", None),))):
+            small.records.contained(PLACE, offset, value, b"k", other)
+            assert f"orders-0@{offset} was sent with {mark}, and has {other}" in small.broken.pop()
+    small.records.contained(PLACE, 3, b"d", b"j", mark)
+    assert "was sent with b'k', has b'j'" in small.broken.pop()
+
+
+@pytest.mark.parametrize(
+    ("time", "offset", "found", "part"),
+    [
+        (20, 1, 20, ""),
+        (15, 1, 20, ""),
+        (25, -1, -1, ""),
+        (20, 2, 20, "and not 1 of 20"),
+        (20, -1, -1, "and not 1 of 20"),
+        (20, 0, 10, "has 0 of 10 first"),
+        (10, 0, 20, "and its time is 10"),
+    ],
+)
+def test_a_look_up_by_time_finds_the_first_record_that_is_as_late(
+    time: int, offset: int, found: int, part: str
+) -> None:
+    small = Small()
+    pairs: list[tuple[bytes | None, bytes]] = [(None, b"d"), (None, b"e"), (None, b"f")]
+    small.records.sending(PLACE, "ann", 3, pairs, [(10, ()), (20, ()), (15, ())])
+    small.records.acknowledged(small.asked(), PLACE, 0, pairs)
+    small.records.looked_up(small.asked(), PLACE, time, offset, found)
+    assert bool(small.broken) == bool(part)
+    assert not part or part in small.broken[0]
+
+
+@pytest.mark.parametrize("allowed", ["deleted", "compacted", "cut", "later"])
+def test_a_look_up_by_time_may_pass_records_that_may_be_gone(allowed: str) -> None:
+    small = Small()
+    pairs: list[tuple[bytes | None, bytes]] = [(b"k", b"d"), (b"k", b"e")]
+    small.records.sending(PLACE, "ann", 3, pairs, [(10, ()), (20, ())])
+    asked = small.asked()
+    small.records.acknowledged(asked, PLACE, 0, pairs)
+    if allowed == "deleted":
+        small.records.deleting(PLACE, 1)
+    elif allowed == "compacted":
+        small.records.compacts(PLACE, 500)
+    elif allowed == "cut":
+        small.records.power_was_cut()
+    else:
+        asked = Asked(asked.at_us - 1, 0)
+    small.records.looked_up(asked if allowed == "later" else small.asked(), PLACE, 5, 1, 20)
+    assert small.broken == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "known", "is_sound"),
+    [(0.4, True, False), (0.6, True, True), (0.4, False, True)],
+)
+def test_a_tombstone_stays_for_its_retention(seconds: float, known: bool, is_sound: bool) -> None:
+    """A tombstone whose offset is not known may be anywhere, and long gone."""
+    small = Small()
+    small.records.compacts(PLACE, 500)
+    small.records.sending(PLACE, "ann", 3, [(b"k", b"d")], [(1, ())])
+    small.records.deleting_key(PLACE, b"k")
+    asked = small.asked()
+    small.records.acknowledged(asked, PLACE, 0, [(b"k", b"d")])
+    small.records.acknowledged(asked, PLACE, 1, [(b"k", None)])
+    if not known:
+        small.records.deleting_key(PLACE, b"k")
+    small.now_us = asked.at_us + round(seconds * 1e6)
+    small.records.ended(PLACE, 0, {})
+    assert (not small.broken) == is_sound, small.broken
+
+
+@pytest.mark.parametrize("deleted", ["before", "behind", "refused", "unanswered"])
+def test_a_tombstone_excuses_only_what_it_may_delete(deleted: str) -> None:
+    small = Small()
+    small.records.compacts(PLACE, 500)
+    small.records.sending(PLACE, "ann", 3, [(b"k", b"d")], [(1, ())])
+    small.records.deleting_key(PLACE, b"k")
+    if deleted == "refused":
+        small.records.refused(PLACE, [(b"k", None)])
+    records = {0: (b"k", None), 1: (b"k", b"d"), 2: (b"k", None)}
+    acknowledged = {"before": (0, 1), "behind": (1, 2)}.get(deleted, (1,))
+    for offset in acknowledged:
+        small.records.acknowledged(small.asked(), PLACE, offset, [records[offset]])
+    small.now_us += 1_000_000
+    small.records.ended(PLACE, 0, {})
+    assert [one for one in small.broken if "orders-0@1" in one] == small.broken
+    assert bool(small.broken) == (deleted in ("before", "refused"))
 
 
 def test_an_end_that_goes_back_is_reported_unless_the_power_may_have_taken_it() -> None:

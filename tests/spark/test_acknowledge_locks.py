@@ -28,7 +28,8 @@ def reader(flow: Flow) -> Iterator[Reader]:
     """Make the driver's side of queries over records whose locks last a second."""
     flow.set_group(share_record_lock_duration_ms="1000")
     flow.produce(RECORDS)
-    options = QueueOptions.parse({**flow.options, "includeDelivery": "true", "minPartitions": "1"})
+    given = {"includeDelivery": "true", "minPartitions": "1", "newCheckpoint": "continue"}
+    options = QueueOptions.parse({**flow.options, **given})
     made: list[ShareReader] = []
 
     def make() -> ShareReader:

@@ -1,10 +1,12 @@
 """New checkpoints and several queries over one group: no row is overwritten, dropped or doubled."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.spark import Batch, OptionError, acknowledge, each_record
 from headrace.spark.sink.options import SinkOptions
@@ -14,6 +16,7 @@ from headrace.spark.source import HeadraceDataSource
 from .conftest import GROUP, Flow
 
 pytestmark = pytest.mark.spark
+ACQUIRED = 1
 
 
 def into(table: Path, rows: DataFrame, number: int) -> None:
@@ -43,6 +46,33 @@ def test_a_file_sink_cannot_drop_what_a_new_checkpoint_reads(flow: Flow, tmp_pat
     assert not flow.finished()
     run("first")
     assert len(places(flow, table)) == len(set(places(flow, table))) == 170
+    assert flow.finished()
+
+
+def test_a_file_sink_cannot_drop_a_batch_that_was_written_and_not_settled(
+    flow: Flow, tmp_path: Path
+) -> None:
+    """The query stops before it looks for another batch, and its checkpoint is left."""
+    table = tmp_path / "table"
+
+    def start(checkpoint: str, **trigger: Any) -> StreamingQuery:
+        rows = flow.rows().select("partition", "offset").writeStream.format("parquet")
+        rows = rows.option("checkpointLocation", str(tmp_path / checkpoint))
+        return rows.trigger(**trigger).start(str(table))
+
+    flow.set_group(share_record_lock_duration_ms="1000")
+    flow.produce(100)
+    first = start("first", processingTime="1 hour")
+    flow.until(lambda: first.lastProgress or first.exception())
+    first.stop()
+    assert len(places(flow, table)) == 100
+    assert not flow.finished()
+    flow.until(lambda: all(run.state != ACQUIRED for one in flow.state() for run in one.in_flight))
+    with pytest.raises(StreamingQueryException, match="planned a batch and did not settle it"):
+        start("second", availableNow=True).awaitTermination()
+    assert not flow.finished()
+    start("first", availableNow=True).awaitTermination()
+    assert len(places(flow, table)) == len(set(places(flow, table))) == 100
     assert flow.finished()
 
 

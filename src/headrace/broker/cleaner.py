@@ -181,9 +181,9 @@ class Cleaner:
 
     def _begin(self, kept: Kept, dirty: Dirty) -> Compaction:
         opened = kept.opened()
-        last_of = {one.producer_id: one.last_offset for one in opened.producers.entries()}
+        last_offset = opened.producers.remembered().last_offset
         rules, now = self._rules(kept), self._clock.proven()
-        return Compaction(self._disk, opened, dirty, rules, now, last_of)
+        return Compaction(self._disk, opened, dirty, rules, now, last_offset)
 
     async def _carry_out(self, work: Compaction) -> bool:
         """All of a cleaning; False when it was stopped, or its segments went away under it."""

@@ -196,6 +196,11 @@ class Config(InertShareConfig):
         "Memory of members, commits and share groups; above it only small additions are accepted.",
         low=1_048_576, high=LONG_MAX,
     )  # fmt: skip
+    producers_max: int = setting(
+        "headrace.max.producers", 100_000,
+        "Idempotent producers that are remembered, each once for every partition it wrote to.",
+        low=1, high=INT_MAX,
+    )  # fmt: skip
     regex_size_max: int = setting(
         "headrace.group.consumer.regex.max.size", 2000,
         "Instructions of a compiled regular expression that a consumer subscribes with; "

@@ -124,6 +124,13 @@ def _limits(server: Server) -> Families:
     yield single("headrace_groups_refused",
                  "Requests refused because groups are too many or take too much memory.",
                  services.group_memory.refused, "counter")  # fmt: skip
+    producers = services.partitions.producer_limit
+    yield single("headrace_producers",
+                 "Idempotent producers remembered, each once for every partition it wrote to.",
+                 producers.count)  # fmt: skip
+    yield single("headrace_producers_refused",
+                 "Batches of new idempotent producers refused because too many are remembered.",
+                 producers.refused, "counter")  # fmt: skip
     yield (
         Family("headrace_loop_stall_seconds", "histogram",
                "Steps that held the event loop for 20 ms or longer, by API or background task.",

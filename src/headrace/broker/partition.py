@@ -495,7 +495,7 @@ class Partition:
         """Drop the segments that the topic's settings keep no longer.
 
         Of an internal topic, whose records are a journal, only what was deleted goes. Producers
-        that were silent for producer.id.expiration.ms are forgotten.
+        that were silent for producer.id.expiration.ms are forgotten, sooner where many are known.
 
         Args:
             now: the earliest that the time may be.
@@ -505,7 +505,9 @@ class Partition:
         Raises: OSError.
         """
         opened = self.log
-        opened.producers.expire(now, self._producer_expiration_ms, latest)
+        for _ in opened.producers.expiring(now, self._producer_expiration_ms, latest):
+            await asyncio.sleep(0)
+            self._require_open()
         segments = opened.segments()
         until = self._kept_from(segments, now)
         if until == segments[-1].end_offset and segments[-1].size:

@@ -51,6 +51,7 @@ from headrace.log.checkpoints import (
     remove_clean_mark,
 )
 from headrace.log.manifest import METADATA, ListedTopic, Manifest
+from headrace.log.producers import ProducerLimit
 from headrace.log.segments import SegmentedLog
 
 __all__ = ["LEADER_EPOCH", "Partition", "Partitions", "StartOutcome", "uuid_text"]
@@ -88,6 +89,7 @@ class Partitions:
         self._plain: tuple[Config, TopicSettings] | None = None
         self._closed = read_clean_mark(disk, unsealed=self.manifest.is_upgrading)
         self.faults = StorageFaults(clock)
+        self.producer_limit = ProducerLimit(config.producers_max)
         self.on_start_moved: list[Callable[[Partition], None]] = []
         self._unmade: set[tuple[UUID, int]] = set()  # without a folder, as the disk was full
         self._listing = threading.RLock()  # held from finding what a topic has until it is listed
@@ -495,6 +497,7 @@ class Partitions:
             end_offset=self.closed_end(f"{topic.name}-{index}") if clean else None,
             start_offset=starts.get(topic.name, index),
             dropped=dropped,
+            producer_limit=self.producer_limit,
         )
 
     def _topic_id(self, folder: str) -> str:

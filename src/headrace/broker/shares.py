@@ -41,7 +41,13 @@ from headrace.core.shard_words import (
 from headrace.core.share_admin import Queue
 from headrace.core.share_group import Timing, TopicView
 from headrace.core.share_partition import SharePartition
-from headrace.core.share_session import Continue, SessionEnded, SessionEvent, ShareSessions
+from headrace.core.share_session import (
+    Continue,
+    SessionEnded,
+    SessionEvent,
+    SessionKey,
+    ShareSessions,
+)
 from headrace.core.share_words import (
     Advanced,
     Delayed,
@@ -111,7 +117,7 @@ class Shares:
         self.shards: list[Shard] = []
         self.journals: Sequence[Partition] = ()  # of each shard
         self.sessions = ShareSessions(
-            config.share_sessions_max, config.share_sessions_connection_max
+            config.share_sessions_max, config.share_sessions_connection_max, self._is_member
         )
         self.meters = ShareMeters()
         self._config = config
@@ -246,20 +252,32 @@ class Shares:
         return self._waits.waiting_for(wait_key(group))
 
     def move(self, command: Continue) -> Sequence[SessionEvent] | Refused:
-        """Move a share session by one request."""
+        """Move a share session by one request; another one may have to give way to it."""
         answer = self.sessions.decide(command)
         if not isinstance(answer, Refused):
             for event in answer:
-                self.sessions.apply(event)
+                if isinstance(event, SessionEnded) and event.key != command.key:
+                    self._end(event)
+                else:
+                    self.sessions.apply(event)
         return answer
+
+    def _is_member(self, key: SessionKey) -> bool:
+        group, member = key
+        known = self.machine(group).groups.get(group)
+        return known is not None and member in known.members
+
+    def _end(self, event: SessionEnded) -> None:
+        """End a session; the records of its member are available again."""
+        self.sessions.apply(event)
+        group, member = event.key
+        self.shard(group).tell(ReleaseMember(group, member))
 
     def disconnected(self, connection_id: int) -> None:
         """End the sessions of a connection that is gone; their records are available again."""
         for event in self.sessions.disconnected(connection_id):
-            self.sessions.apply(event)
             assert isinstance(event, SessionEnded)
-            group, member = event.key
-            self.shard(group).tell(ReleaseMember(group, member))
+            self._end(event)
 
     def settings(self, group: str) -> GroupSettings:
         """The settings of a group as they are now."""

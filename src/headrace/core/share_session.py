@@ -4,7 +4,7 @@ A session belongs to (group, member) and dies with the connection that opened it
 and ShareAcknowledge consumes one epoch, so a lost or repeated request is noticed. All volatile.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -67,11 +67,19 @@ class ShareSessions:
     Args:
         sessions_max: Sessions open at a time.
         connection_max: Those that one connection may have opened.
+        is_member: Whether a group has the member of a session. Where too many sessions are open,
+            that of a member takes the place of the oldest without one.
     """
 
-    def __init__(self, sessions_max: int, connection_max: int = 1 << 31) -> None:
+    def __init__(
+        self,
+        sessions_max: int,
+        connection_max: int = 1 << 31,
+        is_member: Callable[[SessionKey], bool] = lambda _: False,
+    ) -> None:
         self._sessions_max = sessions_max
         self._connection_max = connection_max
+        self._is_member = is_member
         self._sessions: dict[SessionKey, Session] = {}
         self._of: dict[int, dict[SessionKey, None]] = {}  # by connection
 
@@ -91,12 +99,6 @@ class ShareSessions:
             partitions = _changed((), command)
             if len(partitions) > PARTITIONS_MAX:
                 return _TOO_MANY
-            if known is None and len(self._sessions) >= self._sessions_max:
-                return Refused(
-                    Why.SESSION_LIMIT,
-                    f"{self._sessions_max} share sessions are open already"
-                    " (group.share.max.share.sessions)",
-                )
             opened = self._of.get(command.connection, {})
             if command.key not in opened and len(opened) >= self._connection_max:
                 return Refused(
@@ -104,7 +106,17 @@ class ShareSessions:
                     f"this connection opened {len(opened)} share sessions already"
                     " (headrace.share.max.sessions.per.connection)",
                 )
-            return [SessionMoved(command.key, command.connection, 1, partitions)]
+            moved = SessionMoved(command.key, command.connection, 1, partitions)
+            if known is not None or len(self._sessions) < self._sessions_max:
+                return [moved]
+            replaced = self._replaceable(command.key)
+            if replaced is None:
+                return Refused(
+                    Why.SESSION_LIMIT,
+                    f"{self._sessions_max} share sessions are open already"
+                    " (group.share.max.share.sessions)",
+                )
+            return [SessionEnded(replaced), moved]
         if known is None:
             return Refused(Why.SESSION_NOT_FOUND, "no share session of this member is open")
         if command.epoch == FINAL:
@@ -118,6 +130,12 @@ class ShareSessions:
         if len(partitions) > PARTITIONS_MAX:
             return _TOO_MANY
         return [SessionMoved(command.key, known.connection, following, partitions)]
+
+    def _replaceable(self, key: SessionKey) -> SessionKey | None:
+        """Return the oldest session without a member, for that of one; None where there is none."""
+        if not self._is_member(key):
+            return None
+        return next((one for one in self._sessions if not self._is_member(one)), None)
 
     def disconnected(self, connection: int) -> list[SessionEvent]:
         """End every session that the closed connection had opened."""

@@ -18,7 +18,7 @@ Source: Kafka's LogCleaner and Cleaner (4.3); KIP-58, KIP-354, KIP-534.
 """
 
 import logging
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from headrace.core.types import WallMs
@@ -103,7 +103,7 @@ class Compaction:
     `put_away` and `finish`; `discard` where `put` is not reached or returns False.
 
     Args:
-        last_of_producers: of each idempotent producer the last offset that it wrote.
+        last_offset: returns the last offset that an idempotent producer wrote, by its id.
 
     Raises: OSError from every method; CorruptBatch from steps that meet a damaged checksum.
     """
@@ -115,7 +115,7 @@ class Compaction:
         dirty: Dirty,
         rules: Rules,
         now: WallMs,
-        last_of_producers: Mapping[int, int],
+        last_offset: Callable[[int], int | None],
     ) -> None:
         self.end = dirty.start  # the map knows every record below it
         self.tally = Tally()
@@ -124,7 +124,7 @@ class Compaction:
         self._dirty = dirty
         self._rules = rules
         self._now = now
-        self._last_of_producers = last_of_producers
+        self._last_offset = last_offset
         self._last_offsets = KeyMap()
         self._segments = [
             one for one in kept.segments() if one.sealed and one.base_offset < dirty.end
@@ -364,8 +364,7 @@ class Compaction:
     def _must_stay(self, header: BatchHeader, group: Group) -> bool:
         """Whether a batch is needed even without records."""
         return header.last_offset + 1 == group.end_offset or (
-            header.producer_id >= 0
-            and self._last_of_producers.get(header.producer_id) == header.last_offset
+            header.producer_id >= 0 and self._last_offset(header.producer_id) == header.last_offset
         )
 
     def _stays(self, header: BatchHeader, one: Found) -> bool:

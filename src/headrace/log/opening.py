@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from headrace.log import damage, snapshots
 from headrace.log.api import CorruptFileError, DamagedBlockError, Disk
 from headrace.log.index import SUFFIXES, remove_index
-from headrace.log.producers import Producers
+from headrace.log.producers import ProducerLimit, Producers
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint
 from headrace.log.segment import Segment
 from headrace.wire.batches import BatchHeader, CorruptBatch
@@ -42,7 +42,15 @@ class Opened:
 class Opening:
     """Reads the folder of one log. Every method raises OSError when the disk does."""
 
-    def __init__(self, disk: Disk, folder: str, interval_bytes: int, point: RecoveryPoint) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        interval_bytes: int,
+        point: RecoveryPoint,
+        producer_limit: ProducerLimit | None = None,
+    ) -> None:
+        self._producer_limit = producer_limit
         self._disk = disk
         self._folder = folder
         self._interval_bytes = interval_bytes
@@ -76,7 +84,7 @@ class Opening:
         self._require_claimed_segments(bases, start_offset)
         self._remove_given_up(names)
         segments = [self._sealed(base) for base in bases[:-1]]
-        producers = Producers()
+        producers = Producers(self._producer_limit)
         if bases:
             _require_continuity(segments, bases[-1])
             if clean:
@@ -89,14 +97,14 @@ class Opening:
             self._require_end(segments, end_offset)
         if not segments or segments[-1].end_offset < start_offset:
             segments = [self._emptied(segments, names, start_offset)]
-            producers = Producers()
+            producers = Producers(self._producer_limit)
         for name in leftovers:  # last: a log that is refused may need them
             self._disk.remove(f"{self._folder}/{name}")
         return Opened(segments, producers, clean)
 
     def rebuilt(self, segments: Sequence[Segment], end_offset: int) -> Producers:
         """The producers of a log of which what is below `end_offset` is left."""
-        producers = Producers()
+        producers = Producers(self._producer_limit)
         names = self._disk.list(self._folder)
         self._replay(segments, producers, names, end_offset)
         return producers

@@ -2,20 +2,41 @@
 
 Per producer id the last five batches are kept, as many as a client has in flight. All of it comes
 from batch headers: a snapshot and a walk over what follows it rebuild it. Producers that have been
-silent for long are forgotten. Source: ProducerStateManager, ProducerStateEntry (4.3).
+silent for long are forgotten.
+
+Clients choose producer ids, and every producer that starts has a new one. So a `ProducerLimit`
+bounds how many the partitions of a broker remember together, which bounds memory, and the time of
+what looks at all producers of a partition. From half of it on producers are forgotten once they
+have been silent for longer than clients repeat a batch. At the limit only producers that are
+remembered may write; of those in a log that is opened the latest are remembered.
+
+Hot path: `check` and `record` are run for every batch; bench/produce.py. What is remembered of a
+producer is one immutable tuple of some 350 bytes, so that `remembered` costs a copy of a dict.
+Source: ProducerStateManager, ProducerStateEntry (4.3).
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+import logging
+import struct
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.core.types import WallMs
 from headrace.log.snapshots import Entry
 from headrace.wire.batches import BatchHeader
 
-_BATCHES_KEPT = 5
+log = logging.getLogger("headrace.log")
+
 _SEQUENCES = 1 << 31
+_BATCH = struct.Struct(">iiq")  # base sequence, last offset delta, base offset
+_OLDER_BYTES_MAX = 4 * _BATCH.size  # of the batches before the newest one
+_SILENT_MS = 600_000  # twice the time that librdkafka repeats a batch for by default
+_PORTION = 4_000
+_UNLIMITED = 1 << 62
+# Since when a producer is silent, where that is no time yet.
+_UNKNOWN = -1
+_ACTIVE = -2  # it has written since the last look at who is silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,60 +60,163 @@ class Fenced:
     message: str
 
 
-class _Batch(NamedTuple):
-    base_sequence: int
-    offset_delta: int
-    base_offset: int
+@dataclass(frozen=True, slots=True)
+class TooMany:
+    """The producer is new, and as many are remembered as may be."""
+
+    message: str
+
+
+class ProducerLimit:
+    """Most producers that the partitions of a broker remember together.
+
+    Args:
+        producers_max: how many; a producer counts once for each partition that it wrote to.
+
+    Logs may be opened in threads.
+    """
+
+    def __init__(self, producers_max: int = _UNLIMITED) -> None:
+        self.producers_max = producers_max
+        self.count = 0
+        self.refused = 0  # batches
+        self._is_reported = False
+        self._counting = threading.Lock()
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether half of the producers are remembered."""
+        return self.count > self.producers_max // 2
+
+    def add(self, count: int) -> None:
+        """Count producers that are remembered from now on, or forgotten where it is negative."""
+        with self._counting:
+            self.count += count
+        if self.count < self.producers_max:
+            self._is_reported = False
+
+    def refuse(self) -> TooMany:
+        """Refuse a batch of a new producer; the first one is logged."""
+        self.refused += 1
+        problem = f"{self.count} idempotent producers are remembered (headrace.max.producers)"
+        if not self._is_reported:
+            self._is_reported = True
+            log.warning(
+                "%s: batches of new ones are refused until others have been silent for %d minutes;"
+                " raise the setting, or let clients reuse their producers",
+                problem, _SILENT_MS // 60_000,
+            )  # fmt: skip
+        return TooMany(f"{problem}: reuse producers, or wait until silent ones are forgotten")
+
+
+class _Producer(NamedTuple):
+    """What is known of one producer; never changed, but replaced."""
+
+    epoch: int
+    timestamp: int
+    silent_since: int
+    batches: bytes  # the last ones, each as `_BATCH`
 
     @property
     def last_sequence(self) -> int:
-        return (self.base_sequence + self.offset_delta) % _SEQUENCES
+        first, delta, _ = _BATCH.unpack_from(self.batches, len(self.batches) - _BATCH.size)
+        return int(first + delta) % _SEQUENCES
+
+    @property
+    def last_offset(self) -> int:
+        _, delta, offset = _BATCH.unpack_from(self.batches, len(self.batches) - _BATCH.size)
+        return int(offset + delta)
 
 
-@dataclass(slots=True)
-class _Producer:
-    """What is known of one producer: its epoch, and its last batches."""
+class Remembered:
+    """The producers of a partition as they were at one moment."""
 
-    epoch: int
-    timestamp: int = -1
-    is_active: bool = False  # it has written since the last look at who is silent
-    silent_since: int = -1
-    batches: deque[_Batch] = field(default_factory=lambda: deque(maxlen=_BATCHES_KEPT))
+    def __init__(self, by_id: Mapping[int, _Producer]) -> None:
+        self._by_id = by_id
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def last_offset(self, producer_id: int) -> int | None:
+        """Return the last offset that a producer wrote, None when it is unknown."""
+        known = self._by_id.get(producer_id)
+        return None if known is None else known.last_offset
+
+    def last_entries(self) -> Iterator[Entry]:
+        """Return the last batch of each producer."""
+        for producer_id, known in self._by_id.items():
+            yield next(_entries(producer_id, known, len(known.batches) - _BATCH.size))
+
+    def entries(self) -> Iterator[Entry]:
+        """Return everything, for a snapshot."""
+        for producer_id, known in self._by_id.items():
+            yield from _entries(producer_id, known)
+
+
+def _entries(producer_id: int, known: _Producer, start: int = 0) -> Iterator[Entry]:
+    for first, delta, offset in _BATCH.iter_unpack(known.batches[start:]):
+        last_sequence = (first + delta) % _SEQUENCES
+        yield Entry(producer_id, known.epoch, last_sequence, offset + delta, delta, known.timestamp)
 
 
 class Producers:
-    """The idempotent producers of one partition."""
+    """The idempotent producers of one partition.
 
-    def __init__(self) -> None:
+    Args:
+        limit: how many may be remembered, counted from `count_in` on.
+    """
+
+    def __init__(self, limit: ProducerLimit | None = None) -> None:
+        self._limit = ProducerLimit() if limit is None else limit
+        self._is_counted = False
         self._by_id: dict[int, _Producer] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def count_in(self) -> None:
+        """Count the producers in the limit; where they are too many, forget the oldest."""
+        self._keep_latest(max(self._limit.producers_max - self._limit.count, 0))
+        self._is_counted = True
+        self._limit.add(len(self._by_id))
+
+    def release(self) -> None:
+        """Forget all producers, because the log is closed or read again."""
+        if self._is_counted:
+            self._limit.add(-len(self._by_id))
+        self._is_counted, self._by_id = False, {}
+
     def highest_id(self, limit: int) -> int:
         """Return the highest producer id below `limit` that is remembered, -1 without any."""
         return max((one for one in self._by_id if one < limit), default=-1)
 
-    def check(self, header: BatchHeader) -> Duplicate | OutOfOrder | Fenced | None:
+    def check(self, header: BatchHeader) -> Duplicate | OutOfOrder | Fenced | TooMany | None:
         """Whether a batch may be appended; None when it may."""
+        if header.producer_id < 0:
+            return None
         known = self._by_id.get(header.producer_id)
-        if header.producer_id < 0 or known is None:
-            return None
-        told = f"producer {header.producer_id} epoch {header.producer_epoch}"
-        if header.producer_epoch < known.epoch:
-            return Fenced(f"{told}: epoch {known.epoch} has written already")
-        if header.producer_epoch > known.epoch:
-            if header.base_sequence == 0:
+        if known is None:
+            limit = self._limit
+            return None if limit.count < limit.producers_max else limit.refuse()
+        epoch, _, _, kept = known
+        first = header.base_sequence
+        if header.producer_epoch == epoch:
+            last, delta, _ = _BATCH.unpack_from(kept, len(kept) - _BATCH.size)
+            expected = (last + delta + 1) % _SEQUENCES
+            if first == expected:
                 return None
-            return OutOfOrder(f"{told} must begin at sequence 0, not {header.base_sequence}")
-        # The same first and last sequence; the deltas say the latter, as sequences wrap.
-        for batch in known.batches:
-            if batch[:2] == (header.base_sequence, header.last_offset_delta):
-                return Duplicate(batch.base_offset)
-        expected = (known.batches[-1].last_sequence + 1) % _SEQUENCES
-        if header.base_sequence == expected:
-            return None
-        return OutOfOrder(f"{told}: sequence {expected} was expected, not {header.base_sequence}")
+            # The same first and last sequence; the deltas say the latter, as sequences wrap.
+            for sequence, delta, offset in _BATCH.iter_unpack(kept):
+                if sequence == first and delta == header.last_offset_delta:
+                    return Duplicate(offset)
+        told = f"producer {header.producer_id} epoch {header.producer_epoch}"
+        if header.producer_epoch < epoch:
+            return Fenced(f"{told}: epoch {epoch} has written already")
+        if header.producer_epoch > epoch:
+            if first == 0:
+                return None
+            return OutOfOrder(f"{told} must begin at sequence 0, not {first}")
+        return OutOfOrder(f"{told}: sequence {expected} was expected, not {first}")
 
     def record(self, header: BatchHeader, base_offset: int, *, is_live: bool = False) -> None:
         """Remember a batch that stands at `base_offset`.
@@ -102,14 +226,44 @@ class Producers:
         """
         if header.producer_id < 0 or header.base_sequence < 0:
             return
-        known = self._by_id.get(header.producer_id)
-        if known is None or known.epoch != header.producer_epoch:
-            known = self._by_id[header.producer_id] = _Producer(header.producer_epoch)
-        known.timestamp, known.is_active = header.max_timestamp, is_live
-        known.batches.append(_Batch(header.base_sequence, header.last_offset_delta, base_offset))
+        batch = _BATCH.pack(header.base_sequence, header.last_offset_delta, base_offset)
+        self._remember(
+            header.producer_id, header.producer_epoch, header.max_timestamp, batch, is_live=is_live
+        )
+
+    def _remember(
+        self, producer_id: int, epoch: int, timestamp: int, batch: bytes, *, is_live: bool
+    ) -> None:
+        known = self._by_id.get(producer_id)
+        if known is None:
+            if self._is_counted:
+                self._limit.add(1)
+            elif len(self._by_id) >= 2 * self._limit.producers_max:
+                self._keep_latest(self._limit.producers_max)
+        elif known.epoch == epoch:
+            batch = known.batches[-_OLDER_BYTES_MAX:] + batch
+        silent_since = _ACTIVE if is_live else _UNKNOWN
+        self._by_id[producer_id] = _Producer(epoch, timestamp, silent_since, batch)
+
+    def _keep_latest(self, count: int) -> None:
+        if len(self._by_id) <= count:
+            return
+        ends = sorted(known.last_offset for known in self._by_id.values())
+        oldest = ends[-count] if count else ends[-1] + 1
+        by_id = self._by_id.items()
+        self._by_id = {one: known for one, known in by_id if known.last_offset >= oldest}
 
     def expire(self, now: WallMs, expiration_ms: int, latest: WallMs | None = None) -> int:
-        """Forget producers that are silent for so long.
+        """Forget producers that are silent for so long, as `expiring`; return how many."""
+        before = len(self._by_id)
+        for _ in self.expiring(now, expiration_ms, latest):
+            pass
+        return before - len(self._by_id)
+
+    def expiring(
+        self, now: WallMs, expiration_ms: int, latest: WallMs | None = None
+    ) -> Iterator[None]:
+        """Forget producers that are silent for so long, some in each step.
 
         Clocks of producers may be wrong, and a clock that was wrong before the start is not known
         to be. One that wrote since the last look is silent from now on. Of one in the log only the
@@ -118,42 +272,53 @@ class Producers:
         Args:
             now: the earliest that the time may be; producers are silent until then.
             latest: the latest that it may be; they are silent from then on. `now` without doubt.
-
-        Returns: how many were forgotten.
         """
         latest = now if latest is None else latest
+        if self._limit.is_scarce:
+            expiration_ms = min(expiration_ms, _SILENT_MS)
         newest = max((known.timestamp for known in self._by_id.values()), default=-1)
-        old = []
-        for producer_id, known in self._by_id.items():
-            if known.is_active:
-                known.silent_since, known.is_active = latest, False
-            elif known.silent_since < 0:
-                known.silent_since = latest - (newest - known.timestamp)
-            known.silent_since = min(known.silent_since, latest)
-            if now - max(known.timestamp, known.silent_since) >= expiration_ms:
-                old.append(producer_id)
-        for producer_id in old:
+        ids = list(self._by_id)
+        for start in range(0, len(ids), _PORTION):
+            if len(ids) > _PORTION:
+                yield
+            for producer_id in ids[start : start + _PORTION]:
+                known = self._by_id.get(producer_id)
+                if known is not None:
+                    self._look(producer_id, known, now, expiration_ms, latest, newest)
+
+    def _look(
+        self,
+        producer_id: int,
+        known: _Producer,
+        now: WallMs,
+        expiration_ms: int,
+        latest: WallMs,
+        newest: int,
+    ) -> None:
+        since = known.silent_since
+        if since == _ACTIVE:
+            since = latest
+        elif since == _UNKNOWN:
+            since = latest - (newest - known.timestamp)
+        since = min(since, latest)
+        if now - max(known.timestamp, since) >= expiration_ms:
             del self._by_id[producer_id]
-        return len(old)
+            if self._is_counted:
+                self._limit.add(-1)
+        elif since != known.silent_since:
+            self._by_id[producer_id] = _Producer(known.epoch, known.timestamp, since, known.batches)
+
+    def remembered(self) -> Remembered:
+        """Return the producers as they are now, whatever is recorded later."""
+        return Remembered(self._by_id.copy())
 
     def entries(self) -> Iterator[Entry]:
         """Everything, for a snapshot."""
-        for producer_id, known in self._by_id.items():
-            for batch in known.batches:
-                last_offset = batch.base_offset + batch.offset_delta
-                yield Entry(
-                    producer_id, known.epoch, batch.last_sequence, last_offset, batch.offset_delta,
-                    known.timestamp,
-                )  # fmt: skip
+        return Remembered(self._by_id).entries()
 
     def restore(self, entries: Iterable[Entry]) -> None:
         """Remember what a snapshot does."""
         for one in entries:
-            known = self._by_id.get(one.producer_id)
-            if known is None or known.epoch != one.epoch:
-                known = self._by_id[one.producer_id] = _Producer(one.epoch)
-            known.timestamp = one.timestamp
             first = (one.last_sequence - one.offset_delta) % _SEQUENCES
-            known.batches.append(
-                _Batch(first, one.offset_delta, one.last_offset - one.offset_delta)
-            )
+            batch = _BATCH.pack(first, one.offset_delta, one.last_offset - one.offset_delta)
+            self._remember(one.producer_id, one.epoch, one.timestamp, batch, is_live=False)

@@ -1,8 +1,9 @@
 """How much of a log exists and is on stable storage for sure, for the next opening.
 
 `<folder>/recovery-point` has two slots, written in turn and in place, each with a checksum over its
-bytes and the path of the file. The layout is in docs/data-folder.md. A slot is written after a
-sync and is not synced itself: a power cut may lose it, and the older slot claims less. Disks write
+bytes and the path of the file. The layout is in docs/data-folder.md. A slot is written after each
+sync, before anybody is promised what was synced (5 us beside the milliseconds of the sync), and is
+not synced itself: a power cut may lose it, and the older slot claims less. Disks write
 the sector of a slot whole; where one does not, both slots can be lost, and nothing is claimed. A
 claim is therefore always true:
 
@@ -79,16 +80,19 @@ class RecoveryPoint:
         self._is_durable = False  # whether the claim is known to be on stable storage
         self._sequence, self.claim = read_claim(disk, folder)
 
-    def began(self, first_base: int, base_offset: int, first_crc: int) -> bool:
+    def began(
+        self, first_base: int, base_offset: int, first_crc: int, *, wait: bool = False
+    ) -> bool:
         """Record that a segment has its first batch and that nothing of it is synced yet.
 
         Args:
             first_crc: 0 where the batch was written before this start, and its claim was lost.
+            wait: wait for a thread that waits for the disk.
 
         Returns:
-            False, and nothing is recorded, while a thread waits for the disk.
+            False, and nothing is recorded, while a thread waits for the disk; never with `wait`.
         """
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(blocking=wait):
             return False
         try:
             kept = self.claim

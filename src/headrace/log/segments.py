@@ -29,6 +29,7 @@ from headrace.log.api import DamagedBlockError, Disk, OffsetOutOfRange, SegmentI
 from headrace.log.buggify import buggify
 from headrace.log.index import remove_index
 from headrace.log.opening import Opening
+from headrace.log.producers import ProducerLimit, Remembered
 from headrace.log.reading import Stops, bytes_from
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint
 from headrace.log.segment import LEADER_EPOCH, Segment, begun
@@ -40,7 +41,6 @@ from headrace.wire.primitives import Buffer
 SEGMENT_BYTES = 1 << 30
 SEGMENT_MS = 7 * 86_400_000
 INDEX_INTERVAL_BYTES = 4096
-_UNCLAIMED_BYTES_MAX = 256 * 1024
 _OFFSETS_PER_SEGMENT_MAX = (1 << 31) - 1
 _DROPPED_MAX = 1_000_000
 
@@ -57,6 +57,7 @@ class SegmentedLog:
         end_offset: where the log ended then, if that is known.
         start_offset: where it begins at least, as the caller has kept it.
         dropped: is told the files of dropped segments, to remove them; else they go at once.
+        producer_limit: the bound of the idempotent producers that logs remember together.
 
     Raises: CorruptLog, OSError.
     """
@@ -73,8 +74,10 @@ class SegmentedLog:
         end_offset: int | None = None,
         start_offset: int = 0,
         dropped: Callable[[Sequence[str]], None] | None = None,
+        producer_limit: ProducerLimit | None = None,
     ) -> None:
         self._disk = disk
+        self._producer_limit = producer_limit
         self._folder = folder
         self._point = RecoveryPoint(disk, folder)
         self._syncing = threading.Lock()
@@ -83,7 +86,7 @@ class SegmentedLog:
         self._given_up = self._may_drop = UNKNOWN  # below it: about to be, and durably
         self._first_batch = UNKNOWN, 0  # offset and checksum of the one that began a segment
         self._is_sealing = self._is_closed = False
-        self._sealed_entries: list[snapshots.Entry] = []
+        self._sealed_producers: Remembered | None = None
         self._next: Segment | None = None
         self._stops = Stops()
         self._torn = False
@@ -98,9 +101,10 @@ class SegmentedLog:
             segment_ms=segment_ms,
             index_interval_bytes=index_interval_bytes,
         )
-        opening = Opening(disk, folder, index_interval_bytes, self._point)
+        opening = Opening(disk, folder, index_interval_bytes, self._point, producer_limit)
         opened = opening.open(start_offset, clean=clean, end_offset=end_offset)
         self.producers = opened.producers
+        self.producers.count_in()
         self._segments = SegmentList(disk, opened.segments, dropped)
         self._start = max(start_offset, self._segments.bases[0])
         active = self._segments.active
@@ -220,7 +224,7 @@ class SegmentedLog:
         """
         if not self._is_sealing and self._segments.active.size:
             self._require_whole()
-            self._sealed_entries = list(self.producers.entries())
+            self._sealed_producers = self.producers.remembered()
             self._is_sealing = True
 
     def prepare_next(self) -> None:
@@ -234,7 +238,8 @@ class SegmentedLog:
             self.sync()
             # After a fault `resume` may have ended the sealing. What is synced is not cut off.
             if self._is_sealing:
-                self._next = self._sealed(self._sealed_entries)
+                assert self._sealed_producers is not None
+                self._next = self._sealed(self._sealed_producers)
         if self._is_closed:
             self._let_go_next()
 
@@ -245,9 +250,9 @@ class SegmentedLog:
                 return
             self._require_whole()
             if self._next is None:
-                self._next = self._sealed(list(self.producers.entries()))
+                self._next = self._sealed(self.producers.remembered())
             self._segments.append(self._next)
-            self._next, self._is_sealing, self._sealed_entries = None, False, []
+            self._next, self._is_sealing, self._sealed_producers = None, False, None
 
     def begin_next(self) -> bool:
         """Go on with the segment that `prepare_next` made; False when there is none."""
@@ -256,14 +261,14 @@ class SegmentedLog:
         self.roll()
         return True
 
-    def _sealed(self, entries: list[snapshots.Entry]) -> Segment:
+    def _sealed(self, producers: Remembered) -> Segment:
         """Make the active segment and the producers' entries durable; return the next segment."""
         active = self._segments.active
         # Recovery looks for a torn end in the last segment only: this one must be whole.
         self.sync()
         try_to_save_index(active)
         # Once older segments are dropped, nothing else tells what their producers wrote.
-        self._save_snapshot(entries, durable=True)
+        self._save_snapshot(producers, durable=True)
         return begun(self._disk, self._folder, active.end_offset, self._interval_bytes)
 
     def sync(self) -> None:
@@ -283,15 +288,11 @@ class SegmentedLog:
             except OSError as error:
                 self._fault = error
                 raise
+            if self._point.claim.base_offset != active.base_offset:
+                self._claim_segment(active, wait=True)
+            self._point.synced(active.base_offset, size, end_offset)
+            # After the claim, as answers wait for it: what may be torn was promised to nobody.
             self._durable_end = end_offset
-            # What was appended meanwhile protects this part: damage with a valid batch behind it is
-            # refused. The sync of that part writes the point for both.
-            claimed = self._point.claim
-            is_followed = (
-                active.end_offset > end_offset and claimed.base_offset == active.base_offset
-            )
-            if not is_followed or size - claimed.size > _UNCLAIMED_BYTES_MAX:
-                self._point.synced(active.base_offset, size, end_offset)
 
     def mend(self, *, keep: bool) -> None:
         """After a failed sync: bring the file to where everything in it is durable.
@@ -348,10 +349,14 @@ class SegmentedLog:
                 raise active.damaged(damage) from damage
             if not active.size:
                 self._claimed_base = UNKNOWN
-            opening = Opening(self._disk, self._folder, self._interval_bytes, self._point)
+            opening = Opening(
+                self._disk, self._folder, self._interval_bytes, self._point, self._producer_limit
+            )
+            self.producers.release()
             self.producers = opening.rebuilt(list(self._segments), self._durable_end)
-            # Their entries are from before the cut, and the segment may have room again.
-            self._is_sealing, self._sealed_entries = False, []
+            self.producers.count_in()
+            # These are from before the cut, and the segment may have room again.
+            self._is_sealing, self._sealed_producers = False, None
         self._durable_end = self.end_offset
         self._cut_at = self._fault = None
         self._torn = False
@@ -413,11 +418,19 @@ class SegmentedLog:
 
     def search_time(self, timestamp: WallMs) -> times.Search:
         """Begin `offset_for_time` for a caller that lets others have their turn."""
-        return times.offset_for_time(self._segments, self._start, timestamp)
+        return self._searched(times.offset_for_time(self._segments, self._start, timestamp))
 
     def search_max_time(self) -> times.Search:
         """Begin `offset_of_max_time`, as `search_time`."""
-        return times.offset_of_max_time(self._segments, self._start)
+        return self._searched(times.offset_of_max_time(self._segments, self._start))
+
+    def _searched(self, search: times.Search) -> times.Search:
+        """Raises: OSError while the file has less than is counted, as a sync failed."""
+        try:
+            return (yield from search)
+        except DamagedBlockError:
+            self._require_whole_file()
+            raise
 
     def last_timestamp(self) -> WallMs:
         """Return the highest timestamp of the last batch, -1 where the active segment has none.
@@ -564,7 +577,7 @@ class SegmentedLog:
         active = self._segments.active
         active.save_index()
         # The one at which the active segment begins may be all that tells of dropped segments.
-        self._save_snapshot(list(self.producers.entries()), durable=not active.size)
+        self._save_snapshot(self.producers.remembered(), durable=not active.size)
         if self.end_offset:
             claim = Claim(self._first_base, active.base_offset, active.size, self.end_offset)
             if active.size and self._point.claim.base_offset == active.base_offset:
@@ -578,6 +591,7 @@ class SegmentedLog:
         self._let_go_next()
         self._segments.close()
         self._point.close()
+        self.producers.release()
 
     def retire(self) -> None:
         """Before the folder goes: wait for what another thread writes there, and allow no more."""
@@ -615,12 +629,16 @@ class SegmentedLog:
         known = claim.base_offset == active.base_offset and claim.end_offset >= 0
         return claim.end_offset if known else active.base_offset
 
-    def _claim_segment(self, segment: Segment) -> None:
-        """Let the recovery point name a segment that it does not name yet, now or later."""
+    def _claim_segment(self, segment: Segment, *, wait: bool = False) -> None:
+        """Let the recovery point name a segment that it does not name yet, now or later.
+
+        Args:
+            wait: for a thread: now, though another one waits for the disk.
+        """
         base, crc = self._first_batch
         # A segment whose claim a power cut took begins with another batch than this one.
         first_crc = crc if base == segment.base_offset else 0
-        if self._point.began(self._first_base, segment.base_offset, first_crc):
+        if self._point.began(self._first_base, segment.base_offset, first_crc, wait=wait):
             self._claimed_base = segment.base_offset
 
     def _with_room(self, size: int, end_offset: int, headers: Sequence[BatchHeader]) -> Segment:
@@ -659,8 +677,9 @@ class SegmentedLog:
             active.file.truncate(active.size)
             self._torn = False
 
-    def _save_snapshot(self, entries: list[snapshots.Entry], *, durable: bool) -> None:
+    def _save_snapshot(self, producers: Remembered, *, durable: bool) -> None:
         if self.end_offset > self._segments.bases[0]:
+            entries = list(producers.entries())
             snapshots.save(self._disk, self._folder, self.end_offset, entries, durable=durable)
         self._prune_snapshots()
 

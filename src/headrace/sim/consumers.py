@@ -425,6 +425,9 @@ async def fetch(
                 for record in batches.records(one.records or b"")
                 if record.offset >= position
             }
+            for record in batches.records(one.records or b""):
+                mark = record.timestamp, record.headers
+                world.records.contained(place, record.offset, record.value, record.key, mark)
             # Compaction leaves batches without records: a reader goes on behind them.
             last = _last_offset(one.records or b"")
             if into is not None:
@@ -464,7 +467,7 @@ def _last_offset(data: bytes) -> int:
 
 async def log_start(connection: Connection, place: Place) -> int:
     """The first offset of a partition."""
-    return (await _list_offset(connection, place, _EARLIEST, _nothing))[1]
+    return (await list_offset(connection, place, _EARLIEST, _nothing))[1]
 
 
 async def log_end(world: "World", connection: Connection, place: Place) -> tuple[int, int]:
@@ -476,12 +479,27 @@ async def log_end(world: "World", connection: Connection, place: Place) -> tuple
         if one.error_code == 0:
             world.records.saw_end(asked, place, one.offset)
 
-    return await _list_offset(connection, place, _LATEST, let_out)
+    return await list_offset(connection, place, _LATEST, let_out)
 
 
-async def _list_offset(
+async def look_up(
+    world: "World", connection: Connection, place: Place, time: int
+) -> tuple[int, int]:
+    """Look up the first record that is as late as a time; the error code and the offset."""
+    asked = world.auditor.asked()
+
+    def let_out(answer: Any) -> None:
+        one = answer.topics[0].partitions[0]
+        if one.error_code == 0 and not world.disk.damage.is_live:
+            world.records.looked_up(asked, place, time, one.offset, one.timestamp)
+
+    return await list_offset(connection, place, time, let_out)
+
+
+async def list_offset(
     connection: Connection, place: Place, stamp: int, let_out: Any
 ) -> tuple[int, int]:
+    """Request the offset of a time or of a special time; the error code and the offset."""
     part = {"partition_index": place[1], "current_leader_epoch": -1, "timestamp": stamp}
     answer = await connection.call(
         _LIST_OFFSETS, 6, let_out, replica_id=-1, isolation_level=0,

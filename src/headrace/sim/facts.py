@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 Place = tuple[str, int]  # topic and partition; no topic's name is used twice in a history
 Queue = tuple[str, Place]  # group and place
+Mark = tuple[int, tuple[tuple[str, bytes | None], ...]]  # timestamp and headers of a record
 Range = tuple[int, int, int]  # first and last offset, delivery count
 FINISHING = frozenset({"accept", "reject", "gap"})
 

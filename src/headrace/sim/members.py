@@ -280,6 +280,9 @@ class ShareMember:
                     one.offset: one.value or b"" for one in batches.records(part.records or b"")
                 }
                 self._auditor.read(place, records)
+                for one in batches.records(part.records or b""):
+                    mark = one.timestamp, one.headers
+                    self._world.records.contained(place, one.offset, one.value, one.key, mark)
                 ranges = [
                     (one.first_offset, one.last_offset, one.delivery_count)
                     for one in part.acquired_records

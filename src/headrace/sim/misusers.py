@@ -156,7 +156,8 @@ class LyingProducer(_Misuser):
         if sound is not None:
             pairs = [(b"k", self._value())]
             stream = f"{self.name}/{sound}"
-            world.records.sending(sound, stream, self._sent, pairs)
+            marks = [(world.clock.wall(), ())]
+            world.records.sending(sound, stream, self._sent, pairs, marks)
             world.records.stamping(sound, world.clock.behind_ms)
             parts[sound] = self._built([value for _, value in pairs])
 

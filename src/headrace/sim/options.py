@@ -85,6 +85,7 @@ class Options:
     stays: bool = False  # members of groups stay for longer than offsets are kept
     counts_work: bool = False  # every step of the broker is measured against the bound
     share_off: bool = False  # share groups are switched off; only without queues
+    seeks: bool = False  # a reader that looks up records by time
 
     @classmethod
     def drawn(cls, rng: Random) -> "Options":
@@ -163,6 +164,7 @@ class Options:
             stays=maybe(),
             counts_work=rng.random() < 0.05,
             share_off=rng.random() < 0.3 and not self.queues,
+            seeks=rng.random() < 0.3,
         )
 
     def config(self) -> Config:

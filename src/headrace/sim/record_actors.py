@@ -1,17 +1,20 @@
 """Idempotent producers, keyed producers, and an administrator of the topics that they write to.
 
-A producer has one batch in flight for each partition and sends it again until it is answered, as
-Kafka's do. It also sends what a broken client would: batches that were acknowledged long ago, gaps
-in the sequence, and epochs that were replaced.
+A producer sends a batch to a partition again until it is answered. At times it sends up to four
+batches before it again, too, as a client of Kafka does that had five in flight when it lost their
+responses: each has to be acknowledged at its old offset. It also sends what a broken client would:
+batches that were acknowledged long ago, gaps in the sequence, and epochs that were replaced.
 """
 
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from headrace.sim.actor import Actor
-from headrace.sim.facts import Asked, Place
+from headrace.sim.consumers import look_up
+from headrace.sim.facts import Asked, Mark, Place
 from headrace.sim.network import Connection
 from headrace.wire import batches
 
@@ -21,8 +24,15 @@ if TYPE_CHECKING:
 PRODUCE, INIT_PRODUCER_ID, DELETE_RECORDS, CONFIGS = 0, 22, 21, 44
 _ACKS_ALL = -1
 _UNKNOWN_TOPIC, _INVALID_TIMESTAMP, _OUT_OF_ORDER, _OLD_EPOCH, _STORAGE = 3, 32, 45, 47, 56
+_EXCUSES = frozenset({0, _UNKNOWN_TOPIC, _INVALID_TIMESTAMP, _STORAGE})
 _KEYS = tuple(f"k{number}".encode() for number in range(5))
-_REMEMBERED = 12  # acknowledged batches that may be sent again; the broker keeps five
+_RETIRED = 0.3  # of the keys are used for some records in a row, and never again
+_KEY_RECORDS = 8  # records of which a key that retires may have any
+_REMEMBERED = 12  # acknowledged batches that may be sent again
+_KNOWN = 5  # latest batches of a producer that a broker has to know, in flight or acknowledged
+_SHIFTS_MS = (0, 0, 0, -40, -7, 3)  # of timestamps against the clock
+_HEADERS = ((), (), (), (("trace", b"1"),), (("trace", None), ("", b""), ("trace", b"2")))
+_REPEATS = 0.5  # of the batches without a response: those before it are repeated, too
 _MISUSE = 0.15
 _TOMBSTONES = 0.15
 
@@ -37,6 +47,7 @@ class _Batch:
     sequence: int
     number: int
     pairs: list[Pair]
+    marks: list[Mark]
     data: bytes
     offset: int = -1
     asked: Asked | None = None
@@ -71,6 +82,9 @@ class IdempotentProducer(Actor):
         self._id, self._epoch = -1, -1
         self._streams: dict[Place, _Stream] = {}
         self._lost_at = world.losses
+        self._repeats = Random(f"{world.seed}/{name}/repeats")
+        self._marks = Random(f"{world.seed}/{name}/marks")
+        self._retires = Random(f"{world.seed}/{name}/retired-keys")
 
     def begin_again(self) -> None:
         """Take a new producer id with the next step, as a client that was started again."""
@@ -86,6 +100,7 @@ class IdempotentProducer(Actor):
         place = self._rng.choice(self._places)
         stream = self._streams.setdefault(place, _Stream())
         if stream.pending is not None:
+            await self._repeat_before(connection, place, stream)
             await self._send(connection, place, stream, stream.pending)
         elif self._world.options.misuses and self._rng.random() < _MISUSE:
             await self._misuse(connection, place, stream)
@@ -116,23 +131,32 @@ class IdempotentProducer(Actor):
         pairs: list[Pair] = []
         for number in range(stream.number, stream.number + count):
             key = self._rng.choice(_KEYS) if place in self._keyed else None
+            if key is not None and self._retires.random() < _RETIRED:
+                key = f"{self.name}-{number // _KEY_RECORDS}".encode()
             is_tombstone = key is not None and self._rng.random() < _TOMBSTONES
             pairs.append((key, None if is_tombstone else f"{self.name}:{number}".encode()))
         now = self._world.clock.wall()
         self._world.records.stamping(place, self._world.clock.behind_ms)
         sequence = stream.sequence + skip
+        draw = self._marks.choice
+        marks: list[Mark] = [(now + draw(_SHIFTS_MS), draw(_HEADERS)) for _ in pairs]
         data = batches.build(
-            (batches.Record(0, now, key, value) for key, value in pairs),
+            (
+                batches.Record(0, timestamp, key, value, headers)
+                for (key, value), (timestamp, headers) in zip(pairs, marks, strict=True)
+            ),
             producer_id=self._id, producer_epoch=self._epoch, base_sequence=sequence,
         )  # fmt: skip
-        one = _Batch(self._epoch, sequence, stream.number, pairs, data)
+        one = _Batch(self._epoch, sequence, stream.number, pairs, marks, data)
         records = self._world.records
-        for number, (key, value) in enumerate(pairs, stream.number):
+        for number, ((key, value), mark) in enumerate(
+            zip(pairs, marks, strict=True), stream.number
+        ):
             if value is None:
                 assert key is not None
                 records.deleting_key(place, key)
             else:
-                records.sending(place, f"{self.name}/{place}", number, [(key, value)])
+                records.sending(place, f"{self.name}/{place}", number, [(key, value)], [mark])
         stream.number += count
         return one
 
@@ -145,7 +169,9 @@ class IdempotentProducer(Actor):
         def let_out(answer: Any) -> None:
             part = answer.responses[0].partition_responses[0]
             if part.error_code == 0:
-                self._world.records.acknowledged(asked, place, part.base_offset, batch.pairs)
+                self._world.records.acknowledged(
+                    asked, place, part.base_offset, batch.pairs, batch.marks
+                )
 
         code, offset = await self._produce(connection, place, batch.data, let_out)
         self._step_done(f"{len(batch.pairs)} to {_at(place)} #{batch.sequence}: {code} @{offset}")
@@ -174,14 +200,28 @@ class IdempotentProducer(Actor):
     async def _misuse(self, connection: Connection, place: Place, stream: _Stream) -> None:
         kind = self._rng.randrange(4)
         if kind <= 1 and stream.done:
-            await self._repeat(connection, place, self._rng.choice(stream.done))
+            batch = self._rng.choice(stream.done)
+            await self._repeat(connection, place, batch, is_known=batch in [*stream.done][-_KNOWN:])
         elif kind == 2:
             await self._leave_gap(connection, place, stream)
         elif stream.done:
             await self._use_old_epoch(connection, place, stream)
 
-    async def _repeat(self, connection: Connection, place: Place, batch: _Batch) -> None:
-        """Send a batch once more that was acknowledged: it must not be written again."""
+    async def _repeat_before(self, connection: Connection, place: Place, stream: _Stream) -> None:
+        """Send batches before the pending one again, in their order."""
+        if stream.done and self._repeats.random() < _REPEATS:
+            count = self._repeats.randrange(1, _KNOWN)
+            for batch in [*stream.done][-count:]:
+                await self._repeat(connection, place, batch, is_known=True)
+
+    async def _repeat(
+        self, connection: Connection, place: Place, batch: _Batch, *, is_known: bool
+    ) -> None:
+        """Send a batch once more that was acknowledged: it must not be written again.
+
+        Args:
+            is_known: it is one of the latest batches, and has to be acknowledged as it was.
+        """
         asked = self._world.auditor.asked()
 
         def let_out(answer: Any) -> None:
@@ -190,20 +230,27 @@ class IdempotentProducer(Actor):
                 self._world.records.acknowledged(
                     asked, place, part.base_offset, batch.pairs, again=True
                 )
+            if self._lost_at != self._world.losses:
+                return
+            if part.error_code == 0 and part.base_offset != batch.offset:
+                self._broken(
+                    f"a batch of {_at(place)} was acknowledged at {batch.offset}, and again at"
+                    f" {part.base_offset}"
+                )
+            elif is_known and part.error_code not in _EXCUSES:
+                self._broken(
+                    f"sequence {batch.sequence} of {_at(place)} was acknowledged as one of the"
+                    f" last {_KNOWN} batches, and its repetition is refused with {part.error_code}"
+                )
 
         code, offset = await self._produce(connection, place, batch.data, let_out)
         self._step_done(f"repeats #{batch.sequence} of {_at(place)}: {code} @{offset}")
-        if code == 0 and offset != batch.offset and self._lost_at == self._world.losses:
-            self._world.records_broken(
-                f"{self.name}: a batch of {_at(place)} was acknowledged at {batch.offset}, and"
-                f" again at {offset}"
-            )
 
     async def _leave_gap(self, connection: Connection, place: Place, stream: _Stream) -> None:
         if not stream.sequence:
             return  # a producer that the partition does not know may begin anywhere
         batch = self._batch(place, stream, skip=3)
-        code, offset = await self._produce(connection, place, batch.data, _nothing)
+        code, offset = await self._produce_wrong(connection, place, batch)
         self._step_done(f"leaves a gap in {_at(place)} before #{batch.sequence}: {code} @{offset}")
         if code == 0 and self._lost_at == self._world.losses:
             self._world.records_broken(f"{self.name}: a gap in {_at(place)} was accepted")
@@ -224,10 +271,21 @@ class IdempotentProducer(Actor):
         new, self._epoch = self._epoch, old
         late = self._batch(place, stream)
         self._epoch = new
-        code, _ = await self._produce(connection, place, late.data, _nothing)
+        code, _ = await self._produce_wrong(connection, place, late)
         self._step_done(f"uses epoch {old} of {self._id}: {code}")
         if code == 0 and self._lost_at == self._world.losses:
             self._world.records_broken(f"{self.name}: epoch {old} wrote after epoch {new}")
+
+    async def _produce_wrong(
+        self, connection: Connection, place: Place, batch: _Batch
+    ) -> tuple[int, int]:
+        """Send a batch once that has to be refused."""
+
+        def let_out(answer: Any) -> None:
+            if answer.responses[0].partition_responses[0].error_code in (_OUT_OF_ORDER, _OLD_EPOCH):
+                self._world.records.refused(place, batch.pairs)
+
+        return await self._produce(connection, place, batch.data, let_out)
 
     async def _produce(
         self, connection: Connection, place: Place, data: bytes, let_out: Any
@@ -242,6 +300,9 @@ class IdempotentProducer(Actor):
 
     def _step_done(self, what: str) -> None:
         self._world.history.step(self.name, what)
+
+    def _broken(self, what: str) -> None:
+        self._world.records_broken(f"{self.name}: {what}")
 
 
 class Deleter(Actor):
@@ -270,6 +331,20 @@ class Deleter(Actor):
         )  # fmt: skip
         code = answer.topics[0].partitions[0].error_code
         self._world.history.fault(f"records below {before} of {_at(place)} are deleted: {code}")
+
+
+class Seeker(Actor):
+    """Looks up records by time, as a reader does that begins in the middle of a log."""
+
+    def __init__(self, world: "World", name: str, places: list[Place]) -> None:
+        super().__init__(world, name)
+        self._places = places
+
+    async def _turn(self, connection: Connection) -> None:
+        place = self._rng.choice(self._places)
+        time = self._world.records.drawn_time(place, self._rng)
+        code, offset = await look_up(self._world, connection, place, time)
+        self._world.history.step(self.name, f"looks up {time} in {_at(place)}: {code} @{offset}")
 
 
 def _nothing(_: Any) -> None:

@@ -2,8 +2,10 @@
 
 The auditor keeps every value that a producer sent, every offset that a response acknowledged, and
 every record that any reader received. Values are unique, so that a value at two offsets is a
-duplicate and an unknown value is a phantom. It shares no code with the broker. A response counts
-from the moment at which it leaves the broker, whether or not it arrives.
+duplicate and an unknown value is a phantom; key, timestamp and headers of a value are those that
+were sent, and a look-up by time finds the first record that is as late. The auditor shares no code
+with the broker. A response counts from the moment at which it leaves the broker, whether or not it
+arrives.
 
 After a power cut without `fsync` the end of a log may be lost. `power_was_cut` opens that window:
 the first end that the next broker reports is the new end, and no record below it may differ. What
@@ -13,8 +15,9 @@ never acknowledged may take its offsets.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
-from headrace.sim.facts import Asked, Place
+from headrace.sim.facts import Asked, Mark, Place
 
 _RETENTION_MS = 7 * 86_400_000  # Kafka's default
 _EVERYTHING = 1 << 62
@@ -27,6 +30,8 @@ class _Partition:
 
     Attributes:
         sent: stream, number and key of every value that a producer sent.
+        marks: timestamp and headers of every value.
+        deleted_with: timestamp and headers of the tombstone of an offset.
         stood: value and key of every offset that a response contained.
         at: offset of every value, the other way round.
         acknowledged: when the acknowledgement of an offset left the broker, in us.
@@ -34,23 +39,29 @@ class _Partition:
         start: highest log start that a response contained, and when it left.
         cut: offset up to which an actor requested deletion.
         is_compacted: whether older records of a key may go.
+        tombstones_us: how long after it was sent a tombstone stays at least.
         newest: highest known offset of every key.
-        tombstones: how many tombstones of every key a producer sent.
+        tombstones: how many tombstones of every key a producer sent whose offsets are not known.
+        deleted_at: when a producer first sent the tombstone of an offset, in us.
         may_be_shorter: whether a power cut may have taken the end of the log.
     """
 
     sent: dict[bytes | None, tuple[str, int, bytes | None]] = field(default_factory=dict)
+    marks: dict[bytes, Mark] = field(default_factory=dict)
+    deleted_with: dict[int, Mark] = field(default_factory=dict)
     stood: dict[int, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
     at: dict[bytes, int] = field(default_factory=dict)
     acknowledged: dict[int, int] = field(default_factory=dict)
     newest: dict[bytes, int] = field(default_factory=dict)
     tombstones: dict[bytes, int] = field(default_factory=dict)
+    deleted_at: dict[int, int] = field(default_factory=dict)
     end: int = 0
     end_at_us: int = 0
     start: int = 0
     start_at_us: int = 0
     cut: int = 0
     is_compacted: bool = False
+    tombstones_us: int = 0
     may_be_shorter: bool = False
 
 
@@ -74,9 +85,15 @@ class RecordAuditor:
             found = self._by_place[place] = _Partition()
         return found
 
-    def compacts(self, place: Place) -> None:
-        """Allow older records of a key to go."""
-        self._of(place).is_compacted = True
+    def compacts(self, place: Place, tombstones_ms: int) -> None:
+        """Allow older records of a key to go, and tombstones after a time."""
+        one = self._of(place)
+        one.is_compacted, one.tombstones_us = True, tombstones_ms * 1000
+
+    def clock_was_set(self) -> None:
+        """The wall clock jumps: tombstones may be due at any time."""
+        for one in self._by_place.values():
+            one.tombstones_us = 0
 
     def forget(self, place: Place) -> None:
         """A topic is deleted: a later one of its name begins empty."""
@@ -146,10 +163,7 @@ class RecordAuditor:
         for first, last in lost:
             behind = max(one.end, begin) if last is None else last + 1
             for offset in [n for n in one.stood if first <= n < max(behind, first)]:
-                value, _ = one.stood.pop(offset)
-                one.acknowledged.pop(offset, None)
-                if value is not None:
-                    one.at.pop(value, None)
+                self._drop(one, offset)
             if first <= one.cut:
                 one.cut = max(one.cut, behind)
             if last is None:
@@ -163,17 +177,32 @@ class RecordAuditor:
     # ---- producers
 
     def sending(
-        self, place: Place, stream: str, first: int, pairs: Sequence[tuple[bytes | None, bytes]]
+        self,
+        place: Place,
+        stream: str,
+        first: int,
+        pairs: Sequence[tuple[bytes | None, bytes]],
+        marks: Sequence[Mark],
     ) -> None:
         """A producer sends records, of which each has a value of its own."""
-        sent = self._of(place).sent
-        for number, (key, value) in enumerate(pairs, first):
-            sent[value] = stream, number, key
+        one = self._of(place)
+        for number, ((key, value), mark) in enumerate(zip(pairs, marks, strict=True), first):
+            one.sent[value] = stream, number, key
+            one.marks[value] = mark
 
     def deleting_key(self, place: Place, key: bytes) -> None:
         """A producer sends a tombstone."""
         tombstones = self._of(place).tombstones
         tombstones[key] = tombstones.get(key, 0) + 1
+
+    def refused(self, place: Place, pairs: Sequence[tuple[bytes | None, bytes | None]]) -> None:
+        """A batch that was sent once is refused: nothing of it may be stored."""
+        one = self._of(place)
+        for key, value in pairs:
+            if value is not None:
+                one.sent.pop(value, None)
+            elif key is not None:
+                one.tombstones[key] -= 1
 
     def acknowledged(
         self,
@@ -181,10 +210,16 @@ class RecordAuditor:
         place: Place,
         first: int,
         pairs: Sequence[tuple[bytes | None, bytes | None]],
+        marks: Sequence[Mark] = (),
         *,
         again: bool = False,
     ) -> None:
-        """A response contains the offset of a batch; `again` when it was sent before."""
+        """A response contains the offset of a batch.
+
+        Args:
+            marks: timestamps and headers, of a batch with tombstones.
+            again: the batch was acknowledged before.
+        """
         one = self._of(place)
         if one.may_be_shorter and not again:
             self._shorten(one, first)
@@ -198,6 +233,11 @@ class RecordAuditor:
                         " before the request"
                     )
                 one.acknowledged[offset] = now_us
+                if value is None and key is not None and not again:
+                    one.deleted_at[offset] = asked.at_us
+                    if marks:
+                        one.deleted_with[offset] = marks[offset - first]
+                    one.tombstones[key] -= 1
         self._reaches(one, first + len(pairs))
 
     # ---- readers
@@ -223,6 +263,54 @@ class RecordAuditor:
         one.stood[offset] = value, key
         if key is not None and offset > one.newest.get(key, -1):
             one.newest[key] = offset
+
+    def contained(
+        self, place: Place, offset: int, value: bytes | None, key: bytes | None, mark: Mark
+    ) -> None:
+        """A response contains a record with this timestamp and these headers."""
+        one = self._of(place)
+        if value is not None and value in one.sent and one.sent[value][2] != key:
+            self._broken(f"{_at(place, offset)} was sent with {one.sent[value][2]!r}, has {key!r}")
+        sent = self._mark(one, offset, value)
+        if sent is not None and sent != mark:
+            self._broken(f"{_at(place, offset)} was sent with {sent}, and has {mark}")
+
+    def drawn_time(self, place: Place, rng: Random) -> int:
+        """Return the time of a record that is known to be stored, or a time just beside it."""
+        one = self._of(place)
+        offset = rng.choice(list(one.stood) or [-1])
+        mark = self._mark(one, offset, one.stood[offset][0]) if offset in one.stood else None
+        return max((mark[0] if mark is not None else 0) + rng.randint(-1, 1), 0)
+
+    def looked_up(self, asked: Asked, place: Place, time: int, offset: int, found: int) -> None:
+        """A response contains the first record that is as late as `time`.
+
+        Args:
+            offset: of the record, -1 for none.
+            found: its timestamp.
+        """
+        one = self._of(place)
+        if one.may_be_shorter:
+            return
+        told = f"from time {time} on {_name(place)} has {offset} of {found} first"
+        if offset >= 0 and found < time:
+            self._broken(told)
+        for known, (value, key) in one.stood.items():
+            mark = self._mark(one, known, value)
+            if mark is None or known < one.cut:
+                continue
+            if known == offset and mark[0] != found:
+                self._broken(f"{told}, and its time is {mark[0]}")
+            is_before = offset < 0 or known < offset
+            is_visible = one.acknowledged.get(known, _EVERYTHING) <= asked.at_us
+            if mark[0] < time or not is_before or not is_visible:
+                continue
+            if one.is_compacted and key is not None and self._may_be_gone(one, key, known, value):
+                continue
+            self._broken(f"{told}, and not {known} of {mark[0]}")
+
+    def _mark(self, one: _Partition, offset: int, value: bytes | None) -> Mark | None:
+        return one.deleted_with.get(offset) if value is None else one.marks.get(value)
 
     def fetched(
         self,
@@ -296,14 +384,22 @@ class RecordAuditor:
 
     def _lose(self, one: _Partition, end: int) -> None:
         for offset in [offset for offset in one.stood if offset >= end]:
-            value, _ = one.stood.pop(offset)
-            one.acknowledged.pop(offset, None)
-            if value is not None:
-                one.at.pop(value, None)
+            self._drop(one, offset)
         one.newest = {}
         for offset, (_, key) in one.stood.items():
             if key is not None:
                 one.newest[key] = max(offset, one.newest.get(key, -1))
+
+    def _drop(self, one: _Partition, offset: int) -> None:
+        """Forget a record that may be lost, or come back: its producer may send it again."""
+        value, key = one.stood.pop(offset)
+        one.acknowledged.pop(offset, None)
+        if value is not None:
+            one.at.pop(value, None)
+        elif key is not None:
+            one.deleted_at.pop(offset, None)
+            one.deleted_with.pop(offset, None)
+            one.tombstones[key] = one.tombstones.get(key, 0) + 1
 
     # ---- the end
 
@@ -333,7 +429,19 @@ class RecordAuditor:
             last[stream] = number, offset
 
     def _may_be_gone(self, one: _Partition, key: bytes, offset: int, value: bytes | None) -> bool:
-        return one.newest[key] > offset or value is None or key in one.tombstones
+        """Return whether compaction may have removed a record.
+
+        A later record of its key may have an offset that no response contained yet.
+        """
+        if one.newest[key] > offset or one.tombstones.get(key, 0):
+            return True
+        if value is None:
+            sent_us = one.deleted_at.get(offset)
+            if sent_us is None or self._now_us() - sent_us >= one.tombstones_us:
+                return True
+        return any(
+            known == key and other not in one.at for other, (_, _, known) in one.sent.items()
+        )
 
 
 def _name(place: Place) -> str:

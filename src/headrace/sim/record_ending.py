@@ -18,6 +18,7 @@ from headrace.sim.consumers import (
     fetch_offsets,
     log_end,
     log_start,
+    look_up,
 )
 from headrace.sim.facts import Place
 from headrace.sim.group_ending import GroupEnding
@@ -35,6 +36,7 @@ _FETCHES_MAX = 400
 _RETENTION_US = OFFSETS_RETENTION_MINUTES * 60_000_000
 _CHECKS_US = 6_000_000  # longer than three sweeps
 _VISITS = 3
+_LOOK_UPS = 3  # by time, of each log
 
 
 class RecordEnding:
@@ -43,6 +45,7 @@ class RecordEnding:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._rng = Random(f"{world.seed}/record-ending")
+        self._times = Random(f"{world.seed}/times")
 
     def run(self) -> None:
         """Read, expire, die, and read again."""
@@ -107,6 +110,10 @@ class RecordEnding:
                 break
             position = last + 1
         world.records.ended(place, start, seen)
+        for _ in range(_LOOK_UPS):
+            time = world.records.drawn_time(place, self._times)
+            if (await look_up(world, connection, place, time))[0]:
+                return False
         return True
 
     def _stay_active(self) -> None:

@@ -138,7 +138,8 @@ class TopicKeeper(Actor):
         if self._is_short:
             records.deleting(place, _EVERYTHING)
         asked = self._world.auditor.asked()
-        records.sending(place, f"{self.name}/{place}", self._sent, pairs)
+        marks = [(self._world.clock.wall(), ())] * len(pairs)
+        records.sending(place, f"{self.name}/{place}", self._sent, pairs, marks)
         self._sent += len(pairs)
 
         def let_out(answer: Any) -> None:

@@ -41,9 +41,10 @@ class Producer(Actor):
         count = self._rng.choice((1, 1, 3, 8))
         values = [f"{self.name}/{self._sent + n}".encode() for n in range(count)]
         pairs = [(None, value) for value in values]
-        self._world.records.sending(place, f"{self.name}/{place}", self._sent, pairs)
-        self._sent += count
         now = self._world.clock.wall()
+        marks = [(now, ())] * count
+        self._world.records.sending(place, f"{self.name}/{place}", self._sent, pairs, marks)
+        self._sent += count
         data = batches.build(batches.Record(0, now, None, value) for value in values)
 
         def let_out(answer: Any) -> None:

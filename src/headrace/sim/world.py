@@ -43,7 +43,7 @@ from headrace.sim.options import (
     Options,
 )
 from headrace.sim.process import Process, WorldClock
-from headrace.sim.record_actors import Deleter, IdempotentProducer
+from headrace.sim.record_actors import Deleter, IdempotentProducer, Seeker
 from headrace.sim.record_ending import RecordEnding
 from headrace.sim.resets import Resets
 from headrace.sim.resources import Reconfigurer
@@ -74,8 +74,8 @@ _COMPACTED = {
     "cleanup.policy": "compact",
     "segment.bytes": "1024",
     "min.cleanable.dirty.ratio": "0.01",
-    "delete.retention.ms": "500",
 }
+_TOMBSTONES_MS = (500, 86_400_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,6 +532,7 @@ class World:
         if CLOCK_CHECKPOINT in damage.standing:
             self.history.step("operator", f"restores {damage.undo()}")
         self.offsets.clock_was_set = True
+        self.records.clock_was_set()
         self.clock.ahead_ms += step_ms
 
     def scrub(self) -> None:
@@ -646,10 +647,12 @@ class World:
             for name, partitions in ((LEDGER, _LEDGER_PARTITIONS), (TABLE, 1)):
                 topic_id = self._new_id()
                 self.topic_ids[name], self.topic_names[topic_id] = topic_id, name
-                compacted = _COMPACTED if name == TABLE and self.options.cleans else {}
+                compacted = {}
+                if name == TABLE and self.options.cleans:
+                    tombstones_ms = Random(f"{self.seed}/tombstones").choice(_TOMBSTONES_MS)
+                    compacted = _COMPACTED | {"delete.retention.ms": str(tombstones_ms)}
+                    self.records.compacts((TABLE, 0), tombstones_ms)
                 await services.topics.create(CreateTopic(name, topic_id, partitions, compacted))
-            if self.options.cleans:
-                self.records.compacts((TABLE, 0))
 
     def _actors(self) -> list[Any]:
         actors = self._queue_actors() if self.options.queues else []
@@ -690,6 +693,8 @@ class World:
             ]
         if options.deletions:
             actors.append(Deleter(self, "deleter", self.record_places([LEDGER])))
+        if options.seeks:
+            actors.append(Seeker(self, "seeker", places))
         return actors
 
     def _queue_actors(self) -> list[Any]:

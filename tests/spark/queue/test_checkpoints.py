@@ -97,10 +97,41 @@ def test_a_query_that_died_before_it_logged_a_batch_starts_again(
     driver.close()
 
 
+def test_a_new_checkpoint_beside_a_planned_batch_is_refused(servers: str) -> None:
+    """The query of the earlier checkpoint may have written the batch, settled or not."""
+    driver = Driver(options(servers), Batch("one", 0))
+    ranges = driver.acquire(1, 4)
+    batch = Batch("one", 1, ranges)
+    assert driver.reading(batch) == batch
+    assert "replayed" not in driver.handle(1)
+    message = (
+        r"'g' was read by another checkpoint before \(lease session one planned a batch and did "
+        r"not settle it\), and this checkpoint is new: .*or set option newCheckpoint=continue"
+    )
+    with pytest.raises(CheckpointRefused, match=message):
+        Driver(options(servers), Batch("two", 0))
+    assert driver.acquire(1, 4) == ranges
+    driver.commit(1)
+    driver.close()
+
+
+def test_a_driver_opens_its_session_again_for_the_first_batch_only(servers: str) -> None:
+    driver = Driver(options(servers), Batch("one", 0))
+    epochs: list[int] = []
+    for seq in (1, 2):
+        batch = Batch("one", seq, driver.acquire(seq, 4))
+        for _ in range(2):
+            driver.reading(batch)
+            epochs.append(int(driver.handle(seq).split("/")[1]))
+        driver.commit(seq)
+    driver.close()
+    assert epochs == [2, 2, 2, 2]
+
+
 def test_an_unsettled_batch_of_an_earlier_checkpoint_is_a_warning(
     servers: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its query may have written the batch and died, long ago."""
+    """Its query died before it planned the batch, or is of an earlier release."""
     with Cluster(servers) as cluster:
         set_group_configs(cluster, "g", {"share.record.lock.duration.ms": "1000"})
         read(servers, "one", settle=False)

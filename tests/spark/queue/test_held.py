@@ -69,8 +69,9 @@ def reader(servers: str, cluster: Cluster) -> Iterator[Reader]:
     made: list[ShareReader] = []
 
     def make(**options: Any) -> ShareReader:
-        given = {"bootstrap_servers": servers, "topics": ("t",), "group": "g"}
-        parsed = QueueOptions(**{**given, "start": "earliest", **options})
+        given: dict[str, Any] = {"bootstrap_servers": servers, "topics": ("t",), "group": "g"}
+        given |= {"start": "earliest", "new_checkpoint": "continue"}
+        parsed = QueueOptions(**{**given, **options})
         made.append(ShareReader(parsed, StructType().add("offset", LongType())))
         return made[-1]
 

@@ -27,10 +27,10 @@ async def handle(request: Request, services: Services) -> Answer:
         for name, indexes in named.items():
             partitions = []
             for index in indexes:
-                shown = _known(services.partition(name, index), room)
+                shown = await _known(services.partition(name, index), room)
                 room -= len(shown["active_producers"])
                 partitions.append({"partition_index": index} | shown)
-                if len(shown["active_producers"]) > PORTION or len(partitions) % PORTION == 0:
+                if len(partitions) % PORTION == 0:
                     await asyncio.sleep(0)
                 await services.budgets.pause_after_opening()
             topics.append({"name": name, "partitions": partitions})
@@ -39,7 +39,7 @@ async def handle(request: Request, services: Services) -> Answer:
         return await services.budgets.encoded(request, {"topics": topics})
 
 
-def _known(partition: Partition | None, room: int) -> dict[str, Any]:
+async def _known(partition: Partition | None, room: int) -> dict[str, Any]:
     if partition is None:
         return {
             "error_code": Code.UNKNOWN_TOPIC_OR_PARTITION,
@@ -47,23 +47,23 @@ def _known(partition: Partition | None, room: int) -> dict[str, Any]:
             "active_producers": [],
         }
     try:
-        lasts = {entry.producer_id: entry for entry in partition.log.producers.entries()}
+        remembered = partition.log.producers.remembered()
     except OSError as error:
         return {
             "error_code": Code.STORAGE_ERROR,
             "error_message": str(error),
             "active_producers": [],
         }
-    if len(lasts) > room:
+    if len(remembered) > room:
         return {
             "error_code": Code.INVALID_REQUEST,
             "error_message": f"a response has at most {PRODUCERS_MAX} producers; request fewer "
             "partitions at a time",
             "active_producers": [],
         }
-    return {
-        "error_code": Code.NONE,
-        "active_producers": [
+    producers = []
+    for number, last in enumerate(remembered.last_entries(), 1):
+        producers.append(
             {
                 "producer_id": last.producer_id,
                 "producer_epoch": last.epoch,
@@ -72,6 +72,7 @@ def _known(partition: Partition | None, room: int) -> dict[str, Any]:
                 "coordinator_epoch": _NO_TRANSACTION,
                 "current_txn_start_offset": _NO_TRANSACTION,
             }
-            for last in lasts.values()
-        ],
-    }
+        )
+        if number % PORTION == 0:
+            await asyncio.sleep(0)
+    return {"error_code": Code.NONE, "active_producers": producers}

@@ -31,7 +31,7 @@ from headrace.broker.partitions import Partition
 from headrace.broker.request import Answer, Answering, HangUp, Raw, Request
 from headrace.broker.services import Services
 from headrace.log.api import OffsetOutOfRange
-from headrace.log.producers import Duplicate, Fenced, OutOfOrder
+from headrace.log.producers import Duplicate, Fenced, OutOfOrder, TooMany
 from headrace.wire.batches import BatchHeader
 from headrace.wire.primitives import Malformed, Reader, Writer, uuid_of
 
@@ -324,6 +324,8 @@ def _is_duplicate(partition: Partition, part: _Part, header: BatchHeader) -> boo
             raise Faulty(Code.OUT_OF_ORDER_SEQUENCE, message)
         case Fenced(message):
             raise Faulty(Code.INVALID_PRODUCER_EPOCH, message)
+        case TooMany(message):  # which no client repeats; a retriable code it would, for minutes
+            raise Faulty(Code.POLICY_VIOLATION, message)
         case None:
             return False
 

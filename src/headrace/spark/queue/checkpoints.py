@@ -3,8 +3,11 @@
 Spark numbers the batches of a new checkpoint from 0 again, while the group goes on behind the
 records that were finished. A sink that knows batches by their number alone takes the new ones for
 old ones: Spark's file sinks drop them without a message, a folder named for the number is
-overwritten. So the user chooses. Sessions that have settled no batch are a warning only: a query
-that died before it logged its first batch leaves one behind, and comes back with another session.
+overwritten. So the user chooses, also where the other checkpoint has settled no batch and planned
+one: the sink may have that batch. Spark logs a batch before it plans it, so a planned batch belongs
+to a checkpoint that outlives its driver. The epoch of the session tells: a driver opens the session
+once more when it plans the first batch. A session that only acquired is a warning: a query that
+died before it logged its first batch leaves one behind, and comes back with another session.
 A checkpoint whose session the broker knows is not new: a query with several sources logs batches
 before each of them has records.
 
@@ -25,6 +28,7 @@ from headrace.spark.queue.options import QueueOptions
 
 LOG = logging.getLogger(__name__)
 
+EPOCH_PLANNED = 2  # the least epoch of a session whose first batch was planned
 _SHOWN_MAX = 5
 READ_ON = (
     "start with a new checkpoint, option newCheckpoint=continue and "
@@ -44,9 +48,9 @@ def check_new(cluster: Cluster, options: QueueOptions, session: str) -> None:
     found = list_lease_sessions(cluster, options.group)
     if any(one.session == session for one in found):
         return
-    settled = [one for one in found if one.committed]
+    known = [one for one in found if one.committed or _is_planned(one)]
     group = options.group
-    if not settled:
+    if not known:
         for one in found:
             if one.active:
                 LOG.warning(
@@ -61,15 +65,25 @@ def check_new(cluster: Cluster, options: QueueOptions, session: str) -> None:
                     group, one.session, SINK_BY_ID, APART,
                 )  # fmt: skip
         return
-    last = min(settled, key=_age)
+    last = min(known, key=_age)
     if options.new_checkpoint == "fail":
+        did = (
+            f"settled {last.committed} batches"
+            if last.committed
+            else "planned a batch and did not settle it"
+        )
         raise CheckpointRefused(
-            f"share group {group!r} was read by {_checkpoints(len(settled))} before (lease "
-            f"session {last.session} settled {last.committed} batches), and this checkpoint is "
+            f"share group {group!r} was read by {_checkpoints(len(known))} before (lease "
+            f"session {last.session} {did}), and this checkpoint is "
             f"new: its batch ids begin at 0 again, and {SINK_BY_ID}; use the earlier checkpoint, "
             f"or set option newCheckpoint=continue and write to {APART}"
         )
     _warn_of_reading_on(group, f"lease session {session}")
+
+
+def _is_planned(session: LeaseSession) -> bool:
+    """Whether Spark has logged a batch that the session has not settled."""
+    return bool(session.outstanding) and session.epoch >= EPOCH_PLANNED
 
 
 def check_new_on_kafka(cluster: Cluster, options: QueueOptions, session: str) -> None:

@@ -17,7 +17,7 @@ from headrace.client.leases import Lease, describe
 from headrace.spark.log_lines import show
 from headrace.spark.options import connect
 from headrace.spark.progress import Standing
-from headrace.spark.queue.checkpoints import READ_ON, check_new
+from headrace.spark.queue.checkpoints import EPOCH_PLANNED, READ_ON, check_new
 from headrace.spark.queue.handle import Handle
 from headrace.spark.queue.options import QueueOptions
 from headrace.spark.queue.plan import Batch, records_of
@@ -81,6 +81,12 @@ class Driver:
             opened.lock_ms,
         )
 
+    def _open_again(self) -> None:
+        """Open the session under its next epoch. Raises: as `Lease`, when a newer driver has it."""
+        self._keeper.stop()  # it renews under the epoch that ends here
+        self._lease.renew()  # refused when a newer driver has the session: it keeps it
+        self._open()
+
     def handle(self, seq: int) -> str:
         """The lease as a short text for the `lease` column; `acknowledge` reads it back.
 
@@ -140,9 +146,7 @@ class Driver:
     def acquire(self, seq: int, most: int) -> tuple[Range, ...]:
         """Up to `most` records under the number `seq`; the same ones when asked again."""
         if self._subscription.appeared():
-            self._keeper.stop()  # it renews under the epoch that ends here
-            self._lease.renew()  # refused when a newer driver has the session: it keeps it
-            self._open()
+            self._open_again()
         now = time.monotonic()
         ranges = self._lease.acquire(seq, most, self._options.acquire_wait_ms, self._bounds)
         if seq not in self._replayed:
@@ -165,12 +169,17 @@ class Driver:
         out: other members process them, or they are delivered again in a later batch.
         Verdicts that an earlier driver staged are void from here on: options or functions may have
         changed, and a task that rejects nothing stages nothing.
+        The epoch of a session whose first batch is planned is `EPOCH_PLANNED` or more from here on.
         Raises: `DataLost` for records that retention removed before they were finished, unless
         `failOnDataLoss` is false.
         """
         self._keeper.check()
         self._planned = None, 0
         if batch.seq > self._committed:
+            if not self._committed and self._lease.epoch < EPOCH_PLANNED:
+                replayed = self._replayed
+                self._open_again()
+                self._replayed = replayed
             if batch.seq in self._replayed:
                 self._lease.stage(batch.seq, (), _REPLAYED)
             batch = self._held_of(batch)
