@@ -352,8 +352,9 @@ class SegmentedLog:
             opening = Opening(
                 self._disk, self._folder, self._interval_bytes, self._point, self._producer_limit
             )
+            rebuilt = opening.rebuilt(list(self._segments), self._durable_end)
             self.producers.release()
-            self.producers = opening.rebuilt(list(self._segments), self._durable_end)
+            self.producers = rebuilt
             self.producers.count_in()
             # These are from before the cut, and the segment may have room again.
             self._is_sealing, self._sealed_producers = False, None
