@@ -19,7 +19,8 @@ all processes of the benchmark a higher priority with --nice -15, for which it m
 Attacks are named as in the list of findings that they come from: header bombs, answers without a
 bound, unread responses, partial frames, claimed sizes, batches that claim records, lockout by
 settings, share sessions, regular expressions, joins, commit metadata, share groups, waiting
-fetches, slow sockets on the metrics port, small segments, foreign epochs, and too many files.
+fetches, slow sockets on the metrics port, small segments, foreign epochs, invented producers,
+and too many files.
 `pipelines` is all legal: 40 connections that each pipeline expensive requests and read the answers.
 `wakes` has 2,000 fetches wait for the partition that the polite client produces to.
 
@@ -323,6 +324,18 @@ def epochs(attack: Attack) -> None:
         attack.ask(_produce("polite-2", data))
 
 
+def producer_ids(attack: Attack) -> None:
+    """B8: batches of 440,000 producers, each with an id of its own."""
+    record = b"\x0c\0\0\0\x01\0\0"
+    for number in range(attack.count(2200)):
+        parts = [
+            {"index": index, "records": _batch(record, records=1, producer=200 * number + index)}
+            for index in range(200)
+        ]
+        attack.ask(frame(PRODUCE, 8, transactional_id=None, acks=1, timeout=1000,
+                         topic_data=[{"name": WIDE, "partition_data": parts}]))  # fmt: skip
+
+
 def files(attack: Attack) -> None:
     """C4: 400 connections to a broker that may open 256 files."""
     opened = attack.open_some(400)
@@ -425,12 +438,13 @@ ATTACKS: dict[str, Callable[[Attack], None]] = {
     for one in (
         header_bomb, metadata, producers, configs, unread, frames, claims, record_claims, lockout,
         share_sessions, regex, joins, commits, share_groups, waiting, slow_sockets, segments,
-        epochs, files, pipelines, wakes,
+        epochs, producer_ids, files, pipelines, wakes,
     )
 }  # fmt: skip
 _QUICK_SCALES = {"waiting": 0.25, "unread": 1.0, "slow_sockets": 0.25, "pipelines": 0.5}
 _NEED_WIDE = {
     "metadata", "producers", "configs", "commits", "share_groups", "waiting", "pipelines",
+    "producer_ids",
 }  # fmt: skip
 
 
@@ -446,13 +460,20 @@ def _varint(value: int) -> bytes:
 
 
 def _batch(
-    payload: bytes, *, records: int, codec_id: int = 0, last_delta: int = 0, max_time_ms: int = 1000
+    payload: bytes,
+    *,
+    records: int,
+    codec_id: int = 0,
+    last_delta: int = 0,
+    max_time_ms: int = 1000,
+    producer: int = -1,
 ) -> bytes:
-    """A batch whose checksum is right, whatever its fields claim."""
+    """A batch whose checksum is right, whatever its fields claim; a producer's first one."""
     from headrace.wire.checksums import crc32c
 
+    epoch = -1 if producer < 0 else 0
     tail = struct.pack(
-        ">hiqqqhii", codec_id, last_delta, 1000, max_time_ms, -1, -1, -1, records
+        ">hiqqqhii", codec_id, last_delta, 1000, max_time_ms, producer, epoch, epoch, records
     ) + payload  # fmt: skip
     return struct.pack(">qiibI", 0, len(tail) + 9, 0, 2, crc32c(tail)) + tail
 

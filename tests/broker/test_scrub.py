@@ -10,7 +10,9 @@ from tests.broker.inside_rig import Inside, play
 from headrace.broker.partitions import Partition
 from headrace.broker.scrub import Scrub
 from headrace.core.catalog import CreateTopic, DeleteTopic, Topic
+from headrace.log.api import Disk
 from headrace.log.segments import SegmentedLog
+from headrace.log.verify import verify_file
 from headrace.wire.batches import Record, read_header
 
 SETTINGS = {"log_segment_bytes": "1024", "headrace_scrub_interval_ms": "0"}
@@ -31,13 +33,15 @@ def scene(scene: Callable[[Inside], Coroutine[Any, Any, None]], **settings: str)
     play(lambda: Inside(None, **(SETTINGS | settings)), scene)
 
 
-def test_a_sound_broker_is_verified_to_the_last_sealed_byte() -> None:
+def test_a_sound_broker_is_verified_to_the_last_byte() -> None:
     async def sound(broker: Inside) -> None:
         partition, scrub = await filled(broker), broker.services.scrub
         await scrub.run_pass()
-        sealed = [one for one in partition.log.segments() if one.sealed]
-        assert len(sealed) > 2
-        assert scrub.bytes_verified == sum(one.size for one in sealed)
+        segments = partition.log.segments()
+        assert len(segments) > 3
+        assert segments[-1].size > 0
+        written = sum(one.log.size_bytes for one in broker.services.partitions)
+        assert scrub.bytes_verified == written >= partition.log.size_bytes
         assert (scrub.passes, scrub.damages) == (1, {})
         assert broker.services.trouble() is None
 
@@ -84,6 +88,69 @@ def test_damage_is_logged_once_and_shown_until_it_is_gone(
         assert scrub.damages == {}
 
     scene(damaged)
+
+
+def test_damage_in_the_active_segment_is_found_and_shown() -> None:
+    async def damaged(broker: Inside) -> None:
+        partition, scrub = await filled(broker), broker.services.scrub
+        path = f"{partition.log.segments()[-1].path}.log"
+        broker.disk._files[path].data[100] ^= 1
+        await scrub.run_pass()
+        assert list(scrub.damages) == [path]
+        assert partition.damage is scrub.damages[path]
+
+    scene(damaged)
+
+
+def test_an_append_that_is_under_way_is_no_damage() -> None:
+    async def growing(broker: Inside) -> None:
+        partition, scrub = await filled(broker), broker.services.scrub
+        active = partition.log.segment_at(f"{partition.log.segments()[-1].path}.log")
+        assert active is not None
+        active.file.append(b"half a bat")
+        await scrub.run_pass()
+        assert (scrub.damages, partition.damage) == ({}, None)
+        broker.disk._files[active.file_path].data[70] ^= 1
+        await scrub.run_pass()
+        assert list(scrub.damages) == [active.file_path]
+
+    scene(growing)
+
+
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_an_active_segment_that_is_cut_meanwhile_is_no_damage(
+    is_resumed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def changed(broker: Inside) -> None:
+        partition, scrub = await filled(broker), broker.services.scrub
+        partition.append_records([Record(0, 1, None, b"synced")])
+        log = partition.log
+        log.sync()
+        partition.append_records([Record(0, 1, None, b"not synced")])
+        active = log.segment_at(f"{log.segments()[-1].path}.log")
+        assert active is not None
+        cuts = []
+
+        def after_a_cut(disk: Disk, path: str, size: int) -> Iterator[int]:
+            if path == active.file_path:
+                cuts.append(size)
+                broker.disk.failing.add("sync")
+                with pytest.raises(OSError, match="Input"):
+                    log.sync()
+                broker.disk.failing.clear()
+                log.mend(keep=False)
+                if is_resumed:
+                    log.resume()
+                    assert active.size < size
+            yield from verify_file(disk, path, size)
+
+        monkeypatch.setattr("headrace.broker.scrub.verify_file", after_a_cut)
+        size = active.size
+        await scrub.run_pass()
+        assert (cuts, scrub.damages, partition.damage) == ([size], {}, None)
+        log.resume()
+
+    scene(changed)
 
 
 def test_a_segment_that_goes_meanwhile_is_neither_damage_nor_made_again() -> None:

@@ -38,7 +38,9 @@ def test_there_is_one_of_each_format() -> None:
     ]
 
 
-def test_nothing_is_lost_and_the_folder_is_upgraded(name: str, folder: Path) -> None:
+def test_nothing_is_lost_and_the_folder_is_upgraded(
+    name: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     expected = data_folders.account_of(name)
     assert check(folder, lambda _: None).is_clean
     for _ in range(2):
@@ -46,6 +48,7 @@ def test_nothing_is_lost_and_the_folder_is_upgraded(name: str, folder: Path) -> 
         assert _without_ids(found) == _without_ids(expected)
         assert found[_NEXT_ID] >= expected[_NEXT_ID]
     assert (folder / NAME).exists()
+    assert "recovery-point" not in caplog.text
     report = check(folder, lambda _: None)
     assert report.is_clean, report.findings
 

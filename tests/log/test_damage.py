@@ -15,7 +15,14 @@ from headrace.log.api import (
     NewerFormatError,
 )
 from headrace.log.memory_disk import MemoryDisk, MemoryFile
-from headrace.log.recovery_point import NO_CLAIM, Claim, RecoveryPoint, encoded, read_claim
+from headrace.log.recovery_point import (
+    NO_CLAIM,
+    Claim,
+    RecoveryPoint,
+    begin_point,
+    encoded,
+    read_claim,
+)
 from headrace.log.segments import SegmentedLog
 from headrace.log.verify import verify_file
 from headrace.wire import batches
@@ -446,6 +453,31 @@ def test_a_claim_that_a_power_cut_took_is_made_of_the_first_batch_again() -> Non
         opened(disk)
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_missing_recovery_point_is_logged_once_and_written_anew(
+    clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = closed()
+    disk.remove(POINT)
+    for _ in range(2):
+        opened(disk, clean=clean).close()
+        (line,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
+        assert line.levelno == logging.WARNING
+        assert line.getMessage().startswith(f"{POINT}: the file is missing, so damage at the end")
+    claim = read_claim(disk, FOLDER)[1]
+    assert (claim.first_base, claim.first_crc) == (0, first_crc(disk))
+    disk.remove(last_log(disk))
+    with pytest.raises(CorruptFileError, match="the last segment of the log is missing"):
+        opened(disk)
+
+
+def test_an_empty_log_needs_no_recovery_point(caplog: pytest.LogCaptureFixture) -> None:
+    disk = MemoryDisk()
+    for _ in range(2):
+        opened(disk).close()
+    assert (caplog.records, disk.exists(POINT)) == ([], False)
+
+
 def test_an_orderly_stop_finds_the_first_batch_where_the_claim_was_lost() -> None:
     disk = without_claim()
     log = opened(disk)
@@ -456,11 +488,12 @@ def test_an_orderly_stop_finds_the_first_batch_where_the_claim_was_lost() -> Non
 
 def test_a_first_batch_that_cannot_be_read_stays_unknown() -> None:
     disk = without_claim()
-    log = opened(disk)
     disk.failing = {"read"}
-    append(log, 3)
-    assert read_claim_of(disk).first_crc == 0
+    begin_point(disk, FOLDER)
+    assert read_claim_of(disk) == Claim(-1, 0, 0, 0)
     disk.failing = set()
+    log = opened(disk)
+    append(log, 3)
     log.close()
     assert opened(disk).end_offset == 6
 

@@ -25,7 +25,10 @@ EVERY_TYPE = (
 MICROS = datetime(2026, 1, 31, 0, 0, 0, 123456, UTC)
 FAR_ZONE = '"2026-01-31 00:00:00+25:00"'
 NO_ZONE = MICROS.replace(tzinfo=None)
-FLAT = "id bigint, total double, name string, paid boolean, at timestamp, day date, tiny tinyint"
+FLAT = (
+    "id bigint, total double, ratio float, name string, paid boolean, at timestamp, day date, "
+    "tiny tinyint"
+)
 
 
 def values(schema: str, **options: str) -> Values:
@@ -73,14 +76,42 @@ def field(kind: str, text: str) -> Any:
         ("double", "1e400", "!x: 1e400 is no double"),
         ("float", "1e39", "!x: 1e39 is no float"),
         ("float", "3.4e38", 3.3999999521443642e38),
+        ("double", "1e-400", "!x: 1e-400 is no double"),
+        ("double", "-0.1e-400", "!x: -0.1e-400 is no double"),
+        ("double", "5e-324", 5e-324),
+        ("double", "-0.0e-999", -0.0),
+        ("double", "0." + 30 * "0", 0.0),
+        ("double", "0.1", 0.1),
+        ("double", "9007199254740992", 9007199254740992.0),
+        ("double", "9007199254740993", "!x: 9007199254740993 is no double"),
+        ("double", "-9007199254740993", "!x: -9007199254740993 is no double"),
+        ("double", "9007199254740993.0", 9007199254740992.0),
+        ("double", "18446744073709551616", 18446744073709551616.0),
+        ("double", "18446744073709551617", "!x: 18446744073709551617 is no double"),
+        ("double", "12345678901234567000", 12345678901234567000.0),  # as JavaScript writes it
+        ("float", "1e-50", "!x: 1e-50 is no float"),
+        ("float", "1e-400", "!x: 1e-400 is no float"),
+        ("float", "1e-45", 1.401298464324817e-45),
+        ("float", "0.1", 0.10000000149011612),
+        ("float", "16777216", 16777216.0),
+        ("float", "16777217", "!x: 16777217 is no float"),
+        ("float", "-16777217", "!x: -16777217 is no float"),
+        ("float", "16777217.0", 16777216.0),
+        ("float", "1.5e30", 1.4999999470133356e30),
+        ("float", "9007199254740993", "!x: 9007199254740993 is no float"),
+        ("float", "12345679000", 12345678848.0),  # as 32 bits are written
         ("double", '"-Infinity"', float("-inf")),
         ("double", "NaN", float("nan")),
         ("double", '"1"', '!x: "1" is no double'),
         ("double", "[1]", "!x: [1] is no double"),
-        ("decimal(6,2)", "1234.565", Decimal("1234.57")),
-        ("decimal(6,2)", '"-0.005"', Decimal("-0.01")),
+        ("decimal(6,2)", "1234.56", Decimal("1234.56")),
+        ("decimal(6,2)", "1234.5600", Decimal("1234.56")),
+        ("decimal(6,2)", "12e2", Decimal("1200.00")),
+        ("decimal(6,2)", "0e-999999999999", Decimal("0.00")),
+        ("decimal(6,2)", "1234.565", "!x: 1234.565 is no decimal(6,2)"),
+        ("decimal(6,2)", '"-0.005"', '!x: "-0.005" is no decimal(6,2)'),
         ("decimal(6,2)", "9999.995", "!x: 9999.995 is no decimal(6,2)"),
-        ("decimal(6,2)", "1e-999999999999", Decimal("0.00")),
+        ("decimal(6,2)", "1e-999999999999", "!x: 1e-999999999999 is no decimal(6,2)"),
         ("decimal(6,2)", "1e999999999999", "!x: 1e999999999999 is no decimal(6,2)"),
         ("decimal(38,38)", "0." + "1" * 38, Decimal("0." + "1" * 38)),
         ("decimal(6,2)", '"NaN"', '!x: "NaN" is no decimal(6,2)'),
@@ -123,6 +154,7 @@ def test_a_field_is_of_its_type_or_has_a_reason(kind: str, text: str, wanted: An
         (b"[1]", "the value is no object: [1]"),
         (b'{"id":"\xff"}', "the value is not UTF-8 at byte 7"),
         (b'\xef\xbb\xbf{"id":1}', "the value is not JSON"),
+        (b'{"x":"abc', "the value is not JSON: Unterminated string starting at character 5"),
         (b'{"x":' + b"[" * 100_000, "the value is nested too deep"),
     ],
 )

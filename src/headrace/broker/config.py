@@ -150,7 +150,7 @@ class Config(InertShareConfig):
     )  # fmt: skip
     scrub_interval_ms: int = setting(
         "headrace.scrub.interval.ms", 604_800_000,
-        "Pause between two passes of the scrub over all sealed segments; 0: no scrub.",
+        "Pause between two passes of the scrub over all segments; 0: no scrub.",
         low=0, high=LONG_MAX,
     )  # fmt: skip
     scrub_bytes_per_second: int = setting(

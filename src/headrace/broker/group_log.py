@@ -102,4 +102,4 @@ def _tell_consumer(event: ConsumerEvent) -> None:
 
 def _tell_end(event: GroupDropped | ConsumerGroupDropped) -> None:
     if event.cause is Cause.GROUP_DELETION:
-        log.info("group %s was deleted by %s", event.group, event.by)
+        log.info("group %s was deleted by %s", event.group, event.by, extra={"always": True})

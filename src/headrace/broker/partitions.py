@@ -50,7 +50,7 @@ from headrace.log.checkpoints import (
     read_clean_mark,
     remove_clean_mark,
 )
-from headrace.log.manifest import METADATA, ListedTopic, Manifest
+from headrace.log.manifest import CATALOGUE, METADATA, ListedTopic, Manifest
 from headrace.log.producers import ProducerLimit
 from headrace.log.segments import SegmentedLog
 
@@ -86,6 +86,10 @@ class Partitions:
         self.opens = 0  # logs opened so far
         self._starts: StartOffsets | None = None
         self.manifest = Manifest(disk)
+        if self.manifest.is_upgrading:
+            for folder in disk.list(""):
+                if folder == CATALOGUE or disk.exists(f"{folder}/{METADATA}"):
+                    recovery_point.begin_point(disk, folder)
         self._plain: tuple[Config, TopicSettings] | None = None
         self._closed = read_clean_mark(disk, unsealed=self.manifest.is_upgrading)
         self.faults = StorageFaults(clock)

@@ -1,9 +1,10 @@
 """The scrub: reads all that is at rest, slowly, so that damage is found while a backup is young.
 
-A pass verifies each sealed segment and the checkpoint of the catalogue, every byte of them, at no
-more than headrace.scrub.bytes.per.second. Passes begin headrace.scrub.interval.ms apart, the first
-an hour after the start at the latest. Reading happens in threads, a step at a time. Damage is
-logged, counted, shown by `/-/ready`, and reported to the partition as if a reader had met it.
+A pass verifies each segment and the checkpoint of the catalogue, at no more than
+headrace.scrub.bytes.per.second: every byte that was there when it came to the file. Passes begin
+headrace.scrub.interval.ms apart, the first an hour after the start at the latest. Reading happens
+in threads, a step at a time. Damage is logged, counted, shown by `/-/ready`, and reported to the
+partition as if a reader had met it.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from headrace.log.verify import verify_file
 if TYPE_CHECKING:
     from headrace.core.types import WallMs
     from headrace.log.api import Clock
+    from headrace.log.segment import Segment
 
 log = logging.getLogger("headrace.broker")
 
@@ -65,7 +67,7 @@ class Scrub:
             await self._verify(checkpoint, None, found)
         for partition in list(self._topics.partitions):
             await asyncio.sleep(0)  # a log may be opened for its list of segments
-            for path in self._sealed(partition):
+            for path in self._paths(partition):
                 if self.work.is_stopping:
                     return
                 await self._verify(path, partition, found)
@@ -79,20 +81,20 @@ class Scrub:
             await self.run_pass()
             pause_ms = self._interval_ms
 
-    def _sealed(self, partition: Partition) -> list[str]:
-        """The sealed segments of a partition; none of one that is refused."""
+    def _paths(self, partition: Partition) -> list[str]:
+        """Return the segments of a partition that have records; none of one that is refused."""
         if not self._is_served(partition):
             return []
         try:
             segments = partition.log.segments()
         except OSError:  # the partition has logged it
             return []
-        return [f"{segment.path}.log" for segment in segments if segment.sealed]
+        return [f"{segment.path}.log" for segment in segments if segment.size]
 
     def _is_served(self, partition: Partition) -> bool:
         return self._topics.partitions.get(partition.topic.id, partition.index) is partition
 
-    def _user(self, path: str, partition: Partition | None) -> object | None:
+    def _user(self, path: str, partition: Partition | None) -> "Segment | str | None":
         """Return the segment, or without a partition the checkpoint, that is read from a file.
 
         Returns:
@@ -103,7 +105,7 @@ class Scrub:
         if not self._is_served(partition):
             return None
         try:  # without a list of all segments, of which there may be thousands
-            return partition.log.sealed_segment(path)
+            return partition.log.segment_at(path)
         except OSError:
             return None
 
@@ -114,13 +116,14 @@ class Scrub:
         if user is None:
             return  # retention or compaction may have removed it
         try:
-            size = self._disk.size(path)
+            # An append may be under way in the file of the active segment.
+            size = self._disk.size(path) if isinstance(user, str) or user.sealed else user.size
             steps = verify_file(self._disk, path, size)
             while await self._step(steps):
                 pass
         except CorruptFileError as error:
-            if self._user(path, partition) is not user:
-                return  # replaced meanwhile
+            if self._user(path, partition) is not user or _is_cut(user, size, partition):
+                return  # replaced meanwhile, or cut after a sync that failed
             found[path] = error
             self._damaged(path, partition, error)
         except OSError as error:
@@ -148,3 +151,10 @@ class Scrub:
             owed, self._owed_ms = int(self._owed_ms), self._owed_ms % 1
             return await self.work.pause(owed)
         return not self.work.is_stopping
+
+
+def _is_cut(user: "Segment | str", size: int, partition: Partition | None) -> bool:
+    """Return whether a file may have lost some of `size` bytes since they were written."""
+    if partition is None or isinstance(user, str):
+        return False
+    return user.size < size or partition.log.fault is not None

@@ -183,7 +183,7 @@ def tell_administered(command: AdminCommand, reply: Any, by: str) -> None:
             if gone:
                 log.info("share group %s: %s forgotten by %s", group, _listed(gone), by)
         case DeleteShareGroup(group):
-            log.info("share group %s was deleted by %s", group, by)
+            log.info("share group %s was deleted by %s", group, by, extra={"always": True})
 
 
 def _start_text(start: int) -> str:

@@ -48,7 +48,7 @@ from headrace.log.index import SUFFIXES as INDEXES
 from headrace.log.manifest import CATALOGUE, METADATA, NAME, PROPERTIES, START_OFFSETS, Manifest
 from headrace.log.opening import FOREIGN, SWAP
 from headrace.log.os_disk import OsDisk
-from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, read_claim
+from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, begin_point, read_claim
 from headrace.log.repair import cut_log, drop_log_head, segment_bases, set_aside
 from headrace.log.segment import Segment
 from headrace.wire.batches import CorruptBatch
@@ -407,9 +407,15 @@ class _Mechanic:
             claim.replace(claim.claim._replace(first_base=first_base))
 
     def _recovery_point(self, folder: str) -> str:
+        path = f"{folder}/{recovery_point.NAME}"
+        if not self._disk.exists(path):
+            begin_point(self._disk, folder)
+            return "write the file anew"
         point = RecoveryPoint(self._disk, folder)
         if point.claim.base_offset == UNKNOWN:
-            return self._set_aside(f"{folder}/{recovery_point.NAME}")
+            text = self._set_aside(path)
+            begin_point(self._disk, folder)
+            return f"{text}, and write it anew"
         point.replace(point.claim)
         return "write both slots again"
 

@@ -19,7 +19,7 @@ from headrace.log import damage, snapshots
 from headrace.log.api import CorruptFileError, DamagedBlockError, Disk
 from headrace.log.index import SUFFIXES, remove_index
 from headrace.log.producers import ProducerLimit, Producers
-from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint
+from headrace.log.recovery_point import NAME, UNKNOWN, Claim, RecoveryPoint
 from headrace.log.segment import Segment
 from headrace.wire.batches import BatchHeader, CorruptBatch
 
@@ -27,6 +27,7 @@ log = logging.getLogger("headrace.log")
 
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
 _LEFTOVERS = (CLEANED, SWAP, DELETED)  # on their way out or half made
+_MOVE = "move the directory away, then run `headrace check`"
 FOREIGN = "the first batch is not the one that was written"
 
 
@@ -67,12 +68,23 @@ class Opening:
         """
         try:
             return self._open(start_offset, clean, end_offset)
-        except DamagedBlockError as error:
+        except (CorruptFileError, DamagedBlockError, IsADirectoryError) as error:
             self._point.keep()
-            raise error.damage from error
-        except CorruptFileError:
-            self._point.keep()
+            self._require_files()
+            if isinstance(error, DamagedBlockError):
+                raise error.damage from error
             raise
+
+    def _require_files(self) -> None:
+        """Raises: CorruptFileError where a directory has the name of a segment or its index."""
+        for name in self._disk.list(self._folder):
+            if name.partition(".")[0].isdecimal():
+                path = f"{self._folder}/{name}"
+                try:
+                    self._disk.read(path, 1)
+                except IsADirectoryError as error:
+                    problem = "the file cannot be read: it is a directory"
+                    raise CorruptFileError(path, problem, remedy=_MOVE) from error
 
     def _open(self, start_offset: int, clean: bool, end_offset: int | None) -> Opened:
         names = self._disk.list(self._folder)
@@ -98,6 +110,13 @@ class Opening:
         if not segments or segments[-1].end_offset < start_offset:
             segments = [self._emptied(segments, names, start_offset)]
             producers = Producers(self._producer_limit)
+        if self._point.is_missing and any(segment.size for segment in segments):
+            log.warning(
+                "%s/%s: the file is missing, so damage at the end of the log could pass for bytes "
+                "that were never synced; written anew",
+                self._folder, NAME,
+            )  # fmt: skip
+            self._point.began(segments[0].base_offset, segments[-1].base_offset, 0)
         for name in leftovers:  # last: a log that is refused may need them
             self._disk.remove(f"{self._folder}/{name}")
         return Opened(segments, producers, clean)

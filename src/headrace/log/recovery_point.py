@@ -58,6 +58,18 @@ class Claim(NamedTuple):
 NO_CLAIM = Claim(UNKNOWN, UNKNOWN, 0, UNKNOWN)
 
 
+def begin_point(disk: Disk, folder: str) -> None:
+    """Write the point of a log that has none yet, with a claim to its last segment alone.
+
+    Raises: OSError.
+    """
+    names = disk.list(folder)
+    stems = [name.removesuffix(".log") for name in names if name.endswith(".log")]
+    bases = [int(stem) for stem in stems if stem.isdecimal()]
+    if bases and NAME not in names:
+        RecoveryPoint(disk, folder).began(UNKNOWN, max(bases), 0)
+
+
 class RecoveryPoint:
     """Keeps the claim of one log. Methods may be called from any thread.
 
@@ -104,6 +116,11 @@ class RecoveryPoint:
         finally:
             self._lock.release()
         return True
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the log has no such file."""
+        return not self._sequence and not self._disk.exists(self._path)
 
     def emptied(self, base_offset: int) -> None:
         """Forget the first batch of a segment that is empty, durably. Raises: OSError.

@@ -44,11 +44,11 @@ class SegmentList:
             self._use(segment)
             yield segment
 
-    def sealed_segment(self, path: str) -> Segment | None:
-        """Return the sealed segment whose file stands at `path`, None without one."""
+    def segment_at(self, path: str) -> Segment | None:
+        """Return the segment whose file stands at `path`, None without one."""
         base_offset = int(path.removesuffix(".log").rpartition("/")[2])
         segment = self._segments[max(bisect_right(self.bases, base_offset) - 1, 0)]
-        return segment if segment.sealed and segment.file_path == path else None
+        return segment if segment.file_path == path else None
 
     def append(self, segment: Segment) -> None:
         """Go on with a further segment; the last one is sealed."""

@@ -157,12 +157,12 @@ class SegmentedLog:
         """All segments in order; the last is the one that is written to."""
         return [segment.info() for segment in self._segments]
 
-    def sealed_segment(self, path: str) -> Segment | None:
-        """Return the sealed segment whose file stands at `path`, None without one.
+    def segment_at(self, path: str) -> Segment | None:
+        """Return the segment whose file stands at `path`, None without one.
 
         Compaction puts another segment at the same path.
         """
-        return self._segments.sealed_segment(path)
+        return self._segments.segment_at(path)
 
     # ---- writing
 
@@ -352,8 +352,9 @@ class SegmentedLog:
             opening = Opening(
                 self._disk, self._folder, self._interval_bytes, self._point, self._producer_limit
             )
+            rebuilt = opening.rebuilt(list(self._segments), self._durable_end)
             self.producers.release()
-            self.producers = opening.rebuilt(list(self._segments), self._durable_end)
+            self.producers = rebuilt
             self.producers.count_in()
             # These are from before the cut, and the segment may have room again.
             self._is_sealing, self._sealed_producers = False, None

@@ -3,7 +3,9 @@
 What a value means is as in Spark's `from_json`: a field that is not there is null (and refused
 where the schema has it NOT NULL, which `from_json` ignores), fields that
 nobody asked for are passed over, the last of several with the same name counts. A string takes
-anything else by its JSON text; a decimal or a timestamp takes what Spark takes for it.
+anything else by its JSON text; a decimal or a timestamp takes what Spark takes for it. Unlike
+`from_json`, a number that its type cannot hold is refused: no decimal is rounded, no integer
+changed, and nothing becomes infinity or zero.
 `wire/json_columns.py` does the same for what is usual.
 Source: Spark's JacksonParser.
 """
@@ -13,11 +15,13 @@ import binascii
 import json
 import math
 import re
+import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
+import numpy as np
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -41,8 +45,10 @@ NULL_REFUSED = "null, and the schema has it NOT NULL"
 _TOO_DEEP = "the value is nested too deep"
 _INTEGER_MAX = 20  # characters; 64 bits need no more
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
-FLOAT_MAX = float.fromhex("0x1.fffffefffffffp+127")  # the greatest that 32 bits round to a number
 _NOT_FINITE = {"NaN", "Infinity", "-Infinity"}
+_INTEGERS_ALL = 1 << 24  # up to here 32 bits hold every integer
+_INTEGER = re.compile(r"-?[0-9]+")
+_SINGLE = struct.Struct("f")
 _DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _TIME = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?"
@@ -51,7 +57,7 @@ _TIME = re.compile(
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _ZONE_S_MAX = 18 * 3600 + 59 * 60
 _SECONDS_MAX = 253_402_300_799  # the end of year 9999
-_ROUNDING = Context(prec=100, rounding=ROUND_HALF_UP, Emax=10**6, Emin=-(10**6))
+_WIDE = Context(prec=100, Emax=10**6, Emin=-(10**6))
 
 
 class Misfit(Exception):
@@ -223,16 +229,31 @@ def _double(value: Any) -> float:
     if not isinstance(value, str) or not (isinstance(value, _Number) or value in _NOT_FINITE):
         raise ValueError
     found = float(value)
-    if math.isinf(found) and value not in _NOT_FINITE:
-        raise ValueError
+    if value not in _NOT_FINITE:
+        _check_kept(value, found, float)
     return found
 
 
 def _float(value: Any) -> float:
     found = _double(value)
-    if math.isfinite(found) and abs(found) > FLOAT_MAX:
-        raise ValueError
+    if value not in _NOT_FINITE:
+        (single,) = _SINGLE.unpack(_SINGLE.pack(found))  # raises for what would be infinity
+        _check_kept(value, single, np.float32)
     return found
+
+
+def _check_kept(text: str, found: float, kind: Callable[[float], object]) -> None:
+    """Check what became of a number: `found`, which is of `kind`.
+
+    Of an integer it must be the number itself, or one whose shortest text is that integer.
+    Raises: ValueError for an integer that was changed, and for what became infinity or zero.
+    """
+    if math.isinf(found) or (not found and text.lower().partition("e")[0].strip("-0.")):
+        raise ValueError
+    if abs(found) >= _INTEGERS_ALL and _INTEGER.fullmatch(text):
+        whole = int(text)
+        if whole not in (found, Decimal(str(kind(found)))):
+            raise ValueError
 
 
 def _decimal_of(kind: DecimalType) -> Converter:
@@ -242,14 +263,12 @@ def _decimal_of(kind: DecimalType) -> Converter:
         if not isinstance(value, str) or not _DECIMAL.fullmatch(value):
             raise ValueError
         found = Decimal(value)
-        if found and found.adjusted() >= kind.precision - kind.scale:
+        if found and not -kind.scale <= found.adjusted() < kind.precision - kind.scale:
             raise ValueError
-        if found and found.adjusted() < -kind.scale - 1:
-            return 0 * step
-        rounded = found.quantize(step, context=_ROUNDING)
-        if rounded and rounded.adjusted() >= kind.precision - kind.scale:
+        made = found.quantize(step, context=_WIDE)
+        if made != found:  # digits beyond the scale
             raise ValueError
-        return rounded
+        return made
 
     return convert
 

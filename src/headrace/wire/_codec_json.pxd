@@ -61,7 +61,7 @@ cdef (int64, int64, int64, int64) _number(const octet_t *source, int64 position,
 cdef (int64, int64) _exponent(const octet_t *source, int64 position, int64 end) noexcept nogil
 @cython.locals(mantissa=int64, whole=int64, after=int64, value=int64, _=int64)
 cdef int64 _integer(Plan plan, int64 field, int64 cell, int64 position, int64 end) noexcept nogil
-@cython.locals(mantissa=int64, exponent=int64, after=int64, value=double, _=int64)
+@cython.locals(mantissa=int64, exponent=int64, whole=int64, after=int64, value=double)
 cdef int64 _double(Plan plan, int64 cell, int64 position, int64 end) noexcept nogil
 @cython.locals(stopped=cython.p_char, first=cython.p_char)
 cdef int64 _parsed(Plan plan, int64 cell, int64 start, int64 after) noexcept nogil

@@ -15,7 +15,7 @@ from typing import Any
 import cython
 
 COMPILED = bool(cython.compiled)
-LAYOUT = 1  # of what callers pass; a build of another is out of date
+LAYOUT = 2  # of what callers pass; a build of another is out of date
 
 # What a field is. INTEGER has a least and a greatest value; cells hold what is named.
 INTEGER = _INTEGER = 1
@@ -313,11 +313,11 @@ def _integer(plan: Plan, field: int, cell: int, position: int, end: int) -> int:
 
 
 def _double(plan: Plan, cell: int, position: int, end: int) -> int:
-    mantissa, exponent, _, after = _number(plan.data, position, end)
+    mantissa, exponent, whole, after = _number(plan.data, position, end)
     if after < 0 or after >= end:
         return -1
     if mantissa < 0 or mantissa > _MANTISSA_EXACT or not -_POWERS_EXACT < exponent < _POWERS_EXACT:
-        return _parsed(plan, cell, position, after)
+        return -1 if whole else _parsed(plan, cell, position, after)
     value = mantissa * 1.0
     if exponent < 0:
         value /= plan.powers[-exponent]
@@ -328,14 +328,16 @@ def _double(plan: Plan, cell: int, position: int, end: int) -> int:
 
 
 def _parsed(plan: Plan, cell: int, start: int, after: int) -> int:
-    """A double of more digits. Another byte follows it, at which `strtod` ends."""
+    """A double of more digits, -1 for zero. Another byte follows it, at which `strtod` ends."""
     if cython.compiled:
         stopped = cython.NULL
         first = cython.cast(cython.p_char, cython.address(plan.data[start]))
         plan.doubles[cell] = strtod(first, cython.address(stopped))  # type: ignore[name-defined]  # noqa: F821 - cimported in _codec_json.pxd
-        return after if stopped - first == after - start else -1
-    plan.doubles[cell] = float(bytes(plan.data[start:after]))
-    return after
+        if stopped - first != after - start:
+            return -1
+    else:
+        plan.doubles[cell] = float(bytes(plan.data[start:after]))
+    return after if plan.doubles[cell] != 0 else -1
 
 
 def _skip(plan: Plan, position: int, end: int) -> int:

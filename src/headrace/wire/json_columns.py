@@ -21,13 +21,14 @@ else:
     IS_COMPILED = (
         kernel.COMPILED
         and times.COMPILED
-        and getattr(kernel, "LAYOUT", None) == 1  # else a build from before an update lies there
+        and getattr(kernel, "LAYOUT", None) == 2  # else a build from before an update lies there
         and os.environ.get("HEADRACE_KERNEL") != "numpy"
     )
 
 Bools = npt.NDArray[np.bool_]
 
 _SIZE_BITS = 32
+_INTEGERS_ALL = 1 << 24  # up to here 32 bits hold every integer
 _TIMES = (pa.timestamp("us", tz="UTC"), pa.date32())
 
 
@@ -67,7 +68,7 @@ def decode(values: pa.Array, schema: pa.Schema) -> tuple[list[pa.Array], Bools]:
             is_date = pa.types.is_date(field.type)
             times.parse(data, cells[number].data, valid[number].data, is_date, unusual.data)
         elif pa.types.is_floating(field.type):
-            _mark_infinite(field.type, cells[number], valid[number] == 1, unusual)
+            _mark_changed(field.type, cells[number], valid[number] == 1, unusual)
     skipped = unusual.astype(bool)
     if values.null_count:
         skipped |= values.is_null().to_numpy(zero_copy_only=False)
@@ -131,11 +132,20 @@ def _numbers(kind: pa.DataType, cells: Any, valid: Bools) -> pa.Array:
     return pa.array(cells.astype(kind.to_pandas_dtype()), mask=mask)
 
 
-def _mark_infinite(kind: pa.DataType, cells: Any, valid: Bools, unusual: Any) -> None:
-    """Mark rows with a number beyond the greatest of its type as unusual, and infinity itself."""
-    with np.errstate(over="ignore"):
-        found = cells.view(np.float64).astype(kind.to_pandas_dtype())
-    unusual[np.isinf(found) & valid] = 1
+def _mark_changed(kind: pa.DataType, cells: Any, valid: Bools, unusual: Any) -> None:
+    """Mark rows as unusual whose number is infinite, or of 32 bits and not kept by them.
+
+    These are numbers that become infinity or zero, and integers that change.
+    """
+    doubles = cells.view(np.float64)
+    with np.errstate(all="ignore"):
+        found = doubles.astype(kind.to_pandas_dtype())
+        changed = np.isinf(found)
+        if kind == pa.float32():
+            changed |= (found == 0) & (doubles != 0)
+            if (large := np.abs(found) >= _INTEGERS_ALL).any():
+                changed |= large & (found != doubles) & (np.trunc(doubles) == doubles)
+    unusual[changed & valid] = 1
 
 
 def _strings(plan: Any, number: int, cells: Any, valid: Bools) -> pa.Array:

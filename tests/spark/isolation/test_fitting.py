@@ -42,7 +42,10 @@ REFUSED = [
     ("tinyint", 128),
     ("float", 1e300),
     ("float", True),
+    ("float", 1e-50),
+    ("float", (1 << 24) + 1),
     ("double", True),
+    ("double", (1 << 53) + 1),
     ("double", "1.5"),
     ("boolean", 1),
     ("boolean", "true"),
@@ -51,6 +54,7 @@ REFUSED = [
     ("timestamp", 1.5),
     ("timestamp", True),
     ("decimal(4,2)", 100),
+    ("decimal(4,2)", 1.255),
     ("decimal(4,2)", True),
     ("struct<a:int>", {"a": 1.5}),
     ("struct<a:int>", 5),
@@ -68,7 +72,10 @@ TAKEN = [
     ("smallint", -32768),
     ("float", 1.5),
     ("float", 3.4e38),
+    ("float", 0.1),
+    ("float", 1 << 24),
     ("double", 1),
+    ("double", 1 << 53),
     ("double", 1e300),
     ("boolean", True),
     ("string", "text"),
@@ -173,6 +180,21 @@ def test_what_fits_is_taken_everywhere(kind: str, value: Any) -> None:
 @pytest.mark.parametrize(("kind", "value", "fits"), OF_PYTHON)
 def test_values_that_only_python_has(kind: str, value: Any, fits: bool) -> None:
     assert (by_function(field_of(kind), value) is None) == fits
+
+
+@pytest.mark.skipif(
+    np.finfo(np.longdouble).bits == 64, reason="numpy.longdouble is a double on this machine"
+)
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [("1e400", False), ("1e-400", False), ("0.1", False), ("1.5", True), ("nan", True),
+     ("-inf", True)],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["double", "float"])
+def test_numbers_of_more_bits_than_a_double(kind: str, text: str, fits: bool) -> None:
+    value = np.longdouble(text)
+    assert (by_function(field_of(kind), value) is None) == fits
+    assert (by_function(field_of(f"array<{kind}>"), [value]) is None) == fits
 
 
 NOT_NULL: list[tuple[StructField, Any, str]] = [

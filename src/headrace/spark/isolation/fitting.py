@@ -39,7 +39,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.spark.dispositions import REASON_LENGTH_MAX
-from headrace.spark.values_json import FLOAT_MAX, NULL_REFUSED, Misfit
+from headrace.spark.values_json import NULL_REFUSED, Misfit
 
 # What a function raises is its record's fault, but for these: they concern the whole process.
 NO_FAULT_OF_A_RECORD = (MemoryError, SystemExit, KeyboardInterrupt, GeneratorExit)
@@ -48,6 +48,7 @@ Fits = Callable[[Any], bool]
 Check = Callable[[Any], None]
 
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+_FLOAT_MAX = float.fromhex("0x1.fffffefffffffp+127")  # the greatest that 32 bits round to a number
 _FLOAT_NONE = 2.0**-150  # the greatest that 32 bits round to zero
 _LISTS = (list, tuple, set, frozenset, np.ndarray)
 
@@ -231,10 +232,17 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float | np.floating) or _is_integer(value)
 
 
-def _is_float(value: Any) -> bool:
+def _is_double(value: Any) -> bool:
+    """Whether it is a number of at most 64 bits; `numpy.longdouble` may have more."""
     if not _is_number(value):
         return False
-    return not ((math.isfinite(value) and abs(value) > FLOAT_MAX) or 0 < abs(value) <= _FLOAT_NONE)
+    return not isinstance(value, np.longdouble) or math.isnan(value) or float(value) == value
+
+
+def _is_float(value: Any) -> bool:
+    if not _is_double(value):
+        return False
+    return not ((math.isfinite(value) and abs(value) > _FLOAT_MAX) or 0 < abs(value) <= _FLOAT_NONE)
 
 
 def _is_date(value: Any) -> bool:
@@ -269,7 +277,7 @@ def _is_local_time(value: Any) -> bool:
 
 _FITS: dict[type[DataType], Fits] = {
     FloatType: _is_float,
-    DoubleType: _is_number,
+    DoubleType: _is_double,
     BooleanType: lambda value: isinstance(value, bool | np.bool_),
     StringType: lambda value: isinstance(value, str),
     BinaryType: lambda value: isinstance(value, bytes | bytearray | memoryview),
