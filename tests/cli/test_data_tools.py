@@ -46,14 +46,14 @@ def damage(root: Path) -> None:
 def test_check_tells_a_sound_folder_from_a_damaged_one(command: Any, root: Path) -> None:
     sound = command("check", "--data-dir", root)
     assert (sound.code, sound.err) == (0, "")
-    assert sound.text.endswith("KiB\n")
-    assert ": sound: " in sound.text
+    assert sound.text.endswith("KiB verified\n")
+    assert ": sound; " in sound.text
     damage(root)
     damaged = command("check", "--data-dir", root)
     assert damaged.code == 1
     first, last = damaged.text.splitlines()
     assert first.startswith(f"error: {SEGMENT} at byte 0: ")
-    assert ": damaged: " in last
+    assert ": damaged; " in last
     report = json.loads(command("check", "--data-dir", root, "--json").text)
     assert report["clean"] is False
     assert [(one["grade"], one["path"]) for one in report["findings"]] == [("error", SEGMENT)]

@@ -227,13 +227,46 @@ def test_damage_in_the_last_segment_after_an_orderly_stop_is_an_error(
     assert finding.consequence == "records there cannot be read"
 
 
-def test_a_directory_or_an_unreadable_file_is_a_finding(stopped: Folder, write: Write) -> None:
-    root = write(stopped.files)
-    path = "orders-0/00000000000000000010.log"
-    (root / path).unlink()
+@pytest.mark.parametrize("sort", ["stopped", "killed"])
+@pytest.mark.parametrize("name", ["00000000000000000010.log", "00000000000000000099.log"])
+def test_a_directory_in_the_place_of_a_segment_is_a_finding_that_no_repair_touches(
+    sort: str, name: str, request: pytest.FixtureRequest, write: Write
+) -> None:
+    folder: Folder = request.getfixturevalue(sort)
+    path = f"orders-0/{name}"
+    root = write(folder.files)
+    (root / path).unlink(missing_ok=True)
     (root / path).mkdir()
     report = checked(root)
-    assert any(one.path == path and one.grade is Grade.ERROR for one in report.findings)
+    assert any(
+        one.path == path
+        and one.grade is Grade.ERROR
+        and one.problem == "the file cannot be read: it is a directory"
+        and one.remedy.startswith("move the directory away")
+        for one in report.findings
+    ), report.findings
+    (root / ".lock").touch()
+    before = state(root)
+    for execute in (False, True):
+        done = repair(root, lambda _: None, execute=execute)
+        assert (done.actions, done.is_complete) == ([], False)
+    assert state(root) == before
+
+
+def test_a_broker_starts_beside_a_directory_in_the_place_of_a_segment(
+    killed: Folder, write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = "orders-0/00000000000000000033.log"
+    root = write(killed.files)
+    (root / path).unlink()
+    (root / path).mkdir()
+    with headrace.Broker(root):
+        pass
+    (line,) = [one.getMessage() for one in caplog.records if path in one.getMessage()]
+    assert line.startswith(
+        f"{path}: the file cannot be read: it is a directory; move the directory away, then run "
+        "`headrace check`. Clients get KAFKA_STORAGE_ERROR for partition orders-0"
+    )
 
 
 @pytest.mark.parametrize("sort", ["stopped", "killed"])
@@ -255,12 +288,17 @@ def test_a_missing_recovery_point_is_reported_and_repaired(
 def test_strays_leftovers_and_copies_are_notes(stopped: Folder, write: Write) -> None:
     files = dict(stopped.files)
     files["orders-0/00000000000000000005.log.torn.100"] = b"torn"
+    files["orders-0/00000000000000000005.index.torn.0.2"] = b"whole"
     files["old.0000-0-stray/00000000000000000000.log"] = b"whatever"
     files["gone.0000-0-delete/00000000000000000000.log"] = b"whatever"
     report = checked(write(files))
     assert report.is_clean
-    assert {one.path for one in report.findings} == {
-        "orders-0/00000000000000000005.log.torn.100", "old.0000-0-stray", "gone.0000-0-delete",
+    problems = {one.path: one.problem for one in report.findings}
+    assert problems["orders-0/00000000000000000005.log.torn.100"].startswith("copy of bytes")
+    assert problems["orders-0/00000000000000000005.index.torn.0.2"] == "a whole file, set aside"
+    assert problems.keys() == {
+        "orders-0/00000000000000000005.log.torn.100",
+        "orders-0/00000000000000000005.index.torn.0.2", "old.0000-0-stray", "gone.0000-0-delete",
     }  # fmt: skip
 
 

@@ -162,6 +162,17 @@ def expired_groups_stay(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(offset_life, "expire", wrong)
 
 
+def metadata_is_not_written(patch: pytest.MonkeyPatch) -> None:
+    """The journal has the offset of a commit, and not its metadata."""
+
+    def written(event: Any) -> Any:
+        if not isinstance(event, OffsetCommitted):
+            return event
+        return event._replace(committed=dataclasses.replace(event.committed, metadata=""))
+
+    _journal(patch, written)
+
+
 # ---- KIP-496
 
 
@@ -258,6 +269,16 @@ def expirations_are_not_metered(patch: pytest.MonkeyPatch) -> None:
 def commits_are_not_metered(patch: pytest.MonkeyPatch) -> None:
     """Committed offsets are not counted."""
     _not_metered(patch, lambda one: isinstance(one, OffsetCommitted))
+
+
+def rebalances_are_not_metered(patch: pytest.MonkeyPatch) -> None:
+    """Completed rebalances are not counted."""
+    _not_metered(patch, lambda one: isinstance(one, GroupStored))
+
+
+def protocol_types_are_mixed(patch: pytest.MonkeyPatch) -> None:
+    """A group takes members of every protocol type."""
+    patch.setattr(ClassicGroup, "supports", lambda *_: True)
 
 
 def _not_metered(patch: pytest.MonkeyPatch, is_left_out: Callable[[Any], bool]) -> None:

@@ -1,7 +1,8 @@
 """Bugs in the decisions of `headrace.Consumer`: one for each row of KIP-842's two tables.
 
-`ROWS` holds the tables as the proposal has them, apart from the code that decides. `earliest` and
-`latest` without `nearest` are decided by librdkafka itself, so their rows run with `nearest`.
+`ROWS` holds the tables as the proposal has them, apart from the code that decides. librdkafka
+itself decides under `none`, `earliest` and `latest` without `nearest` (`STOCK`): the bugs of these
+rows give it another strategy.
 """
 
 from collections.abc import Callable
@@ -9,7 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from headrace.client import consumer, positions
+from headrace.client import consumer, positions, reset_settings
+from headrace.client.reset_settings import OUT_OF_RANGE, STRATEGY
 from headrace.core import reset
 from headrace.core.reset import Missing, OutOfRange, Outside, Reset, Strategy
 from headrace.sim.reset_world import LOG_END, LOG_START, ResetWorld
@@ -35,6 +37,9 @@ FIRST_TABLE = (
     Row(None, "earliest_on_start", False, START),
     Row(None, "latest_on_start", False, END),
     Row(None, "safe_latest", False, END),
+    Row(None, "earliest_on_start", True, START),
+    Row(None, "latest_on_start", True, END),
+    Row(None, "safe_latest", True, END),
 )
 SECOND_TABLE = (
     Row(BELOW, "earliest_on_start", False, REFUSED),
@@ -46,23 +51,44 @@ SECOND_TABLE = (
     Row(BELOW, "none", True, START),
     Row(ABOVE, "none", True, END),
     Row(BELOW, "safe_latest", True, START),
+    Row(ABOVE, "safe_latest", True, END),
+    Row(BELOW, "earliest", True, START),
     Row(ABOVE, "earliest", True, END),
+    Row(BELOW, "latest", True, START),
+    Row(ABOVE, "latest", True, END),
+    Row(BELOW, "earliest_on_start", True, START),
+    Row(ABOVE, "earliest_on_start", True, END),
+    Row(BELOW, "latest_on_start", True, START),
+    Row(ABOVE, "latest_on_start", True, END),
 )
+STOCK = tuple(
+    Row(position, strategy, False, begins)
+    for strategy, begins in (("none", REFUSED), ("earliest", START), ("latest", END))
+    for position in (None, BELOW, ABOVE)
+)
+UNKNOWN = (STRATEGY, OUT_OF_RANGE)  # settings, which have no value `sometimes`
 INSIDE_ROWS = tuple(
     Row(INSIDE, strategy, is_nearest, INSIDE)
     for strategy, is_nearest in (("none", True), ("latest_on_start", False), ("safe_latest", False))
 )
-ROWS = (*FIRST_TABLE, *SECOND_TABLE, *INSIDE_ROWS)
+ROWS = (*FIRST_TABLE, *SECOND_TABLE, *STOCK, *INSIDE_ROWS)
 
 
 def begins(row: Row, seed: int) -> tuple[int | None, tuple[str, ...]]:
     """Run a row. Returns: the offset at which the consumer begins, and failures."""
-    settings = {"auto.offset.reset": row.strategy}
+    settings = {STRATEGY: row.strategy}
     if row.is_nearest:
-        settings["offset.reset.strategy.offset-out-of-range"] = "nearest"
+        settings[OUT_OF_RANGE] = "nearest"
     world = ResetWorld(seed, settings, row.position)
     failures = world.run().failures
     return (None if world.is_refused else world.begun), failures
+
+
+def is_invalid(setting: str) -> bool:
+    """Return whether a consumer refuses a value that a setting does not have."""
+    world = ResetWorld(0, {setting: "sometimes"}, INSIDE)
+    assert world.run().failures == ()
+    return world.is_invalid
 
 
 def _decides(row: Row, wrong: Reset) -> Plant:
@@ -79,9 +105,34 @@ def _decides(row: Row, wrong: Reset) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(consumer, "decide", decide)
 
-    where = {None: "missing", BELOW: "below", ABOVE: "above"}[row.position]
-    plant.__name__ = f"{row.strategy}_{where}{'_nearest' if row.is_nearest else ''}_is_{wrong}"
+    plant.__name__ = f"{_name(row)}_is_{wrong}"
     return plant
+
+
+def _name(row: Row) -> str:
+    where = {None: "missing", BELOW: "below", ABOVE: "above"}[row.position]
+    return f"{row.strategy}_{where}{'_nearest' if row.is_nearest else ''}"
+
+
+def _leaves_to_librdkafka(row: Row, wrong: Strategy) -> Plant:
+    """Return a bug that gives librdkafka another strategy than that of a row."""
+    sound = reset_settings.strategy_of
+
+    def strategy_of(text: object) -> Strategy:
+        found = sound(text)
+        return wrong if found is Strategy(row.strategy) else found
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(consumer, "strategy_of", strategy_of)
+
+    plant.__name__ = f"{_name(row)}_is_left_as_{wrong}"
+    return plant
+
+
+def unknown_values_are_the_default(patch: pytest.MonkeyPatch) -> None:
+    """A value that a setting does not have counts as its default."""
+    patch.setattr(consumer, "strategy_of", lambda _text: Strategy.LATEST)
+    patch.setattr(consumer, "out_of_range_of", lambda _text: OutOfRange.NONE)
 
 
 def _is_of(found: Missing | Outside, row: Row) -> bool:
@@ -104,6 +155,9 @@ def none_begins_at_the_start(patch: pytest.MonkeyPatch) -> None:
 
 
 _OTHER = {START: Reset.TO_LATEST, END: Reset.TO_EARLIEST, REFUSED: Reset.TO_LATEST}
-PLANTED: dict[Plant, Row] = {none_begins_at_the_start: FIRST_TABLE[0]} | {
-    _decides(row, _OTHER[row.begins]): row for row in (*FIRST_TABLE[1:], *SECOND_TABLE)
-}
+_OTHER_STRATEGY = {START: Strategy.LATEST, END: Strategy.EARLIEST, REFUSED: Strategy.LATEST}
+PLANTED: dict[Plant, Row] = (
+    {none_begins_at_the_start: FIRST_TABLE[0]}
+    | {_decides(row, _OTHER[row.begins]): row for row in (*FIRST_TABLE[1:], *SECOND_TABLE)}
+    | {_leaves_to_librdkafka(row, _OTHER_STRATEGY[row.begins]): row for row in STOCK}
+)

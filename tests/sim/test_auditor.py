@@ -137,6 +137,11 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
     "below the begin of the queue all is finished": [
         lambda b: b.gets(5, 5), lambda b: b.says("accept", 4, "bob"),
     ],
+    "a repair gave up what nobody acknowledged": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
+        lambda b: b.says("accept", 1), lambda b: b.auditor.given_up(PLACE, [(2, 2)]),
+        lambda b: b.ends(3, 3, None, []),
+    ],
     "an answer that was lost may have accepted": [
         lambda b: b.gets(0, 0), lambda b: b.says("accept", 0, told=False), lambda b: b.sees(0),
         lambda b: b.sees(1),
@@ -199,6 +204,10 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
     "record orders-0@0 was skipped: blue neither had nor finished it": [
         joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
         lambda b: b.says("accept", 1), lambda b: b.auditor.reset(QUEUE, 0), lambda b: b.ends(2, 2),
+    ],
+    "record orders-0@1 was skipped: blue neither": [
+        joined_and_produced, lambda b: b.gets(0, 0), lambda b: b.says("accept", 0),
+        lambda b: b.auditor.given_up(PLACE, [(1, 1)]), lambda b: b.ends(2, 2),
     ],
     "the log ends at 1": [joined_and_produced, lambda b: b.ends(1, 1)],
     "does not get beyond": [joined_and_produced, lambda b: b.ends(1, 2)],

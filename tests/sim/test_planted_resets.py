@@ -2,7 +2,16 @@
 
 import pytest
 
-from .planted_resets import PLANTED, ROWS, Plant, Row, begins
+from .planted_resets import (
+    PLANTED,
+    ROWS,
+    UNKNOWN,
+    Plant,
+    Row,
+    begins,
+    is_invalid,
+    unknown_values_are_the_default,
+)
 
 SEEDS = range(3)
 
@@ -20,3 +29,12 @@ def test_a_wrong_row_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> 
     plant(monkeypatch)
     row = PLANTED[plant]
     assert any(begins(row, seed) != (row.begins, ()) for seed in SEEDS)
+
+
+@pytest.mark.parametrize("setting", UNKNOWN)
+def test_a_consumer_that_takes_unknown_values_is_found(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_invalid(setting)
+    unknown_values_are_the_default(monkeypatch)
+    assert not is_invalid(setting)

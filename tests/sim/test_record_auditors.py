@@ -327,6 +327,17 @@ def test_a_repair_may_bring_back_an_expired_offset_that_has_to_expire_again() ->
     assert ["is 8" in one or "did not expire" in one for one in small.broken] == [True, True]
 
 
+@pytest.mark.parametrize(("metadata", "breaks"), [("first", True), ("second", False), ("", True)])
+def test_metadata_is_that_of_its_offset(metadata: str, breaks: bool) -> None:
+    small = Small()
+    offsets = small.offsets
+    for sent in ("first", "second"):
+        small.now_us += 1000
+        offsets.committed(offsets.committing("blue", PLACE, 7, sent))
+    offsets.fetched(small.asked(), "blue", PLACE, 7, metadata)
+    assert bool(small.broken) == breaks
+
+
 def test_one_partition_has_one_member() -> None:
     small = Small()
     small.offsets.assigned("blue", "ann", [PLACE], small.now_us)

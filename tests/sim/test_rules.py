@@ -2,11 +2,11 @@
 
 from . import rules
 from .planted_console import CONSOLE
-from .planted_resets import PLANTED
+from .planted_resets import PLANTED, unknown_values_are_the_default
 from .rules import EVERY, FURTHER, RULES
 from .whole_histories import FOCUS
 
-_DEFECTS = 12
+_MISSED = 6  # planted bugs, by an earlier simulator
 
 
 def test_every_rule_has_a_planted_bug() -> None:
@@ -14,7 +14,7 @@ def test_every_rule_has_a_planted_bug() -> None:
     for one in (*RULES, *FURTHER):
         assert one.bugs, one
         assert set(one.bugs) <= set(EVERY), one
-    assert len([one for one in FURTHER if one.specification == "defects.md F"]) == _DEFECTS
+    assert len([one for one in FURTHER if one.section.startswith("Found by")]) == _MISSED
 
 
 def test_every_planted_bug_is_in_the_table() -> None:
@@ -24,6 +24,7 @@ def test_every_planted_bug_is_in_the_table() -> None:
 
 def test_no_two_bugs_have_one_name() -> None:
     plants = {*FOCUS, *rules.MODEL, *rules.GROWTH, *PLANTED, *CONSOLE}
+    plants.add(unknown_values_are_the_default)
     assert len(EVERY) == len(plants)
     assert len(FOCUS) >= 80
 

@@ -46,6 +46,7 @@ OF_LEASES: dict[Plant, Focus] = {
 OFFSETS: dict[Plant, Focus] = {
     planted_records.lower_commits_are_ignored: GROUPS,
     planted_records.commits_are_not_written: GROUPS | CRASHES,
+    planted_groups.metadata_is_not_written: GROUPS | CRASHES,
     planted_records.expired_offsets_come_back: QUIET,
     planted_records.subscribed_offsets_expire: QUIET,
     planted_records.offsets_never_expire: QUIET,
@@ -71,6 +72,8 @@ OFFSETS: dict[Plant, Focus] = {
     planted_groups.deletions_are_not_metered: QUIET,
     planted_groups.expirations_are_not_metered: QUIET,
     planted_groups.commits_are_not_metered: QUIET,
+    planted_groups.rebalances_are_not_metered: QUIET,
+    planted_groups.protocol_types_are_mixed: QUIET,
     planted_groups.partitions_without_a_member: GROUPS | {"consumers": ("consumer",)},
     planted_groups.followers_are_assigned_nothing: GROUPS | {"consumers": ("classic",)},
     planted_groups.returning_members_rebalance: GROUPS

@@ -45,6 +45,7 @@ def check(folder: Folder = None, data_dir: DataDir = DATA_DIR, as_json: JsonObje
             for one in report.findings:
                 print(one)
             verdict = "sound" if report.is_clean else "damaged"
-            print(f"{data_dir}: {verdict}: {report.files} files, {size_text(report.size)}")
+            size = size_text(report.size)
+            print(f"{data_dir}: {verdict}; {report.files} files, {size} verified")
         if not report.is_clean:
             raise typer.Exit(_FOUND)

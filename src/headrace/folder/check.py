@@ -46,6 +46,7 @@ _PERMIT = "change its owner or permissions, then check again"
 _NOTHING = "no action is needed"
 _LEFTOVERS = (".deleted", ".cleaned", ".swap", ".new")
 _COPY = re.compile(r"\.torn\.\d+(\.\d+)?$")  # not a topic that has this in its name
+_WHOLE_COPY = re.compile(r"\.torn\.0(\.\d+)?$")
 _INTERVAL_BYTES = 1 << 30
 _UNSEEN = (".lock", CLEAN_MARK)
 
@@ -184,7 +185,8 @@ class _Check:
             problem = f"the file cannot be read: {error.strerror}"
             self._add(Grade.ERROR, path, problem, consequence, _REREAD)
         elif isinstance(error, CorruptFileError):
-            remedy = error.remedy if "upgrade" in error.remedy else _REPAIR
+            is_other = "upgrade" in error.remedy or "directory" in error.remedy
+            remedy = error.remedy if is_other else _REPAIR
             path, position = error.path, error.position
             self._add(Grade.ERROR, path, error.problem, consequence, remedy, position)
         else:
@@ -356,6 +358,8 @@ class _Check:
         except (OSError, ValueError) as error:
             if isinstance(error, PermissionError) and disk.unreadable:
                 return size  # a file beside this one has a finding of its own
+            if isinstance(error, IsADirectoryError) and path in self._findings:
+                return size
             reason = getattr(error, "strerror", None) or str(error)
             self._add(
                 Grade.ERROR, path, f"the file cannot be read: {reason}",
@@ -399,7 +403,8 @@ class _Check:
         if path in self._findings:  # a replacement that a start refuses
             return path.endswith(_LEFTOVERS)
         if _COPY.search(path):
-            text = "copy of bytes that were cut off"
+            is_whole = _WHOLE_COPY.search(path) is not None
+            text = "a whole file, set aside" if is_whole else "copy of bytes that were cut off"
             self._add(
                 Grade.NOTE, path, text, "no broker reads it", "remove it once it is not needed"
             )

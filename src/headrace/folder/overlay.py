@@ -90,6 +90,12 @@ class OverlayFile:
         return data
 
 
+def _require_file(entry: _Entry) -> None:
+    """Raises: IsADirectoryError."""
+    if not entry.size and entry.real is not None and entry.real.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(entry.real))
+
+
 class OverlayDisk:
     """`log.api.Disk` over the folder `root`.
 
@@ -156,6 +162,7 @@ class OverlayDisk:
         if entry is None:
             entry = _Entry(None, 0, bytearray())
             self._put(path, entry)
+        _require_file(entry)
         return OverlayFile(entry, self._reading)
 
     def exists(self, path: str) -> bool:
@@ -193,7 +200,9 @@ class OverlayDisk:
         self.write(path, bytes(old))
 
     def read(self, path: str, count: int = -1, position: int = 0) -> bytes:
-        file = OverlayFile(self._require(path), self._reading)
+        entry = self._require(path)
+        _require_file(entry)
+        file = OverlayFile(entry, self._reading)
         try:
             return file.pread(file.size() - position if count < 0 else count, position)
         finally:

@@ -27,6 +27,7 @@ log = logging.getLogger("headrace.log")
 
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
 _LEFTOVERS = (CLEANED, SWAP, DELETED)  # on their way out or half made
+_MOVE = "move the directory away, then run `headrace check`"
 FOREIGN = "the first batch is not the one that was written"
 
 
@@ -67,12 +68,23 @@ class Opening:
         """
         try:
             return self._open(start_offset, clean, end_offset)
-        except DamagedBlockError as error:
+        except (CorruptFileError, DamagedBlockError, IsADirectoryError) as error:
             self._point.keep()
-            raise error.damage from error
-        except CorruptFileError:
-            self._point.keep()
+            self._require_files()
+            if isinstance(error, DamagedBlockError):
+                raise error.damage from error
             raise
+
+    def _require_files(self) -> None:
+        """Raises: CorruptFileError where a directory has the name of a segment or its index."""
+        for name in self._disk.list(self._folder):
+            if name.partition(".")[0].isdecimal():
+                path = f"{self._folder}/{name}"
+                try:
+                    self._disk.read(path, 1)
+                except IsADirectoryError as error:
+                    problem = "the file cannot be read: it is a directory"
+                    raise CorruptFileError(path, problem, remedy=_MOVE) from error
 
     def _open(self, start_offset: int, clean: bool, end_offset: int | None) -> Opened:
         names = self._disk.list(self._folder)

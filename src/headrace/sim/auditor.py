@@ -55,6 +55,7 @@ class Auditor:
         self._cut: dict[Place, int] = {}
         self._created_us: dict[Place, int] = {}
         self._set_to: dict[Queue, int] = {}
+        self._given_up: dict[Place, set[int]] = {}
 
     def lock_changes(self, group: str, lock_ms: int) -> None:
         """A request changes how long locks of a group last: the shorter duration counts."""
@@ -122,6 +123,13 @@ class Auditor:
     def deleting(self, place: Place, before: int) -> None:
         """Somebody asks for records to be deleted: any of them may be gone from now on."""
         self._cut[place] = max(self._cut.get(place, 0), before)
+
+    def given_up(self, place: Place, lost: Iterable[tuple[int, int | None]]) -> None:
+        """A repair reports ranges of offsets as lost; what no response contained may be gone."""
+        known, found = self._values.get(place, {}), self._given_up.setdefault(place, set())
+        for first, last in lost:
+            behind = first if last is None else last + 1
+            found.update(offset for offset in range(first, behind) if offset not in known)
 
     def cut(self, place: Place) -> int:
         """How far records may be gone because somebody asked for it."""
@@ -374,7 +382,10 @@ class Auditor:
         if start < log_end:
             self.broken(f"{group} does not get beyond {_at(place, start)} of {log_end}")
         floors = [one for one in (self._floor(queue), self._first(queue)) if one is not None]
+        given_up = self._given_up.get(place, set()) - self._values.get(place, {}).keys()
         for offset in range(max(min(floors, default=log_end), log_start), log_end):
+            if offset in given_up:
+                continue
             if not self.may_be_finished(queue, offset):
                 self.broken(
                     f"{_at(place, offset)} was skipped: {group} neither had nor finished it"

@@ -515,7 +515,8 @@ async def commit_offset(
 ) -> int:  # fmt: skip
     """Commit one offset; the error code."""
     offsets, asked = world.offsets, world.auditor.asked()
-    write = offsets.committing(group, place, offset)
+    metadata = f"{offset} of {member[0]} in {member[1]}"
+    write = offsets.committing(group, place, offset, metadata)
 
     def let_out(answer: Any) -> None:
         code = answer.topics[0].partitions[0].error_code
@@ -527,7 +528,7 @@ async def commit_offset(
 
     part = {
         "partition_index": place[1], "committed_offset": offset, "committed_leader_epoch": -1,
-        "committed_metadata": "",
+        "committed_metadata": metadata,
     }  # fmt: skip
     answer = await connection.call(
         _COMMIT, 9 if member[0] else 8, let_out, group_id=group, member_id=member[0],
@@ -550,8 +551,8 @@ async def fetch_offsets(
             for part in topic.partitions:
                 if part.error_code == 0:
                     place = topic.name, part.partition_index
-                    found[place] = part.committed_offset
-                    world.offsets.fetched(asked, group, place, part.committed_offset)
+                    found[place] = offset = part.committed_offset
+                    world.offsets.fetched(asked, group, place, offset, part.metadata or "")
 
     topics: dict[str, list[int]] = {}
     for name, number in places:

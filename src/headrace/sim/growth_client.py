@@ -271,8 +271,10 @@ class Reading:
     def __init__(self, client: Client, reset: str) -> None:
         self.positions: dict[Place, int | None] = {}
         self.number = 0  # of assignments so far
+        self.reset = reset
+        self._outside: set[Place] = set()  # positions that the log refused
         self._paused: set[Place] = set()
-        self._client, self._reset = client, reset
+        self._client = client
         self._connection: Connection | None = None
         self._has_work = asyncio.Event()
 
@@ -333,20 +335,25 @@ class Reading:
                     self._take(place, code, data)
 
     async def _begun(self, connection: Connection, places: list[Place]) -> dict[Place, int]:
-        """Positions of partitions that have none: what is committed, or an end of the log."""
+        """Return positions of partitions without one: what is committed, or an end of the log."""
         client = self._client
         world = client.world
         kept = await requests.fetch_offsets(connection, client.group, places, world.found)
-        found = {place: offset for place, (offset, _) in kept.items() if offset >= 0}
+        found = {
+            place: offset
+            for place, (offset, _) in kept.items()
+            if offset >= 0 and place not in self._outside
+        }
         others = [place for place in places if place not in found]
         if not others:
             return found
-        if self._reset not in _ENDS:
+        if self.reset not in _ENDS:
             client.told.extend(map(Refused, others))
             return found
-        looked = world.auditor.looked if self._reset == "latest" else _not_told
-        stamps = dict.fromkeys(others, _ENDS[self._reset])
+        looked = world.auditor.looked if self.reset == "latest" else _not_told
+        stamps = dict.fromkeys(others, _ENDS[self.reset])
         ends = await requests.list_offsets(connection, stamps, looked)
+        self._outside.difference_update(ends)
         for place, end in ends.items():
             world.history.step(client.name, f"begins {place[0]}-{place[1]} at {end}")
         return found | ends
@@ -354,6 +361,10 @@ class Reading:
     def _take(self, place: Place, code: int, data: bytes) -> None:
         position = self.positions[place]
         assert position is not None
+        if code == _OUT_OF_RANGE and self.reset in _ENDS:
+            self._outside.add(place)
+            self.positions[place] = None
+            return
         if code == _OUT_OF_RANGE:
             self._paused.add(place)  # as librdkafka, which stops reading it
             self._client.told.append(Refused(place, position))

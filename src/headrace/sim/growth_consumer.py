@@ -153,6 +153,8 @@ class Stock(StockConsumer):
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._client: Client = config[CLIENT]
+        reading = self._client.reading
+        reading.reset = config.get("auto.offset.reset", reading.reset)
         self._simulated = Asking(self._client)
         self._on_commit: Callable[..., object] = config.get("on_commit") or (lambda *_: None)
         self._on_assign: Callable[..., object] | None = None
@@ -225,7 +227,8 @@ class Stock(StockConsumer):
                         )
                 case Refused(place, offset):
                     error = KafkaError(KafkaError._AUTO_OFFSET_RESET)
-                    return Message(topic=place[0], partition=place[1], offset=offset, error=error)
+                    known: dict[str, Any] = {} if offset is None else {"offset": offset}
+                    return Message(topic=place[0], partition=place[1], error=error, **known)
         return None
 
     def store_offsets(

@@ -21,7 +21,7 @@ class Write:
     value: int
     sent_us: int
     done_us: int | None = None
-    expiring: bool = False
+    metadata: str = ""
 
 
 @dataclass(slots=True)
@@ -68,10 +68,11 @@ class OffsetAuditor:
         self._rebalance_us = rebalance_us
         self._groups: dict[str, _Group] = {}
         self._writes: dict[Queue, list[Write]] = {}
-        self._values: dict[Queue, set[int]] = {}  # all that was ever sent
+        self._values: dict[Queue, set[tuple[int, str]]] = {}  # all that was ever sent
         self._repaired_us: int | None = None
         self.clock_was_set = False
         self._lost_us = -1
+        self.completed: set[tuple[str, int]] = set()  # groups and generations that were assigned
         self.losses = 0  # times at which the broker may have forgotten sessions
 
     def _of(self, group: str) -> _Group:
@@ -82,11 +83,11 @@ class OffsetAuditor:
 
     # ---- commits
 
-    def committing(self, group: str, place: Place, value: int) -> Write:
+    def committing(self, group: str, place: Place, value: int, metadata: str = "") -> Write:
         """A member sends a commit, or somebody sends a deletion."""
-        write = Write(value, self._now_us())
+        write = Write(value, self._now_us(), metadata=metadata)
         self._writes.setdefault((group, place), []).append(write)
-        self._values.setdefault((group, place), set()).add(value)
+        self._values.setdefault((group, place), set()).add((value, metadata))
         return write
 
     def committed(self, write: Write) -> None:
@@ -97,19 +98,21 @@ class OffsetAuditor:
         """The refusal of a commit leaves the broker."""
         self._writes[group, place].remove(write)
 
-    def fetched(self, asked: Asked, group: str, place: Place, value: int) -> None:
+    def fetched(
+        self, asked: Asked, group: str, place: Place, value: int, metadata: str = ""
+    ) -> None:
         """A response to OffsetFetch contains a committed offset, -1 for none."""
         writes = self._writes.setdefault((group, place), [])
         if value == ABSENT and self._may_have_expired(group, place, writes):
             # From here on the offset is gone unless a commit is under way.
             self._settle(writes, asked, Write(ABSENT, 0, asked.at_us))
             return
-        if self._is_possible(writes, asked, value):
+        if self._is_possible(writes, asked, value, metadata):
             return
-        known = [f"{one.value}{'' if one.done_us else '?'}" for one in writes[-4:]]
+        known = [f"{one.value} {one.metadata!r}{'' if one.done_us else '?'}" for one in writes[-4:]]
         self._broken(
-            f"group {group}: the committed offset of {place[0]}-{place[1]} is {value}, the last"
-            f" commits are {', '.join(known) or 'none'}"
+            f"group {group}: the committed offset of {place[0]}-{place[1]} is {value}"
+            f" {metadata!r}, the last commits are {', '.join(known) or 'none'}"
         )
 
     def _candidates(self, writes: list[Write], done: list[Write]) -> list[Write]:
@@ -117,12 +120,12 @@ class OffsetAuditor:
         newest_sent = max((one.sent_us for one in done), default=-1)
         return [one for one in writes if one.done_us is None or one.done_us >= newest_sent]
 
-    def _is_possible(self, writes: list[Write], asked: Asked, value: int) -> bool:
+    def _is_possible(self, writes: list[Write], asked: Asked, value: int, metadata: str) -> bool:
         done = [one for one in writes if one.done_us is not None and one.done_us <= asked.at_us]
         candidates = self._candidates(writes, done)
         if value == ABSENT and not done:
             return True
-        return any(one.value == value for one in candidates)
+        return any((one.value, one.metadata) == (value, metadata) for one in candidates)
 
     def _settle(self, writes: list[Write], asked: Asked, found: Write) -> None:
         kept = [one for one in writes if one.done_us is None or one.done_us > asked.at_us]
@@ -144,12 +147,13 @@ class OffsetAuditor:
         self._repaired_us = self._now_us()
         for queue, values in self._values.items():
             writes = self._writes.setdefault(queue, [])
-            writes.extend(Write(value, self._now_us()) for value in sorted(values))
+            now_us = self._now_us()
+            writes.extend(Write(value, now_us, metadata=sent) for value, sent in sorted(values))
 
     def highest(self, place: Place) -> int:
         """Return the highest offset of a partition that any group ever sent, or 0."""
         sent = [max(values) for (_, known), values in self._values.items() if known == place]
-        return max(sent, default=0)
+        return max((offset for offset, _ in sent), default=0)
 
     @property
     def has_all_commits(self) -> bool:
@@ -187,6 +191,7 @@ class OffsetAuditor:
     def generation(self, group: str, number: int) -> None:
         """A member is answered that a generation of a classic group began."""
         one = self._of(group)
+        self.completed.add((group, number))
         if number > one.generation:
             one.generation, one.generation_at_us = number, self._now_us()
 

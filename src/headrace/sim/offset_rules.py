@@ -9,22 +9,31 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from headrace.sim.consumers import ClassicReader, commit_offset, fetch_offsets
+from headrace.sim.consumers import (
+    REBALANCE_MS,
+    SESSION_MS,
+    ClassicReader,
+    commit_offset,
+    fetch_offsets,
+)
 from headrace.sim.facts import Place
 from headrace.sim.loop import OUTSIDE
 from headrace.sim.network import Connection, Lost
 from headrace.sim.offset_auditor import ABSENT
+from headrace.sim.process import Process
 
 if TYPE_CHECKING:
     from headrace.sim.world import World
 
 SIMPLE, CONNECT, NOBODY = "simple-group", "connect-group", "nobody-group"
 CUSTOM_MS = 15_000  # the retention of one offset, as clients before Kafka 2.1 set it
-_COMMIT, _LIST, _DELETE = 8, 16, 47
-_GROUP_UNKNOWN, _NON_EMPTY, _SUBSCRIBED = 69, 68, 86
+_COMMIT, _JOIN, _LIST, _DELETE = 8, 11, 16, 47
+_GROUP_UNKNOWN, _NON_EMPTY, _SUBSCRIBED, _INCONSISTENT = 69, 68, 86, 23
+_RETRIED = frozenset({14, 15, 16})  # codes of a coordinator that is not there yet
 _RETRY_SECONDS = 0.5
 _DELETES = 0.6  # of the offsets that no member uses
 _VISIT_SECONDS = 1.5
+_REBALANCE_SECONDS = 4.0  # by then the members that stay have rejoined
 _OLD, _NEW, _CUSTOM = ("ledger", 0), ("ledger", 1), ("table", 0)
 
 
@@ -57,9 +66,12 @@ class OffsetRules:
         self.worker = ConnectWorker(world)
         self._expirations = 0  # that the meter counted, midway
         self._expiring: set[Place] = set()  # offsets of SIMPLE that were committed then
+        self._began: tuple[Process | None, int] = (None, 0)
 
     async def begin(self) -> None:
         """Commit outside of any group, one offset with a retention of its own."""
+        self._world.offsets.completed.clear()  # groups that expired begin at generation 1 again
+        self._began = self._world.process, self._rebalances()[0]
         await self._calmly(lambda link: self._commit(link, _OLD, 1))
         await self._calmly(lambda link: self._commit(link, _NEW, 2))
         await self._calmly(self._commit_with_retention)
@@ -88,6 +100,9 @@ class OffsetRules:
         await self._deletes(NOBODY, _OLD, _GROUP_UNKNOWN)
         if self.worker.has_committed:
             await self._deletes(CONNECT, _OLD, _NON_EMPTY)
+            await self._joins_as(CONNECT, "consumer")
+        if "classic" in self._world.options.consumers:
+            await self._joins_as("classic-group", "connect")
 
     async def end(self) -> None:
         """Check what a retention has passed for, and what is still in use."""
@@ -102,6 +117,14 @@ class OffsetRules:
             )
         if self.worker.has_committed:
             self._is_kept(CONNECT, _OLD, (await self.look(CONNECT))[_OLD])
+        await asyncio.sleep(_REBALANCE_SECONDS)
+        process, before = self._began
+        counted, completed = self._rebalances()
+        if process is self._world.process and counted - before != completed:
+            self._world.records_broken(
+                f"the meter counted {counted - before} completed rebalances, and there were"
+                f" {completed}"
+            )
 
     async def visit(self, number: int) -> None:
         """Join each classic group, and leave it again: its members have to rejoin twice."""
@@ -132,6 +155,13 @@ class OffsetRules:
         assert process is not None, "the broker answered a moment ago"
         meters = process.services.groups.meters
         return meters.offset_commits, meters.offset_deletions, meters.offset_expirations
+
+    def _rebalances(self) -> tuple[int, int]:
+        """Return how many rebalances the meter counted, and how many members learned of."""
+        process = self._world.process
+        assert process is not None, "the broker answered a moment ago"
+        completed = len(self._world.offsets.completed)
+        return process.services.groups.meters.completed_rebalances, completed
 
     async def look(self, group: str) -> dict[Place, int]:
         """Return the committed offsets of a group."""
@@ -183,6 +213,26 @@ class OffsetRules:
         self._world.offsets.committed(write)
         self._world.offsets.committing(SIMPLE, _CUSTOM, ABSENT)
         return not answer.topics[0].partitions[0].error_code
+
+    async def _joins_as(self, group: str, protocol_type: str) -> None:
+        """Join a group whose members have another protocol type, which has to be refused."""
+
+        async def ask(link: Connection) -> bool:
+            answer = await link.call(
+                _JOIN, 6, lambda _: None, group_id=group, session_timeout=SESSION_MS,
+                rebalance_timeout=REBALANCE_MS, member_id="", group_instance_id=None,
+                protocol_type=protocol_type, protocols=[{"name": "range", "metadata": b""}],
+            )  # fmt: skip
+            code = answer.error_code
+            self._world.history.step("witness", f"joins {group} as {protocol_type}: {code}")
+            if code not in (_INCONSISTENT, *_RETRIED):
+                self._world.records_broken(
+                    f"JoinGroup of type {protocol_type} in {group} is answered with {code}, and not"
+                    f" with {_INCONSISTENT}"
+                )
+            return code not in _RETRIED
+
+        await self._calmly(ask)
 
     async def _deletes(self, group: str, place: Place, expected: int) -> None:
         """Delete an offset; the code has to be the one of the proposal."""

@@ -147,6 +147,7 @@ class Operator:
             folder = action.path.partition("/")[0]
             world.history.step("operator", f"repairs {action.path}: lost {action.lost}")
             place = _place(folder)
+            world.auditor.given_up(place, action.lost)
             if action.lost and may_lose:
                 # A log without a known end continues at the highest offset that a group has.
                 begin = min(_log_begin(folder, disk.contents), world.offsets.highest(place))

@@ -36,13 +36,14 @@ class ResetWorld(GrowthWorld):
         committed: the committed offset of the group; None for none.
 
     `begun` is the first offset that the consumer returned; `is_refused`, whether it returned an
-    error instead.
+    error instead; `is_invalid`, whether the settings were refused.
     """
 
     def __init__(self, seed: int, settings: dict[str, str], committed: int | None) -> None:
         super().__init__(seed, Decider.SAFE_LATEST)
         self.begun: int | None = None
         self.is_refused = False
+        self.is_invalid = False
         self._settings = settings
         self._committed_offset = committed
 
@@ -55,7 +56,12 @@ class ResetWorld(GrowthWorld):
         self.loop.spawn(OUTSIDE, self._prepare())
         self._run_until(self.loop.now_us + _SECOND_US)
         client = Client(self, "reader", GROUP, reset="error", refresh_s=1.0)
-        self._consumer = Simulated({"group.id": GROUP, CLIENT: client, **self._settings})
+        try:
+            self._consumer = Simulated({"group.id": GROUP, CLIENT: client, **self._settings})
+        except ValueError as error:
+            self.is_invalid = True
+            self.history.step("reader", f"cannot begin: {error}")
+            return
         self._consumer.subscribe([_PLACE[0]])
         self.loop.as_life(OUTSIDE, self._poll_later)
         until_us = self.loop.now_us + _SECONDS_MAX * _SECOND_US
