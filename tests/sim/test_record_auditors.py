@@ -489,3 +489,24 @@ def test_a_silent_instance_excuses_a_generation_after_a_loss_of_sessions(
     now_us = 3_100_000
     join("one", 2)
     assert bool(broken) == has_returned
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_leave_excuses_a_generation_although_a_join_was_refused_in_between(leaves: bool) -> None:
+    """A full disk refuses the join of an instance whose request to leave was carried out."""
+    broken = list[str]()
+    statics = StaticAuditor(lambda: 0, broken.append, lambda: 0, 3_000_000, 2_000_000)
+    statics.joining("g", "one", "")
+    statics.joined("g", "one", "one.1", 1)
+    statics.synced("g", "one", 1)
+    if leaves:
+        statics.leaving("g", "one")
+    statics.joining("g", "one", "")
+    statics.refused("g", "one")
+    statics.joining("g", "one", "")
+    statics.joined("g", "one", "one.2", 3)
+    assert bool(broken) != leaves
+    statics.synced("g", "one", 3)
+    statics.joining("g", "one", "")
+    statics.joined("g", "one", "one.3", 4)
+    assert len(broken) == (1 if leaves else 2)  # the leave excuses nothing once it has joined

@@ -23,12 +23,16 @@ class _Instance:
 
 @dataclass(slots=True)
 class _Group:
-    """A group of static members: its generation, who is synced, and whose requests may end it."""
+    """A group of static members: its generation, who is synced, and whose requests may end it.
+
+    Joins in flight are `causes`; `leavers` sent a request to leave and have not joined since.
+    """
 
     instances: dict[str, _Instance] = field(default_factory=dict)
     generation: int = -1
     synced: set[str] = field(default_factory=set)
     causes: set[str] = field(default_factory=set)
+    leavers: set[str] = field(default_factory=set)
 
     def forget_sessions(self) -> None:
         """Keep only the names of the instances: each may be a silent member until it answers."""
@@ -36,6 +40,7 @@ class _Group:
         self.generation = -1
         self.synced.clear()
         self.causes.clear()
+        self.leavers.clear()
 
 
 class StaticAuditor:
@@ -100,17 +105,18 @@ class StaticAuditor:
 
     def leaving(self, name: str, instance: str) -> None:
         """A request that ends the membership of an instance is sent."""
-        self._of(name).causes.add(instance)
+        self._of(name).leavers.add(instance)
 
     def refused(self, name: str, instance: str) -> None:
-        """The refusal of a join leaves the broker."""
+        """The refusal of a join leaves the broker. A request to leave may be carried out still."""
         self._of(name).causes.discard(instance)
 
     def joined(self, name: str, instance: str, member: str, generation: int) -> None:
         """The response to a join leaves the broker."""
         group = self._of(name)
         if generation > group.generation:
-            if group.instances and not group.causes and self._is_settled(group):
+            is_excused = group.causes or group.leavers
+            if group.instances and not is_excused and self._is_settled(group):
                 self._broken(
                     f"group {name}: generation {generation} began because static member {instance}"
                     f" returned within its session; generation {group.generation} was stable"
@@ -118,6 +124,7 @@ class StaticAuditor:
             group.generation = generation
             group.synced.clear()
         group.causes.discard(instance)
+        group.leavers.discard(instance)
         self.answered(name, instance, member, self._now_us())
 
     def synced(self, name: str, instance: str, generation: int) -> None:
