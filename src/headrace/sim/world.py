@@ -152,6 +152,7 @@ class World:
         self._had_refusals = False
         self._machines: list[object] = []
         self._errors_before = 0
+        self._sealed = set[str]()  # paths of segments, when a scrub began
         self._asleep_us = 0  # time for which the machine was suspended
         self._meter = WorkMeter()
         self.resets = Resets(self, "resets")
@@ -544,7 +545,7 @@ class World:
 
     async def _scrub(self, process: Process) -> None:
         damage, errors = self.disk.damage, self.disk.errors
-        sealed = process.sealed_paths()
+        sealed = self._sealed = process.sealed_paths()
         damaged = [path for path in damage.standing if path in sealed]
         await process.services.scrub.run_pass()
         if self.disk.errors != errors or not process.is_up:
@@ -557,7 +558,8 @@ class World:
     def is_served_damaged(self, what: str) -> bool:
         """Return whether a client may meet a wrong checksum; the client then reports it."""
         known = self.process.services.scrub.damages if self.process is not None else {}
-        if not self.disk.damage.is_live or known:
+        # Damage that the scrub finds in a segment that is written to is reported and served.
+        if not self.disk.damage.is_live or not self._sealed.isdisjoint(known):
             self.auditor.broken(f"{what} was served with a wrong checksum")
             return False
         self.history.step("client", f"meets a wrong checksum in {what}")
