@@ -516,13 +516,22 @@ class World:
 
     def suspend(self, duration_us: int) -> None:
         """Let time pass in which neither the broker nor a client runs."""
+        self._stall(duration_us)
+        self._asleep_us += duration_us
+        self.loop.suspend(duration_us)
+
+    def hold(self, duration_us: int) -> None:
+        """Stop the broker's process for some time, in which clients go on."""
+        self._stall(duration_us)
+        if self.process is not None:
+            self.loop.hold(self.process.life, duration_us)
+
+    def _stall(self, duration_us: int) -> None:
         if self.process is None or not self.process.is_up:
             self.offsets.lost_sessions()
         elif duration_us > _STALL_US:
             for auditor in (self.auditor, self.offsets, self.statics):
                 auditor.stalled(duration_us)
-        self._asleep_us += duration_us
-        self.loop.suspend(duration_us)
 
     def set_clock(self, step_ms: int) -> None:
         """Set the wall clock of the machine."""
