@@ -110,6 +110,28 @@ def filled(*, clean: bool = True) -> MemoryDisk:
     return disk
 
 
+def test_a_log_begins_where_it_did_when_it_was_closed() -> None:
+    """The last write of the checkpoint was lost, and its former bytes look sound."""
+    disk = filled()
+    before = disk.read(SMALL_FILES[1])
+
+    async def delete() -> None:
+        async with Life(disk) as life:
+            await life.services.topics.partitions.delete_records({life.partition("orders", 0): 2})
+
+    async def begin() -> None:
+        life = Life(disk)
+        assert life.partition("orders", 0).start_offset == 2
+        assert life.partition("other", 0).start_offset == 0
+        disk.kill()
+
+    run(delete)
+    disk.write(SMALL_FILES[1], before)
+    run(begin)
+    assert not disk.exists(CLEAN_MARK)
+    run(begin)  # the checkpoint has it again
+
+
 def start_of(disk: MemoryDisk) -> list[str]:
     """Start and stop; the refused partitions."""
 

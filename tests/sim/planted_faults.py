@@ -20,7 +20,7 @@ from headrace.log.manifest import Manifest
 from headrace.log.opening import Opening
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentedLog
-from headrace.sim.damage import BIT, LOST, MISDIRECTED, MISSING, MISSING_FOLDER, SHORT
+from headrace.sim.damage import BIT, FORMER, LOST, MISDIRECTED, MISSING, MISSING_FOLDER, SHORT
 from headrace.sim.disk import FATES, HOLES, NOTHING, REORDERED, TORN, WHOLE, FaultyDisk
 from headrace.sim.options import Options
 from headrace.wire import batches
@@ -184,6 +184,21 @@ def failed_appends_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "append", lax)
 
 
+def logs_end_with_their_claim(patch: pytest.MonkeyPatch) -> None:
+    """A start after a crash cuts off what the recovery point does not claim."""
+    sound = Opening._checked
+
+    def hasty(self: Any, base: int, producers: Any) -> Segment:
+        claim, path = self._point.claim, f"{self._folder}/{base:020d}.log"
+        file = self._disk.open(path)
+        if claim.base_offset == base and 0 < claim.size < file.size():
+            damage.keep_copy(self._disk, path, claim.size, file.size())
+            file.truncate(claim.size)
+        return sound(self, base, producers)
+
+    patch.setattr(Opening, "_checked", hasty)
+
+
 def failed_reads_end_a_log(patch: pytest.MonkeyPatch) -> None:
     """A start takes a read that fails for the end of the log."""
     sound = Segment.check
@@ -263,6 +278,11 @@ FAULTS: dict[str, Fault] = {
     ),
     "lost write": Fault(
         "the disk is damaged: lost write", _at_rest(LOST), {all_damage_counts_as_torn: 1}
+    ),
+    "lost write, former bytes": Fault(
+        "the disk is damaged: lost write, former bytes",
+        _at_rest(FORMER),
+        {logs_end_with_their_claim: 3},
     ),
     "misdirected write": Fault(
         "the disk is damaged: misdirected write",

@@ -86,7 +86,7 @@ def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
 
 def four_batches_are_remembered(patch: pytest.MonkeyPatch) -> None:
     """Of the five batches that a producer may have in flight the oldest is no duplicate."""
-    patch.setattr(producers, "_BATCHES_KEPT", 4)
+    patch.setattr(producers, "_OLDER_BYTES_MAX", 3 * producers._BATCH.size)
 
 
 def producers_forgotten_in_recovery(patch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 from headrace.broker import dispatch
 from headrace.broker.errors import Code, Faulty
 from headrace.broker.handlers import alter_configs, init_producer_id, topics
+from headrace.broker.handlers.produce import _Produce
 from headrace.broker.log_validator import LogValidator
 from headrace.broker.server import Connection
 from headrace.core.catalog import ConfigSet, PartitionsAdded, TopicDeleted
@@ -95,13 +96,29 @@ def records_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 def checksums_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     """A batch whose checksum is wrong is stored as it is."""
     sound = produced.check
+    patch.setattr(produced, "check", lambda data: sound(_sealed(data)))
+
+
+def _sealed(data: Any) -> memoryview:
+    """Return a batch with a checksum that fits."""
+    sealed = bytearray(data)
+    covered = memoryview(sealed)[batches.CRC_FROM :]
+    batches.CRC.pack_into(sealed, batches.CRC_AT, crc32c(covered))
+    return memoryview(sealed)
+
+
+def checksums_count_only_with_acks(patch: pytest.MonkeyPatch) -> None:
+    """A batch that nobody waits for is stored as it is."""
+    sound, sound_check, acks = _Produce.__init__, produced.check, [1]
+
+    def begin(self: _Produce, services: Any, wanted: int, *args: Any) -> None:
+        acks[0] = wanted
+        sound(self, services, wanted, *args)
 
     def wrong(data: Any) -> Any:
-        sealed = bytearray(data)
-        covered = memoryview(sealed)[batches.CRC_FROM :]
-        batches.CRC.pack_into(sealed, batches.CRC_AT, crc32c(covered))
-        return sound(memoryview(sealed))
+        return sound_check(data if acks[0] else _sealed(data))
 
+    patch.setattr(_Produce, "__init__", begin)
     patch.setattr(produced, "check", wrong)
 
 

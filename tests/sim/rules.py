@@ -274,7 +274,7 @@ FURTHER: list[Rule] = [
             settings_are_not_written
         Produce | batches are validated
             records_are_not_looked_at checksums_are_not_compared
-            control_batches_are_accepted
+            control_batches_are_accepted checksums_count_only_with_acks
         Transactions | a transactional id is refused
             transactional_ids_are_accepted
         Connections | a peer that reads nothing is disconnected

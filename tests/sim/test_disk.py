@@ -1,8 +1,10 @@
 """The disk: it dies in the middle of writes, and leaves of what was not synced what a seed says."""
 
+import re
+
 import pytest
 
-from headrace.sim.damage import BIT, LOST, MISSING, SHORT
+from headrace.sim.damage import BIT, LOST, MISDIRECTED, MISSING, SHORT
 from headrace.sim.disk import REORDERED, FaultyDisk
 
 
@@ -102,6 +104,70 @@ def test_damage_is_undone_by_a_copy_and_keeps_what_was_appended_since() -> None:
         disk.damage.undo()
         assert disk.read("t-0/00000000000000000000.log") == before
     assert kinds == {BIT, LOST, SHORT, MISSING}
+
+
+def test_a_lost_write_may_leave_what_the_file_was_before() -> None:
+    found = set()
+    for seed in range(40):
+        disk = FaultyDisk(str(seed), lambda: None)
+        disk.write("small", b"former bytes")
+        disk.write("small", b"present bytes")
+        disk.overwrite("t-0/recovery-point", b"1" * 64, 0)
+        disk.overwrite("t-0/recovery-point", b"2" * 64, 64)
+        disk.damage.kinds = (LOST,)
+        disk.damage.offline(in_order=True)
+        found.add((disk.damage.turned_back, disk.read("small"), disk.read("t-0/recovery-point")))
+        disk.damage.undo()
+        assert disk.read("small") == b"present bytes"
+        assert disk.read("t-0/recovery-point") == b"1" * 64 + b"2" * 64
+    point, slot = b"1" * 64 + b"2" * 64, b"1" * 64
+    assert {
+        ("small", b"former bytes", point),
+        ("t-0/recovery-point", b"present bytes", slot),
+    } < found
+    assert any(name == "" and bytes(10) in small + point for name, small, point in found)
+
+
+def test_a_file_that_was_removed_has_no_former_bytes() -> None:
+    disk = FaultyDisk("0", lambda: None)
+    disk.write("small", b"former bytes")
+    disk.write("small", b"present bytes")
+    disk.remove("small")
+    disk.write("small", b"other bytes")
+    disk.damage.kinds = (LOST,)
+    disk.damage.offline(in_order=True)
+    assert disk.damage.turned_back == ""
+    assert set(disk.read("small")) < {0, *b"other bytes"}
+
+
+def test_a_misdirected_write_is_lost_at_its_own_place() -> None:
+    former = 0
+    for seed in range(60):
+        disk = FaultyDisk(str(seed), lambda: None)
+        data = bytes(range(1, 251))
+        disk.open(LOG).append(data)
+        disk.write("small", b"a" * 100)
+        disk.write("small", b"b" * 100)
+        disk.damage.kinds = (MISDIRECTED,)
+        done = disk.damage.offline(in_order=True)
+        assert done is not None
+        target, source = (
+            (path, int(at))
+            for path, at in re.findall(r"([\w./-]+) at byte (\d+)", done.split(": ")[1])
+        )
+        files = {LOG: data, "small": b"b" * 100}
+        block = files[source[0]][source[1] : source[1] + 64][: len(files[target[0]]) - target[1]]
+        after = {path: bytearray(one) for path, one in files.items()}
+        if source[0] == "small":
+            after["small"][:], former = b"a" * 100, former + 1
+        else:
+            after[LOG][source[1] : source[1] + 64] = bytes(64)
+        after[target[0]][target[1] : target[1] + len(block)] = block
+        assert {path: disk.read(path) for path in files} == after
+        assert set(disk.damage.standing) == {path for path in files if after[path] != files[path]}
+        disk.damage.undo()
+        assert {path: disk.read(path) for path in files} == files
+    assert 10 < former < 50
 
 
 def test_only_what_a_recovery_point_claims_is_damaged_after_a_crash() -> None:

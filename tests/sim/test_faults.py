@@ -10,7 +10,7 @@ import pytest
 import headrace
 from headrace.log import buggify
 from headrace.log.api import CorruptFileError
-from headrace.sim.damage import BIT, KINDS
+from headrace.sim.damage import BIT, FORMER, KINDS
 from headrace.sim.disk import FATES, WHOLE
 from headrace.sim.operator import _records
 from headrace.sim.options import Options
@@ -38,7 +38,7 @@ def _name(value: object) -> str:
 def test_every_fault_has_a_bug_that_it_uncovers() -> None:
     assert all(one.bugs for one in _EVERY.values())
     kinds = {kind for one in FAULTS.values() for kind in one.on.get("damage_kinds", ())}
-    assert kinds == set(KINDS)
+    assert kinds == {*KINDS, FORMER}
     fates = {fate for one in FAULTS.values() for fate in one.on.get("power_cut_fates", ())}
     assert fates | {WHOLE} == set(FATES)
     assert {one for fault in _EVERY.values() for one in fault.on} >= _SWITCHES

@@ -44,13 +44,14 @@ from headrace.log.api import (
     OffsetOutOfRange,
 )
 from headrace.log.checkpoints import (
+    CLEAN_MARK,
     Extent,
     StartOffsets,
     leave_clean_mark,
     read_clean_mark,
     remove_clean_mark,
 )
-from headrace.log.manifest import CATALOGUE, METADATA, ListedTopic, Manifest
+from headrace.log.manifest import CATALOGUE, METADATA, START_OFFSETS, ListedTopic, Manifest
 from headrace.log.producers import ProducerLimit
 from headrace.log.segments import SegmentedLog
 
@@ -130,6 +131,7 @@ class Partitions:
         Raises: OSError; CorruptLog for the data folder as a whole or for a journal.
         """
         self._starts = StartOffsets(self.manifest)
+        self._restore_starts()
         remove_clean_mark(self._disk)
         found = self._set_strays_aside(catalog)
         started = told = self._clock.mono()
@@ -144,6 +146,27 @@ class Partitions:
         if took > _PROGRESS_MS:
             log.info("opened %d partitions in %d ms", wanted, took)
         self._list_topics(catalog)
+
+    def _restore_starts(self) -> None:
+        """Keep the starts with which logs were closed, where the checkpoint has former ones.
+
+        The checkpoint looks sound when its last write was lost. A log that begins with a segment
+        needs no entry. Raises: OSError.
+        """
+        lost: dict[tuple[str, int], int] = {}
+        for folder, extent in (self._closed or {}).items():
+            topic, _, index = folder.rpartition("-")
+            is_kept = extent.start <= self._kept_starts.get(topic, int(index))
+            if not is_kept and not self._disk.exists(f"{folder}/{extent.start:020d}.log"):
+                lost[topic, int(index)] = extent.start
+        if lost:
+            log.warning(
+                "%s: an earlier state of the file; the starts of %d logs are taken from %s",
+                START_OFFSETS,
+                len(lost),
+                CLEAN_MARK,
+            )
+            self._kept_starts.put_all(lost)
 
     def _list_topics(self, catalog: Catalog) -> None:
         """Bring the manifest in line with the catalogue. Raises: OSError."""

@@ -4,10 +4,14 @@ A disk is damaged while no broker runs, or under a running one. Only bytes that 
 notice are damaged: all of them after an orderly stop; otherwise, and of logs that the mark of the
 stop does not name, small files and the part of a log that its recovery point claims, because more
 may be torn. A copy of each damaged file stands for the backup of an operator.
+
+A write that is lost leaves zeros at the end of a file, and the former bytes of a file that is
+written in place or replaced: at times they are whole, and nothing shows that they are old. A write
+that went to a wrong place is also lost at its own.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from random import Random
 from typing import Any
 
@@ -16,10 +20,12 @@ from headrace.log.recovery_point import NAME as RECOVERY_POINT
 BIT, LOST, MISDIRECTED, SHORT = "bit", "lost write", "misdirected write", "short"
 MISSING, MISSING_FOLDER = "missing", "missing folder"
 KINDS = (BIT, BIT, LOST, MISDIRECTED, SHORT, MISSING, MISSING_FOLDER)
+FORMER = f"{LOST}, former bytes"
 _LIVE_KINDS = (BIT, BIT, LOST, MISDIRECTED)
 BLOCK_BYTES = 64  # what one write covers; small, as simulated batches are
 CLEAN_MARK = ".kafka_cleanshutdown"
 _LEFT_ALONE = (".torn", "-stray", "-delete", ".deleted", ".cleaned", ".swap", ".new")
+_FORMER = 0.5  # of the lost writes to files that had other bytes before
 _OFFSETS_SPARED = 0.5  # of the times at which one may be damaged
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT, _LENGTH_LESS, _OFFSET_BYTES = 8, 12, 8
@@ -29,30 +35,37 @@ class Damage:
     """Damages files, and knows which of them are still damaged.
 
     Args:
+        name: what damage is drawn from.
         files: the files of the disk, by path.
         replaced: puts a file with these bytes in the place of one.
         claimed: bytes of logs that a recovery point claims, by path.
+        former: bytes of files before they were last written in place or replaced, by path.
 
     Attributes:
         kinds: what may be drawn.
         spared: files that are not damaged.
         is_live: whether the damage was done under the broker that runs now.
+        turned_back: the file that has former bytes by the last damage, if any.
     """
 
     def __init__(
         self,
-        rng: Random,
+        name: str,
         files: MutableMapping[str, Any],
         replaced: Callable[[str, bytes], None],
         claimed: MutableMapping[str, int],
+        former: Mapping[str, bytes],
     ) -> None:
         self.kinds: tuple[str, ...] = KINDS
         self.spared: frozenset[str] = frozenset()
         self.is_live = False
-        self._rng = rng
+        self.turned_back = ""
+        self._rng = Random(f"{name}/damage")
+        self._losses = Random(f"{name}/lost-writes")
         self._files = files
         self._replaced = replaced
         self._claimed = claimed
+        self._former = former
         self._copies: dict[str, bytes] = {}  # files as they were
         self._damaged: dict[str, bytes | None] = {}  # and as the damage left them, None for gone
 
@@ -252,36 +265,82 @@ class Damage:
         at = rng.randrange(sizes[path])
         if spare_offsets and kind == BIT and path.endswith(".log"):
             at = _behind_offset(bytes(self._files[path].data), at)
+        if kind == FORMER or (kind == LOST and self._losses.random() < _FORMER):
+            found = self._with_former_bytes(sizes)
+            path, kind = (path, LOST) if found is None else (found, FORMER)
         return self._damage_at(kind, path, at, sizes)
 
+    def _with_former_bytes(self, sizes: dict[str, int]) -> str | None:
+        """Draw a file that had other bytes before; None when there is none.
+
+        A recovery point may always be an older one, which claims less.
+        """
+        every = [
+            path
+            for path in sorted(self._former)
+            if path in sizes or (path.endswith(f"/{RECOVERY_POINT}") and path in self._files)
+        ]
+        every = [path for path in every if self._has_former(path)]
+        of_the_folder = [path for path in every if "/" not in path]
+        choices = [some for some in (every, of_the_folder) if some]
+        return self._losses.choice(self._losses.choice(choices)) if choices else None
+
     def _damage_at(self, kind: str, path: str, at: int, sizes: dict[str, int]) -> str | None:
-        content = self._files[path]
-        before = bytes(content.data)
+        before = {path: bytes(self._files[path].data)}
+        self.turned_back = ""
+        done = f"{kind}: {path} at byte {at}"
+        if kind == MISDIRECTED:
+            source, source_at = self._source(sizes)
+            before[source] = bytes(self._files[source].data)
+            done += f", meant for {source} at byte {source_at}"
+            lost = FORMER if self._has_former(source) else LOST
+            self._apply(lost, source, source_at, sizes)
+            block = before[source][source_at : source_at + min(BLOCK_BYTES, sizes[path] - at)]
+            self._files[path].data[at : at + len(block)] = block
+        else:
+            self._apply(kind, path, at, sizes)
+        for one in [one for one in before if one in self._files]:
+            content = self._files[one]
+            if content.data == before[one]:
+                del before[one]  # as a block of zeros that is zeroed
+            content.synced = min(content.synced, len(content.data))
+        if not before:
+            return None
+        self._copies = before
+        self._damaged = {
+            one: bytes(self._files[one].data) if one in self._files else None for one in before
+        }
+        for one in before:
+            self._forget_claims(one)
+        return done
+
+    def _forget_claims(self, path: str) -> None:
+        """Claim nothing of a log whose recovery point is damaged."""
         if path.endswith(f"/{RECOVERY_POINT}"):
             folder = path.rpartition("/")[0]
             for name in [one for one in self._claimed if one.startswith(f"{folder}/")]:
                 del self._claimed[name]
-        self._apply(kind, path, at, sizes)
-        if path in self._files and content.data == before:
-            return None  # as a block of zeros that is zeroed
-        content.synced = min(content.synced, len(content.data))
-        self._copies = {path: before}
-        self._damaged = {path: bytes(content.data) if path in self._files else None}
-        return f"{kind}: {path} at byte {at}"
+
+    def _has_former(self, path: str) -> bool:
+        data = self._files[path].data
+        return bool(self._former.get(path, data) != data)
+
+    def _source(self, sizes: dict[str, int]) -> tuple[str, int]:
+        """Draw the place that a write was meant for: a file, and a position in it."""
+        path = self._rng.choice([*sizes])
+        return path, self._rng.randrange(max(sizes[path] - BLOCK_BYTES, 0) + 1)
 
     def _apply(self, kind: str, path: str, at: int, sizes: dict[str, int]) -> None:
-        data, size = self._files[path].data, sizes.get(path, 0)
+        data = self._files[path].data
         match kind:
             case "bit":
                 data[at] ^= 1 << self._rng.randrange(8)
             case "lost write":
-                end = min(at + BLOCK_BYTES, size)
+                end = min(at + BLOCK_BYTES, sizes[path])
                 data[at:end] = bytes(end - at)
-            case "misdirected write":
-                other = self._files[self._rng.choice([*sizes])].data
-                source = self._rng.randrange(max(len(other) - BLOCK_BYTES, 0) + 1)
-                block = bytes(other[source : source + min(BLOCK_BYTES, size - at)])
-                data[at : at + len(block)] = block
+            case "lost write, former bytes":
+                data[:] = self._former[path]
+                self.turned_back = path
             case "short":
                 del data[at:]
             case _:

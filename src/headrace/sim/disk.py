@@ -50,7 +50,10 @@ class FaultyDisk(MemoryDisk):
         self.losses: dict[str, str] = {}  # what the last power cut did, and one file of each kind
         self.cut_without_copy: list[str] = []  # while `watches_cuts`
         self.watches_cuts = False
-        self.damage = Damage(Random(f"{name}/damage"), self._files, self._replace, self._claimed)
+        self._former: dict[
+            str, bytes
+        ] = {}  # files before they were last written in place or replaced
+        self.damage = Damage(name, self._files, self._replace, self._claimed, self._former)
 
     def die_after(self, operations: int | None) -> None:
         """Let the process die with the operation after so many; None for never."""
@@ -116,12 +119,14 @@ class FaultyDisk(MemoryDisk):
         """As `MemoryDisk.write`; without `durable` a power cut may bring the old file back."""
         before = self._files.get(path)
         super().write(path, data, durable=durable)
+        self._remember(path, None if before is None else bytes(before.data))
         self._entry(path, durable, partial(self._put_back, path, before), "replacement")
 
     def rename(self, old: str, new: str, *, durable: bool = True) -> None:
         """As `MemoryDisk.rename`; without `durable` a power cut may undo it."""
         replaced = self._files.get(new)
         super().rename(old, new, durable=durable)
+        self._former.pop(new, None)
 
         def undo() -> None:
             moved = self._files.get(new)
@@ -134,11 +139,20 @@ class FaultyDisk(MemoryDisk):
 
     def overwrite(self, path: str, data: bytes, position: int, *, durable: bool = False) -> None:
         """As `MemoryDisk.overwrite`; remembers what a recovery point may claim."""
+        before = self._files.get(path)
+        copy = None if before is None else bytes(before.data)
         super().overwrite(path, data, position, durable=durable)
+        self._remember(path, copy)
         if path.endswith(f"/{RECOVERY_POINT}"):
             for name in self._below(_folder(path)):
                 if name.endswith(".log"):
                     self._claimed[name] = self._files[name].synced
+
+    def _remember(self, path: str, former: bytes | None) -> None:
+        if former is None:
+            self._former.pop(path, None)  # it is new, or was removed in between
+        else:
+            self._former[path] = former
 
     def _put_back(self, path: str, content: Any) -> None:
         if content is None:

@@ -1,8 +1,10 @@
 """A peer that sends what no client sends: random, mutated, half and unread frames, and huge claims.
 
-It changes nothing that others rely on: mutated frames are of requests that only read, and random
-bodies do not decode to a change. Whatever it does, the others have to be served, and no handler may
-fail with an exception.
+It changes nothing that others rely on. Mutated frames are of requests that read, and of requests
+that write where nothing may come of it: batches whose checksum is wrong before they are mutated,
+groups of its own, topics that do not exist. `RecordAuditor` reports a value of it that is stored.
+Random bodies do not decode to a change. Whatever it does, the others have to be served, and no
+handler may fail with an exception.
 """
 
 import asyncio
@@ -11,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from headrace.sim.process import Wire
-from headrace.wire import codec
+from headrace.wire import batches, codec
 
 if TYPE_CHECKING:
     from headrace.sim.world import World
@@ -22,6 +24,8 @@ _NAMES = ("ledger", "table", "orders", "extra", "nobody", "", "x" * 300)
 _KEYS = (*range(25), 32, 33, 36, 37, 42, 43, 44, 47, 60, 61, 68, 69, 74, 75, 76, 77, 78, 79)
 _FRAME_BYTES_MAX = 200
 _PIPELINED = 40
+_WRITES = 0.3  # of the frames are of requests that write
+_OWN_GROUP = "stranger-group"
 _SECONDS = 1.0  # of a connection that sends nothing more
 
 
@@ -32,6 +36,8 @@ class HostilePeer:
         self.name = name
         self._world = world
         self._rng = Random(f"{world.seed}/{name}")
+        self._writes = Random(f"{world.seed}/{name}/writes")
+        self._produced = 0
         self._received = 0
 
     async def run(self) -> None:
@@ -55,6 +61,8 @@ class HostilePeer:
         if self._world.options.counts_work:
             kinds += [self._repeated] * 3
         kind = self._rng.choice(kinds)
+        if self._writes.random() < _WRITES:
+            kind = self._writes.choice((self._spoiled, self._written))
         data = kind()
         if not wire.is_closing() and not self._world.is_dead:
             self._world.history.step(self.name, f"sends {kind.__name__[1:]}, {len(data)} bytes")
@@ -72,15 +80,60 @@ class HostilePeer:
     def _mutated(self) -> bytes:
         """A sound request that reads, with some bytes changed, lost or repeated."""
         data = bytearray(self._request())
-        for _ in range(self._rng.randrange(1, 4)):
-            at = self._rng.randrange(_HEAD.size, max(len(data), _HEAD.size + 1))
-            match self._rng.randrange(3):
-                case 0:
-                    data[at : at + 1] = self._rng.randbytes(1)
-                case 1:
-                    del data[at : at + self._rng.randrange(8)]
-                case _:
-                    data[at:at] = data[at : at + self._rng.randrange(8)]
+        _mutate(data, _HEAD.size, self._rng, self._rng.randrange(1, 4))
+        return self._framed(bytes(data))
+
+    def _spoiled(self) -> bytes:
+        """A request to produce a batch with a wrong checksum, as it is or mutated."""
+        rng = self._writes
+        self._produced += 1
+        value = f"{self.name}:{self._produced}".encode()
+        batch = bytearray(
+            batches.build(
+                [batches.Record(0, self._world.clock.wall(), b"k", value)] * rng.choice((1, 1, 3)),
+                producer_id=rng.choice((-1, 7)),
+                producer_epoch=0,
+                base_sequence=0,
+            )
+        )
+        batch[batches.CRC_AT + rng.randrange(batches.CRC.size)] ^= rng.randrange(1, 256)
+        part = {"index": rng.choice((0, 0, 1)), "records": bytes(batch)}
+        fields = {
+            "transactional_id": None, "acks": rng.choice((-1, 0, 1)), "timeout": 1000,
+            "topic_data": [{"name": rng.choice(_NAMES[:4]), "partition_data": [part]}],
+        }  # fmt: skip
+        data = bytearray(_request_of(0, 9, fields))
+        _mutate(data, _HEAD.size, rng, rng.randrange(3))
+        return self._framed(bytes(data))
+
+    def _written(self) -> bytes:
+        """A request that changes a group of its own or a topic that does not exist, mutated."""
+        rng = self._writes
+        member = {"group_id": _OWN_GROUP, "member_id": rng.choice(("", "m"))}
+        joined = {
+            **member, "session_timeout": 6000, "rebalance_timeout": 100,
+            "protocol_type": "consumer", "group_instance_id": None,
+            "protocols": [{"name": "range", "metadata": b"1234"}],
+        }  # fmt: skip
+        synced = {
+            **member, "generation_id": 1, "group_instance_id": None,
+            "assignments": [{"member_id": "m", "assignment": b"1234"}],
+        }  # fmt: skip
+        topic = {"name": "nobody", "partitions": [{"partition_index": 0, "offset": 5}]}
+        choices: tuple[tuple[int, int, dict[str, Any]], ...] = (
+            (11, 6, joined),
+            (14, 4, synced),
+            (12, 4, {**member, "generation_id": 1, "group_instance_id": None}),
+            (13, 4, {"group_id": _OWN_GROUP, "members": [
+                {"member_id": "m", "group_instance_id": None}]}),
+            (20, 5, {"topic_names": ["nobody"] * rng.choice((1, 9)), "timeout": 1000}),
+            (21, 2, {"topics": [topic] * rng.choice((1, 9)), "timeout": 1000}),
+        )  # fmt: skip
+        key, version, fields = rng.choice(choices)
+        data = bytearray(_request_of(key, version, fields))
+        # The name of the group stands first, and stays.
+        begin = _HEAD.size + len(_OWN_GROUP) + 1 if key < 20 else _HEAD.size
+        _mutate(data, begin, rng, rng.randrange(1, 4))
         return self._framed(bytes(data))
 
     def _claim(self) -> bytes:
@@ -125,9 +178,7 @@ class HostilePeer:
             (77, 1, {"group_ids": ["blue"] * many, "include_authorized_operations": False}),
             (10, 4, {"key_type": 0, "coordinator_keys": [group] * many}),
         )  # fmt: skip
-        key, version, fields = rng.choice(choices)
-        body = codec.encode_request(key, version, fields)
-        return self._framed(_HEAD.pack(key, version, 7, -1, 0) + bytes(body))
+        return self._framed(_request_of(*rng.choice(choices)))
 
     def _request(self) -> bytes:
         rng = self._rng
@@ -157,15 +208,30 @@ class HostilePeer:
             }),
             (15, 5, {"groups": [topic, "blue"], "include_authorized_operations": False}),
         )  # fmt: skip
-        key, version, fields = rng.choice(choices)
-        body = codec.encode_request(key, version, fields)
-        return _HEAD.pack(key, version, 7, -1, 0) + bytes(body)
+        return _request_of(*rng.choice(choices))
 
     def _framed(self, data: bytes) -> bytes:
         return _SIZE.pack(len(data)) + data
 
     def _receive(self, data: bytes) -> None:
         self._received += len(data)
+
+
+def _request_of(key: int, version: int, fields: dict[str, Any]) -> bytes:
+    return _HEAD.pack(key, version, 7, -1, 0) + bytes(codec.encode_request(key, version, fields))
+
+
+def _mutate(data: bytearray, begin: int, rng: Random, times: int) -> None:
+    """Change, remove or repeat some bytes from `begin` on."""
+    for _ in range(times):
+        at = rng.randrange(begin, max(len(data), begin + 1))
+        match rng.randrange(3):
+            case 0:
+                data[at : at + 1] = rng.randbytes(1)
+            case 1:
+                del data[at : at + rng.randrange(8)]
+            case _:
+                data[at:at] = data[at : at + rng.randrange(8)]
 
 
 def _nothing() -> None:

@@ -20,6 +20,7 @@ from headrace.core.catalog import CreateTopic, Resource, SetConfigs
 from headrace.log.api import CorruptLog
 from headrace.log.buggify import install
 from headrace.log.clock_checkpoint import FILE as CLOCK_CHECKPOINT
+from headrace.log.manifest import START_OFFSETS
 from headrace.sim.auditor import Auditor
 from headrace.sim.consumers import REBALANCE_MS, ClassicReader, ConsumerReader
 from headrace.sim.damage import CLEAN_MARK
@@ -496,6 +497,8 @@ class World:
             return
         if self._rng.random() < _DAMAGE and (done := damage.offline(in_order=in_order)) is not None:
             self.history.fault(f"the disk is damaged: {done}")
+            if not in_order:
+                self._look_at_starts()
 
     def rot(self) -> None:
         """Damage the disk under the running broker."""
@@ -505,6 +508,15 @@ class World:
         topics = (LEDGER, TABLE) if self.options.records else ()
         if (done := damage.live(topics)) is not None:
             self.history.fault(f"the disk is damaged under the broker: {done}")
+            self._look_at_starts()
+
+    def _look_at_starts(self) -> None:
+        """Allow deleted records to come back with former start offsets, which look sound.
+
+        After an orderly stop its mark contains the starts of all logs.
+        """
+        if self.disk.damage.turned_back == START_OFFSETS:
+            self.records.starts_lost()
 
     def _rot_unread(self, process: Process) -> None:
         """Damage what a broker trusts at its start, and verifies when it is read."""
