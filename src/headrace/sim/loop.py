@@ -181,12 +181,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def deliver(self, life: int, work: Callable[[], object]) -> None:
         """Call `work` as part of a life, at once or when the life is not stopped any more."""
-        if self._is_held(life):
+        if self.is_held(life):
             self._at(self._held_until_us, work, (), self._context_of(life))
         else:
             self.as_life(life, work)
 
-    def _is_held(self, life: int) -> bool:
+    def is_held(self, life: int) -> bool:
+        """Return whether nothing of a life runs now."""
         return life == self._held_life and self.now_us < self._held_until_us
 
     def end(self, life: int) -> None:
@@ -238,7 +239,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             if not ready:
                 break
             handle = ready.popleft()
-            if self._held_life is not None and self._is_held(handle.life):
+            if self._held_life is not None and self.is_held(handle.life):
                 self._put_off(handle)
             elif not handle._cancelled:
                 turns += 1
