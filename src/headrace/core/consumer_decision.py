@@ -95,13 +95,17 @@ class ConsumerDecision:
         return [one if isinstance(one, Refused) else None for one in asked]
 
     def restart(self) -> None:
-        """The group was read from the journal: everybody has all its time anew."""
+        """The group was read from the journal: everybody has all its time anew.
+
+        A repair of the journal may lose the record of a member and keep what the member holds. The
+        client may still read that, and has a session to notice that it is no member any more.
+        """
         session_ms = self._outside.pace(self._group.name).session_ms
-        for member in self._group.members.values():
-            self._set_timer(Timer.SESSION, member.id, session_ms)
-            held = self._group.holdings[member.id]
-            if held.progress is Progress.UNREVOKED:
-                self._set_timer(Timer.REBALANCE, member.id, member.rebalance_ms)
+        for id_, held in self._group.holdings.items():
+            self._set_timer(Timer.SESSION, id_, session_ms)
+            member = self._group.members.get(id_)
+            if member is not None and held.progress is Progress.UNREVOKED:
+                self._set_timer(Timer.REBALANCE, id_, member.rebalance_ms)
 
     def expire(self) -> None:
         """Remove who was silent, or did not let go, for too long."""
@@ -275,7 +279,7 @@ class ConsumerDecision:
         self._tell(ConsumerTimerCleared(self._group.name, Timer.REBALANCE, member))
 
     def _remove(self, gone: Mapping[MemberId, Gone]) -> None:
-        present = [member for member in gone if member in self._group.members]
+        present = [member for member in gone if member in self._group.holdings]
         if not present:
             return
         for member in present:
