@@ -10,7 +10,7 @@ from headrace.core.consumer_words import LEAVING_FOR_NOW, Beaten, ConsumerState,
 from headrace.core.errors import Why
 from headrace.core.group_words import TIME_UNKNOWN, Timer
 from headrace.core.types import MemberId
-from headrace.log.consumer_group_records import MEMBER
+from headrace.log.consumer_group_records import GROUP_EPOCH, MEMBER
 
 SESSION_MS, REBALANCE_MS = 45_000, 60_000
 
@@ -332,3 +332,30 @@ def test_a_lost_member_may_join_again_before_its_session_ends(group: Any) -> Non
     assert group.text(group.enter("a").assignment) == "t:0,1,2,3"
     group.elapse(SESSION_MS - 1)
     assert group.consumers().members.keys() == {"a"}
+
+
+def test_a_group_whose_epoch_was_lost_has_a_new_target_at_once(group: Any) -> None:
+    members = ["a", "b", "c", "d"]
+    for member in members:
+        group.enter(member)
+    group.settle(*members)
+    lose(group, GROUP_EPOCH)
+    group.restart()
+    group.heartbeat("a", -1)
+    group.settle(*members[1:])
+    assert sum(len(group.holds(member).split(",")) for member in members[1:]) == 4
+
+
+def test_an_epoch_that_a_member_was_in_is_not_used_again(group: Any) -> None:
+    group.enter("a")
+    before = len(group.journal)
+    group.enter("b")
+    lost = slice(before, len(group.journal))
+    group.heartbeat("a", 2, "t:0,1")
+    assert (group.consumers().holdings["a"].epoch, group.holds("a")) == (3, "t:0,1")
+    del group.journal[lost]
+    group.restart()
+    assert group.consumers().epoch == 2
+    group.enter("c", "u")
+    group.settle("a", "c")
+    assert group.holds("a") == "t:0,1,2,3"

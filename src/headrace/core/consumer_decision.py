@@ -200,7 +200,9 @@ class ConsumerDecision:
         group = self._group
         empty_since = TIME_UNKNOWN if group.members else self._now.wall
         began = self._now.wall if group.began == TIME_UNKNOWN else group.began
-        epoch = max(group.epoch, FIRST_EPOCH) + 1
+        # A journal that lost records may have later epochs than the group's; they are used up, too.
+        held = (holding.epoch for holding in group.holdings.values())
+        epoch = max(group.epoch, group.target_epoch, FIRST_EPOCH, *held) + 1
         self._emit(ConsumerGroupStored(group.name, epoch, metadata_hash, empty_since, began))
 
     # ---- who is to hold what, and how they come there
