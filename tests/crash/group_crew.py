@@ -6,6 +6,7 @@ is back; what was in flight at that moment is in doubt, everything before it is 
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -65,6 +66,15 @@ class Stage:
             if self.failure is not None:
                 raise self.failure
             assert done, f"waited in vain: {what()}"
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Look again and again until something is so; also when nobody tells."""
+        until = time.monotonic() + 2 * WAIT_S
+        while not condition():
+            if self.failure is not None:
+                raise self.failure
+            assert time.monotonic() < until, f"waited in vain for {what}"
+            time.sleep(0.05)
 
     def pass_gate(self, name: str) -> None:
         """Where the broker is to be killed just here, hold until it is dead."""

@@ -1,6 +1,5 @@
-"""`headrace serve` with one of the simulator's bugs planted: `planted_server.py BUG serve ...`."""
+"""`headrace serve` with bugs planted: `planted_server.py BUG[+BUG…] serve ...`."""
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -10,14 +9,14 @@ from headrace.cli.main import run
 
 
 def main() -> None:
-    """Plant the bug and serve."""
-    path = Path(__file__).parents[1] / "sim" / "planted.py"
-    spec = importlib.util.spec_from_file_location("planted", path)
-    assert spec is not None
-    assert spec.loader is not None
-    planted = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(planted)
-    getattr(planted, sys.argv.pop(1))(pytest.MonkeyPatch())
+    """Plant the bugs and serve."""
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from tests.crash import planted_stock
+    from tests.sim import planted, planted_records
+
+    for name in sys.argv.pop(1).split("+"):
+        (module,) = (one for one in (planted, planted_records, planted_stock) if hasattr(one, name))
+        getattr(module, name)(pytest.MonkeyPatch())
     run()
 
 

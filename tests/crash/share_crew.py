@@ -6,7 +6,7 @@ the process, and so does every delivery that nobody heard of.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from headrace.sim.facts import Asked, Place
 from headrace.wire import batches
 from headrace.wire.error_codes import ErrorCode
 
-from .group_crew import WAIT_S, Stage, Worker
+from .group_crew import Stage, Worker
 
 TOPIC, PARTITIONS = "jobs", 2
 COPIED, PLAIN, STOCK = "copied", "plain", "stock"  # with dead letters, without, of stock clients
@@ -62,15 +62,6 @@ class Court(Stage):
         with self.condition:
             self.changes[worker] = self.changes.get(worker, 0) + times
             self.condition.notify_all()
-
-    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        """Look again and again until something is so; also when nobody tells."""
-        until = time.monotonic() + 2 * WAIT_S
-        while not condition():
-            if self.failure is not None:
-                raise self.failure
-            assert time.monotonic() < until, f"waited in vain for {what}"
-            time.sleep(0.05)
 
     def look(self, cluster: Cluster, group: str) -> bool:
         """Hold what a restarted broker says of a group to what was said; whether all is done."""

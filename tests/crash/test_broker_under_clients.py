@@ -1,77 +1,63 @@
-"""SIGKILL of the broker under stock clients: a producer and a share consumer that never notice."""
+"""Bugs of a broker that is killed under stock producers and consumers are found.
 
-import time
+A sound broker is killed under these clients in `test_share_killed.py`, beside share consumers.
+"""
+
+import re
+import sys
 from pathlib import Path
 
-import confluent_kafka
-from confluent_kafka import AcknowledgeType
+import pytest
 
-from headrace.client.admin import create_topic
-from headrace.client.configs import set_group_configs
-from headrace.client.connection import Cluster
-from headrace.client.leases import describe
 from headrace.demo.server import Server
 
-from .kills import KILLS_FACTOR
+from .group_crew import Stage
+from .kills import PLANTED_SERVER
+from .stock_crew import ASSIGNED, SETTINGS, StockCrew
 
-RECORDS, KILLS, SECONDS_MAX = 1_200 * KILLS_FACTOR, 2 * KILLS_FACTOR, 180.0 * KILLS_FACTOR
+KILLS_MAX = 8
+LOST = ["records acknowledged, lost"]
+TWICE = ["duplicate or out of order"]
+SKIPPED = ["classic .* got .*, skipped", "consumer .* got .*, skipped"]
+BACK = ["classic .* went back to", "consumer .* went back to", "begins at .*, committed was"]
+AHEAD = ["classic .* never sent above", "consumer .* never sent above", "begins .*, skipped from"]
+NEWEST = ["newest record .* is not there"]
+MOVED = [r"'table', 0\): read record .* at offset .*"]
 
 
-def test_no_record_is_lost_and_no_accepted_one_comes_again(tmp_path: Path) -> None:
-    """What was accepted in a call that returned is not delivered again; the rest may be."""
-    with Server(tmp_path) as server, Cluster(server.bootstrap) as cluster:
-        create_topic(cluster, "jobs", 2)
-        # Under `latest` what is produced before the consumer has joined would be passed over.
-        set_group_configs(cluster, "work", {"share.auto.offset.reset": "earliest"})
-        settings = {
-            "bootstrap.servers": server.bootstrap, "log_level": 2, "reconnect.backoff.max.ms": 500
-        }  # fmt: skip
-        producer = confluent_kafka.Producer({**settings, "enable.idempotence": True})
-        consumer = confluent_kafka.ShareConsumer(
-            {**settings, "group.id": "work", "share.acknowledgement.mode": "explicit"}
-        )
-        consumer.subscribe(["jobs"])
-        consumer.poll(1.0)
-        kill_at = [RECORDS * (kill + 1) // (KILLS + 1) for kill in range(KILLS)]
-        settled: set[bytes] = set()
-        produced = 0
-        until = time.monotonic() + SECONDS_MAX
-        while len(settled) < RECORDS and time.monotonic() < until:
-            for _ in range(min(10, RECORDS - produced)):
-                producer.produce("jobs", b"%d" % produced, partition=produced % 2)
-                produced += 1
-            producer.poll(0)
-            if kill_at and produced >= kill_at[0]:
-                kill_at.pop(0)
+@pytest.mark.parametrize(
+    ("bugs", "failures"),
+    [
+        ("recovery_cuts_the_last_batch+gaps_are_accepted", LOST),
+        ("answers_are_late+producers_forgotten_in_recovery", TWICE),
+        ("fetches_leave_out_batches", SKIPPED),
+        ("commits_are_not_written+compaction_moves_offsets", BACK + MOVED),
+        ("commits_recovered_too_high+compaction_drops_the_newest", AHEAD + NEWEST),
+    ],
+)
+def test_a_bug_that_is_planted_is_found(bugs: str, failures: list[str], tmp_path: Path) -> None:
+    command = (sys.executable, str(PLANTED_SERVER), bugs, "serve")
+    with Server(tmp_path, settings=SETTINGS, command=command) as server:
+        stage = Stage()
+        stage.bootstrap = server.bootstrap
+        crew = StockCrew(stage)
+        try:
+            missing = failures
+            for _ in range(KILLS_MAX):
+                stage.wait(crew.has_worked, lambda: stage.changes)
+                stage.tell(gate=ASSIGNED, held=False)
+                stage.wait(lambda: stage.held, lambda: "no member was assigned a partition")
                 server.kill()
+                stage.tell(gate="")
                 server.start()
-            settled |= work_off(consumer, settled)
-        assert producer.flush(60) == 0
-        consumer.close()
-        assert not kill_at
-        assert len(settled) == RECORDS
-        state = describe(cluster, "work")
-        assert [(one.start, one.end) for one in state] == [(one.log_end,) * 2 for one in state]
-        assert sum(one.log_end for one in state) == RECORDS  # the producer repeated nothing
-
-
-def work_off(consumer: confluent_kafka.ShareConsumer, settled: set[bytes]) -> set[bytes]:
-    """Accept what one poll brings; the values whose acceptance the broker has confirmed."""
-    waiting: list[tuple[str | None, int | None, bytes]] = []
-    for message in consumer.poll(0.05):
-        if message.error() is not None:
-            continue
-        value = message.value()
-        assert value is not None
-        assert value not in settled, f"{value!r} was accepted, and came again"
-        consumer.acknowledge(message, AcknowledgeType.ACCEPT)
-        waiting.append((message.topic(), message.partition(), value))
-    if not waiting:
-        return set()
-    outcome = consumer.commit_sync(timeout=20.0)
-    failed = {
-        (place.topic, place.partition)
-        for place, error in (outcome or {}).items()
-        if error is not None
-    }
-    return {value for topic, partition, value in waiting if (topic, partition) not in failed}
+                stage.changes.clear()
+                crew.check()
+                found = "\n".join(crew.account.failures)
+                missing = [one for one in missing if not re.search(one, found)]
+                if not missing:
+                    break
+        finally:
+            stage.tell(ended=True)
+            crew.join()
+    assert stage.failure is None
+    assert missing == []

@@ -16,7 +16,7 @@ from .group_crew import PARTITIONS, TOPIC, Committer, Janitor, Stage, Worker, co
 from .group_members import ClassicMember, ClassicTeam, ConsumerMember, ConsumerTeam, Team
 from .kills import KILLS_FACTOR
 
-KILLS = 10 * KILLS_FACTOR
+KILLS = 5 * KILLS_FACTOR
 SETTINGS = {
     "group.min.session.timeout.ms": "1000",
     # The journal is compacted between the kills, too, and stays short whatever their number.

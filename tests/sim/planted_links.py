@@ -73,6 +73,12 @@ FAULTS: dict[str, Fault] = {
         {stalls_end_sessions: 0},
         _MEMBERS | {"consumers": ("classic", "consumer")},
     ),
+    "a broker that is held, and members": Fault(
+        "the process of the broker is held",
+        {"suspends": True},
+        {stalls_end_sessions: 0},
+        _MEMBERS | {"consumers": ("classic", "consumer")},
+    ),
     "a suspended machine, and locks": Fault(
         "the machine is suspended", {"suspends": True}, {stalls_end_sessions: 0}, _QUEUE
     ),

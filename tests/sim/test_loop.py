@@ -126,6 +126,37 @@ def test_time_that_passes_in_suspension_makes_timers_late(loop: VirtualLoop) -> 
     assert seen == [20.0]
 
 
+def test_a_life_that_is_held_goes_on_in_the_order_of_what_waited(loop: VirtualLoop) -> None:
+    seen: list[tuple[str, float]] = []
+
+    def note(what: str) -> None:
+        seen.append((what, loop.time()))
+
+    loop.as_life(1, lambda: loop.call_later(2, note, "timer 1"))
+    loop.as_life(2, lambda: loop.call_later(2, note, "timer 2"))
+    cancelled = loop.as_life(1, lambda: loop.call_later(2, note, "cancelled"))
+    loop.hold(1, 5_000_000)
+    loop.call_later(1, loop.deliver, 1, lambda: note("first input"))
+    loop.call_later(3, loop.deliver, 1, lambda: note("second input"))
+    loop.call_later(4, cancelled.cancel)
+    loop.run_until(4_000_000)
+    assert seen == [("timer 2", 2.0)]
+    loop.run_until(6_000_000)
+    waited = [("first input", 5.0), ("timer 1", 5.0), ("second input", 5.0)]
+    assert seen[1:] == waited
+    loop.deliver(1, lambda: note("third input"))
+    assert seen[-1] == ("third input", 6.0)
+
+
+def test_a_life_that_ends_while_it_is_held_is_gone(loop: VirtualLoop) -> None:
+    seen: list[str] = []
+    loop.hold(1, 5_000_000)
+    loop.deliver(1, lambda: seen.append("input"))
+    loop.end(1)
+    loop.run_until(10_000_000)
+    assert seen == []
+
+
 def test_who_blocks_has_an_answer_while_others_go_on(loop: VirtualLoop) -> None:
     happened: list[str] = []
 

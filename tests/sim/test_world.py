@@ -22,7 +22,7 @@ _FAULTS = (
     "bytes are left", "the machine is suspended", "the wall clock is set", "are deleted",
     "topic extra is deleted", "orders gets partition", "the disk is damaged: bit",
     "the disk is damaged: short", "the disk is damaged: missing", "records below",
-    "a response is lost", "a link is rough",
+    "a response is lost", "a link is rough", "the process of the broker is held",
 )  # fmt: skip
 _STEPS = (
     "stalls", "vanishes", "leaves", "lies", "its old driver is fenced", "renew",

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 _PAUSE_SECONDS = 0.8  # between two blows, on average half of it
 _OPERATIONS_MAX = 40  # of the disk, until a crash that was drawn comes
 _SUSPENDED_US_MAX = 20_000_000
+_HELD_US_MAX = 6_000_000  # the broker's process alone
+_HOLDS = 0.5  # of the suspensions
 _CLOCK_SET_MS_MAX = (1_500_000, 1_500_000, 40 * 86_400_000)
 _FAILING_SECONDS_MAX = 3.0
 _SCRUB_SECONDS_MAX = 1.5  # after damage under the broker
@@ -26,6 +28,7 @@ class Fate:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._rng = Random(f"{world.seed}/fate")
+        self._holds = Random(f"{world.seed}/holds")
         options = world.options
         self._blows: list[Blow] = [
             blow
@@ -95,6 +98,14 @@ class Fate:
 
     async def _suspend(self) -> None:
         duration_us = self._rng.randrange(_SUSPENDED_US_MAX)
+        if self._holds.random() < _HOLDS:
+            duration_us = self._holds.randrange(_HELD_US_MAX)
+            self._world.history.fault(
+                f"the process of the broker is held for {duration_us / 1e6:.3f} s"
+            )
+            self._world.hold(duration_us)
+            await asyncio.sleep(duration_us / 1e6)
+            return
         self._world.history.fault(f"the machine is suspended for {duration_us / 1e6:.3f} s")
         self._world.suspend(duration_us)
 

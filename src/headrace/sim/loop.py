@@ -121,6 +121,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._tasks_max = _TASKS_KEPT
         self._counter = count()
         self._turns = 0
+        self._held_life: int | None = None  # a life that is stopped, and until when
+        self._held_until_us = 0
 
     # ---- running
 
@@ -173,11 +175,28 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Let time pass in which nothing runs, as for a machine that is suspended."""
         self.now_us += duration_us
 
+    def hold(self, life: int, duration_us: int) -> None:
+        """Let time pass in which nothing of a life runs, as for a process that is stopped."""
+        self._held_life, self._held_until_us = life, self.now_us + duration_us
+
+    def deliver(self, life: int, work: Callable[[], object]) -> None:
+        """Call `work` as part of a life, at once or when the life is not stopped any more."""
+        if self.is_held(life):
+            self._at(self._held_until_us, work, (), self._context_of(life))
+        else:
+            self.as_life(life, work)
+
+    def is_held(self, life: int) -> bool:
+        """Return whether nothing of a life runs now."""
+        return life == self._held_life and self.now_us < self._held_until_us
+
     def end(self, life: int) -> None:
         """End a life: its tasks are cancelled, its callbacks and timers forgotten.
 
         Raises: Livelock when a task of it will not end.
         """
+        if life == self._held_life:
+            self._held_life = None
         mine: list[asyncio.Task[Any]] = []
         others: list[_Handle] = []
         outer = events._get_running_loop()
@@ -220,7 +239,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             if not ready:
                 break
             handle = ready.popleft()
-            if not handle._cancelled:
+            if self._held_life is not None and self.is_held(handle.life):
+                self._put_off(handle)
+            elif not handle._cancelled:
                 turns += 1
                 if turns > _TURNS_AT_ONCE_MAX:
                     raise Livelock(f"{turns} callbacks and no time passes; last: {handle}")
@@ -239,6 +260,15 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             return True
         self.now_us = max(self.now_us, time_us)
         return False
+
+    def _put_off(self, handle: _Handle) -> None:
+        """Run a callback of a life that is stopped when the life goes on."""
+        work = self._call_unless_cancelled  # who cancels it has the handle, and not the timer
+        self._at(self._held_until_us, work, (handle,), handle._context)
+
+    def _call_unless_cancelled(self, handle: _Handle) -> None:
+        if not handle._cancelled:
+            handle._callback(*handle._args)
 
     def _call(self, handle: _Handle) -> None:
         try:

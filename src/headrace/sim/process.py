@@ -187,7 +187,7 @@ class Wire(asyncio.Transport):
     def carry(self, data: bytes | bytearray) -> None:
         """Bring the broker what the client sent."""
         self._loop.deliveries += 1
-        self._loop.as_life(self._life, lambda: self._carry(data))
+        self._loop.deliver(self._life, lambda: self._carry(data))
 
     def read(self, size: int) -> None:
         """Let the peer read up to `size` bytes of the responses that wait for it."""
@@ -197,11 +197,11 @@ class Wire(asyncio.Transport):
             self._received(piece)
         if self._is_paused and len(self._unread) < UNREAD_HIGH_BYTES // 2:
             self._is_paused = False
-            self._loop.as_life(self._life, self._protocol.resume_writing)
+            self._loop.deliver(self._life, self._protocol.resume_writing)
 
     def hang_up(self) -> None:
         """Let the broker notice that the client is gone."""
-        self._loop.as_life(self._life, self._lose)
+        self._loop.deliver(self._life, self._lose)
 
     def _carry(self, data: bytes | bytearray) -> None:
         sent = 0

@@ -66,10 +66,10 @@ class UnreadPeer:
         self._step(f"has read {self._next} responses slowly")
 
     async def _read_nothing(self, wire: Wire, process: Process) -> None:
-        """Wait for the broker to close the connection."""
-        for _ in range(round((UNREAD_MS / 1000 + _PATIENCE_S) / _LOOK_S)):
-            if self._world.process is not process or self._is_closed:
-                break
+        """Wait for the broker to close the connection; while it is held it cannot."""
+        looks = round((UNREAD_MS / 1000 + _PATIENCE_S) / _LOOK_S)
+        while looks and self._world.process is process and not self._is_closed:
+            looks -= not self._world.loop.is_held(process.life)
             await asyncio.sleep(_LOOK_S)
         if self._world.process is process and not self._world.is_quiet:
             self._step(f"was closed: {self._is_closed}, {wire.unread_max} bytes unread")

@@ -153,6 +153,7 @@ class World:
         self._had_refusals = False
         self._machines: list[object] = []
         self._errors_before = 0
+        self._sealed = set[str]()  # paths of segments, when a scrub began
         self._asleep_us = 0  # time for which the machine was suspended
         self._meter = WorkMeter()
         self.resets = Resets(self, "resets")
@@ -527,13 +528,22 @@ class World:
 
     def suspend(self, duration_us: int) -> None:
         """Let time pass in which neither the broker nor a client runs."""
+        self._stall(duration_us)
+        self._asleep_us += duration_us
+        self.loop.suspend(duration_us)
+
+    def hold(self, duration_us: int) -> None:
+        """Stop the broker's process for some time, in which clients go on."""
+        self._stall(duration_us)
+        if self.process is not None:
+            self.loop.hold(self.process.life, duration_us)
+
+    def _stall(self, duration_us: int) -> None:
         if self.process is None or not self.process.is_up:
             self.offsets.lost_sessions()
         elif duration_us > _STALL_US:
             for auditor in (self.auditor, self.offsets, self.statics):
                 auditor.stalled(duration_us)
-        self._asleep_us += duration_us
-        self.loop.suspend(duration_us)
 
     def set_clock(self, step_ms: int) -> None:
         """Set the wall clock of the machine."""
@@ -556,7 +566,7 @@ class World:
 
     async def _scrub(self, process: Process) -> None:
         damage, errors = self.disk.damage, self.disk.errors
-        sealed = process.sealed_paths()
+        sealed = self._sealed = process.sealed_paths()
         damaged = [path for path in damage.standing if path in sealed]
         await process.services.scrub.run_pass()
         if self.disk.errors != errors or not process.is_up:
@@ -569,7 +579,8 @@ class World:
     def is_served_damaged(self, what: str) -> bool:
         """Return whether a client may meet a wrong checksum; the client then reports it."""
         known = self.process.services.scrub.damages if self.process is not None else {}
-        if not self.disk.damage.is_live or known:
+        # Damage that the scrub finds in a segment that is written to is reported and served.
+        if not self.disk.damage.is_live or not self._sealed.isdisjoint(known):
             self.auditor.broken(f"{what} was served with a wrong checksum")
             return False
         self.history.step("client", f"meets a wrong checksum in {what}")
