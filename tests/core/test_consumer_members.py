@@ -359,3 +359,33 @@ def test_an_epoch_that_a_member_was_in_is_not_used_again(group: Any) -> None:
     group.enter("c", "u")
     group.settle("a", "c")
     assert group.holds("a") == "t:0,1,2,3"
+
+
+def test_partitions_that_a_target_leaves_out_are_assigned_after_a_restart(group: Any) -> None:
+    group.enter("a")
+    before = len(group.journal)
+    group.enter("b")
+    lost = slice(before, len(group.journal))
+    group.enter("c")
+    group.heartbeat("a", 2, "t:0")
+    del group.journal[lost]
+    group.restart()
+    assert {id_: group.text(one) for id_, one in group.consumers().targets.items()} == {
+        "a": "t:0",
+        "c": "t:1",
+    }
+    group.settle("a", "c")
+    assert (group.holds("a"), group.holds("c")) == ("t:0,2", "t:1,3")
+
+
+def test_a_restart_begins_no_epoch_when_nothing_was_lost(group: Any) -> None:
+    group.make_topic("u", 3)
+    group.enter("a")
+    group.enter("b", "t", "u")
+    group.enter("c", regex="u.*", instance="i")
+    group.settle("a", "b", "c")
+    epoch = group.consumers().epoch
+    group.heartbeat("c", -2, instance="i")
+    group.restart()
+    group.settle("a", "b")
+    assert group.consumers().epoch == epoch

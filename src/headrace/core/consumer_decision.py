@@ -29,7 +29,7 @@ from headrace.core.consumer_events import (
     TargetUnset,
 )
 from headrace.core.consumer_group import ConsumerGroup
-from headrace.core.consumer_topics import assigned_by, hash_of, topics_of
+from headrace.core.consumer_topics import assigned_by, has_whole_target, hash_of, topics_of
 from headrace.core.consumer_words import (
     FIRST_EPOCH,
     JOINING,
@@ -190,8 +190,11 @@ class ConsumerDecision:
         group, version = self._group, self._outside.catalogue_version
         if group.seen_version == version and not subscription_changed:
             return
-        metadata_hash = hash_of(topics_of(group, self._outside))
-        if subscription_changed or metadata_hash != group.metadata_hash:
+        topics = topics_of(group, self._outside)
+        metadata_hash = hash_of(topics)
+        is_new = subscription_changed or metadata_hash != group.metadata_hash
+        # A journal that lost records may have a target that leaves partitions out.
+        if is_new or (group.seen_version is None and not has_whole_target(group, topics)):
             self._bump(metadata_hash)
         if group.seen_version != version:
             self._emit(CatalogueSeen(group.name, version))
