@@ -1,5 +1,6 @@
 """Members of a KIP-848 group come, go, and hand partitions over. groups-wire 8.2 and 8.3."""
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from headrace.core.consumer_words import LEAVING_FOR_NOW, Beaten, ConsumerState,
 from headrace.core.errors import Why
 from headrace.core.group_words import TIME_UNKNOWN, Timer
 from headrace.core.types import MemberId
+from headrace.log.consumer_group_records import GROUP_EPOCH, MEMBER
 
 SESSION_MS, REBALANCE_MS = 45_000, 60_000
 
@@ -288,3 +290,102 @@ def test_what_became_of_topics_while_the_broker_was_down_is_noticed(group: Any) 
     group.make_topic("tea", 1)
     group.restart()
     assert group.text(group.heartbeat("a", 2).assignment) == "t:0,1,2,3 tea:0"
+
+
+# ---- a journal that lost records, and was repaired
+
+
+def lose(group: Any, kind: int, member: str = "") -> None:
+    """Remove the records of a type and a member from the journal."""
+    key = struct.pack(">hh", kind, 1) + b"g"
+    if member:
+        key += struct.pack(">h", len(member)) + member.encode()
+    kept = [entry for entry in group.journal if entry.key != key]
+    assert len(kept) < len(group.journal)
+    group.journal = kept
+
+
+@pytest.mark.parametrize("others", [["b"], []])
+def test_partitions_of_a_lost_member_are_free_when_its_session_ends(
+    group: Any, others: list[str]
+) -> None:
+    group.enter("a")
+    for member in others:
+        group.enter(member)
+    lose(group, MEMBER, "a")
+    group.restart()
+    assert group.heartbeat("a", 2) is Why.UNKNOWN_MEMBER
+    group.elapse(SESSION_MS - 1)
+    group.enter("c")
+    assert group.heartbeat("c", group.consumers().epoch).assignment is None
+    group.elapse(1)
+    assert "a" not in group.consumers().holdings
+    assert group.rebuilt().groups["g"].holdings.keys() == {"c"}
+    group.settle("c")
+    assert group.holds("c") == "t:0,1,2,3"
+
+
+def test_a_lost_member_may_join_again_before_its_session_ends(group: Any) -> None:
+    group.enter("a")
+    lose(group, MEMBER, "a")
+    group.restart()
+    assert group.text(group.enter("a").assignment) == "t:0,1,2,3"
+    group.elapse(SESSION_MS - 1)
+    assert group.consumers().members.keys() == {"a"}
+
+
+def test_a_group_whose_epoch_was_lost_has_a_new_target_at_once(group: Any) -> None:
+    members = ["a", "b", "c", "d"]
+    for member in members:
+        group.enter(member)
+    group.settle(*members)
+    lose(group, GROUP_EPOCH)
+    group.restart()
+    group.heartbeat("a", -1)
+    group.settle(*members[1:])
+    assert sum(len(group.holds(member).split(",")) for member in members[1:]) == 4
+
+
+def test_an_epoch_that_a_member_was_in_is_not_used_again(group: Any) -> None:
+    group.enter("a")
+    before = len(group.journal)
+    group.enter("b")
+    lost = slice(before, len(group.journal))
+    group.heartbeat("a", 2, "t:0,1")
+    assert (group.consumers().holdings["a"].epoch, group.holds("a")) == (3, "t:0,1")
+    del group.journal[lost]
+    group.restart()
+    assert group.consumers().epoch == 2
+    group.enter("c", "u")
+    group.settle("a", "c")
+    assert group.holds("a") == "t:0,1,2,3"
+
+
+def test_partitions_that_a_target_leaves_out_are_assigned_after_a_restart(group: Any) -> None:
+    group.enter("a")
+    before = len(group.journal)
+    group.enter("b")
+    lost = slice(before, len(group.journal))
+    group.enter("c")
+    group.heartbeat("a", 2, "t:0")
+    del group.journal[lost]
+    group.restart()
+    assert {id_: group.text(one) for id_, one in group.consumers().targets.items()} == {
+        "a": "t:0",
+        "c": "t:1",
+    }
+    group.settle("a", "c")
+    assert (group.holds("a"), group.holds("c")) == ("t:0,2", "t:1,3")
+
+
+def test_a_restart_begins_no_epoch_when_nothing_was_lost(group: Any) -> None:
+    group.make_topic("u", 3)
+    group.enter("a")
+    group.enter("b", "t", "u")
+    group.enter("c", regex="u.*", instance="i")
+    group.settle("a", "b", "c")
+    epoch = group.consumers().epoch
+    group.heartbeat("c", -2, instance="i")
+    group.restart()
+    group.settle("a", "b")
+    assert group.consumers().epoch == epoch

@@ -29,7 +29,7 @@ from headrace.core.consumer_events import (
     TargetUnset,
 )
 from headrace.core.consumer_group import ConsumerGroup
-from headrace.core.consumer_topics import assigned_by, hash_of, topics_of
+from headrace.core.consumer_topics import assigned_by, has_whole_target, hash_of, topics_of
 from headrace.core.consumer_words import (
     FIRST_EPOCH,
     JOINING,
@@ -95,13 +95,17 @@ class ConsumerDecision:
         return [one if isinstance(one, Refused) else None for one in asked]
 
     def restart(self) -> None:
-        """The group was read from the journal: everybody has all its time anew."""
+        """The group was read from the journal: everybody has all its time anew.
+
+        A repair of the journal may lose the record of a member and keep what the member holds. The
+        client may still read that, and has a session to notice that it is no member any more.
+        """
         session_ms = self._outside.pace(self._group.name).session_ms
-        for member in self._group.members.values():
-            self._set_timer(Timer.SESSION, member.id, session_ms)
-            held = self._group.holdings[member.id]
-            if held.progress is Progress.UNREVOKED:
-                self._set_timer(Timer.REBALANCE, member.id, member.rebalance_ms)
+        for id_, held in self._group.holdings.items():
+            self._set_timer(Timer.SESSION, id_, session_ms)
+            member = self._group.members.get(id_)
+            if member is not None and held.progress is Progress.UNREVOKED:
+                self._set_timer(Timer.REBALANCE, id_, member.rebalance_ms)
 
     def expire(self) -> None:
         """Remove who was silent, or did not let go, for too long."""
@@ -186,8 +190,11 @@ class ConsumerDecision:
         group, version = self._group, self._outside.catalogue_version
         if group.seen_version == version and not subscription_changed:
             return
-        metadata_hash = hash_of(topics_of(group, self._outside))
-        if subscription_changed or metadata_hash != group.metadata_hash:
+        topics = topics_of(group, self._outside)
+        metadata_hash = hash_of(topics)
+        is_new = subscription_changed or metadata_hash != group.metadata_hash
+        # A journal that lost records may have a target that leaves partitions out.
+        if is_new or (group.seen_version is None and not has_whole_target(group, topics)):
             self._bump(metadata_hash)
         if group.seen_version != version:
             self._emit(CatalogueSeen(group.name, version))
@@ -196,7 +203,9 @@ class ConsumerDecision:
         group = self._group
         empty_since = TIME_UNKNOWN if group.members else self._now.wall
         began = self._now.wall if group.began == TIME_UNKNOWN else group.began
-        epoch = max(group.epoch, FIRST_EPOCH) + 1
+        # A journal that lost records may have later epochs than the group's; they are used up, too.
+        held = (holding.epoch for holding in group.holdings.values())
+        epoch = max(group.epoch, group.target_epoch, FIRST_EPOCH, *held) + 1
         self._emit(ConsumerGroupStored(group.name, epoch, metadata_hash, empty_since, began))
 
     # ---- who is to hold what, and how they come there
@@ -275,7 +284,7 @@ class ConsumerDecision:
         self._tell(ConsumerTimerCleared(self._group.name, Timer.REBALANCE, member))
 
     def _remove(self, gone: Mapping[MemberId, Gone]) -> None:
-        present = [member for member in gone if member in self._group.members]
+        present = [member for member in gone if member in self._group.holdings]
         if not present:
             return
         for member in present:

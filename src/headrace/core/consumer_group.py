@@ -65,7 +65,10 @@ class _Existing:
 
 
 class ConsumerGroup:
-    """The state of one consumer group. Every member has a holding, if only of nothing."""
+    """The state of one consumer group. Every member has a holding, if only of nothing.
+
+    Only a journal that lost records has holdings of other members; they last for a session.
+    """
 
     protocol_type = "consumer"
     is_awaited = False  # there is no waiting in this protocol

@@ -4,7 +4,13 @@ import hashlib
 from collections.abc import Mapping
 
 from headrace.core.consumer_group import ConsumerGroup
-from headrace.core.consumer_words import AssignMember, ConsumerOutside, Partitions, TopicView
+from headrace.core.consumer_words import (
+    NOTHING,
+    AssignMember,
+    ConsumerOutside,
+    Partitions,
+    TopicView,
+)
 from headrace.core.types import MemberId
 
 _HASH_BYTES = 8  # the journal has room for an int64
@@ -27,6 +33,15 @@ def hash_of(topics: Mapping[str, TopicView]) -> int:
     for name, view in topics.items():
         digest.update(f"{name} {view.id} {view.partitions}\n".encode())
     return int.from_bytes(digest.digest(), "big", signed=True)
+
+
+def has_whole_target(group: ConsumerGroup, topics: Mapping[str, TopicView]) -> bool:
+    """Return whether the target gives each partition to one member, or a new target is due."""
+    if group.epoch > group.target_epoch:
+        return True
+    targets = [group.target(member) for member in group.members]
+    partitions = sum(view.partitions for view in topics.values())
+    return partitions == len(NOTHING.union(*targets)) == sum(map(len, targets))
 
 
 def assigned_by(group: ConsumerGroup, outside: ConsumerOutside) -> dict[MemberId, Partitions]:

@@ -350,7 +350,7 @@ class GroupShard:
     def _restarted(self, now: Now) -> list[Event]:
         events: list[Event] = []
         for group in self.groups.values():
-            if not group.is_empty:
+            if not group.is_empty or isinstance(group, ConsumerGroup):
                 decision = self._decision(group, now)
                 decision.restart()
                 events += decision.events
