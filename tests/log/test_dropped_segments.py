@@ -72,6 +72,15 @@ def filled(disk: MemoryDisk) -> SegmentedLog:
     return log
 
 
+def closed() -> LosesRenames:
+    """Return the disk of a filled log that was synced and closed."""
+    disk = LosesRenames()
+    log = filled(disk)
+    log.sync()
+    log.close()
+    return disk
+
+
 def values(log: SegmentedLog) -> list[int]:
     found, offset = [], log.start_offset
     while offset < log.end_offset:
@@ -313,10 +322,7 @@ def test_nothing_is_staged_where_a_log_was_removed() -> None:
 
 def test_a_replacement_that_ends_where_no_segment_begins_takes_none_away() -> None:
     """The offset of its last batch is damaged, which no checksum covers."""
-    disk = LosesRenames()
-    log = filled(disk)
-    log.sync()
-    log.close()
+    disk = closed()
     content = bytearray(b"".join(disk.read(f"{FOLDER}/{n:020d}.log") for n in range(3)))
     size = disk.size(f"{FOLDER}/{2:020d}.log")
     content[-size : len(content) - size + 8] = (40).to_bytes(8)
@@ -328,20 +334,14 @@ def test_a_replacement_that_ends_where_no_segment_begins_takes_none_away() -> No
 
 
 def test_no_file_with_another_name_is_a_replacement() -> None:
-    disk = LosesRenames()
-    log = filled(disk)
-    log.sync()
-    log.close()
+    disk = closed()
     disk.write(f"{FOLDER}/orders.log.swap", b"mine")
     assert values(opened(disk)) == list(range(SEGMENTS))
 
 
 def test_a_log_that_is_refused_keeps_the_segments_that_were_put_away() -> None:
     """The replacement is missing; what it replaces is all that is left of the records."""
-    disk = LosesRenames()
-    log = filled(disk)
-    log.sync()
-    log.close()
+    disk = closed()
     first = f"{FOLDER}/{0:020d}.log"
     disk.rename(first, f"{first}.deleted")
     with pytest.raises(CorruptFileError, match="offsets 0 to 0 are missing"):
@@ -354,10 +354,7 @@ def test_a_log_that_is_refused_keeps_the_segments_that_were_put_away() -> None:
 
 @pytest.mark.parametrize("suffix", ["", ".deleted"])
 def test_an_empty_replacement_takes_no_segment_away(suffix: str) -> None:
-    disk = LosesRenames()
-    log = filled(disk)
-    log.sync()
-    log.close()
+    disk = closed()
     first = f"{FOLDER}/{0:020d}.log"
     disk.rename(first, f"{first}{suffix}")
     disk.write(f"{first}.swap", b"")

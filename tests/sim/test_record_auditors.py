@@ -401,6 +401,17 @@ def test_a_member_that_asked_before_sessions_were_lost_may_have_to_confirm(
     assert bool(small.broken) == breaks
 
 
+def assigned_less_after_a_delay() -> tuple[Small, tuple[str, int], int]:
+    """Return a member of two partitions that is to give up the second, and when that began."""
+    small, other = Small(), ("orders", 1)
+    began_us = small.now_us
+    small.offsets.assigned("blue", "ann", [PLACE, other], began_us)
+    small.now_us = began_us + 1_800_000
+    small.offsets.beats("blue", "ann", confirms=True)
+    small.offsets.assigned("blue", "ann", [PLACE], began_us)
+    return small, other, began_us
+
+
 @pytest.mark.parametrize(("seconds", "confirms", "breaks"), [
     (1.9, False, True),
     (2.1, False, False),
@@ -411,15 +422,10 @@ def test_a_member_that_does_not_confirm_what_it_gives_up_loses_the_rest(
     seconds: float, confirms: bool, breaks: bool
 ) -> None:
     """The rebalance timeout begins with the decision, and a slow disk delays its response."""
-    small, other = Small(), ("orders", 1)
-    asked_us = small.now_us
-    small.offsets.assigned("blue", "ann", [PLACE, other], asked_us)
-    small.now_us = asked_us + 1_800_000
-    small.offsets.beats("blue", "ann", confirms=True)
-    small.offsets.assigned("blue", "ann", [PLACE], asked_us)
+    small, other, began_us = assigned_less_after_a_delay()
     small.offsets.gives_up("blue", "ann", [PLACE])
     small.offsets.beats("blue", "ann", confirms=confirms)
-    small.now_us = asked_us + round(seconds * 1e6)
+    small.now_us = began_us + round(seconds * 1e6)
     small.offsets.assigned("blue", "bob", [PLACE, other], small.now_us)
     assert [one for one in small.broken if "orders-0 has ann and bob" in one] == small.broken
     assert bool(small.broken) == breaks
@@ -429,13 +435,8 @@ def test_a_member_that_does_not_confirm_what_it_gives_up_loses_the_rest(
 def test_a_member_that_learns_late_what_to_give_up_is_removed_when_it_does_not_confirm(
     seconds: float, breaks: bool
 ) -> None:
-    small, other = Small(), ("orders", 1)
-    asked_us = small.now_us
-    small.offsets.assigned("blue", "ann", [PLACE, other], asked_us)
-    small.now_us = asked_us + 1_800_000
-    small.offsets.beats("blue", "ann", confirms=True)
-    small.offsets.assigned("blue", "ann", [PLACE], asked_us)
-    small.now_us = asked_us + round(seconds * 1e6)
+    small, other, began_us = assigned_less_after_a_delay()
+    small.now_us = began_us + round(seconds * 1e6)
     small.offsets.assigned("blue", "bob", [other], small.now_us)
     assert bool(small.broken) == breaks
 

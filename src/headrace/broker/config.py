@@ -59,8 +59,8 @@ class Config(InertShareConfig):
     )  # fmt: skip
     batch_bytes_max: int = setting(
         "headrace.batch.max.bytes", 16_777_216,
-        "Largest record batch accepted, whatever max.message.bytes of its topic says: one batch is "
-        "written, and read for a fetch, in one step.", low=1024, high=INT_MAX,
+        "Largest record batch accepted, also where max.message.bytes of a topic is larger: a batch "
+        "is written, and read for a fetch, in one step.", low=1024, high=INT_MAX,
     )  # fmt: skip
     batch_records_max: int = setting(
         "headrace.batch.records.max", 1_000_000, "Most records in a produced batch.",
