@@ -6,10 +6,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from prometheus_client.exposition import choose_encoder
 
+from headrace.broker.handlers import leases
+from headrace.broker.metrics_http import MetricsServer
 from headrace.broker.partitions import Partitions
 from headrace.log.memory_disk import MemoryDisk
 from headrace.wire import batches
+from headrace.wire import leases as lease_messages
 from headrace.wire.batches import Record
 
 from .loop_rig import Client, LoopRig
@@ -108,6 +112,13 @@ async def _fill(rig: LoopRig) -> None:
     await client.call(44, 1, resources=[group], validate_only=False)
     await client.call(76, 1, **SHARE_HEARTBEAT)
     await client.call(0, 8, **PRODUCE)
+    commits = of_each(
+        "partition_index", committed_offset=0, committed_leader_epoch=-1, committed_metadata=""
+    )
+    await client.call(
+        8, 8, group_id="readers", generation_id_or_member_epoch=-1, member_id="",
+        group_instance_id=None, topics=[{"name": TOPIC, "partitions": commits}],
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -161,6 +172,37 @@ def test_a_share_fetch_opens_one_log_in_a_step(
         with opened_at_once(partitions) as counts:
             assert rig.run(fetched()) == SHARED
         assert partitions.opens - before == SHARED
+        assert max(counts) == 1
+    finally:
+        rig.close()
+
+
+def test_a_metrics_page_opens_one_log_in_a_step(stopped: MemoryDisk) -> None:
+    rig = LoopRig(stopped, headrace_metrics_granularity="topic")
+    try:
+        partitions, page = rig.services.partitions, MetricsServer(rig.server)
+
+        async def requested() -> bytes:
+            return b"".join(await page._rendered(choose_encoder("")[0]))
+
+        before = partitions.opens
+        with opened_at_once(partitions) as counts:
+            text = rig.run(requested()).decode()
+        assert f'lag_sum{{consumergroup="readers",topic="{TOPIC}"}} ' in text
+        assert partitions.opens - before == PARTITIONS
+        assert max(counts) == 1
+    finally:
+        rig.close()
+
+
+def test_the_description_of_a_lease_opens_one_log_in_a_step(stopped: MemoryDisk) -> None:
+    rig = LoopRig(stopped)
+    try:
+        partitions, call = rig.services.partitions, lease_messages.DescribeRequest(SHARERS, "", -1)
+        before = partitions.opens
+        with opened_at_once(partitions) as counts:
+            found = rig.run(leases._describe(call, rig.services)).partitions
+        assert partitions.opens - before == len(found) > SHARED
         assert max(counts) == 1
     finally:
         rig.close()
