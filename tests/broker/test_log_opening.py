@@ -6,15 +6,21 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from prometheus_client.exposition import choose_encoder
 
+from headrace.broker.handlers import leases
+from headrace.broker.metrics_http import MetricsServer
 from headrace.broker.partitions import Partitions
 from headrace.log.memory_disk import MemoryDisk
 from headrace.wire import batches
+from headrace.wire import leases as lease_messages
 from headrace.wire.batches import Record
 
 from .loop_rig import Client, LoopRig
 
 PARTITIONS, TOPIC = 60, "wide"
+SHARERS, MEMBER = "sharers", "m" * 22
+SHARED = 40  # partitions of a request that is answered where its bytes arrived
 _HANDLE: Any = asyncio.Handle  # what the loop runs
 BATCH = bytes(batches.build([Record(0, 1_700_000_000_000, None, b"v")]))
 
@@ -71,6 +77,15 @@ DELETE: dict[str, Any] = {
 PRODUCERS: dict[str, Any] = {
     "topics": [{"name": TOPIC, "partition_indexes": list(range(PARTITIONS))}]
 }
+SHARE_HEARTBEAT: dict[str, Any] = {
+    "group_id": SHARERS, "member_id": MEMBER, "member_epoch": 0, "rack_id": None,
+    "subscribed_topic_names": [TOPIC],
+}  # fmt: skip
+SHARE_FETCH: dict[str, Any] = {
+    "group_id": SHARERS, "member_id": MEMBER, "share_session_epoch": 0, "max_bytes": 1 << 20,
+    "max_records": 100, "batch_size": 100, "share_acquire_mode": 0, "is_renew_ack": False,
+    "forgotten_topics_data": [],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +107,18 @@ async def _fill(rig: LoopRig) -> None:
         "configs": [],
     }  # fmt: skip
     await client.call(19, 5, topics=[topic], timeout=1000, validate_only=False)
+    from_start = {"name": "share.auto.offset.reset", "value": "earliest", "config_operation": 0}
+    group = {"resource_type": 32, "resource_name": SHARERS, "configs": [from_start]}
+    await client.call(44, 1, resources=[group], validate_only=False)
+    await client.call(76, 1, **SHARE_HEARTBEAT)
     await client.call(0, 8, **PRODUCE)
+    commits = of_each(
+        "partition_index", committed_offset=0, committed_leader_epoch=-1, committed_metadata=""
+    )
+    await client.call(
+        8, 8, group_id="readers", generation_id_or_member_epoch=-1, member_id="",
+        group_instance_id=None, topics=[{"name": TOPIC, "partitions": commits}],
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -123,3 +149,60 @@ def test_a_request_opens_one_log_in_a_step(
 
 async def _call(rig: LoopRig, key: int, version: int, fields: dict[str, Any]) -> None:
     await Client(rig.server).call(key, version, **fields)
+
+
+@pytest.mark.parametrize(
+    ("min_bytes", "max_wait"), [(1, 0), (SHARED * len(BATCH), 60_000)], ids=["any", "all"]
+)
+def test_a_share_fetch_opens_one_log_in_a_step(
+    min_bytes: int, max_wait: int, stopped: MemoryDisk
+) -> None:
+    rig = LoopRig(stopped)
+    try:
+        partitions = rig.services.partitions
+        parts = of_each("partition_index", acknowledgement_batches=[])[:SHARED]
+        topics = [{"topic_id": rig.services.catalog.topics[TOPIC].id, "partitions": parts}]
+        fields = SHARE_FETCH | {"topics": topics, "min_bytes": min_bytes, "max_wait": max_wait}
+
+        async def fetched() -> int:
+            answer = await Client(rig.server).call(78, 2, **fields)
+            return sum(len(one.acquired_records) for one in answer.responses[0].partitions)
+
+        before = partitions.opens
+        with opened_at_once(partitions) as counts:
+            assert rig.run(fetched()) == SHARED
+        assert partitions.opens - before == SHARED
+        assert max(counts) == 1
+    finally:
+        rig.close()
+
+
+def test_a_metrics_page_opens_one_log_in_a_step(stopped: MemoryDisk) -> None:
+    rig = LoopRig(stopped, headrace_metrics_granularity="topic")
+    try:
+        partitions, page = rig.services.partitions, MetricsServer(rig.server)
+
+        async def requested() -> bytes:
+            return b"".join(await page._rendered(choose_encoder("")[0]))
+
+        before = partitions.opens
+        with opened_at_once(partitions) as counts:
+            text = rig.run(requested()).decode()
+        assert f'lag_sum{{consumergroup="readers",topic="{TOPIC}"}} ' in text
+        assert partitions.opens - before == PARTITIONS
+        assert max(counts) == 1
+    finally:
+        rig.close()
+
+
+def test_the_description_of_a_lease_opens_one_log_in_a_step(stopped: MemoryDisk) -> None:
+    rig = LoopRig(stopped)
+    try:
+        partitions, call = rig.services.partitions, lease_messages.DescribeRequest(SHARERS, "", -1)
+        before = partitions.opens
+        with opened_at_once(partitions) as counts:
+            found = rig.run(leases._describe(call, rig.services)).partitions
+        assert partitions.opens - before == len(found) > SHARED
+        assert max(counts) == 1
+    finally:
+        rig.close()

@@ -78,7 +78,8 @@ def handle(request: Request, services: Services) -> Answering:
         # first. Else members that are quick to come back would leave nothing to the others.
         services.shares.shard(who[0]).when_durable(poll.acknowledged)
         return _when_found(services, who, poll, asking, wait_ms_max)
-    if poll.look(_bytes_min(asking)) or wait_ms_max <= 0:
+    found = poll.look(_bytes_min(asking))
+    if found or (found is not None and wait_ms_max <= 0):
         return _durable(services, who, poll)
     return _when_found(services, who, poll, asking, wait_ms_max)
 
