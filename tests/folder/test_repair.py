@@ -1082,6 +1082,21 @@ def test_batches_behind_the_recovery_point_of_the_last_segment_stay() -> None:
     assert (done.lost, done.end_offset, done.is_end_lost) == ([(1, 1)], 2, True)
 
 
+@pytest.mark.parametrize("half_made", [b"half of a copy", b""])
+def test_a_repair_keeps_the_copy_that_a_killed_compaction_began(
+    half_made: bytes, stopped: Folder, write: Write
+) -> None:
+    """It may have records that are damaged in the segment by now."""
+    damaged = stopped.files[SEGMENT][:500] + b"\xff\xff" + stopped.files[SEGMENT][502:]
+    root = write({**stopped.files, SEGMENT: damaged, f"{SEGMENT}.cleaned": half_made})
+    (action,) = repaired(root).actions
+    assert contents(root)[f"{SEGMENT}.cleaned.torn.0"] == half_made
+    assert contents(root)[f"{SEGMENT}.torn.0"] == damaged
+    assert f"; kept as {SEGMENT}.cleaned.torn.0, {SEGMENT}.torn.0" in str(action)
+    assert f"{SEGMENT}.cleaned" not in contents(root)
+    started(root, stopped)
+
+
 @pytest.mark.parametrize("is_last", [True, False])
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_batch_never_gets_an_offset_of_the_damaged_batch_before(

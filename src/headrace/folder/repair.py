@@ -296,7 +296,7 @@ class _Mechanic:
                 f"{finding.position} on is damaged, and which one is not known: restore a backup "
                 "to have it right"
             )
-        return text + _kept(copies if done.copy is None else [*copies, done.copy])
+        return text + _kept(copies + [one for one in (done.unfinished, done.copy) if one])
 
     def _is_same(self, path: str, copy: str | None) -> bool:
         """Return whether a rewrite changed nothing, because no batch by itself is damaged."""
