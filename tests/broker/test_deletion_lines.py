@@ -15,7 +15,7 @@ COUNT = 2 * REPEATS_MAX
 @pytest.fixture
 def shown(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
     """Return the lines on deletions that the log of the server shows."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "headrace.broker")
     repeats = Repeats(lambda _: None, seconds=10)
     caplog.handler.addFilter(repeats)
     yield lambda: [line for line in caplog.messages if "was deleted by" in line]

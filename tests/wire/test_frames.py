@@ -54,6 +54,18 @@ def test_a_claimed_size_costs_nothing_until_bytes_come() -> None:
 
 
 @pytest.mark.parametrize(
+    ("completed", "room"), [(0, 8192), (100_000, 100_000), (2_500_000, 1_048_576)]
+)
+def test_room_for_a_frame_as_large_as_the_largest_completed(completed: int, room: int) -> None:
+    source = Frames(MAX, bytearray(STAGED))
+    receive(source, framed(bytes(completed)) if completed else b"", MAX)
+    receive(source, struct.pack(">i", MAX) + bytes(2000), STAGED)
+    assert source.allocated_bytes <= 8192  # it is not known yet whether there is memory
+    source.received(len(source.buffer()))
+    assert source.allocated_bytes + source.growth_bytes == room
+
+
+@pytest.mark.parametrize(
     ("begin", "remedy"),
     [
         (

@@ -213,13 +213,14 @@ class LogValidator:
 
     def _header(self, records: memoryview, terms: Terms) -> BatchHeader:
         """Validate all but the records. Raises: Faulty; CorruptBatch; InvalidRecord."""
-        limit = terms.settings.message_max_bytes
-        if len(records) > limit:
+        limit, size = terms.settings.message_max_bytes, len(records)
+        if size > limit:
             raise Faulty(
                 Code.MESSAGE_TOO_LARGE,
-                f"{len(records)} bytes; {limit} are allowed (max.message.bytes)",
+                f"{size} bytes; {limit} are allowed (max.message.bytes)",
             )
-        self._require_size(records)
+        if size > self._bytes_max:
+            self._require_size(records)
         header = produced.check(records)
         attributes = header.attributes
         if attributes > Codec.ZSTD:

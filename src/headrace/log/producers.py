@@ -243,7 +243,8 @@ class Producers:
         elif known.epoch == epoch:
             batch = known.batches[-_OLDER_BYTES_MAX:] + batch
         silent_since = _ACTIVE if is_live else _UNKNOWN
-        self._by_id[producer_id] = _Producer(epoch, timestamp, silent_since, batch)
+        fields = (epoch, timestamp, silent_since, batch)
+        self._by_id[producer_id] = tuple.__new__(_Producer, fields)  # its own is in Python
 
     def _keep_latest(self, count: int) -> None:
         if len(self._by_id) <= count:

@@ -213,9 +213,20 @@ class SegmentedLog:
         active = self._segments.active
         if self._next is not None or not active.size:
             return False
+        if buggify("log.roll"):
+            return True
+        size, newest = header.size, header.max_timestamp
         end_offset = active.end_offset + header.last_offset_delta + 1
-        is_rare = buggify("log.roll")
-        return is_rare or self._is_full(active, header.size, end_offset, header.max_timestamp)
+        oldest = active.first_timestamp
+        if (  # by hand, as it is run for every batch
+            oldest is not None
+            and newest - oldest <= self._segment_ms
+            and active.size + size <= self._segment_bytes
+            and end_offset - active.base_offset <= _OFFSETS_PER_SEGMENT_MAX
+            and not self._is_sealing
+        ):
+            return False
+        return self._is_full(active, size, end_offset, newest)
 
     def begin_seal(self) -> None:
         """Add nothing more to the active segment: the next append begins a new one.

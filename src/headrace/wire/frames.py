@@ -23,8 +23,10 @@ _TLS_HANDSHAKE, _TLS_MAJOR = 0x16, 3
 _HTTP_METHODS = frozenset({b"GET ", b"POST", b"HEAD", b"PUT "})
 STAGING_BYTES = 64 * 1024
 _FIRST_ALLOCATION_BYTES_MIN = 4 * 1024
+_LARGEST_BYTES_MAX = 1024 * 1024  # what a producer's request is by default at most
 # From so many bytes on, memory for a frame grows to four times what arrived, below to twice.
 _LARGE_BYTES = 32 * 1024
+_LARGE_FACTOR, _SMALL_FACTOR = 4, 2
 _KEY_AND_VERSION = struct.Struct(">hh")
 
 
@@ -98,8 +100,10 @@ class Frames:
     Bytes are received into `buffer()`; `received(count)` then returns the frames that are complete.
     What arrives first is staged and copied out, so that one system call receives many small frames;
     the rest of a large frame is received in place. Memory for it grows with what arrived, so a
-    claimed size alone costs nothing. Nothing of a connection stays in `staging` between the two
-    calls: all connections of one event loop may share it.
+    claimed size alone costs nothing; from the second on it is at once as large as the largest frame
+    that the connection completed, up to 1 MiB, so that one system call receives a producer's
+    request. Nothing of a connection stays in `staging` between the two calls: all connections of
+    one event loop may share it.
 
     Args:
         bytes_max: Size of the largest frame accepted.
@@ -108,7 +112,9 @@ class Frames:
             before memory is allocated for it; raises Malformed to refuse the frame.
     """
 
-    __slots__ = ("_bytes_max", "_check", "_filled", "_frame", "_rest", "_size", "_staging")
+    __slots__ = (
+        "_bytes_max", "_check", "_filled", "_frame", "_largest", "_rest", "_size", "_staging",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -123,6 +129,7 @@ class Frames:
         self._frame: bytearray | None = None
         self._size = 0
         self._filled = 0
+        self._largest = _FIRST_ALLOCATION_BYTES_MIN  # of the frames that were received in place
 
     @property
     def allocated_bytes(self) -> int:
@@ -135,7 +142,8 @@ class Frames:
         if self._frame is None or self._filled < len(self._frame):
             return 0
         filled = self._filled
-        return min(filled if filled < _LARGE_BYTES else 3 * filled, self._size - filled)
+        factor = _SMALL_FACTOR if filled < _LARGE_BYTES else _LARGE_FACTOR
+        return min(max(factor * filled, self._largest), self._size) - filled
 
     def discard(self) -> None:
         """Drop the incomplete frame; the connection has ended."""
@@ -168,6 +176,8 @@ class Frames:
         if self._filled < self._size:
             return []
         frame, self._frame = self._frame, None
+        if self._size > self._largest:
+            self._largest = min(self._size, _LARGEST_BYTES_MAX)
         return [frame]
 
     def _unstaged(self, end: int) -> list[bytearray]:
@@ -192,12 +202,14 @@ class Frames:
         if self._check is not None:
             key, version = _KEY_AND_VERSION.unpack_from(self._staging, start)
             self._check(key, version, size)
-        # Never full: there is more to come than what is there.
-        frame = self._staging[start:end]
-        self._frame, self._size, self._filled = frame, size, end - start
-        _lengthen(
-            frame, min(size, max(_FIRST_ALLOCATION_BYTES_MIN, end - start + self.growth_bytes))
-        )
+        # Made at its size: one that is lengthened may have to be copied.
+        count = end - start
+        is_small = count < _LARGE_BYTES and size > self._largest
+        factor = _SMALL_FACTOR if is_small else _LARGE_FACTOR
+        frame = bytearray()
+        _lengthen(frame, min(size, max(_FIRST_ALLOCATION_BYTES_MIN, factor * count)))
+        memoryview(frame)[:count] = memoryview(self._staging)[start:end]
+        self._frame, self._size, self._filled = frame, size, count
 
 
 def request_frame(

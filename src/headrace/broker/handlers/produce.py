@@ -223,12 +223,35 @@ class _Produce:
         return True
 
     def _partition(self, part: _Part) -> Partition:
+        """Return the partition that a batch goes to. Raises: Faulty."""
         if self._acks not in _ACKS:
             raise Faulty(Code.INVALID_REQUIRED_ACKS, f"acks {self._acks}; -1, 0 and 1 are possible")
-        return _partition(part, self._services)
+        topics = self._services.topics
+        catalog = topics.catalog
+        if isinstance(part.topic, UUID):
+            topic = catalog.topics_by_id.get(part.topic)
+            if topic is None:
+                raise Faulty(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {part.topic}")
+        else:
+            topic = catalog.topics.get(part.topic)
+        partition = None if topic is None else topics.partitions.get(topic.id, part.index)
+        if partition is None:
+            message = f"partition {part.index} of {part.topic} does not exist"
+            raise Faulty(Code.UNKNOWN_TOPIC_OR_PARTITION, message)
+        if partition.is_internal:
+            raise Faulty(Code.INVALID_TOPIC, f"{partition.topic.name} is internal")
+        return partition
 
     def _append(self, partition: Partition, part: _Part, header: BatchHeader) -> None:
-        _append(partition, part, header)
+        """Append a valid batch for which there is room, unless the log has it already.
+
+        Raises: Faulty; OSError.
+        """
+        assert part.records is not None
+        if header.producer_id < 0 or not _is_duplicate(partition, part, header):
+            part.base_offset = partition.append(part.records, [header], has_room=True)
+            part.append_time = header.max_timestamp if header.timestamp_type else -1
+            part.start_offset = partition.log.start_offset
         if partition.may_have_to_wait():
             self._unsynced.append((part, partition, partition.cuts))
 
@@ -277,43 +300,15 @@ async def _when_durable(
     return Raw([_encoded(topics, version)])
 
 
-def _partition(part: _Part, services: Services) -> Partition:
-    topics = services.topics
-    catalog = topics.catalog
-    if isinstance(part.topic, UUID):
-        topic = catalog.topics_by_id.get(part.topic)
-        if topic is None:
-            raise Faulty(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {part.topic}")
-    else:
-        topic = catalog.topics.get(part.topic)
-    partition = None if topic is None else topics.partitions.get(topic.id, part.index)
-    if partition is None:
-        message = f"partition {part.index} of {part.topic} does not exist"
-        raise Faulty(Code.UNKNOWN_TOPIC_OR_PARTITION, message)
-    if partition.is_internal:
-        raise Faulty(Code.INVALID_TOPIC, f"{partition.topic.name} is internal")
-    return partition
-
-
-def _append(partition: Partition, part: _Part, header: BatchHeader) -> None:
-    """Append a valid batch for which there is room, unless the log has it already.
-
-    Raises: Faulty; OSError.
-    """
-    assert part.records is not None
-    if header.producer_id >= 0 and _is_duplicate(partition, part, header):
-        return
-    part.base_offset = partition.append(part.records, [header], has_room=True)
-    part.append_time = header.max_timestamp if header.timestamp_type else -1
-    part.start_offset = partition.log.start_offset
-
-
 def _is_duplicate(partition: Partition, part: _Part, header: BatchHeader) -> bool:
     """Whether an idempotent producer's batch was written before; then it is answered as then.
 
     Raises: Faulty; OSError.
     """
-    match partition.log.producers.check(header):
+    outcome = partition.log.producers.check(header)
+    if outcome is None:  # nearly always
+        return False
+    match outcome:
         case Duplicate(base_offset):
             partition.require_whole()  # what a failed sync left may be about to be cut off
             part.base_offset = base_offset
@@ -326,8 +321,6 @@ def _is_duplicate(partition: Partition, part: _Part, header: BatchHeader) -> boo
             raise Faulty(Code.INVALID_PRODUCER_EPOCH, message)
         case TooMany(message):  # which no client repeats; a retriable code it would, for minutes
             raise Faulty(Code.POLICY_VIOLATION, message)
-        case None:
-            return False
 
 
 def _time_of(partition: Partition, base_offset: int) -> int:
