@@ -524,6 +524,20 @@ def test_a_segment_that_is_cut_behind_a_batch_is_known_by_its_time_index(
     assert [one.lost for one in done.actions] == [((6, 8),)]
 
 
+@pytest.mark.parametrize("torn", [".index", ".timeindex"])
+def test_indexes_are_not_trusted_when_a_repair_sets_their_checksums_aside(
+    torn: str, stopped: Folder, write: Write
+) -> None:
+    """A power cut takes any part of what is rebuilt, as nothing of it is synced."""
+    stem = f"jobs-0/{0:020d}"
+    sound = started(write(stopped.files), stopped)
+    root = write({**stopped.files, f"{stem}.checksums": b"", f"{stem}{torn}": b""})
+    (action,) = repaired(root).actions
+    assert action.path == f"{stem}.checksums"
+    assert started(root, stopped)["times", "jobs-0"] == sound["times", "jobs-0"]
+    assert f"kept as {stem}.index.torn.0, {stem}.timeindex.torn.0" in action.text
+
+
 def test_the_offsets_of_a_missing_last_segment_are_not_used_again(
     stopped: Folder, write: Write
 ) -> None:
