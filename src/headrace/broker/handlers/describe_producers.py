@@ -27,12 +27,11 @@ async def handle(request: Request, services: Services) -> Answer:
         for name, indexes in named.items():
             partitions = []
             for index in indexes:
-                shown = await _known(services.partition(name, index), room)
+                shown = await _known(await services.opened(name, index), room)
                 room -= len(shown["active_producers"])
                 partitions.append({"partition_index": index} | shown)
                 if len(partitions) % PORTION == 0:
                     await asyncio.sleep(0)
-                await services.budgets.pause_after_opening()
             topics.append({"name": name, "partitions": partitions})
             if len(topics) % PORTION == 0:
                 await asyncio.sleep(0)
