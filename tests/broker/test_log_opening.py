@@ -7,7 +7,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from prometheus_client.exposition import choose_encoder
 
+from headrace.broker.metrics_http import MetricsServer
 from headrace.broker.services import Services
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.opening import Opening
@@ -20,8 +22,9 @@ from .test_loop_time import beat, share_fetch
 from .test_loop_time_leases import ask
 
 PARTITIONS, TOPIC, GROUP = 6, "wide", "sharers"
-FEW_JOURNALS = {
-    "offsets_topic_num_partitions": "1", "share_coordinator_state_topic_num_partitions": "1",
+SETTINGS = {
+    "headrace_metrics_granularity": "topic", "offsets_topic_num_partitions": "1",
+    "share_coordinator_state_topic_num_partitions": "1",
 }  # fmt: skip
 Work = Callable[[LoopRig, UUID], Awaitable[Any]]
 BATCH = bytes(batches.build([Record(0, 1_700_000_000_000, None, b"v")]))
@@ -98,7 +101,7 @@ def alteration() -> dict[str, Any]:
 def stopped() -> tuple[MemoryDisk, UUID]:
     """A data folder of a broker that stopped in order, and the id of its topic."""
     disk = MemoryDisk()
-    rig = LoopRig(disk, **FEW_JOURNALS)
+    rig = LoopRig(disk, **SETTINGS)
     try:
         rig.run(_fill(rig))
         return disk, rig.services.catalog.topics[TOPIC].id
@@ -114,6 +117,13 @@ async def _fill(rig: LoopRig) -> None:
     }  # fmt: skip
     await client.call(19, 5, topics=[topic], timeout=1000, validate_only=False)
     await client.call(0, 8, **PRODUCE)
+    commits = of_each(
+        "partition_index", committed_offset=0, committed_leader_epoch=-1, committed_metadata=""
+    )
+    await client.call(
+        8, 8, group_id="readers", generation_id_or_member_epoch=-1, member_id="",
+        group_instance_id=None, topics=[{"name": TOPIC, "partitions": commits}],
+    )  # fmt: skip
     answer = await client.call(76, 1, **heartbeat())
     assert answer.error_code == 0, answer
     opening = lease_wire.OpenRequest(GROUP, "session", -1, (TOPIC,), "earliest")
@@ -153,6 +163,11 @@ def _describe_records(rig: LoopRig, _: UUID) -> Awaitable[Any]:
     return ask(Client(rig.server), asking, share_records.DescribeShareRecordsResponse)
 
 
+async def _metrics_page(rig: LoopRig, _: UUID) -> None:
+    text = b"".join(await MetricsServer(rig.server)._rendered(choose_encoder("")[0]))
+    assert b'lag_sum{consumergroup="readers",topic="wide"} ' in text
+
+
 def _background(
     work: Callable[[Services], Awaitable[Any]],
 ) -> Work:
@@ -179,12 +194,12 @@ def _background(
         pytest.param(_background(lambda s: s.housekeeping.expire_all()), id="retention"),
         pytest.param(_background(lambda s: s.housekeeping.clean_dirtiest()), id="compaction"),
         pytest.param(_background(lambda s: s.scrub.run_pass()), id="scrub"),
-        pytest.param(_background(lambda s: s.partitions.open_rest()), id="metrics"),
+        pytest.param(_metrics_page, id="metrics"),
     ],
 )
 def test_no_log_is_opened_on_the_event_loop(work: Work, stopped: tuple[MemoryDisk, UUID]) -> None:
     disk, topic_id = stopped
-    rig = LoopRig(disk, **FEW_JOURNALS)
+    rig = LoopRig(disk, **SETTINGS)
     try:
         with openings() as on_loop:
             rig.run(_done(work, rig, topic_id))

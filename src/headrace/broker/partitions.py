@@ -52,6 +52,7 @@ from headrace.log.checkpoints import (
     remove_clean_mark,
 )
 from headrace.log.manifest import CATALOGUE, METADATA, START_OFFSETS, ListedTopic, Manifest
+from headrace.log.opening import SWAP
 from headrace.log.producers import ProducerLimit
 from headrace.log.segments import SegmentedLog
 
@@ -149,14 +150,15 @@ class Partitions:
     def _restore_starts(self) -> None:
         """Keep the starts with which logs were closed, where the checkpoint has former ones.
 
-        The checkpoint looks sound when its last write was lost. A log that begins with a segment
-        needs no entry. Raises: OSError.
+        The checkpoint looks sound when its last write was lost. A log that begins with a segment,
+        which may wait for its name after a compaction, needs no entry. Raises: OSError.
         """
         lost: dict[tuple[str, int], int] = {}
         for folder, extent in (self._closed or {}).items():
             topic, _, index = folder.rpartition("-")
             is_kept = extent.start <= self._kept_starts.get(topic, int(index))
-            if not is_kept and not self._disk.exists(f"{folder}/{extent.start:020d}.log"):
+            first = f"{folder}/{extent.start:020d}.log"
+            if not (is_kept or self._disk.exists(first) or self._disk.exists(first + SWAP)):
                 lost[topic, int(index)] = extent.start
         if lost:
             log.warning(

@@ -33,6 +33,7 @@ from headrace.wire.structs import Struct
 _STARTS = ("latest", "earliest")
 
 _UNKNOWN = -1
+_PORTION = 20  # share-partitions that are described without a pause
 
 _AnyRequest = (
     wire.OpenRequest
@@ -228,7 +229,8 @@ async def _describe(call: wire.DescribeRequest, services: Services) -> wire.Desc
     for key in list(services.shares.machine(call.group).partitions_of(call.group)):
         await services.partitions.opened(key.topic_id, key.partition)
     found = []
-    for key, share in services.shares.machine(call.group).partitions_of(call.group).items():
+    known = services.shares.machine(call.group).partitions_of(call.group)
+    async for key, share in services.budgets.portions(list(known.items()), _PORTION):
         topic = services.catalog.topics_by_id.get(key.topic_id)
         partition = services.partitions.get(key.topic_id, key.partition)
         if topic is None or partition is None:
