@@ -30,10 +30,9 @@ _PARTITION = ("topic", "partition")
 
 def pieces(server: Server, granularity: str) -> Iterator[Piece]:
     """Every family with some of its samples at a time; True with the first piece of a family."""
-    partitions = server.services.partitions
     for family, samples in _families(server, granularity):
         first = True
-        for piece in metrics_shapes.pieces(samples, lambda: partitions.opens):
+        for piece in metrics_shapes.pieces(samples):
             yield family, piece, first
             first = False
 

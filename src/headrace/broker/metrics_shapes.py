@@ -1,6 +1,7 @@
 """What a metric is made of: its family, its samples, and the pieces in which they are told."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 PIECE_SAMPLES = 200
@@ -29,23 +30,15 @@ Samples = Iterable[Sample | None]
 Families = Iterator[tuple[Family, Samples]]
 
 
-def pieces(samples: Samples, opens: Callable[[], int] = int) -> Iterator[list[Sample]]:
-    """Yield the samples in portions of so many steps; at least one, which may be empty.
-
-    Args:
-        samples: some of them may open a log, which takes longer than other steps and ends a piece.
-        opens: returns how many logs were opened so far.
-    """
-    piece, steps, opens_seen, is_first = list[Sample](), 0, opens(), True
-    for one in samples:
-        if one is not None:
-            piece.append(one)
-        steps += 1
-        if steps == PIECE_SAMPLES or opens() != opens_seen:
-            yield piece
-            piece, steps, opens_seen, is_first = [], 0, opens(), False
-    if steps or is_first:
-        yield piece
+def pieces(samples: Samples) -> Iterator[list[Sample]]:
+    """The samples in portions of so many steps; at least one, which may be empty."""
+    steps = iter(samples)
+    step = list(islice(steps, PIECE_SAMPLES))
+    while True:
+        yield [one for one in step if one is not None]
+        step = list(islice(steps, PIECE_SAMPLES))
+        if not step:
+            return
 
 
 def single(name: str, doc: str, value: float, kind: str = "gauge") -> tuple[Family, Samples]:

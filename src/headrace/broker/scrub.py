@@ -66,7 +66,8 @@ class Scrub:
         if checkpoint is not None:
             await self._verify(checkpoint, None, found)
         for partition in list(self._topics.partitions):
-            await asyncio.sleep(0)  # a log may be opened for its list of segments
+            await asyncio.sleep(0)
+            await partition.open_ready()  # for its list of segments
             for path in self._paths(partition):
                 if self.work.is_stopping:
                     return

@@ -76,8 +76,6 @@ class SharePoll:
         self._policy = services.shares.policy(self._group)
         self._told = frozenset(told)
         self._found: dict[TopicPartition, _Found] = {}
-        self._looking: Generator[None, None, bool] | None = None
-        self._opens = services.partitions.opens  # before the partition that is looked at
         for one in acked:
             where = TopicPartition(one.topic_id, one.partition)
             found = self._found.setdefault(where, _Found(acked=one))
@@ -104,37 +102,30 @@ class SharePoll:
             if found.acked is not None:
                 found.acked = found.acked._replace(code=Code.STORAGE_ERROR, message=str(fault))
 
-    def look(self, bytes_min: int = 0) -> bool | None:
+    def look(self, bytes_min: int = 0) -> bool:
         """Look at every partition, in order, while the request's limits last.
 
-        Nobody may be told of records or errors before the group's shard is durable. Where there is
-        less than `bytes_min`, and could be more, nothing is acquired: others may have it while this
-        poll waits.
-
-        Returns:
-            Whether there are records, or an error of a partition that is new to the session. None
-            where a pause is due first: `look_in_portions` goes on from there.
+        Whether there are records, or an error of a partition that is new to the session. Nobody
+        may be told of either before the group's shard is durable. Where there is less than
+        `bytes_min`, and could be more, nothing is acquired: others may have it while this poll
+        waits.
         """
-        self._looking = self._look(bytes_min)
-        return self._looked_on()
+        looking = self._look(bytes_min)
+        while True:
+            try:
+                next(looking)
+            except StopIteration as end:
+                return bool(end.value)
 
     async def look_in_portions(self, bytes_min: int = 0) -> bool:
-        """As `look`, with a pause after each `LOOK_PORTION` partitions and each log opened."""
-        found = self._looked_on() if self._looking else self.look(bytes_min)
-        while found is None:
+        """As `look`, with a pause after each `LOOK_PORTION` partitions."""
+        looking = self._look(bytes_min)
+        while True:
+            try:
+                next(looking)
+            except StopIteration as end:
+                return bool(end.value)
             await asyncio.sleep(0)
-            found = self._looked_on()
-        return found
-
-    def _looked_on(self) -> bool | None:
-        """Go on with a look up to its next pause; None where there is one."""
-        assert self._looking is not None
-        try:
-            next(self._looking)
-        except StopIteration as end:
-            self._looking = None
-            return bool(end.value)
-        return None
 
     def _look(self, bytes_min: int) -> Generator[None, None, bool]:
         bytes_left = min(self._asking.bytes_max, self._services.budgets.fetch_bytes_max)
@@ -145,7 +136,7 @@ class SharePoll:
         for number, where in enumerate(self.order, 1):
             if bytes_left <= 0 or records_left <= 0:
                 break
-            if self._is_pause_due(number):
+            if number % LOOK_PORTION == 0:
                 yield
             found = self._found.get(where) or _Found()
             found.code, found.message = Code.NONE, None  # of the look before
@@ -158,11 +149,6 @@ class SharePoll:
             records_left -= found.count
         return something
 
-    def _is_pause_due(self, number: int) -> bool:
-        """Return whether to pause before the partition of this number: also if a log was opened."""
-        before, self._opens = self._opens, self._services.partitions.opens
-        return number % LOOK_PORTION == 0 or self._opens != before
-
     @property
     def has_errors(self) -> bool:
         """Whether the last look found an error to tell."""
@@ -174,7 +160,7 @@ class SharePoll:
         Counted as in Kafka: of each partition from the first record that can be acquired on.
         """
         for number, where in enumerate(self.order, 1):
-            if self._is_pause_due(number):
+            if number % LOOK_PORTION == 0:
                 yield
             partition, share = self._place(where)
             if partition is None or share is None:

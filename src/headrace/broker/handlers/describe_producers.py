@@ -40,17 +40,15 @@ class _Builder:
         self._built = 0  # topics, partitions and producers
 
     async def partition(self, name: str, index: int) -> dict[str, Any]:
-        shown = await self._shown(self._services.partition(name, index))
+        shown = await self._shown(await self._services.opened(name, index))
         await self.pause()
         return {"partition_index": index} | shown
 
     async def pause(self) -> None:
-        """Pause behind the last element of a portion, and behind one that opened a log."""
+        """Pause behind the last element of a portion."""
         self._built += 1
         if self._built % PORTION == 0:
             await asyncio.sleep(0)
-        else:
-            await self._services.budgets.pause_after_opening()
 
     async def _shown(self, partition: Partition | None) -> dict[str, Any]:
         if partition is None:
