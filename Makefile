@@ -6,6 +6,8 @@ BIN := .venv/bin
 KERNEL := $(wildcard src/headrace/wire/_codec*.py src/headrace/wire/_codec*.pxd)
 # In the environment, constraints hold for what builds the kernel too (by the second name from pip 25.3).
 PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
+# Where it is set, each of some thousand processes would compile what it imports once more.
+unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 PYTEST_ARGS ?=
 KILLS_FACTOR ?= 18

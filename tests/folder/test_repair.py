@@ -524,6 +524,20 @@ def test_a_segment_that_is_cut_behind_a_batch_is_known_by_its_time_index(
     assert [one.lost for one in done.actions] == [((6, 8),)]
 
 
+@pytest.mark.parametrize("torn", [".index", ".timeindex"])
+def test_indexes_are_not_trusted_when_a_repair_sets_their_checksums_aside(
+    torn: str, stopped: Folder, write: Write
+) -> None:
+    """A power cut takes any part of what is rebuilt, as nothing of it is synced."""
+    stem = f"jobs-0/{0:020d}"
+    sound = started(write(stopped.files), stopped)
+    root = write({**stopped.files, f"{stem}.checksums": b"", f"{stem}{torn}": b""})
+    (action,) = repaired(root).actions
+    assert action.path == f"{stem}.checksums"
+    assert started(root, stopped)["times", "jobs-0"] == sound["times", "jobs-0"]
+    assert f"kept as {stem}.index.torn.0, {stem}.timeindex.torn.0" in action.text
+
+
 def test_the_offsets_of_a_missing_last_segment_are_not_used_again(
     stopped: Folder, write: Write
 ) -> None:
@@ -1080,6 +1094,21 @@ def test_batches_behind_the_recovery_point_of_the_last_segment_stay() -> None:
     disk.write(path, whole[0])
     done = bridge(disk, path, 0, 2, is_last=True)
     assert (done.lost, done.end_offset, done.is_end_lost) == ([(1, 1)], 2, True)
+
+
+@pytest.mark.parametrize("half_made", [b"half of a copy", b""])
+def test_a_repair_keeps_the_copy_that_a_killed_compaction_began(
+    half_made: bytes, stopped: Folder, write: Write
+) -> None:
+    """It may have records that are damaged in the segment by now."""
+    damaged = stopped.files[SEGMENT][:500] + b"\xff\xff" + stopped.files[SEGMENT][502:]
+    root = write({**stopped.files, SEGMENT: damaged, f"{SEGMENT}.cleaned": half_made})
+    (action,) = repaired(root).actions
+    assert contents(root)[f"{SEGMENT}.cleaned.torn.0"] == half_made
+    assert contents(root)[f"{SEGMENT}.torn.0"] == damaged
+    assert f"; kept as {SEGMENT}.cleaned.torn.0, {SEGMENT}.torn.0" in str(action)
+    assert f"{SEGMENT}.cleaned" not in contents(root)
+    started(root, stopped)
 
 
 @pytest.mark.parametrize("is_last", [True, False])

@@ -13,6 +13,7 @@ from headrace.log import damage
 from headrace.log.api import Disk, File
 from headrace.log.index import remove_index
 from headrace.log.opening import CLEANED
+from headrace.log.repair import set_aside
 from headrace.wire import batches
 from headrace.wire.batches import HEADER_BYTES, MAGIC, BatchHeader, CorruptBatch
 
@@ -27,6 +28,7 @@ class Bridged:
 
     def __init__(self) -> None:
         self.copy: str | None = None
+        self.unfinished: str | None = None  # new name of a file that a compaction left half made
         self.size = 0
         self.end_offset = 0
         self.lost: list[tuple[int, int]] = []  # first and last offset
@@ -36,7 +38,7 @@ class Bridged:
 def bridge(
     disk: Disk, path: str, base_offset: int, end_offset: int | None, *, is_last: bool = False
 ) -> Bridged:
-    """Rewrite a segment; a copy of the old file is kept.
+    """Rewrite a segment; a copy of the old file is kept, and what a compaction began to write.
 
     Args:
         path: the segment file, which may be missing.
@@ -47,7 +49,8 @@ def bridge(
     Raises: OSError, and the old file is still there, or the new one in its place.
     """
     found, new = Bridged(), f"{path}{CLEANED}"
-    disk.remove(new)
+    if disk.exists(new):  # it may have records that are damaged in the segment
+        found.unfinished = set_aside(disk, new)
     out = disk.open(new)
     try:
         if disk.exists(path):

@@ -44,7 +44,8 @@ from headrace.log.checkpoints import (
 )
 from headrace.log.cleaner_checkpoint import FILE as CLEANER_OFFSETS
 from headrace.log.damage import keep_copy
-from headrace.log.index import SUFFIXES as INDEXES
+from headrace.log.index import INDEX_SUFFIXES
+from headrace.log.index import SUFFIXES as DERIVED
 from headrace.log.manifest import CATALOGUE, METADATA, NAME, PROPERTIES, START_OFFSETS, Manifest
 from headrace.log.opening import FOREIGN, SWAP
 from headrace.log.os_disk import OsDisk
@@ -223,8 +224,8 @@ class _Mechanic:
             text = self._checkpoint(path)
         elif path.endswith((".log", f".log{SWAP}")):
             text = self._segment(finding)
-        elif path.endswith((*INDEXES, ".snapshot", ".checksums")):
-            text = self._set_aside(path)
+        elif path.endswith((*DERIVED, ".snapshot")):
+            text = self._derived(path)
         elif name == recovery_point.NAME:
             text = self._recovery_point(path.rpartition("/")[0])
         elif self._names_partition(finding):
@@ -296,11 +297,23 @@ class _Mechanic:
                 f"{finding.position} on is damaged, and which one is not known: restore a backup "
                 "to have it right"
             )
-        return text + _kept(copies if done.copy is None else [*copies, done.copy])
+        return text + _kept(copies + [one for one in (done.unfinished, done.copy) if one])
 
     def _is_same(self, path: str, copy: str | None) -> bool:
         """Return whether a rewrite changed nothing, because no batch by itself is damaged."""
         return copy is not None and self._disk.read(path) == self._disk.read(copy)
+
+    def _derived(self, path: str) -> str:
+        """Set a file aside that is rebuilt; the indexes go before the checksums that verify them.
+
+        A start takes indexes without checksums for those of an earlier release, and trusts them.
+        """
+        if not path.endswith(checksums.SUFFIX):
+            return self._set_aside(path)
+        stem = path.removesuffix(checksums.SUFFIX)
+        indexes = [stem + one for one in INDEX_SUFFIXES if self._disk.exists(stem + one)]
+        text = "set the file aside" + (", and the indexes that it verifies" if indexes else "")
+        return text + _kept([set_aside(self._disk, one) for one in (*indexes, path)])
 
     def _replacement(self, path: str) -> str:
         """Choose between a damaged segment that compaction made and those that it replaces."""
