@@ -2,14 +2,18 @@
 
 Retention and administrators remove records before a group has finished them. And a power cut may
 take the end of a log whose group's journal kept what it said of it: new records will have those
-offsets, and must not pass for the old ones.
+offsets, and must not pass for the old ones. So the journal is synced before there can be any,
+whatever the durability: a second power cut might keep those, and bring back what the group had
+finished of the old ones.
 """
 
+import errno
 import logging
 from collections.abc import Iterator
 
 from headrace.broker.partitions import Partition, Partitions
-from headrace.broker.shares import Shares
+from headrace.broker.runtime import StorageFault
+from headrace.broker.shares import Shard, Shares
 from headrace.core.shard_words import LogEndLost, On
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import LogStartMoved
@@ -17,19 +21,27 @@ from headrace.core.share_words import LogStartMoved
 log = logging.getLogger("headrace.broker")
 
 
-def agree(shares: Shares, partitions: Partitions) -> None:
+async def agree(shares: Shares, partitions: Partitions) -> None:
     """At the start: follow what happened to logs when the process before died.
 
     After an orderly stop there is nothing to follow, and logs are not open yet.
+
+    Raises:
+        OSError: what lost records leave of groups cannot be synced.
     """
     moved: dict[Partition, None] = {}
+    shortened: set[Shard] = set()
     for share, partition in _opened(shares, partitions):
         if share.start < partition.start_offset:
             moved[partition] = None
         if share.end > partition.high_watermark:
             _end_lost(shares, share, partition)
+            shortened.add(shares.shard(share.key.group))
     for partition in moved:
         log_start_moved(shares, partition)
+    for shard, journal in zip(shares.shards, shares.journals, strict=True):
+        if shard in shortened:
+            await _keep(shard, journal)
 
 
 def log_start_moved(shares: Shares, partition: Partition) -> None:
@@ -61,6 +73,15 @@ def _end_lost(shares: Shares, share: SharePartition, partition: Partition) -> No
         share.key.group, partition.name, end, share.end - 1,
     )  # fmt: skip
     shares.shard(share.key.group).tell(LogEndLost(share.key, end))
+
+
+async def _keep(shard: Shard, journal: Partition) -> None:
+    """Sync what a shard decided. Raises: OSError."""
+    try:
+        await shard.durable()
+    except StorageFault as fault:
+        raise OSError(errno.EIO, str(fault)) from fault
+    await journal.on_disk(journal.log.end_offset)
 
 
 def _opened(shares: Shares, partitions: Partitions) -> Iterator[tuple[SharePartition, Partition]]:
