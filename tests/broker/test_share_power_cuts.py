@@ -3,8 +3,10 @@
 import contextlib
 from uuid import UUID, uuid4
 
+from headrace.broker import share_bounds
 from headrace.core.catalog import CreateTopic
 from headrace.core.errors import Refused
+from headrace.core.leases import Held, LeaseAcquired, LeaseOpened
 from headrace.core.shard_words import On
 from headrace.core.share_group import Heartbeat
 from headrace.core.share_words import Acknowledge, Acknowledged, Acquire, ShareKey, Verdict
@@ -82,3 +84,22 @@ def test_a_second_power_cut_does_not_bring_back_the_states_of_lost_records() -> 
         with contextlib.suppress(OSError):  # the files of a broker that died are of no use
             play(lambda: Broker(disk), scene)
     assert ends == [10]
+
+
+def test_a_lease_loses_what_it_had_of_lost_records_also_without_a_share_partition() -> None:
+    """A repair of the journal may leave the lease and not the share-partition."""
+
+    async def scene(broker: Broker) -> None:
+        await broker.services.topics.create(CreateTopic("orders", uuid4(), 1, {}))
+        shares, topic_id = broker.services.shares, broker.topic_id
+        lease, key = ("group", "checkpoint"), ShareKey("group", topic_id, 0)
+        broker.append(5)
+        machine = shares.machine("group")
+        machine.apply(LeaseOpened(lease, 1, ("orders",)))
+        for number, last in ((1, 4), (2, 5)):
+            machine.apply(LeaseAcquired(lease, number, (Held(key, Span(4, last), 1),)))
+            await share_bounds.agree(shares, broker.services.partitions)
+            has_held = [bool(one.held) for one in machine.leases[lease].acquisitions.values()]
+            assert has_held == ([True] if number == 1 else [False, False])
+
+    play(lambda: Broker(MemoryDisk()), scene)

@@ -9,14 +9,13 @@ finished of the old ones.
 
 import errno
 import logging
-from collections.abc import Iterator
 
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
+from headrace.core.shard import ShareShard
 from headrace.core.shard_words import LogEndLost, On
-from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import LogStartMoved
+from headrace.core.share_words import LogStartMoved, ShareKey
 
 log = logging.getLogger("headrace.broker")
 
@@ -31,12 +30,16 @@ async def agree(shares: Shares, partitions: Partitions) -> None:
     """
     moved: dict[Partition, None] = {}
     shortened: set[Shard] = set()
-    for share, partition in _opened(shares, partitions):
-        if share.start < partition.start_offset:
-            moved[partition] = None
-        if share.end > partition.high_watermark:
-            _end_lost(shares, share, partition)
-            shortened.add(shares.shard(share.key.group))
+    for shard in shares.shards:
+        for key, (start, end) in _known(shares.machine_of(shard)).items():
+            partition = partitions.get(key.topic_id, key.partition)
+            if partition is None or not partition.is_open:  # after a death all are open
+                continue
+            if start < partition.start_offset:
+                moved[partition] = None
+            if end > partition.high_watermark:
+                _end_lost(shard, key, end, partition)
+                shortened.add(shard)
     for partition in moved:
         log_start_moved(shares, partition)
     for shard, journal in zip(shares.shards, shares.journals, strict=True):
@@ -65,14 +68,14 @@ def log_start_moved(shares: Shares, partition: Partition) -> None:
             shares.meters.overtaken(share.key, max(lost, 0))
 
 
-def _end_lost(shares: Shares, share: SharePartition, partition: Partition) -> None:
+def _end_lost(shard: Shard, key: ShareKey, known_end: int, partition: Partition) -> None:
     end = partition.high_watermark
     log.warning(
         "group %s: %s ends at %d, and lost the records up to %d that the group had been given; "
         "those that take their places are new ones",
-        share.key.group, partition.name, end, share.end - 1,
+        key.group, partition.name, end, known_end - 1,
     )  # fmt: skip
-    shares.shard(share.key.group).tell(LogEndLost(share.key, end))
+    shard.tell(LogEndLost(key, end))
 
 
 async def _keep(shard: Shard, journal: Partition) -> None:
@@ -84,10 +87,16 @@ async def _keep(shard: Shard, journal: Partition) -> None:
     await journal.on_disk(journal.log.end_offset)
 
 
-def _opened(shares: Shares, partitions: Partitions) -> Iterator[tuple[SharePartition, Partition]]:
-    """The share-partitions whose logs are open, as all are after a death."""
-    for shard in shares.shards:
-        for key, share in tuple(shares.machine_of(shard).partitions.items()):
-            partition = partitions.get(key.topic_id, key.partition)
-            if partition is not None and partition.is_open:
-                yield share, partition
+def _known(machine: ShareShard) -> dict[ShareKey, tuple[int, int]]:
+    """Return SPSO of each share-partition, and behind which record nothing is known of it.
+
+    Leases have records that a share-partition does not know of where a repair left a part of the
+    journal.
+    """
+    known = {key: (share.start, share.end) for key, share in machine.partitions.items()}
+    for lease in machine.leases.values():
+        for acquisition in lease.acquisitions.values():
+            for held in acquisition.held:
+                start, end = known.get(held.key, (held.span.first, 0))
+                known[held.key] = start, max(end, held.span.last + 1)
+    return known
