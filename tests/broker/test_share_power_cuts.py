@@ -1,6 +1,7 @@
 """What power cuts leave of share groups where writes are not synced (headrace.durability=os)."""
 
 import contextlib
+from typing import Any
 from uuid import UUID, uuid4
 
 from headrace.broker import share_bounds
@@ -39,8 +40,8 @@ class Broker(Inside):
         assert partition is not None
         partition.append_records([Record(0, self.clock.wall(), b"", b"") for _ in range(count)])
 
-    async def ask(self, command: object) -> None:
-        answer = await self.services.shares.ask("group", command)  # type: ignore[arg-type]
+    async def ask(self, command: Any) -> None:
+        answer = await self.services.shares.ask("group", command)
         assert not isinstance(answer, Refused), answer
 
     async def finish(self, span: Span) -> None:
