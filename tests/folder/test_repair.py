@@ -284,6 +284,24 @@ def test_a_damaged_offset_of_a_replacement_reaches_into_no_last_segment(
     assert contents(root)[ACTIVE] == killed.files[ACTIVE]
 
 
+@pytest.mark.parametrize("is_torn", [True, False])
+def test_a_replacement_that_waits_for_its_name_survives_a_repair_behind_it(
+    is_torn: bool, killed: Folder, write: Write
+) -> None:
+    """After the repair the recovery point said that the log begins with the repaired segment."""
+    files = {
+        path: data
+        for path, data in killed.files.items()
+        if not (path.startswith("orders-0/0") and path < SEGMENT)
+    }
+    files[f"{SEGMENT}.swap"] = files[f"{SEGMENT}.deleted"] = files.pop(SEGMENT)
+    files[ACTIVE] = files[ACTIVE] + files[ACTIVE][:80] if is_torn else b"\xff" * 99 + files[ACTIVE]
+    root = write({**files, "orders-0/recovery-point": b""})
+    repaired(root)
+    offsets = {last for _, last, *_ in started(root, killed)["log", "orders-0"]}
+    assert offsets >= {29, 32}
+
+
 def test_what_an_earlier_compaction_replaced_does_not_come_back(
     stopped: Folder, write: Write
 ) -> None:
