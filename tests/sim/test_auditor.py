@@ -41,11 +41,10 @@ class Book:
     def produces(self, *values: bytes, first: int = 0) -> None:
         self.auditor.produced(self.asks(), PLACE, first, values)
 
-    def loses(self, since_us: int = 0, end: int | None = None) -> None:
+    def loses(self, since_us: int = 0, end: int = 1 << 20) -> None:
         """The power is cut, and takes what was answered since, and perhaps the end of the log."""
         self.auditor.power_was_cut(since_us, are_copies_lost=False)
-        if end is not None:
-            self.auditor.opened(PLACE, end)
+        self.auditor.opened(PLACE, end)
 
     def leases(self, *, fresh: bool = True) -> None:
         """The lease acquires two records as number 1, or is told of them again."""
@@ -180,8 +179,15 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.sees(1), lambda b: b.produces(b"2", first=1), lambda b: b.gets(1, 1),
         lambda b: b.says("accept", 1), lambda b: b.ends(2, 2, None, []),
     ],
+    "a log that a full disk keeps from being opened may have lost its end": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
+        lambda b: b.says("accept", 1), lambda b: b.sees(2),
+        lambda b: b.auditor.power_was_cut(1 << 40, are_copies_lost=False), lambda b: b.sees(2),
+        lambda b: b.sees(1), lambda b: b.produces(b"2", first=1), lambda b: b.sees(1),
+        lambda b: b.gets(1, 1), lambda b: b.says("accept", 1), lambda b: b.ends(2, 2),
+    ],
     "a repair of what was not synced may give up what was acknowledged": [
-        joined_and_produced, lambda b: b.loses(),
+        joined_and_produced, lambda b: b.auditor.power_was_cut(0, are_copies_lost=False),
         lambda b: b.auditor.given_up(PLACE, [(0, 0)], is_unsynced=True),
         lambda b: b.auditor.opened(PLACE, 2), lambda b: b.gets(1, 1),
         lambda b: b.says("accept", 1), lambda b: b.ends(2, 2),

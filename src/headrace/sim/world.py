@@ -376,7 +376,6 @@ class World:
         since_us = self._unsynced_us(_SHARE_JOURNALS)
         copies_us = self.disk.unsynced_us(f"{DEAD_LETTERS}-")
         self.auditor.power_was_cut(since_us, are_copies_lost=copies_us is not None)
-        self.resets.power_was_cut(since_us)
 
     def _unsynced_us(self, prefix: str) -> int:
         """Return from when on answers may be taken back that rest on some logs."""
@@ -473,8 +472,7 @@ class World:
                 self._start_moved(place, start)
         for place, end in process.log_ends():
             self.records.opened(place, end)
-            if self.auditor.opened(place, end):
-                self.resets.end_was_lost(place, end)
+            self.auditor.opened(place, end)
         self.disk.watches_cuts = False
         self.disk.damage.started()
         if not process.refusals:
