@@ -17,7 +17,6 @@ from headrace.broker.background import in_background
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
-from headrace.broker.storage_faults import is_full
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import LogEndLost, On
 from headrace.core.share_words import LogStartMoved, ShareKey
@@ -104,27 +103,17 @@ def _end_lost(shard: Shard, key: ShareKey, known_end: int, partition: Partition,
     shard.tell(LogEndLost(key, end))
 
 
-async def _keep(shard: Shard, journal: Partition) -> None:
-    """Sync what a shard decided; on a full disk later. Raises: OSError."""
-    try:
-        await _sync(shard, journal)
-    except OSError as error:
-        if not is_full(error):
-            raise
-        in_background(_keep_later(shard, journal))
-
-
 async def _keep_later(shard: Shard, journal: Partition) -> None:
     """Sync what a shard decided, as soon as that succeeds; the shard decides it again."""
     while not journal.is_closed:
         with contextlib.suppress(OSError):
-            await _sync(shard, journal)
+            await _keep(shard, journal)
             return
         await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def _sync(shard: Shard, journal: Partition) -> None:
-    """Raises: OSError."""
+async def _keep(shard: Shard, journal: Partition) -> None:
+    """Sync what a shard decided. Raises: OSError."""
     try:
         await shard.durable()
     except StorageFault as fault:
