@@ -131,6 +131,10 @@ class Auditor:
             behind = first if last is None else last + 1
             found.update(offset for offset in range(first, behind) if offset not in known)
 
+    def _offsets_given_up(self, place: Place) -> set[int]:
+        """Return the offsets that may have no record: a repair lost what no response contained."""
+        return self._given_up.get(place, set()) - self._values.get(place, {}).keys()
+
     def cut(self, place: Place) -> int:
         """How far records may be gone because somebody asked for it."""
         return self._cut.get(place, 0)
@@ -197,7 +201,9 @@ class Auditor:
                 one.counts_of[asked.holder] = count
                 if count >= one.count:
                     one.count, one.count_at_us = count, self._now_us()
-                if records is not None and offset not in records:
+                is_sent = records is None or offset in records
+                # An empty batch, as a repair makes them, is acquired with those around it.
+                if not is_sent and offset not in self._offsets_given_up(place):
                     self.broken(f"{_at(place, offset)} was acquired and not sent")
 
     def _check_delivery(self, asked: Asked, place: Place, offset: int, count: int) -> None:
@@ -382,7 +388,7 @@ class Auditor:
         if start < log_end:
             self.broken(f"{group} does not get beyond {_at(place, start)} of {log_end}")
         floors = [one for one in (self._floor(queue), self._first(queue)) if one is not None]
-        given_up = self._given_up.get(place, set()) - self._values.get(place, {}).keys()
+        given_up = self._offsets_given_up(place)
         for offset in range(max(min(floors, default=log_end), log_start), log_end):
             if offset in given_up:
                 continue
