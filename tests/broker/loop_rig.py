@@ -5,6 +5,7 @@ import gc
 import struct
 import time
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 from typing import Any, TypeVar
 
 from headrace.broker.dispatch import Dispatcher
@@ -148,7 +149,11 @@ class LoopRig:
         gc.disable()
         self.run(self.inside.start())
         self.server = Server(self.services, Dispatcher(self.services))
-        self.scale = max(1.0, min(map(_calibrated, range(5))) / _CALIBRATION_SECONDS)
+
+    @cached_property
+    def scale(self) -> float:
+        """How much longer steps may take than on the machine that the limits are for."""
+        return max(1.0, min(map(_calibrated, range(5))) / _CALIBRATION_SECONDS)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(asyncio.wait_for(work, SECONDS_MAX))

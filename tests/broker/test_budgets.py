@@ -184,9 +184,9 @@ def test_an_append_makes_a_wide_fetch_look_at_nothing_until_it_is_enough(
         waits.set()
         return keys(poll)
 
-    def look_at(poll: Any, index: int) -> None:
+    def look_at(poll: Any, index: int, **settings: Any) -> Any:
         looks[0] += 1
-        original(poll, index)
+        return original(poll, index, **settings)
 
     def may_be_ready(poll: Any, key: Any) -> bool:
         checks[0] += 1
@@ -334,7 +334,7 @@ def test_responses_that_nobody_reads_draw_from_one_budget(connect: Connect, capl
 
 def test_a_fetch_gets_a_part_of_what_is_left() -> None:
     config = Config.parse({"headrace.queued.max.response.bytes": "1000000"})
-    found = Budgets(lambda: config, DecodingThreads(1), lambda: 0)
+    found = Budgets(lambda: config, DecodingThreads(1))
     assert found.fetch_bytes_max == budgets.READ_BYTES_MAX
     found.response_bytes = 600_000
     assert found.fetch_bytes_max == 200_000

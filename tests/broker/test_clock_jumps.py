@@ -16,6 +16,7 @@ from headrace.broker.share_resets import starts_by_duration
 from headrace.core.catalog import CreateTopic, Resource, SetConfigs, Topic
 from headrace.core.group_words import Commit, Offset
 from headrace.core.types import MemberId, WallMs
+from headrace.log.checkpoints import CLEAN_MARK
 from headrace.log.clock_checkpoint import FILE
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.wire import batches, codec
@@ -267,6 +268,38 @@ def test_a_time_that_no_new_batch_contradicts_is_trusted(write: Callable[[Broker
         assert broker.counts == (51, 0, 0)
 
     play(scene)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_batches_of_the_last_run_contradict_nothing(is_clean: bool) -> None:
+    """A machine that is switched off for some hours more than once, with a topic that is quiet."""
+    disk = MemoryDisk()
+
+    async def first_run(broker: Broker) -> None:
+        await broker.fill()
+        broker.clock.set_wall(2 * DAY)
+        broker.clock.advance(HOUR)
+        assert broker.services.clock.disagreement_ms == 2 * DAY
+        await broker.topic("quiet")
+        append(broker, "quiet", 2 * DAY)
+        broker.clock.advance(15 * HOUR)
+        await broker.sweep()
+
+    async def second_run(broker: Broker) -> None:
+        assert broker.services.clock.disagreement_ms == 2 * DAY + 8 * HOUR
+        for _ in range(9):
+            broker.clock.advance(HOUR)
+            assert broker.partition("quiet").log.end_offset  # opened now, if not at the start
+            assert broker.services.clock.disagreement_ms
+        assert broker.services.clock.disagreement_ms == 8 * HOUR, "the first jump held for a day"
+
+    class Later(Broker):
+        new_clock = staticmethod(lambda: VirtualClock(mono_ms=5_000, wall_ms=EPOCH_MS + 3 * DAY))
+
+    play(first_run, disk)
+    if not is_clean:
+        disk.remove(CLEAN_MARK)
+    inside_rig.play(lambda: Later(disk), second_run)
 
 
 def test_an_operator_overrules_new_batches() -> None:

@@ -132,6 +132,32 @@ def test_a_log_begins_where_it_did_when_it_was_closed() -> None:
     run(begin)  # the checkpoint has it again
 
 
+def test_a_start_that_a_replacement_has_is_not_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """Retention dropped the first segment, and the stop came amid a compaction of the second."""
+    disk = filled()
+    checkpoint = disk.read(SMALL_FILES[1])
+
+    async def drop() -> None:
+        async with Life(disk) as life:
+            partition = life.partition("other", 0)
+            partition.log.roll()
+            await life.put("other", 0, b"3")
+            partition.log.roll()
+            partition.log.allow_drop(3)
+            await partition.begin_at(3)
+
+    async def begin() -> None:
+        assert Life(disk).partition("other", 0).start_offset == 3
+        disk.kill()
+
+    run(drop)
+    second = f"other-0/{3:020d}.log"
+    disk.rename(second, f"{second}.swap")
+    run(begin)
+    assert disk.read(SMALL_FILES[1]) == checkpoint
+    assert "earlier state" not in caplog.text
+
+
 def start_of(disk: MemoryDisk) -> list[str]:
     """Start and stop; the refused partitions."""
 

@@ -1,39 +1,48 @@
-"""Logs are opened at their first use: never many of them in one step of the event loop."""
+"""Logs are opened at their first use, beside the event loop: one with many segments takes long."""
 
-import asyncio
-from collections.abc import Iterator
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 import pytest
+from prometheus_client.exposition import choose_encoder
 
-from headrace.broker.partitions import Partitions
+from headrace.broker.metrics_http import MetricsServer
+from headrace.broker.services import Services
 from headrace.log.memory_disk import MemoryDisk
-from headrace.wire import batches
+from headrace.log.opening import Opening
+from headrace.wire import batches, share_records
+from headrace.wire import leases as lease_wire
 from headrace.wire.batches import Record
 
 from .loop_rig import Client, LoopRig
+from .test_loop_time import beat, share_fetch
+from .test_loop_time_leases import ask
 
-PARTITIONS, TOPIC = 60, "wide"
-_HANDLE: Any = asyncio.Handle  # what the loop runs
+PARTITIONS, TOPIC, GROUP = 6, "wide", "sharers"
+SETTINGS = {
+    "headrace_metrics_granularity": "topic", "offsets_topic_num_partitions": "1",
+    "share_coordinator_state_topic_num_partitions": "1",
+}  # fmt: skip
+Work = Callable[[LoopRig, UUID], Awaitable[Any]]
 BATCH = bytes(batches.build([Record(0, 1_700_000_000_000, None, b"v")]))
 
 
 @contextmanager
-def opened_at_once(partitions: Partitions) -> Iterator[list[int]]:
-    """Yield how many logs each step of the loop opens."""
-    run, counts = _HANDLE._run, list[int]()
+def openings() -> Iterator[list[bool]]:
+    """Yield a list that gets, for each log that is opened, whether the event loop's thread did."""
+    opened, loop_thread = Opening.open, threading.get_ident()
+    on_loop: list[bool] = []
 
-    def counted(handle: Any) -> None:
-        before = partitions.opens
-        run(handle)
-        counts.append(partitions.opens - before)
+    def noted(*args: Any, **settings: Any) -> Any:
+        on_loop.append(threading.get_ident() == loop_thread)
+        return opened(*args, **settings)
 
-    _HANDLE._run = counted
-    try:
-        yield counts
-    finally:
-        _HANDLE._run = run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Opening, "open", noted)
+        yield on_loop
 
 
 def of_each(name: str, **fields: Any) -> list[dict[str, Any]]:
@@ -73,53 +82,131 @@ PRODUCERS: dict[str, Any] = {
 }
 
 
+OFFSETS_OF_SHARES: dict[str, Any] = {"groups": [{"group_id": GROUP, "topics": None}]}
+
+
+def heartbeat() -> dict[str, Any]:
+    return {
+        "group_id": GROUP, "member_id": beat()["member_id"], "member_epoch": 0, "rack_id": None,
+        "subscribed_topic_names": [TOPIC],
+    }  # fmt: skip
+
+
+def alteration() -> dict[str, Any]:
+    parts = of_each("partition_index", start_offset=0)
+    return {"group_id": GROUP, "topics": [{"topic_name": TOPIC, "partitions": parts}]}
+
+
 @pytest.fixture(scope="module")
-def stopped() -> MemoryDisk:
-    """A data folder with a topic of many partitions, of a broker that stopped in order."""
+def stopped() -> tuple[MemoryDisk, UUID]:
+    """A data folder of a broker that stopped in order, and the id of its topic."""
     disk = MemoryDisk()
-    rig = LoopRig(disk)
+    rig = LoopRig(disk, **SETTINGS)
     try:
         rig.run(_fill(rig))
+        return disk, rig.services.catalog.topics[TOPIC].id
     finally:
         rig.close()
-    return disk
 
 
 async def _fill(rig: LoopRig) -> None:
     client = Client(rig.server)
     topic = {
         "name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1, "assignments": [],
-        "configs": [],
+        "configs": [{"name": "cleanup.policy", "value": "compact,delete"}],
     }  # fmt: skip
     await client.call(19, 5, topics=[topic], timeout=1000, validate_only=False)
     await client.call(0, 8, **PRODUCE)
+    commits = of_each(
+        "partition_index", committed_offset=0, committed_leader_epoch=-1, committed_metadata=""
+    )
+    await client.call(
+        8, 8, group_id="readers", generation_id_or_member_epoch=-1, member_id="",
+        group_instance_id=None, topics=[{"name": TOPIC, "partitions": commits}],
+    )  # fmt: skip
+    answer = await client.call(76, 1, **heartbeat())
+    assert answer.error_code == 0, answer
+    opening = lease_wire.OpenRequest(GROUP, "session", -1, (TOPIC,), "earliest")
+    assert (await ask(client, opening, lease_wire.OpenResponse)).epoch == 1
+
+
+def _call(key: int, version: int, fields: dict[str, Any]) -> Work:
+    return lambda rig, _: Client(rig.server).call(key, version, **fields)
+
+
+def _share_fetch(rig: LoopRig, topic_id: UUID) -> Awaitable[Any]:
+    parts = of_each("partition_index", acknowledgement_batches=[])
+    fields = share_fetch([{"topic_id": topic_id, "partitions": parts}])
+    return Client(rig.server).call(78, 2, **fields)
+
+
+def _open_lease(rig: LoopRig, _: UUID) -> Awaitable[Any]:
+    opening = lease_wire.OpenRequest(GROUP, "other", -1, (TOPIC,), "earliest")
+    return ask(Client(rig.server), opening, lease_wire.OpenResponse)
+
+
+def _acquire(rig: LoopRig, _: UUID) -> Awaitable[Any]:
+    acquiring = lease_wire.AcquireRequest(GROUP, "session", 1, 1, 10, 0)
+    return ask(Client(rig.server), acquiring, lease_wire.AcquireResponse)
+
+
+def _describe_lease(rig: LoopRig, _: UUID) -> Awaitable[Any]:
+    return ask(
+        Client(rig.server),
+        lease_wire.DescribeRequest(GROUP, "session", 1),
+        lease_wire.DescribeResponse,
+    )
+
+
+def _describe_records(rig: LoopRig, _: UUID) -> Awaitable[Any]:
+    asking = share_records.DescribeShareRecordsRequest(GROUP)
+    return ask(Client(rig.server), asking, share_records.DescribeShareRecordsResponse)
+
+
+async def _metrics_page(rig: LoopRig, _: UUID) -> None:
+    text = b"".join(await MetricsServer(rig.server)._rendered(choose_encoder("")[0]))
+    assert b'lag_sum{consumergroup="readers",topic="wide"} ' in text
+
+
+def _background(
+    work: Callable[[Services], Awaitable[Any]],
+) -> Work:
+    return lambda rig, _: work(rig.services)
 
 
 @pytest.mark.parametrize(
-    ("key", "version", "fields"),
+    "work",
     [
-        pytest.param(0, 8, PRODUCE, id="Produce"),
-        pytest.param(1, 11, FETCH, id="Fetch"),
-        pytest.param(2, 7, LIST_OFFSETS, id="ListOffsets"),
-        pytest.param(21, 2, DELETE, id="DeleteRecords"),
-        pytest.param(23, 4, EPOCHS, id="OffsetForLeaderEpoch"),
-        pytest.param(61, 0, PRODUCERS, id="DescribeProducers"),
+        pytest.param(_call(0, 8, PRODUCE), id="Produce"),
+        pytest.param(_call(1, 11, FETCH), id="Fetch"),
+        pytest.param(_call(2, 7, LIST_OFFSETS), id="ListOffsets"),
+        pytest.param(_call(21, 2, DELETE), id="DeleteRecords"),
+        pytest.param(_call(23, 4, EPOCHS), id="OffsetForLeaderEpoch"),
+        pytest.param(_call(61, 0, PRODUCERS), id="DescribeProducers"),
+        pytest.param(_call(76, 1, heartbeat()), id="ShareGroupHeartbeat"),
+        pytest.param(_share_fetch, id="ShareFetch"),
+        pytest.param(_call(90, 1, OFFSETS_OF_SHARES), id="DescribeShareGroupOffsets"),
+        pytest.param(_call(91, 0, alteration()), id="AlterShareGroupOffsets"),
+        pytest.param(_open_lease, id="OpenLease"),
+        pytest.param(_acquire, id="AcquireLease"),
+        pytest.param(_describe_lease, id="DescribeLeases"),
+        pytest.param(_describe_records, id="DescribeShareRecords"),
+        pytest.param(_background(lambda s: s.housekeeping.expire_all()), id="retention"),
+        pytest.param(_background(lambda s: s.housekeeping.clean_dirtiest()), id="compaction"),
+        pytest.param(_background(lambda s: s.scrub.run_pass()), id="scrub"),
+        pytest.param(_metrics_page, id="metrics"),
     ],
 )
-def test_a_request_opens_one_log_in_a_step(
-    key: int, version: int, fields: dict[str, Any], stopped: MemoryDisk
-) -> None:
-    rig = LoopRig(stopped)
+def test_no_log_is_opened_on_the_event_loop(work: Work, stopped: tuple[MemoryDisk, UUID]) -> None:
+    disk, topic_id = stopped
+    rig = LoopRig(disk, **SETTINGS)
     try:
-        partitions = rig.services.partitions
-        before = partitions.opens
-        with opened_at_once(partitions) as counts:
-            rig.run(_call(rig, key, version, fields))
-        assert partitions.opens - before == PARTITIONS
-        assert max(counts) == 1
+        with openings() as on_loop:
+            rig.run(_done(work, rig, topic_id))
+        assert on_loop == [False] * PARTITIONS
     finally:
         rig.close()
 
 
-async def _call(rig: LoopRig, key: int, version: int, fields: dict[str, Any]) -> None:
-    await Client(rig.server).call(key, version, **fields)
+async def _done(work: Work, rig: LoopRig, topic_id: UUID) -> None:
+    await work(rig, topic_id)

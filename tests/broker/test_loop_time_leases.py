@@ -7,6 +7,7 @@ from headrace.wire import batches
 from headrace.wire import leases as wire
 from headrace.wire.batches import Record
 from headrace.wire.primitives import Reader, Writer
+from headrace.wire.share_records import DescribeShareRecordsRequest
 from headrace.wire.structs import Struct
 
 from .loop_rig import Client, LoopRig
@@ -16,8 +17,10 @@ SPREAD, RECORDS_PER_BATCH = "spread", 1000
 AnswerT = TypeVar("AnswerT", bound=Struct)
 
 
-async def ask(client: Client, request: wire.Call, answer: type[AnswerT]) -> AnswerT:
-    """What the broker answers to a request of the lease API."""
+async def ask(
+    client: Client, request: wire.Call | DescribeShareRecordsRequest, answer: type[AnswerT]
+) -> AnswerT:
+    """What the broker answers to a request of its own APIs."""
     body = Writer()
     request.write(body)
     head = struct.pack(">hhihb", request.KEY, 0, 1, -1, 0)

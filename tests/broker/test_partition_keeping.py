@@ -1,11 +1,13 @@
 """One partition: what is kept of it, its end, and a log that cannot be opened."""
 
 import asyncio
+import threading
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from headrace.broker.topic_settings import TopicSettings
 from headrace.core.catalog import Topic
 from headrace.core.types import WallMs
 from headrace.log.api import CorruptLog, OffsetOutOfRange
@@ -16,6 +18,7 @@ from headrace.wire.batches import Record
 
 from .partition_rig import (
     FOLDER,
+    TIMEOUT,
     append,
     made,
     on,
@@ -23,6 +26,7 @@ from .partition_rig import (
     put,
     run,
     until,
+    values,
 )
 
 
@@ -156,3 +160,92 @@ def test_a_log_that_cannot_be_opened_fails_its_users_and_is_told_once(
     assert len(caplog.records) == 1
     partition.settle()
     partition.close()
+
+
+class _Held:
+    """Opens the log of a folder in a thread, once `let_go` is set."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self.disk = disk
+        self.has_begun, self.let_go = threading.Event(), threading.Event()
+        self.logs: list[SegmentedLog] = []
+
+    def __call__(self, *_: Any) -> SegmentedLog:
+        self.has_begun.set()
+        assert self.let_go.wait(TIMEOUT)
+        self.logs.append(SegmentedLog(self.disk, FOLDER))
+        return self.logs[-1]
+
+
+def test_all_who_need_a_log_wait_for_one_opening() -> None:
+    async def go() -> None:
+        held = _Held(MemoryDisk())
+        partition, _ = made(held)
+        waiting = [asyncio.ensure_future(partition.open_ready()) for _ in range(3)]
+        await until(held.has_begun.is_set)
+        waiting[0].cancel()
+        held.let_go.set()
+        await asyncio.wait(waiting)
+        assert [one.cancelled() for one in waiting] == [True, False, False]
+        assert held.logs == [partition.log]
+
+    run(go)
+
+
+def test_a_folder_is_kept_until_a_thread_has_opened_its_log() -> None:
+    async def go() -> None:
+        held = _Held(MemoryDisk())
+        partition, _ = made(held)
+        opening = asyncio.ensure_future(partition.open_ready())
+        await until(held.has_begun.is_set)
+        partition.close()
+        is_retiring = threading.Event()
+
+        def retire() -> None:
+            is_retiring.set()
+            partition.retire()
+
+        retiring = asyncio.get_running_loop().run_in_executor(None, retire)
+        await until(is_retiring.is_set)
+        held.let_go.set()
+        await asyncio.gather(opening, retiring)
+        with pytest.raises(OSError, match="removed"), held.logs[0].in_folder():
+            pass
+        await partition.open_ready()
+        assert len(held.logs) == 1, "another topic may have the folder by now"
+
+    run(go)
+
+
+def test_a_failed_opening_is_raised_until_another_one_is_awaited() -> None:
+    async def go() -> None:
+        disk = MemoryDisk()
+        put(on(disk, fsync=False), b"v")
+        partition = on(disk, fsync=False)
+        disk.failing.add("size")
+        await partition.open_ready()
+        assert partition.is_failing
+        disk.failing.clear()
+        for _ in range(2):
+            with pytest.raises(OSError, match="orders-0 cannot be opened: "):
+                assert partition.start_offset
+        await partition.open_ready()
+        assert values(partition) == [b"v"]
+
+    run(go)
+
+
+def test_settings_that_change_while_a_log_is_opened_are_the_logs() -> None:
+    async def go() -> None:
+        held = _Held(MemoryDisk())
+        partition, _ = made(held, fsync=False)
+        opening = asyncio.ensure_future(partition.open_ready())
+        await until(held.has_begun.is_set)
+        partition.configure(TopicSettings(segment_bytes=1024))
+        held.let_go.set()
+        await opening
+        for _ in range(2):
+            put(partition, b"v" * 900)
+        assert len(partition.log.segments()) == 2
+
+    run(go)

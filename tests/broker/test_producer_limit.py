@@ -13,6 +13,7 @@ from tests.broker.loop_rig import Client, LoopRig, framed
 from tests.broker.test_loop_time import SECONDS_MAX, scaled
 
 import headrace
+from headrace.broker.budgets import PORTION
 from headrace.broker.dispatch import Dispatcher, Peer
 from headrace.broker.partition import Partition
 from headrace.core.catalog import CreateTopic, DeleteTopic
@@ -166,3 +167,28 @@ def test_many_producers_of_one_partition_are_looked_after_in_short_steps(rig: Lo
         assert len(partition.log.producers) == scaled(PRODUCERS)
 
     rig.require_short(look_after, SECONDS_MAX)
+
+
+def test_producers_of_many_partitions_are_described_in_short_steps(rig: LoopRig) -> None:
+    """Each partition has fewer than a portion."""
+    partitions = producers = PORTION - 1
+
+    async def prepare() -> None:
+        await rig.services.topics.create(CreateTopic("orders", uuid4(), partitions, {}))
+        header = batches.read_header(batch(0))
+        for index in range(partitions):
+            partition = rig.services.partition("orders", index)
+            assert partition is not None
+            for producer in range(producers):
+                given = header._replace(producer_id=producer)
+                partition.log.producers.record(given, producer, is_live=True)
+
+    async def describe() -> None:
+        client = Client(rig.server)
+        topics = [{"name": "orders", "partition_indexes": list(range(partitions))}]
+        body = await client.ask(framed(61, 0, {"topics": topics}))
+        assert len(body) > 30 * partitions * producers
+        await client.hang_up()
+
+    rig.run(prepare())
+    rig.require_short(describe, SECONDS_MAX)

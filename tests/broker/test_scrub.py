@@ -117,9 +117,8 @@ def test_an_append_that_is_under_way_is_no_damage() -> None:
     scene(growing)
 
 
-@pytest.mark.parametrize("is_resumed", [True, False])
 def test_an_active_segment_that_is_cut_meanwhile_is_no_damage(
-    is_resumed: bool, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def changed(broker: Inside) -> None:
         partition, scrub = await filled(broker), broker.services.scrub
@@ -139,9 +138,6 @@ def test_an_active_segment_that_is_cut_meanwhile_is_no_damage(
                     log.sync()
                 broker.disk.failing.clear()
                 log.mend(keep=False)
-                if is_resumed:
-                    log.resume()
-                    assert active.size < size
             yield from verify_file(disk, path, size)
 
         monkeypatch.setattr("headrace.broker.scrub.verify_file", after_a_cut)
@@ -151,6 +147,45 @@ def test_an_active_segment_that_is_cut_meanwhile_is_no_damage(
         log.resume()
 
     scene(changed)
+
+
+def test_an_active_segment_that_is_cut_and_grows_again_is_no_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def changed(broker: Inside) -> None:
+        partition, scrub = await filled(broker), broker.services.scrub
+        partition.append_records([Record(0, 1, None, b"synced")])
+        log = partition.log
+        await partition.on_disk(log.end_offset)
+        broker.disk.failing.add("sync")
+        partition.append_records([Record(0, 1, None, b"not synced")])
+        active = log.segment_at(f"{log.segments()[-1].path}.log")
+        assert active is not None
+        begun = list[int]()
+        step = Scrub._step
+
+        def noted(disk: Disk, path: str, size: int) -> Iterator[int]:
+            if path == active.file_path:
+                begun.append(size)
+            return verify_file(disk, path, size)
+
+        async def after_a_cut(scrub: Scrub, steps: Iterator[int]) -> bool:
+            if begun and broker.disk.failing:
+                broker.disk.failing.clear()
+                assert partition._mending is not None
+                await partition._mending
+                assert active.size < begun[0]
+                partition.append_records([Record(0, 1, None, b"a longer one" * 10)])
+                assert begun[0] < active.size
+            return await step(scrub, steps)
+
+        monkeypatch.setattr("headrace.broker.scrub.verify_file", noted)
+        monkeypatch.setattr(Scrub, "_step", after_a_cut)
+        await scrub.run_pass()
+        assert not broker.disk.failing
+        assert (scrub.damages, partition.damage) == ({}, None)
+
+    scene(changed, headrace_durability="fsync")
 
 
 def test_a_segment_that_goes_meanwhile_is_neither_damage_nor_made_again() -> None:

@@ -307,7 +307,7 @@ def test_those_who_wait_are_not_woken_by_what_makes_no_room(
     looks: list[SharePoll] = []
     look = SharePoll.look
 
-    def noted(poll: SharePoll, bytes_min: int = 0) -> bool:
+    def noted(poll: SharePoll, bytes_min: int = 0) -> bool | None:
         looks.append(poll)
         return look(poll, bytes_min)
 

@@ -615,6 +615,19 @@ def test_a_lookup_has_no_effect_after_the_application_has_sought(
     assert seen.offsets == {0: list(range(COMMITTED, RECORDS))}
 
 
+def test_a_consumer_that_looks_up_may_be_closed_twice(
+    clean: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = Waits(monkeypatch, "offsets_at")
+    rig = Rig(clean, partitions=1)
+    with rig.consumer({"auto.offset.reset": "earliest_on_start"}) as consumer:
+        consumer.assign([TopicPartition(rig.topic, 0)])
+        waits.lets_wait(Seen(consumer))
+        consumer.close()
+    waits.answered.set()
+    consumer.close()
+
+
 def test_a_failed_assignment_keeps_the_records_of_the_same_poll(
     clean: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -315,6 +315,19 @@ def test_a_replacement_that_a_start_refuses_is_an_error_and_no_leftover(
     ]
 
 
+def test_the_checksums_that_wait_with_a_replacement_are_no_damage(
+    stopped: Folder, write: Write
+) -> None:
+    """Compaction empties them before it stages the replacement."""
+    former = "orders-0/00000000000000000000.log"
+    files = {**stopped.files, f"{former}.swap": stopped.files[former]}
+    files[f"{former.removesuffix('.log')}.checksums"] = b""
+    root = write(files)
+    assert checked(root).is_clean
+    (root / f"{former}.swap").unlink()
+    assert [one.problem for one in checked(root).findings] == ["the file does not verify"]
+
+
 @pytest.mark.parametrize("is_given_up", [False, True])
 def test_a_replacement_that_a_start_needs_is_no_leftover(
     is_given_up: bool, stopped: Folder, write: Write

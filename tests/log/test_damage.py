@@ -1,5 +1,6 @@
 """Torn is not corrupt: what a log refuses, cuts off with a copy, and rebuilds."""
 
+import errno
 import logging
 from collections.abc import Callable, Iterator
 from random import Random
@@ -161,6 +162,25 @@ def test_a_reader_and_a_check_name_the_same_damaged_batch(part: str, is_last: bo
     assert isinstance(refused, CorruptFileError)
     assert refused.position == check.value.position == position
     assert refused.problem.startswith(check.value.problem)
+
+
+def test_damage_is_named_although_another_file_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = filled()
+    path, read = last_log(disk), disk.read
+    flip(disk, path, 100)
+    other = f"{FOLDER}/{1:020d}.index"
+    disk.write(other, b"")
+
+    def failing(requested: str, count: int = -1, position: int = 0) -> bytes:
+        if requested == other:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(requested, count, position)
+
+    monkeypatch.setattr(disk, "read", failing)
+    with pytest.raises(CorruptFileError, match=path):
+        SegmentedLog(disk, FOLDER)
 
 
 def test_damage_below_the_recovery_point_is_refused_also_at_the_very_end() -> None:

@@ -43,16 +43,11 @@ class Budgets:
     Args:
         config: Returns the settings in force.
         threads: Where large messages are decoded and encoded.
-        opens: Returns how many logs were opened so far.
     """
 
-    def __init__(
-        self, config: Callable[[], Config], threads: DecodingThreads, opens: Callable[[], int]
-    ) -> None:
+    def __init__(self, config: Callable[[], Config], threads: DecodingThreads) -> None:
         self._config = config
         self._threads = threads
-        self._opens = opens
-        self._opens_seen = 0
         self.request_bytes = 0
         self.response_bytes = 0
         self._one_large = asyncio.Lock()
@@ -92,8 +87,6 @@ class Budgets:
     async def portions(self, items: Iterable[T], size: int = PORTION) -> AsyncIterator[T]:
         """Iterate, and let other requests have their turn after each `size` items.
 
-        Also after an item for which a log was opened, which takes longer than other items.
-
         What is built of the items belongs inside `one_large`: then only one portion, of one
         response, is built in a turn of the loop.
         """
@@ -101,15 +94,6 @@ class Budgets:
             yield item
             if number % size == 0:
                 await asyncio.sleep(0)
-            else:
-                await self.pause_after_opening()
-
-    async def pause_after_opening(self) -> None:
-        """Let other requests have their turn if a log was opened since the last call."""
-        opens = self._opens()
-        if opens != self._opens_seen:
-            self._opens_seen = opens
-            await asyncio.sleep(0)
 
     async def counted(self, keys: Iterable[T]) -> Counter[T]:
         """Count how often each key occurs, with pauses."""

@@ -174,6 +174,7 @@ class DeadLetters:
             raise StorageFault(f"{key}: the shard was rebuilt meanwhile")
         if not runs:
             return
+        await source.open_ready()
         target = await self._target(key, source)
         if isinstance(target, str):
             await self._done(key, [run.span for run in runs], None, target)
@@ -251,6 +252,7 @@ class DeadLetters:
         target = self._topics.partitions.get(topic.id, key.partition % topic.partitions)
         if target is None:
             raise StorageFault(f"dead-letter topic {name} is not open yet")
+        await target.open_ready()
         return target
 
     def _complain(self, group: str, trouble: str) -> None:
@@ -274,7 +276,7 @@ class DeadLetters:
         if topic_id not in self._found:
             found = self._found[topic_id] = set()
             for index in range(target.topic.partitions):
-                partition = self._topics.partitions.get(topic_id, index)
+                partition = await self._topics.partitions.opened(topic_id, index)
                 if partition is not None:  # it may be deleted meanwhile
                     found |= await origins(partition)
         return self._found[topic_id]

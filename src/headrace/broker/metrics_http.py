@@ -163,7 +163,7 @@ class MetricsServer:
                 raise _Bad(HTTPStatus.NOT_FOUND, "there are /metrics, /-/healthy and /-/ready")
 
     async def _rendered(self, encode: Callable[[Any], bytes]) -> list[bytes]:
-        if self._granularity == "partition":
+        if self._granularity != "none":
             await self._server.services.partitions.open_rest()
         standard = encode(self._standard)
         end = _END if standard.endswith(_END) else b""  # OpenMetrics alone has one

@@ -13,18 +13,21 @@ PARTITIONS_MAX = 200  # whose last batch a look reads; the next look goes on beh
 class NewestBatches:
     """Looks for partitions that grew since the look before, and reads the header of the last batch.
 
-    An append pays nothing. Of several producers that write to a partition the last one counts, so
-    each is seen in one of some looks.
+    Growth shows in the count of batches produced since the start of the broker: a log that is
+    opened has batches of former runs, which are not new. An append pays nothing. Of several
+    producers that write to a partition the last one counts, so each is seen in one of some looks.
     """
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
-        self._ends: dict[Partition, int] = {}
+        self._produced: dict[Partition, int] = {}  # batches at the look before; 0 where missing
         self._begin = 0
 
     def begin(self) -> None:
         """Leave out what was written before."""
-        self._ends = {one: one.log.end_offset for one in self._partitions if _is_counted(one)}
+        self._produced = {
+            one: one.traffic.produced_batches for one in self._partitions if _is_counted(one)
+        }
 
     def look(self) -> list[tuple[str, WallMs]]:
         """Return the partitions that grew, with the highest timestamp of their last batch."""
@@ -39,12 +42,14 @@ class NewestBatches:
 
     def _grown(self) -> Iterator[Partition]:
         partitions = list(self._partitions)
+        known = self._produced
+        self._produced = {one: known[one] for one in partitions if one in known}  # none deleted
         begin = self._begin
         for index, partition in enumerate(partitions[begin:] + partitions[:begin], begin):
             if _is_counted(partition):
-                end = partition.log.end_offset
-                if self._ends.get(partition) != end:
-                    self._ends[partition] = end
+                count = partition.traffic.produced_batches
+                if self._produced.get(partition, 0) != count:
+                    self._produced[partition] = count
                     self._begin = (index + 1) % len(partitions)
                     yield partition
 

@@ -114,6 +114,8 @@ class OffsetSeeding:
         if policy is None:
             return None
         try:
+            for topic, index in wanted:
+                await self._topics.partitions.opened(topic.id, index)
             firsts: _Firsts = {}
             if policy.strategy is Strategy.SAFE_LATEST:
                 firsts = await self._firsts(group, wanted)

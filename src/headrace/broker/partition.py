@@ -10,6 +10,7 @@ import contextlib
 import errno
 import functools
 import logging
+import threading
 from collections.abc import Callable, Sequence
 
 from headrace.broker.metrics import Traffic
@@ -63,6 +64,8 @@ class Partition:
     cuts = 0
     failed_bytes = 0  # of the append that failed last
     failed_position = 0  # where its file may not grow, if that is why it failed
+    _opening: asyncio.Future[None] | None = None
+    _unopened: OSError | None = None  # why `open_ready` could not open the log
     _rolling: asyncio.Future[None] | None = None
     _mending: asyncio.Future[None] | None = None
     _refused: CorruptLog | None = None
@@ -93,6 +96,7 @@ class Partition:
         self.traffic = Traffic()
         self._open_log = open_log
         self._log: SegmentedLog | None = None
+        self._opens = threading.Lock()  # held while the log is opened
         self._waits = waits
         self._faults = faults
         self._removal = DelayedRemoval(disk, self.name)
@@ -124,30 +128,72 @@ class Partition:
         return self._log is not None
 
     @property
+    def must_open(self) -> bool:
+        """Whether `open_ready` opens the log, or tries to."""
+        return self._log is None and self._refused is None and not self._is_closed
+
+    @property
     def log(self) -> SegmentedLog:
-        """The log, opened at the first use. Raises: OSError, also when it is refused."""
+        """The log, opened here unless `open_ready` was awaited before.
+
+        Raises: OSError, also when the log is refused, or `open_ready` could not open it.
+        """
         if self._log is None:
             if self._is_closed:  # another topic may have the folder by now
                 raise self._refusal()
             if self._refused is not None:
                 raise OSError(f"{self.name} is refused: {self._refused}")
+            if self._unopened is not None:
+                raise OSError(str(self._unopened)) from self._unopened
             try:
                 self.open()
-            except CorruptLog as error:
-                self.refuse(error)
-                raise OSError(f"{self.name} is refused: {error}") from error
-            except OSError as error:
-                self._failed(error)
-                raise OSError(f"{self.name} cannot be opened: {error}") from error
+            except (CorruptLog, OSError) as error:
+                raise self._cannot_open(error) from error
         assert self._log is not None
         return self._log
 
+    async def open_ready(self) -> None:
+        """Open the log in a thread unless it is open: one with many segments takes long.
+
+        Where that fails, the partition reports it, and the next use of the log raises it.
+        """
+        if not self.must_open:
+            return
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open_in_thread())
+        # A caller that goes away must not end the work for the others.
+        await asyncio.shield(self._opening)
+
+    async def _open_in_thread(self) -> None:
+        self._unopened = None
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self.open)
+        except (CorruptLog, OSError) as error:
+            self._unopened = self._cannot_open(error)
+        finally:
+            self._opening = None
+
     def open(self) -> None:
-        """Open the log. Raises: OSError; CorruptLog."""
-        opened = self._open_log(self.settings, self._remove_later)
-        if self._waits_for_disk:
-            opened.sync()
-        self._log = opened
+        """Open the log unless it is open; may run in a thread. Raises: OSError; CorruptLog."""
+        with self._opens:
+            if self._is_closed:
+                raise self._refusal()
+            if self._log is None:
+                opened = self._open_log(self.settings, self._remove_later)
+                if self._waits_for_disk:
+                    opened.sync()
+                self._log = opened
+                if self.is_closed:  # meanwhile, so that `close` may have found no log
+                    opened.close()
+
+    def _cannot_open(self, error: CorruptLog | OSError) -> OSError:
+        """Report why the log cannot be opened, and return what to raise for it."""
+        if isinstance(error, CorruptLog):
+            self.refuse(error)
+            return OSError(f"{self.name} is refused: {error}")
+        if not self._is_closed:
+            self._failed(error)
+        return OSError(f"{self.name} cannot be opened: {error}")
 
     def not_opened(self, error: OSError) -> None:
         """Report that the log cannot be opened yet; the next use opens it."""
@@ -208,6 +254,9 @@ class Partition:
 
     def configure(self, settings: TopicSettings) -> None:
         """Take over changed settings; those of the log hold from its next append on."""
+        if self._opening is not None:  # with the former settings
+            self._opening.add_done_callback(lambda _: self.configure(settings))
+            return
         waited = self._waits_for_disk
         self.settings = settings
         self._flushes_as_set = _flushes_as_set(settings)
@@ -563,6 +612,20 @@ class Partition:
         """As `SegmentedLog.settle`; nothing when the log was never opened. Raises: OSError."""
         if self._log is not None:
             self._log.settle()
+
+    async def opening_ended(self) -> None:
+        """Return once no thread opens the log any more."""
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+
+    def retire(self) -> None:
+        """Before the folder goes: wait for threads that work in it, and allow no more.
+
+        For a thread, after `close`.
+        """
+        with self._opens:
+            if self._log is not None:
+                self._log.retire()
 
     def close(self) -> None:
         """Close the log and stop every timer; what is under way in threads ends by itself."""

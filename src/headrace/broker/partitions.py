@@ -4,9 +4,10 @@ A partition's folder is `<topic>-<number>` as in Kafka, with the topic's id in `
 a folder of another topic that had the same name is set aside, never read and never removed.
 Deletion renames the folder first, so that a crash leaves nothing that looks like a partition.
 
-After an orderly stop a partition's log is opened when it is first used. After any other every log
-is opened at the start, so that damage shows there and not later. A partition whose folder or log is
-damaged or missing is refused, and the others are served; for a journal the start is refused.
+After an orderly stop a partition's log is opened when it is first used, in a thread. After any
+other every log is opened at the start, so that damage shows there and not later. A partition whose
+folder or log is damaged or missing is refused, and the others are served; for a journal the start
+is refused.
 
 The manifest of the data folder lists the folders that must exist (`log/manifest.py`): a topic is
 listed once its folders are made, marked before the catalogue forgets it, and forgotten once they
@@ -15,7 +16,6 @@ are gone, so that the next start ends a deletion that a crash interrupted.
 
 import asyncio
 import base64
-import contextlib
 import errno
 import functools
 import logging
@@ -33,7 +33,7 @@ from headrace.broker.topic_settings import TopicSettings
 from headrace.broker.waits import Waits
 from headrace.core.catalog import Catalog, Resource, Topic
 from headrace.core.errors import Refused, Why
-from headrace.core.types import elapsed_ms
+from headrace.core.types import TopicPartition, elapsed_ms
 from headrace.log import partition_metadata, recovery_point
 from headrace.log.api import (
     Clock,
@@ -52,6 +52,7 @@ from headrace.log.checkpoints import (
     remove_clean_mark,
 )
 from headrace.log.manifest import CATALOGUE, METADATA, START_OFFSETS, ListedTopic, Manifest
+from headrace.log.opening import SWAP
 from headrace.log.producers import ProducerLimit
 from headrace.log.segments import SegmentedLog
 
@@ -84,7 +85,6 @@ class Partitions:
         self._clock = clock
         self._waits = waits
         self._by_key: dict[tuple[UUID, int], Partition] = {}
-        self.opens = 0  # logs opened so far
         self._starts: StartOffsets | None = None
         self.manifest = Manifest(disk)
         if self.manifest.is_upgrading:
@@ -150,14 +150,15 @@ class Partitions:
     def _restore_starts(self) -> None:
         """Keep the starts with which logs were closed, where the checkpoint has former ones.
 
-        The checkpoint looks sound when its last write was lost. A log that begins with a segment
-        needs no entry. Raises: OSError.
+        The checkpoint looks sound when its last write was lost. A log that begins with a segment,
+        which may wait for its name after a compaction, needs no entry. Raises: OSError.
         """
         lost: dict[tuple[str, int], int] = {}
         for folder, extent in (self._closed or {}).items():
             topic, _, index = folder.rpartition("-")
             is_kept = extent.start <= self._kept_starts.get(topic, int(index))
-            if not is_kept and not self._disk.exists(f"{folder}/{extent.start:020d}.log"):
+            first = f"{folder}/{extent.start:020d}.log"
+            if not (is_kept or self._disk.exists(first) or self._disk.exists(first + SWAP)):
                 lost[topic, int(index)] = extent.start
         if lost:
             log.warning(
@@ -240,11 +241,19 @@ class Partitions:
     async def open_rest(self) -> None:
         """Open what was not needed since the start, one at a time; a damaged log stays closed."""
         for partition in self:
-            if partition.is_open or self.get(partition.topic.id, partition.index) is not partition:
-                continue
-            with contextlib.suppress(OSError):  # told by the partition
-                _ = partition.log
-            await asyncio.sleep(0)
+            await partition.open_ready()
+
+    def must_open(self, key: TopicPartition) -> bool:
+        """Return whether there is a partition whose log `opened` opens, or tries to."""
+        partition = self._by_key.get((key.topic_id, key.partition))
+        return partition is not None and partition.must_open
+
+    async def opened(self, topic_id: UUID, index: int) -> Partition | None:
+        """Return a partition after `Partition.open_ready`, or None when there is none."""
+        partition = self.get(topic_id, index)
+        if partition is not None and not partition.is_open:
+            await partition.open_ready()
+        return partition
 
     def configure(self, topic: Topic, catalog: Catalog) -> None:
         """Let a topic's partitions know its changed settings."""
@@ -360,8 +369,7 @@ class Partitions:
         return failures
 
     def _remove(self, partition: Partition) -> None:
-        if partition.is_open:  # a sync under way could find another topic's files there
-            partition.log.retire()
+        partition.retire()  # a sync under way could find another topic's files there
         if self._disk.exists(partition.name):
             self._remove_folder(partition.name, uuid_text(partition.topic.id))
 
@@ -390,6 +398,8 @@ class Partitions:
             except OSError as error:
                 trouble.append(error)
 
+        for partition in self:
+            await partition.opening_ended()
         # In the loop's executor, whose threads sync at the same time: then many cost as one.
         opened = [partition for partition in self if partition.is_open]
         loop = asyncio.get_running_loop()
@@ -513,7 +523,6 @@ class Partitions:
         if (topic.id, index) in self._unmade:
             self._make_late(topic, index)
         starts = self._kept_starts
-        self.opens += 1
         return SegmentedLog(
             self._disk,
             f"{topic.name}-{index}",

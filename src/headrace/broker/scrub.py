@@ -66,7 +66,8 @@ class Scrub:
         if checkpoint is not None:
             await self._verify(checkpoint, None, found)
         for partition in list(self._topics.partitions):
-            await asyncio.sleep(0)  # a log may be opened for its list of segments
+            await asyncio.sleep(0)
+            await partition.open_ready()  # for its list of segments
             for path in self._paths(partition):
                 if self.work.is_stopping:
                     return
@@ -115,6 +116,8 @@ class Scrub:
         user = self._user(path, partition)
         if user is None:
             return  # retention or compaction may have removed it
+        active = None if isinstance(user, str) or user.sealed else partition
+        cuts = _cuts(active)
         try:
             # An append may be under way in the file of the active segment.
             size = self._disk.size(path) if isinstance(user, str) or user.sealed else user.size
@@ -122,7 +125,7 @@ class Scrub:
             while await self._step(steps):
                 pass
         except CorruptFileError as error:
-            if self._user(path, partition) is not user or _is_cut(user, size, partition):
+            if self._user(path, partition) is not user or not cuts == _cuts(active) >= 0:
                 return  # replaced meanwhile, or cut after a sync that failed
             found[path] = error
             self._damaged(path, partition, error)
@@ -153,8 +156,8 @@ class Scrub:
         return not self.work.is_stopping
 
 
-def _is_cut(user: "Segment | str", size: int, partition: Partition | None) -> bool:
-    """Return whether a file may have lost some of `size` bytes since they were written."""
-    if partition is None or isinstance(user, str):
-        return False
-    return user.size < size or partition.log.fault is not None
+def _cuts(active: Partition | None) -> int:
+    """Return how often the end of an active segment was cut off, -1 while a sync is not mended."""
+    if active is None:
+        return 0
+    return active.cuts if active.log.fault is None else -1

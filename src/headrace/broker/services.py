@@ -80,9 +80,7 @@ class Services:
         self.refusals = RefusalLog(clock)
         self.validator = LogValidator(config)
         self.decoding_threads = DecodingThreads(config.decoding_threads)
-        self.budgets = Budgets(
-            lambda: self.config, self.decoding_threads, lambda: self.partitions.opens
-        )
+        self.budgets = Budgets(lambda: self.config, self.decoding_threads)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max)
         # Not from 1: a client of the time before a restart must not meet a session of another.
         self._fetch_session_id = clock.wall() % _SESSION_IDS
@@ -157,6 +155,13 @@ class Services:
     def partition(self, topic: str, index: int) -> Partition | None:
         """A partition by the name of its topic."""
         return self.topics.partition(topic, index)
+
+    async def opened(self, topic: str, index: int) -> Partition | None:
+        """As `partition`; a log that has to be opened was opened in a thread."""
+        partition = self.topics.partition(topic, index)
+        if partition is not None and not partition.is_open:
+            await partition.open_ready()
+        return partition
 
     def next_fetch_session_id(self) -> int:
         """A number for a fetch session."""

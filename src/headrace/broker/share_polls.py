@@ -132,12 +132,11 @@ class SharePoll:
         if bytes_min > 1 and not (yield from self._has(min(bytes_min, bytes_left))):
             return False
         records_left = self._records_max
-        something, opens = False, self._services.partitions.opens
+        something = False
         for number, where in enumerate(self.order, 1):
             if bytes_left <= 0 or records_left <= 0:
                 break
-            if number % LOOK_PORTION == 0 or self._services.partitions.opens != opens:
-                opens = self._services.partitions.opens
+            if number % LOOK_PORTION == 0:
                 yield
             found = self._found.get(where) or _Found()
             found.code, found.message = Code.NONE, None  # of the look before

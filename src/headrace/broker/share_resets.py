@@ -47,7 +47,7 @@ async def starts_by_duration(
         topic, starts = services.catalog.topics.get(name), list[int]()
         for index in range(0 if topic is None or topic.internal else topic.partitions):
             await asyncio.sleep(0)
-            partition = services.partition(name, index)
+            partition = await services.opened(name, index)
             if partition is None:  # it was added, or deleted, a moment ago
                 break
             starts.append(await _start(partition, since, services.decoding_threads))

@@ -96,6 +96,7 @@ async def start_for_lease(services: Services, command: OpenLease) -> Refused | N
     Raises: StorageFault; OSError.
     """
     group, _ = command.lease
+    await services.shares.open_topics(command.topics)
     if not services.catalog.topics.keys() >= set(command.topics):
         return None  # the lease is refused
     missing = missing_topics(services, group, command.topics)
@@ -114,10 +115,10 @@ async def start_for_heartbeat(services: Services, command: Heartbeat) -> Refused
 
     Raises: StorageFault; OSError.
     """
+    await services.shares.open_topics(_names(services, command))
     group = services.shares.machine(command.group).groups.get(command.group)
     awaited = group.topics() if group is not None else frozenset()
-    names = awaited | (command.topics or frozenset())
-    missing = missing_topics(services, command.group, names)
+    missing = missing_topics(services, command.group, _names(services, command))
     timing = services.shares.timing(command.group)
     if not missing or command.epoch == LEAVE:
         return None
@@ -131,3 +132,10 @@ async def start_for_heartbeat(services: Services, command: Heartbeat) -> Refused
         earliest=services.shares.starts_earliest(command.group),
     )  # fmt: skip
     return None
+
+
+def _names(services: Services, command: Heartbeat) -> frozenset[str]:
+    """Return the topics of a group, and those of a heartbeat."""
+    group = services.shares.machine(command.group).groups.get(command.group)
+    topics = frozenset() if group is None else group.topics()
+    return topics | (command.topics or frozenset())

@@ -7,7 +7,7 @@ fetch. The number of shards is fixed when the topic is created.
 
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 from uuid import UUID
@@ -302,6 +302,18 @@ class Shares:
         if len(opened) != topic.partitions:
             opened = self._open_partitions(topic)
         return TopicView(topic.id, _Starts(opened), _Ends(opened)) if opened else None
+
+    async def open_topics(self, names: Iterable[str]) -> None:
+        """Open the logs of topics before a command that looks at all of their partitions.
+
+        One of them after the other, in threads: `topic` would open all in one step.
+        """
+        for name in names:
+            topic = self._topics.catalog.topics.get(name)
+            if topic is None or len(self._opened.get(topic.id, ())) == topic.partitions:
+                continue
+            for index in range(0 if topic.internal else topic.partitions):
+                await self._topics.partitions.opened(topic.id, index)
 
     def _open_partitions(self, topic: Topic) -> Sequence[Partition]:
         """Open the first partitions, as many as there are; none if one cannot be opened."""

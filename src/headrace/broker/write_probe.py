@@ -47,6 +47,7 @@ class WriteProbe:
         except OSError:
             return
         for one in failing:
+            await one.open_ready()
             one.retry()
 
     def _write(self, size_bytes: int, position: int) -> None:

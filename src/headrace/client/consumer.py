@@ -124,7 +124,7 @@ class Consumer(MarkingConsumer):
             or str(given.get("group.protocol")).lower() == "consumer"
         )
         self._is_subscribed = False
-        self._is_closing = False
+        self._is_closing = self._is_closed = False
         self._is_polling = False
         self._began: WallMs | None = None  # the first lookup, if the group is new
         self._was_assigned = False  # by the application, in its own callback
@@ -244,6 +244,9 @@ class Consumer(MarkingConsumer):
         """As confluent-kafka's; what is assigned meanwhile is not read any more."""
         self._is_closing = True
         super().close()
+        if self._is_closed:  # a second call changes nothing, as in confluent-kafka
+            return
+        self._is_closed = True
         if self._thread is not None:
             if self._inquirer is not None:  # behind a lookup that is under way
                 self._thread.submit(self._inquirer.close)

@@ -85,6 +85,8 @@ class Opening:
                 except IsADirectoryError as error:
                     problem = "the file cannot be read: it is a directory"
                     raise CorruptFileError(path, problem, remedy=_MOVE) from error
+                except OSError:
+                    continue  # the damage that was found is the better reason
 
     def _open(self, start_offset: int, clean: bool, end_offset: int | None) -> Opened:
         names = self._disk.list(self._folder)

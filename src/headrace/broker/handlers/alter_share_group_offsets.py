@@ -58,6 +58,7 @@ async def handle(request: Request, services: Services) -> Answer:
 async def _altered(
     group: str, starts: tuple[tuple[str, int, int], ...], by: str, services: Services
 ) -> Sequence[Refused | None] | Refused:
+    await services.shares.open_topics(name for name, _, _ in starts)
     try:
         policy = await starts_by_duration(services, group, (name for name, _, _ in starts))
     except OSError as error:

@@ -40,6 +40,8 @@ async def _list(asked: wire.ListArchivedRequest, services: Services) -> wire.Lis
     refused = _refused(asked.group, services)
     if refused is None and asked.runs_max < 1:
         refused = Refused(Why.INVALID_REQUEST, "runs_max begins at 1")
+    for topic, index, _ in _lists(asked.group, services) if refused is None else ():
+        await services.opened(topic, index)
     found = list(_pages(asked, services)) if refused is None else []
     refused = await services.shares.durable_of(asked.group) or refused
     if refused is not None:

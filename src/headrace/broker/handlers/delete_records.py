@@ -49,7 +49,7 @@ async def _deleted(deletions: list[_Deletion], services: Services) -> list[dict[
     targets: list[Partition | Code] = []
     async for deletion in services.budgets.portions(deletions, _PORTION):
         try:
-            partition, offset = _resolved(deletion, services)
+            partition, offset = await _resolved(deletion, services)
         except Faulty as fault:
             targets.append(fault.code)
         except OSError as error:
@@ -86,10 +86,10 @@ def _failed(deletion: _Deletion, error: OSError) -> Code:
     return Code.STORAGE_ERROR
 
 
-def _resolved(deletion: _Deletion, services: Services) -> tuple[Partition, int]:
+async def _resolved(deletion: _Deletion, services: Services) -> tuple[Partition, int]:
     """Return the partition, and its new start offset. Raises: Faulty; OSError."""
     topic, index, offset = deletion
-    partition = services.partition(topic, index)
+    partition = await services.opened(topic, index)
     if partition is None:
         raise Faulty(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
     if partition.topic.internal:

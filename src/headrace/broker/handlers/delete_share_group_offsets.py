@@ -15,6 +15,7 @@ async def handle(request: Request, services: Services) -> Answer:
     names = tuple(dict.fromkeys(topic.topic_name for topic in message.topics))
     answers: Sequence[Refused | None] | Refused | None = misnamed(message.group_id, services)
     if answers is None:
+        await services.shares.open_topics(names)
         command = DeleteShareOffsets(message.group_id, names)
         answers = await services.shares.administer(command, request.asked_by())
     if isinstance(answers, Refused):

@@ -21,58 +21,64 @@ async def handle(request: Request, services: Services) -> Answer:
     named: dict[str, dict[int, None]] = {}
     for topic in request.message().topics:
         named.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    room = PRODUCERS_MAX
+    builder = _Builder(services)
     topics = []
     async with services.budgets.one_large():
         for name, indexes in named.items():
-            partitions = []
-            for index in indexes:
-                shown = await _known(services.partition(name, index), room)
-                room -= len(shown["active_producers"])
-                partitions.append({"partition_index": index} | shown)
-                if len(partitions) % PORTION == 0:
-                    await asyncio.sleep(0)
-                await services.budgets.pause_after_opening()
+            partitions = [await builder.partition(name, index) for index in indexes]
             topics.append({"name": name, "partitions": partitions})
-            if len(topics) % PORTION == 0:
-                await asyncio.sleep(0)
+            await builder.pause()
         return await services.budgets.encoded(request, {"topics": topics})
 
 
-async def _known(partition: Partition | None, room: int) -> dict[str, Any]:
-    if partition is None:
-        return {
-            "error_code": Code.UNKNOWN_TOPIC_OR_PARTITION,
-            "error_message": "there is no such partition",
-            "active_producers": [],
-        }
-    try:
-        remembered = partition.log.producers.remembered()
-    except OSError as error:
-        return {
-            "error_code": Code.STORAGE_ERROR,
-            "error_message": str(error),
-            "active_producers": [],
-        }
-    if len(remembered) > room:
-        return {
-            "error_code": Code.INVALID_REQUEST,
-            "error_message": f"a response has at most {PRODUCERS_MAX} producers; request fewer "
-            "partitions at a time",
-            "active_producers": [],
-        }
-    producers = []
-    for number, last in enumerate(remembered.last_entries(), 1):
-        producers.append(
-            {
-                "producer_id": last.producer_id,
-                "producer_epoch": last.epoch,
-                "last_sequence": last.last_sequence,
-                "last_timestamp": last.timestamp,
-                "coordinator_epoch": _NO_TRANSACTION,
-                "current_txn_start_offset": _NO_TRANSACTION,
-            }
-        )
-        if number % PORTION == 0:
+class _Builder:
+    """Builds a response; others have their turn after each `PORTION` of its elements."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._room = PRODUCERS_MAX
+        self._built = 0  # topics, partitions and producers
+
+    async def partition(self, name: str, index: int) -> dict[str, Any]:
+        shown = await self._shown(await self._services.opened(name, index))
+        await self.pause()
+        return {"partition_index": index} | shown
+
+    async def pause(self) -> None:
+        """Pause behind the last element of a portion."""
+        self._built += 1
+        if self._built % PORTION == 0:
             await asyncio.sleep(0)
-    return {"error_code": Code.NONE, "active_producers": producers}
+
+    async def _shown(self, partition: Partition | None) -> dict[str, Any]:
+        if partition is None:
+            return _failed(Code.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
+        try:
+            known = partition.log.producers
+        except OSError as error:
+            return _failed(Code.STORAGE_ERROR, str(error))
+        if len(known) > self._room:
+            return _failed(
+                Code.INVALID_REQUEST,
+                f"a response has at most {PRODUCERS_MAX} producers; request fewer partitions at a "
+                "time",
+            )
+        self._room -= len(known)
+        producers = []
+        for last in known.remembered().last_entries():
+            producers.append(
+                {
+                    "producer_id": last.producer_id,
+                    "producer_epoch": last.epoch,
+                    "last_sequence": last.last_sequence,
+                    "last_timestamp": last.timestamp,
+                    "coordinator_epoch": _NO_TRANSACTION,
+                    "current_txn_start_offset": _NO_TRANSACTION,
+                }
+            )
+            await self.pause()
+        return {"error_code": Code.NONE, "active_producers": producers}
+
+
+def _failed(code: Code, message: str) -> dict[str, Any]:
+    return {"error_code": code, "error_message": message, "active_producers": []}

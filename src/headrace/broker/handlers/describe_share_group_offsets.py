@@ -71,15 +71,15 @@ async def _topic(
         "topic_name": topic.name,
         "topic_id": topic.id,
         "partitions": [
-            _partition(topic, index, queue, services)
+            await _partition(topic, index, queue, services)
             async for index in services.budgets.portions(indexes)
         ],
     }
 
 
-def _partition(topic: Topic, index: int, queue: Queue, services: Services) -> dict[str, Any]:
+async def _partition(topic: Topic, index: int, queue: Queue, services: Services) -> dict[str, Any]:
+    partition = await services.partitions.opened(topic.id, index)
     share = queue.partitions.get(ShareKey(queue.name, topic.id, index))
-    partition = services.partitions.get(topic.id, index)
     if share is None or partition is None:
         return _nothing(index)
     try:

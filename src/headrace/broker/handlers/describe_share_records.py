@@ -49,6 +49,9 @@ async def _described(
         told = "runs_max begins at 0, states are 0 to 4"
         return Refused(Why.INVALID_REQUEST, told)
     queue = services.shares.find(asked.group)
+    for name, index, _ in _places(asked, queue, services) if queue.exists else ():
+        await services.opened(name, index)
+    queue = services.shares.find(asked.group)
     if queue.exists:
         telling = _Telling(queue, services.clock.now())
         budget = Budget(min(asked.runs_max, wire.RUNS_MAX), wire.BYTES_MAX)

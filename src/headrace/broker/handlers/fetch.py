@@ -57,7 +57,8 @@ def handle(request: Request, services: Services) -> Answering:
         return begun
     poll = _Poll(asking, *begun, services)
     if len(poll.found) == 1:
-        poll.look_at(0)
+        if not poll.look_at(0):
+            return _in_portions(poll, services)
     elif len(poll.found) > PORTION or not poll.look(PORTION):
         return _in_portions(poll, services)
     if poll.is_ready():
@@ -98,8 +99,8 @@ async def _in_portions(poll: "_Poll", services: Services) -> Answer:
 
 async def _look(poll: "_Poll", services: Services) -> None:
     async with services.budgets.one_large():
-        while not poll.look(LOOK_PORTION):  # noqa: ASYNC110  # a portion in each turn
-            await asyncio.sleep(0)
+        while not poll.look(LOOK_PORTION):
+            await poll.pause()
 
 
 def _begun(
@@ -232,7 +233,7 @@ class _Poll:
 
     __slots__ = (
         "_bytes", "_bytes_min", "_coming", "_coming_bytes", "_failed", "_indexes", "_let_go",
-        "_looked", "_produced", "_services", "asking", "found", "partitions", "session",
+        "_looked", "_produced", "_services", "_tried", "asking", "found", "partitions", "session",
     )  # fmt: skip
 
     def __init__(
@@ -254,6 +255,7 @@ class _Poll:
         self._failed = False
         self._let_go = False  # of records that were found
         self._looked = 0  # partitions that were looked at, in order
+        self._tried = -1  # the partition whose log was opened last, or could not be
         self._indexes = _NO_INDEXES  # of partitions that are waited for
         # Bytes that were produced to partitions since they were looked at, and their sum.
         self._coming: dict[int, int] | None = None  # until it waits
@@ -266,15 +268,25 @@ class _Poll:
             most: Partitions to read; fewer are read when they have many records.
 
         Returns:
-            Whether all partitions have been read. None are read behind a log that was opened.
+            Whether all partitions have been read; if not, `pause` comes before the next look.
         """
-        bytes_max, opens = self._bytes + READ_PORTION_BYTES, self._services.partitions.opens
+        bytes_max = self._bytes + READ_PORTION_BYTES
         for index in range(self._looked, min(self._looked + most, len(self.found))):
-            self.look_at(index)
+            if not self.look_at(index):
+                break
             self._looked = index + 1
-            if self._bytes >= bytes_max or self._services.partitions.opens != opens:
+            if self._bytes >= bytes_max:
                 break
         return self._looked == len(self.found)
+
+    async def pause(self) -> None:
+        """Let others have their turn, and open the log at which the look ended, if that is why."""
+        next_partition = self.partitions[self._looked]
+        if next_partition is not None and next_partition.must_open:
+            self._tried = self._looked
+            await next_partition.open_ready()
+        else:
+            await asyncio.sleep(0)
 
     def keys(self) -> Sequence[Hashable]:
         """Return what to wait for: the partitions that there are."""
@@ -300,6 +312,7 @@ class _Poll:
         """Forget what was found."""
         self._let_go = self._failed = False
         self._bytes = self._looked = 0
+        self._tried = -1
         self.found = [Found(one.asked) for one in self.found]
 
     def look_again(self) -> None:
@@ -314,7 +327,7 @@ class _Poll:
             ):
                 self._bytes -= len(one.records)
                 self.found[index] = Found(one.asked)
-                self.look_at(index)
+                self.look_at(index, opens=True)
 
     def may_be_ready(self, key: Hashable) -> bool:
         """Return whether to look again after an append to the partition `key`.
@@ -346,8 +359,15 @@ class _Poll:
             return True
         return not any(self.partitions)
 
-    def look_at(self, index: int) -> None:
-        """Read one partition, by its number in the request."""
+    def look_at(self, index: int, *, opens: bool = False) -> bool:
+        """Read one partition, by its number in the request.
+
+        Args:
+            opens: Whether its log may be opened for that.
+
+        Returns:
+            Whether it was read: its log is open.
+        """
         if self._coming:
             self._coming_bytes -= self._coming.pop(index, 0)
         found = self.found[index]
@@ -359,7 +379,9 @@ class _Poll:
         self.partitions[index] = partition
         if partition is None:
             found.code = self._unknown(found, topic)
-            return
+            return True
+        if not partition.is_open and not opens and index != self._tried and partition.must_open:
+            return False
         room = self._services.budgets.fetch_bytes_max
         left = (room if room < self.asking.bytes_max else self.asking.bytes_max) - self._bytes
         if left > PARTITION_BYTES_MAX:  # by hand: `min` takes three times as long
@@ -372,6 +394,7 @@ class _Poll:
         found.has_aborted = self.asking.committed and not found.code
         self._bytes += len(found.records)
         self._failed = self._failed or found.code != Code.NONE
+        return True
 
     def _unknown(self, found: Found, topic: Topic | None) -> Code:
         """The code for a partition that is not there."""

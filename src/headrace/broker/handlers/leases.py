@@ -33,6 +33,7 @@ from headrace.wire.structs import Struct
 _STARTS = ("latest", "earliest")
 
 _UNKNOWN = -1
+_PORTION = 20  # share-partitions that are described without a pause
 
 _AnyRequest = (
     wire.OpenRequest
@@ -139,6 +140,8 @@ async def _acquire(call: wire.AcquireRequest, services: Services) -> wire.Acquir
         return wire.AcquireResponse(Code.NONE, None)
     command = AcquireLease(_lease(call), call.epoch, call.seq, call.max_records, bounds)
     deadline = after(services.clock.mono(), call.max_wait_ms)
+    lease = services.shares.machine(call.group).leases.get(_lease(call))
+    await services.shares.open_topics(() if lease is None else lease.topics)
     while True:
         with services.waits.watch(_keys(services, call)) as watch:
             held, code, message = await _ask(services, call.group, command)
@@ -223,8 +226,11 @@ async def _commit(call: wire.CommitRequest, services: Services) -> wire.CommitRe
 
 
 async def _describe(call: wire.DescribeRequest, services: Services) -> wire.DescribeResponse:
+    for key in list(services.shares.machine(call.group).partitions_of(call.group)):
+        await services.partitions.opened(key.topic_id, key.partition)
     found = []
-    for key, share in services.shares.machine(call.group).partitions_of(call.group).items():
+    known = services.shares.machine(call.group).partitions_of(call.group)
+    async for key, share in services.budgets.portions(list(known.items()), _PORTION):
         topic = services.catalog.topics_by_id.get(key.topic_id)
         partition = services.partitions.get(key.topic_id, key.partition)
         if topic is None or partition is None:

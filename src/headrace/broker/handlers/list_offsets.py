@@ -41,8 +41,7 @@ async def handle(request: Request, services: Services) -> Answer:
             number += 1
             if asked.timestamp not in _IN_MEMORY or number % PORTION == 0:
                 await asyncio.sleep(0)
-            await services.budgets.pause_after_opening()
-            partition = services.partition(topic.name, asked.partition_index)
+            partition = await services.opened(topic.name, asked.partition_index)
             if times[topic.name, asked.partition_index] > 1:
                 found.append(_shown(asked, Code.INVALID_REQUEST))
             else:

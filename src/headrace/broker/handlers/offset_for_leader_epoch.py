@@ -22,8 +22,8 @@ async def handle(request: Request, services: Services) -> Answer:
             portion = (portion + 1) % PORTION
             if not portion:
                 await asyncio.sleep(0)
-            await services.budgets.pause_after_opening()
-            end = _end(services.partition(topic.topic, asked.partition), asked)
+            partition = await services.opened(topic.topic, asked.partition)
+            end = _end(partition, asked)
             partitions.append({"partition": asked.partition} | end)
         topics.append({"topic": topic.topic, "partitions": partitions})
     return {"topics": topics}

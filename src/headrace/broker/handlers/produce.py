@@ -174,7 +174,7 @@ class _Produce:
         """Validate and append batches, a portion at a time: others have their turn."""
         parts = (part for parts in self._topics for part in parts if not part.is_done)
         portions = self._services.budgets.portions(parts)
-        left = deque([part async for part in portions if self._is_resolved(part)])
+        left = deque([part async for part in portions if await self._is_resolved(part)])
         while left:
             some = islice(left, _PORTION_PARTS)
             jobs = [(part, terms) for part in some if (terms := part.terms) is not None]
@@ -192,7 +192,6 @@ class _Produce:
                     self._fail(part, fault)
                 except OSError as error:
                     self._fail(part, Faulty(Code.STORAGE_ERROR, str(error)))
-                await self._services.budgets.pause_after_opening()
 
     async def _roll_ready(self, part: _Part, header: BatchHeader) -> None:
         """Wait until the batch has room: a full segment is synced in a thread.
@@ -214,9 +213,12 @@ class _Produce:
     def _terms(self, partition: Partition) -> Terms:
         return self._validator.terms(partition.settings, self._now, self._version, self._doubt_ms)
 
-    def _is_resolved(self, part: _Part) -> bool:
+    async def _is_resolved(self, part: _Part) -> bool:
         try:
-            part.terms = self._terms(self._partition(part))
+            partition = self._partition(part)
+            if not partition.is_open:
+                await partition.open_ready()
+            part.terms = self._terms(partition)
         except Faulty as fault:
             self._fail(part, fault)
             return False

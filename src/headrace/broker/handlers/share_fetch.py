@@ -70,7 +70,9 @@ def handle(request: Request, services: Services) -> Answering:
         return _refusal(Refused(Why.INVALID_REQUEST, wrong), services)
     looked_at = () if asking.epoch == FINAL else _order(services, who)  # that ends the session
     if len(parts) > ACKNOWLEDGE_PORTION or len(looked_at) > LOOK_PORTION:
-        return _in_portions(services, who, asking, parts)
+        return _in_portions(services, who, asking, parts, added)
+    if any(map(services.partitions.must_open, added)):  # the others were opened when they were new
+        return _in_portions(services, who, asking, parts, added)
     acked = acknowledge(services, who, parts, renewing=asking.renews)
     poll, wait_ms_max = _poll(services, who, asking, parts, acked)
     if poll.order and services.waits.waiting_for(wait_key(who[0])):
@@ -84,9 +86,12 @@ def handle(request: Request, services: Services) -> Answering:
 
 
 async def _in_portions(
-    services: Services, who: SessionKey, asking: FetchRequest, parts: Sequence[ParsedPart]
-) -> Answer:
-    """Answer a request of many partitions, with pauses."""
+    services: Services, who: SessionKey, asking: FetchRequest, parts: Sequence[ParsedPart],
+    added: Sequence[TopicPartition],
+) -> Answer:  # fmt: skip
+    """Answer a request of many partitions, or of some whose logs must be opened, with pauses."""
+    for one in added:
+        await services.partitions.opened(one.topic_id, one.partition)
     acked = await acknowledge_many(services, who, parts, asking.renews)
     poll, wait_ms_max = _poll(services, who, asking, parts, acked)
     if poll.order:
