@@ -14,7 +14,7 @@ from headrace.log.manifest import START_OFFSETS
 from headrace.log.small_files import write_file
 from headrace.sim.damage import BIT, FORMER, KINDS
 from headrace.sim.disk import FATES, WHOLE
-from headrace.sim.operator import _records
+from headrace.sim.operator import _is_kept, _records
 from headrace.sim.options import Options
 from headrace.sim.world import World
 from headrace.wire import batches
@@ -152,6 +152,14 @@ def test_deleted_records_come_back_when_former_start_offsets_are_read(is_stopped
         ["the start of ledger-1 was 2 and is 0"] if is_stopped else []
     )
     world._clear_away()
+
+
+def test_a_repair_may_give_a_segment_of_compaction_its_name() -> None:
+    path = "table-0/00000000000000000000.log"
+    assert _is_kept(f"{path}.swap", b"batches", {path: b"batches"})
+    assert _is_kept(f"{path}.swap", b"batches", {path: b"bat", f"{path}.torn.3": b"ches"})
+    assert not _is_kept(f"{path}.swap", b"batches", {path: b"others"})
+    assert not _is_kept(f"{path}.swap", b"batches", {})
 
 
 def test_an_impossible_offset_under_a_right_checksum_is_damage() -> None:
