@@ -25,6 +25,8 @@ from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import Record
 
+from .partition_rig import until
+
 DAY_MS = 86_400_000
 TIMEOUT = 20.0
 
@@ -135,6 +137,24 @@ def test_a_partition_that_fails_is_told_once_and_the_others_go_on(
 
     play(tmp_path, scene)
     assert caplog.text.count("retention of bad-0 failed: [Errno 5] Input/output error") == 1
+
+
+def test_a_broker_that_never_runs_for_long_looks_after_its_logs(tmp_path: Path) -> None:
+    settings = {"log_cleaner_backoff_ms": "86400000", "log_retention_check_interval_ms": "86400000"}
+
+    async def scene(running: Running) -> None:
+        loop = asyncio.get_running_loop()
+        pauses = sorted(timer.when() - loop.time() for timer in running.house.work.pauses)
+        assert len(pauses) == 2
+        assert pauses[0] <= 1
+        assert pauses[1] <= 30
+        running.fill(await running.topic("keyed", cleanup_policy="compact"))
+        running.house.work.end_pauses()
+        await until(lambda: running.house.counters.cleanings > 0)
+        pauses = sorted(timer.when() - loop.time() for timer in running.house.work.pauses)
+        assert pauses[0] > 80_000
+
+    play(tmp_path, scene, **settings)
 
 
 def test_the_dirtiest_log_is_compacted_first(

@@ -9,6 +9,8 @@ import pytest
 import headrace
 from headrace.broker import metrics_http
 from headrace.broker.services import StartError
+from headrace.client.connection import Cluster, Patience
+from headrace.client.errors import Unreachable
 
 from .metrics_rig import METRICS, TIMEOUT, get
 
@@ -52,6 +54,19 @@ def test_what_is_no_request_is_told_so(broker: headrace.Broker, sent: bytes, sta
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert b"Connection: close\r\n" in answer
     assert get(broker, "/-/healthy")[0] == 200
+
+
+def test_a_kafka_client_is_answered_at_once(broker: headrace.Broker) -> None:
+    """The end of the connection alone would not tell it what is wrong with the port."""
+    patience = Patience(total_s=0.1)
+    with (
+        Cluster(f"127.0.0.1:{broker.metrics_port}", patience=patience) as cluster,
+        pytest.raises(
+            Unreachable,
+            match=r"answers in HTTP, not in the Kafka protocol\); name the port of the broker's",
+        ),
+    ):
+        cluster.partitions("orders")
 
 
 def test_a_head_request_has_the_length_but_no_body(broker: headrace.Broker) -> None:

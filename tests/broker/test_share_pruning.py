@@ -1,5 +1,6 @@
 """The journal of share groups is cut at its front, and what it says stays the same."""
 
+import asyncio
 import errno
 import logging
 from collections.abc import Callable, Coroutine
@@ -189,6 +190,34 @@ def test_who_prunes_often_does_not_wait_for_ever_for_what_rests() -> None:
         share_coordinator_snapshot_update_records_per_snapshot="5",
         share_coordinator_state_topic_num_partitions="1",
     )
+
+
+class _Life(Broker):
+    """A life of a broker, ten minutes after the one before; `pruned` is set by its first prune."""
+
+    def __init__(self, disk: MemoryDisk, number: int) -> None:
+        super().__init__(disk, share_coordinator_snapshot_update_records_per_snapshot="5")
+        self.clock.advance(number * 2 * MINUTES_5)
+        self.pruned = asyncio.Event()
+        self.services.partitions.on_start_moved.append(lambda _: self.pruned.set())
+
+
+def test_lives_shorter_than_the_interval_do_not_let_the_journal_grow() -> None:
+    disk, ends = MemoryDisk(), list[int]()
+
+    async def scene(broker: _Life) -> None:
+        if not ends:
+            await broker.work(await broker.join("idle"), 2)
+        else:
+            await broker.pruned.wait()
+            assert broker.journal.log.end_offset - broker.journal.start_offset <= 12
+        await broker.work(await broker.join("busy"), 30)
+        ends.append(broker.journal.log.end_offset)
+
+    for _ in range(4):
+        inside_rig.play(lambda: _Life(disk, len(ends)), scene)
+        disk.crash()
+    assert ends[-1] > 4 * 30
 
 
 def test_what_was_reset_or_deleted_stays_so() -> None:

@@ -171,6 +171,31 @@ def test_a_backup_needs_the_address_of_the_broker_that_uses_the_folder(
     assert "give one of" in both.err
 
 
+def test_a_backup_names_the_address_at_which_no_broker_answers(
+    command: Any, tmp_path: Path
+) -> None:
+    settings = {"headrace.metrics.port": "0"}
+    with headrace.Broker(data_dir=tmp_path / "data", settings=settings) as broker:
+        for port, reason in (
+            (broker.metrics_port, f"127.0.0.1:{broker.metrics_port} answers in HTTP, not in the"),
+            (1, "(Connection refused); "),
+        ):
+            address = f"127.0.0.1:{port}"
+            ended = command(
+                "backup", tmp_path / "backups", "--data-dir", tmp_path / "data",
+                "--bootstrap-server", address,
+            )  # fmt: skip
+            assert ended.code == 1
+            assert ended.err.startswith(
+                f"headrace backup: {tmp_path}/data is in use, and no broker responds at {address} ("
+            )
+            assert reason in ended.err
+            assert ended.err.endswith(
+                "; give the address of the Kafka listener of the broker with --bootstrap-server\n"
+            )
+            assert ended.err.count("\n") == 1
+
+
 def test_a_full_disk_is_one_line_with_a_remedy(
     command: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from tests.folder.conftest import Write
 
 import headrace
 from headrace.broker import topics
+from headrace.broker.services import StartError
 from headrace.client.connection import Cluster
 from headrace.client.data_folder_cut import cut_data_folder
 from headrace.client.errors import BrokerError
@@ -229,6 +230,12 @@ def test_a_restore_needs_an_empty_folder(
     assert [path.name for path in target.iterdir()] == ["file"]
 
 
+_NOT_ENDED = (
+    r"cannot open the data folder .*restored: headrace.manifest: the restore of this data folder "
+    r"did not end; run `headrace restore` with it again, or with another backup"
+)
+
+
 class KilledError(BaseException):
     """Stands for SIGKILL."""
 
@@ -238,18 +245,23 @@ def test_a_restore_that_was_killed_anywhere_is_begun_again(
 ) -> None:
     made(write(stopped.files), store)
     target, steps = tmp_path / "restored", 0
+    sizes = list[int]()
+    backup.restore(store, None, tmp_path / "whole", sizes.append)
+    amid_manifest = 100 + len(sizes)
 
     def kill(count: int) -> None:
         nonlocal steps
         steps += 1
-        if steps in (1, 2, 30, 100):
+        if steps in (1, 2, 30, 100, amid_manifest):
             raise KilledError
 
-    for _ in range(4):
+    for _ in range(5):
         with pytest.raises(KilledError):
             backup.restore(store, None, target, kill)
         with pytest.raises(FolderError, match="did not end; run `headrace restore`"):
             check(target, quiet)
+        with pytest.raises(StartError, match=_NOT_ENDED):
+            headrace.Broker(target).start()
     backup.restore(store, None, target, kill)
     assert restored(target) == stopped.files
     with pytest.raises(FolderError, match="is not empty"):

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from headrace.core.types import WallMs
 from headrace.log.api import CorruptLog, Disk, OffsetOutOfRange
 from headrace.log.memory_disk import MemoryDisk
+from headrace.log.os_disk import OsDisk
 from headrace.log.producers import Duplicate
 from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
@@ -332,6 +334,26 @@ def test_a_segment_is_sealed_in_two_steps(disk: Disk, append: Append, end: str) 
     assert values(again) == ([b"a", b"b", b"c"] if end == "append" else [b"a", b"c"])
     again.close()
     log.close()
+
+
+def test_a_segment_that_was_prepared_is_let_go_before_the_log_is_removed(
+    tmp_path: Path, append: Append
+) -> None:
+    log = SegmentedLog(OsDisk(tmp_path), FOLDER)
+    append(log, b"a")
+    log.begin_seal()
+    log.prepare_next()
+    assert "00000000000000000001.log" in opened_files(tmp_path)
+    log.retire()  # a thread that has just prepared it cannot, while this holds the lock
+    assert "00000000000000000001.log" not in opened_files(tmp_path)
+    log.close()
+    assert not opened_files(tmp_path)
+
+
+def opened_files(folder: Path) -> set[str]:
+    """Return the names of the files below a folder that this process has opened."""
+    links = [one.resolve() for one in Path("/proc/self/fd").iterdir()]
+    return {one.name for one in links if one.is_relative_to(folder)}
 
 
 def test_a_sealing_that_a_failed_sync_ends_leaves_no_producer_of_what_was_cut_off(

@@ -1,7 +1,9 @@
 """What a broker does to its logs on its own: retention and compaction, beside its clients' work.
 
 Retention looks at every partition each log.retention.check.interval.ms. The cleaner goes from the
-dirtiest log to the next, and rests for log.cleaner.backoff.ms when none is worth it. Journals that
+dirtiest log to the next, and rests for log.cleaner.backoff.ms when none is worth it. Either begins
+soon after the start: otherwise, nothing would be removed by a broker that never runs for as long as
+the pause. Journals that
 hold deltas (`__share_group_state`, `__cluster_metadata`) are left alone: every record of them
 counts. Other journals may be handed in with `look_after`.
 """
@@ -23,6 +25,9 @@ from headrace.log.api import Disk
 log = logging.getLogger("headrace.broker")
 
 _PARTITIONS_PER_LOOK = 16
+# From the start to the first look.
+_RETENTION_FIRST_MS = 30_000  # as Kafka: LogManager.InitialTaskDelayMs
+_CLEANING_FIRST_MS = 1_000
 _DELTAS = frozenset({STATE_TOPIC, METADATA_TOPIC})
 
 
@@ -121,13 +126,17 @@ class Housekeeping:
                 self._cleaner.forget(_kept(partition))
 
     async def _retain(self) -> None:
-        while await self.work.pause(self._config.retention_check_ms):
+        pause_ms = min(_RETENTION_FIRST_MS, self._config.retention_check_ms)
+        while await self.work.pause(pause_ms):
             await self.expire_all()
+            pause_ms = self._config.retention_check_ms
 
     async def _compact(self) -> None:
-        while await self.work.pause(self._config.cleaner_backoff_ms):
+        pause_ms = min(_CLEANING_FIRST_MS, self._config.cleaner_backoff_ms)
+        while await self.work.pause(pause_ms):
             while await self.clean_dirtiest():
                 pass
+            pause_ms = self._config.cleaner_backoff_ms
 
 
 def _name(partition: Partition) -> tuple[str, int]:

@@ -212,7 +212,10 @@ def _lines(family: Family, samples: Iterable[Sample]) -> bytes:
 async def _request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]:
     """Method, path and headers, their names in small letters. Raises: _Bad."""
     try:
-        head = await reader.readuntil(b"\r\n\r\n")
+        first_byte = await reader.readexactly(1)
+        if not first_byte.isalpha():  # a Kafka client, which would wait for an answer in vain
+            raise _Bad(HTTPStatus.BAD_REQUEST, "this is a port for HTTP/1.1")
+        head = first_byte + await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
         raise _Bad(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too long") from None
     except asyncio.IncompleteReadError:

@@ -1,15 +1,18 @@
 """The journal of share groups kept short: what recovery does not need is removed from its front.
 
-As Kafka's share coordinator does (ShareCoordinatorService: prune and cold snapshot jobs): each
-share.coordinator.state.topic.prune.interval.ms the log start of a shard's journal moves up to the
-oldest of the newest snapshots. Share-partitions and leases at rest would hold it back for ever, so
-those whose newest snapshot is older than share.coordinator.cold.partition.snapshot.interval.ms get
-a new one, where that frees more than it writes. What is younger than headrace.share.history.ms
-stays, for people who ask what became of a record.
+As Kafka's share coordinator does (ShareCoordinatorService: prune and cold snapshot jobs): at the
+start and each share.coordinator.state.topic.prune.interval.ms after it, the log start of a shard's
+journal moves up to the oldest of the newest snapshots. Share-partitions and leases at rest would
+hold it back for ever, so those whose newest snapshot is older than
+share.coordinator.cold.partition.snapshot.interval.ms get a new one, where that frees more than it
+writes. What is younger than headrace.share.history.ms stays, for people who ask what became of a
+record.
+
+Ages are those of records, and the start does not wait for the interval: a broker whose lives are
+shorter than it would keep, and replay, everything.
 """
 
 import logging
-from collections import deque
 
 from headrace.broker.background import Background
 from headrace.broker.checked_clock import CheckedClock
@@ -17,14 +20,13 @@ from headrace.broker.config import Config
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
-from headrace.core.types import MonoMs, earlier, elapsed_ms
+from headrace.core.types import earlier
 from headrace.log.buggify import buggify
 from headrace.log.record_codec import ShareJournal
 
 log = logging.getLogger("headrace.broker")
 
 PORTION = 20  # snapshots that one command writes at most
-_MARKS_MAX = 1_000  # until what was new at the first of them is cold
 
 
 class SharePruning:
@@ -40,11 +42,9 @@ class SharePruning:
         self.work = Background(
             "the journal of share groups is no longer pruned", "share journal pruning"
         )
-        # By shard, when its journal ended where: what is older tells which snapshots are cold.
-        self._marks: list[deque[tuple[MonoMs, int]]] = []
 
     def start(self) -> None:
-        """Begin to keep time; the shards are open."""
+        """Prune for the first time and begin to keep time; shards are open, the clock started."""
         self.work.begin(self._run())
 
     async def close(self) -> None:
@@ -53,24 +53,29 @@ class SharePruning:
 
     async def prune(self) -> None:
         """Prune every shard's journal once."""
-        for index, shard in enumerate(self._shares.shards):
+        for shard, journal in zip(self._shares.shards, self._shares.journals, strict=True):
             try:
-                await self._prune(index, shard, self._shares.journals[index])
+                await self._prune(shard, journal)
             except (OSError, StorageFault) as error:
                 log.warning("%s is not pruned this time: %s", shard.name, error)
             if self.work.is_stopping:
                 return
 
     async def _run(self) -> None:
+        await self.prune()
         while await self.work.pause(self._config.share_state_prune_ms):
             await self.prune()
 
-    async def _prune(self, index: int, shard: Shard, partition: Partition) -> None:
+    async def _prune(self, shard: Shard, partition: Partition) -> None:
         """Raises: OSError; StorageFault."""
-        await self._replace_cold(shard, self._cold_below(index, partition.log.end_offset))
+        config = self._config
+        await self._replace_cold(
+            shard, self._younger_from(partition, config.share_cold_snapshot_ms)
+        )
         await shard.durable()
         end, cuts = partition.log.end_offset, partition.cuts
-        until = min(_codec(shard).needed_from(end), self._history_from(partition))
+        history_from = self._younger_from(partition, config.share_history_ms)
+        until = min(_codec(shard).needed_from(end), history_from)
         if until <= partition.start_offset:
             return
         # The snapshots must not be lost with the power, once what came before them is removed.
@@ -95,21 +100,9 @@ class SharePruning:
             await shard.ask(keep)
             cold -= len(keep)
 
-    def _cold_below(self, index: int, end: int) -> int:
-        """Where the journal ended when what is cold now was written."""
-        while len(self._marks) <= index:
-            self._marks.append(deque())
-        marks, now = self._marks[index], self._clock.mono()
-        below, cold_ms = 0, self._config.share_cold_snapshot_ms
-        while marks and elapsed_ms(marks[0][0], now) >= cold_ms:
-            _, below = marks.popleft()
-        if not marks or elapsed_ms(marks[-1][0], now) >= cold_ms // _MARKS_MAX:
-            marks.append((now, end))
-        return below
-
-    def _history_from(self, partition: Partition) -> int:
-        """The first record that is young enough to be kept. Raises: OSError."""
-        since = earlier(self._clock.proven(), self._config.share_history_ms)
+    def _younger_from(self, partition: Partition, age_ms: int) -> int:
+        """Return the first offset whose record is not older than `age_ms`. Raises: OSError."""
+        since = earlier(self._clock.proven(), age_ms)
         found = partition.log.offset_for_time(since)
         return partition.log.end_offset if found is None else found[0]
 

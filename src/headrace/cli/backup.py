@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli.connect import BOOTSTRAP_SERVER, BootstrapServer, CommandConfig, connect
 from headrace.cli.data_tools import DATA_DIR, DataDir, JsonObject, running, size_text
-from headrace.cli.ending import Trouble
+from headrace.cli.ending import Trouble, error_text
 
 if TYPE_CHECKING:
     from headrace.folder.store import Backup, Store
@@ -47,6 +47,7 @@ def backup(
     """
     with running("backup", "backing up") as progress:
         from headrace.client.data_folder_cut import cut_data_folder
+        from headrace.client.errors import Unreachable
         from headrace.folder import backup as backups
         from headrace.folder.store import Store
 
@@ -68,7 +69,16 @@ def backup(
 
             def request_cut(name: str) -> None:
                 with connect(bootstrap_server, command_config) as cluster:
-                    cut_data_folder(cluster, name)
+                    try:
+                        cut_data_folder(cluster, name)
+                    except Unreachable as error:
+                        reason = error.reason
+                        text = error_text(reason) if isinstance(reason, OSError) else str(reason)
+                        raise Trouble(
+                            f"{data_dir} is in use, and no broker responds at {bootstrap_server} "
+                            f"({text}); give the address of the Kafka listener of the "
+                            "broker with --bootstrap-server"
+                        ) from error
 
             made = backups.make(data_dir, store, request_cut, progress)
             text = (

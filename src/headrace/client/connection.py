@@ -24,7 +24,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from headrace.client.errors import BrokerError, Closed, Unreachable, check, lacking, sendable
+from headrace.client.errors import (
+    BrokerError,
+    Closed,
+    NotKafkaError,
+    check,
+    lacking,
+    sendable,
+    unreachable,
+)
 from headrace.wire.codec import decode_response, encode_request, is_flexible
 from headrace.wire.error_codes import ErrorCode
 from headrace.wire.frames import request_frame
@@ -145,9 +153,7 @@ class Connection:
     def _frame(self) -> memoryview:
         size = _SIZE.unpack(self._receive(_SIZE.size))[0]
         if not 4 <= size <= FRAME_BYTES_MAX:
-            raise ConnectionError(
-                f"a frame of {size} bytes from {self.address}: not a Kafka broker?"
-            )
+            raise NotKafkaError(self.address, size)
         return self._receive(size)
 
     def _receive(self, size: int) -> memoryview:
@@ -245,7 +251,6 @@ class Cluster:
             try:
                 return attempt()
             except (OSError, Malformed, BrokerError) as error:
-                refused = isinstance(error, BrokerError)
                 if isinstance(error, BrokerError) and (error.code in final or not error.retriable):
                     raise
                 self.close()
@@ -256,9 +261,8 @@ class Cluster:
                 most_s = min(most_s, self._until - began)
                 left = began + most_s - now
                 if left <= 0:
-                    raise Unreachable(
-                        f"{what}: gave up after {round(most_s, 1):g} s at {self.bootstrap_servers}"
-                        f" ({error})" + ("" if refused else "; is a broker running there?")
+                    raise unreachable(
+                        what, round(most_s, 1), self.bootstrap_servers, error
                     ) from None
                 if now >= warn_at and contact_s is None:
                     warn_at = now + patience.warn_every_s

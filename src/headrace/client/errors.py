@@ -82,7 +82,43 @@ class ClientError(Exception):
 
 
 class Unreachable(ClientError):
-    """No broker answered within the time allowed for trying again."""
+    """No broker answered within the time allowed for trying again.
+
+    Attributes:
+        reason: the error of the last attempt, where there is one.
+    """
+
+    reason: Exception | None = None
+
+
+class NotKafkaError(ConnectionError):
+    """The peer answered in another protocol than Kafka's.
+
+    Args:
+        size: the first four bytes of the answer, which would be the size of a response.
+    """
+
+    def __init__(self, address: object, size: int) -> None:
+        text = f"a frame of {size} bytes from {address}: not a Kafka broker?"
+        if struct.pack(">i", size) == b"HTTP":
+            text = f"{address} answers in HTTP, not in the Kafka protocol"
+        super().__init__(text)
+
+
+def unreachable(what: str, waited_s: float, servers: str, error: Exception) -> Unreachable:
+    """Return the error of a client that gave up after `waited_s`, with a remedy.
+
+    Args:
+        error: the error of the last attempt.
+    """
+    remedy = "; is a broker running there?"
+    if isinstance(error, BrokerError):
+        remedy = ""
+    elif isinstance(error, NotKafkaError):
+        remedy = "; name the port of the broker's Kafka listener, not that of its metrics"
+    found = Unreachable(f"{what}: gave up after {waited_s:g} s at {servers} ({error}){remedy}")
+    found.reason = error
+    return found
 
 
 class Unsupported(ClientError):

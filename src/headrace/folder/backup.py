@@ -16,17 +16,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from headrace.folder.lock import (
-    RESTORING,
-    FolderError,
-    is_restore_interrupted,
-    require_folder,
-    unused,
-)
+from headrace.folder.lock import FolderError, is_restore_interrupted, require_folder, unused
 from headrace.folder.overlay import OverlayDisk, is_hidden
 from headrace.folder.store import Backup, Progress, Store, StoredFile, StoreError, sync_all
 from headrace.log import checksums
 from headrace.log.api import CorruptFileError
+from headrace.log.manifest import NAME, RESTORING
 from headrace.log.opening import SWAP
 from headrace.log.verify import verify_file
 from headrace.wire.data_folder_cut import FOLDER, LIST
@@ -35,7 +30,6 @@ RequestCut = Callable[[str], None]
 """Request a cut of this name from the broker. Raises: what its caller expects."""
 
 _SKIPPED = (".torn.", ".deleted", ".cleaned", ".swap", ".new")
-_MANIFEST = "headrace.manifest"
 _LOCK_FOLDER = "lock"
 
 
@@ -80,8 +74,8 @@ def make(folder: Path, store: Store, request_cut: RequestCut, progress: Progress
 def restore(store: Store, id_: str | None, folder: Path, progress: Progress) -> Backup:
     """Write the files of a backup, the newest when `id_` is None, to a new data folder.
 
-    The manifest is written last: a broker refuses a folder whose restore was interrupted, and the
-    file `RESTORING` lets a further restore begin again there.
+    The manifest is written last, and as a whole: a broker refuses a folder whose restore was
+    interrupted, and the file `RESTORING` lets a further restore begin again there.
 
     Raises:
         FolderError: the folder is not empty, and not one whose restore was interrupted.
@@ -96,14 +90,17 @@ def restore(store: Store, id_: str | None, folder: Path, progress: Progress) -> 
         backup = chosen(store, id_)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _begin_restore(folder)
-        first = [path for path in backup.files if path != _MANIFEST]
+        first = [path for path in backup.files if path != NAME]
         for path in first:
             (folder / path).parent.mkdir(mode=0o700, exist_ok=True)
             store.copy(backup.files[path], folder / path, progress)
         sync_all([folder, *(folder / path for path in {*first, *map(os.path.dirname, first)})])
         for path in backup.files.keys() - first:
-            store.copy(backup.files[path], folder / path, progress)
-            sync_all([folder / path, folder])
+            new = folder / f"{path}.new"  # a part of the manifest would look like damage
+            store.copy(backup.files[path], new, progress)
+            sync_all([new])
+            new.replace(folder / path)
+            sync_all([folder])
         (folder / RESTORING).unlink()
         sync_all([folder])
     return backup

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-RESTORING = "restore-incomplete"  # in a folder from the begin of a restore to its end
+from headrace.log.manifest import NAME, RESTORE_REMEDY, RESTORING
+
 _LOCK = ".lock"
-_MANIFEST = "headrace.manifest"
 
 
 class FolderError(Exception):
@@ -20,10 +20,7 @@ def require_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise FolderError(f"there is no folder {folder}; name a data folder with --data-dir")
     if is_restore_interrupted(folder):
-        raise FolderError(
-            f"the restore of {folder} did not end; run `headrace restore` with it again, or with "
-            "another backup"
-        )
+        raise FolderError(f"the restore of {folder} did not end; {RESTORE_REMEDY}")
     if not (folder / "meta.properties").exists() and not (folder / "__cluster_metadata-0").exists():
         raise FolderError(
             f"{folder} is not a data folder: it has neither meta.properties nor "
@@ -33,7 +30,7 @@ def require_folder(folder: Path) -> None:
 
 def is_restore_interrupted(folder: Path) -> bool:
     """Whether a restore to a folder began and did not end: the manifest is written last."""
-    return (folder / RESTORING).is_file() and not (folder / _MANIFEST).exists()
+    return (folder / RESTORING).is_file() and not (folder / NAME).exists()
 
 
 @contextmanager

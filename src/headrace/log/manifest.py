@@ -9,9 +9,10 @@ crash amid the deletion left. A name without this mark and without files means t
 
 The catalogue says which topics there are. The manifest says which of their folders were made.
 
-A folder without a manifest is new, or of format 0 and upgraded in place. The manifest of a folder
-under upgrade has a line `state upgrading`, so that an upgrade that was interrupted goes on. Sealed
-files without a manifest show that the manifest was lost.
+A restore writes the manifest last: until then, the folder has the file `restore-incomplete` and is
+refused. Any other folder without a manifest is new, or of format 0 and upgraded in place. The
+manifest of a folder under upgrade has a line `state upgrading`, so that an upgrade that was
+interrupted goes on. Sealed files without a manifest show that the manifest was lost.
 """
 
 import threading
@@ -23,10 +24,13 @@ from headrace.log.api import CorruptFileError, Disk
 from headrace.log.small_files import SmallFile
 
 NAME = "headrace.manifest"
+RESTORING = "restore-incomplete"  # in a folder from the begin of a restore to its end
 CATALOGUE = "__cluster_metadata-0"
 METADATA = "partition.metadata"
 PROPERTIES = "meta.properties"
 START_OFFSETS = "log-start-offset-checkpoint"
+RESTORE_PROBLEM = "the restore of this data folder did not end"
+RESTORE_REMEDY = "run `headrace restore` with it again, or with another backup"
 _UPGRADING = "upgrading"
 _DELETING = "deleting"
 
@@ -56,6 +60,8 @@ class Manifest:
         if disk.exists(NAME):
             self._parse(small_files.read_file(disk, NAME).text)
             return
+        if disk.exists(RESTORING):
+            raise CorruptFileError(NAME, RESTORE_PROBLEM, remedy=RESTORE_REMEDY)
         require_unsealed(disk)
         self.is_upgrading = is_format_0(disk)
         self._write()

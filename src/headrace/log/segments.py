@@ -613,6 +613,7 @@ class SegmentedLog:
         with self._rolling, self._syncing:
             self._is_sealing = False
             self._fault = OSError(errno.EBADF, "removed")
+            self._release_next()  # whoever tries meanwhile finds the lock taken
 
     def delete(self) -> None:
         """As `Log.delete`. Raises: OSError."""
@@ -625,11 +626,14 @@ class SegmentedLog:
         """Close the segment that was prepared, unless a thread prepares one, which does it then."""
         if self._rolling.acquire(blocking=False):
             try:
-                if self._next is not None:
-                    self._next.release()
-                    self._next = None
+                self._release_next()
             finally:
                 self._rolling.release()
+
+    def _release_next(self) -> None:
+        if self._next is not None:
+            self._next.release()
+            self._next = None
 
     @property
     def _first_base(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from headrace.client.connection import Address
-from headrace.client.errors import BrokerError, ClientError, Unreachable, check
+from headrace.client.errors import BrokerError, ClientError, check, unreachable
 from headrace.client.share_consumer.stream import Stream
 from headrace.client.share_consumer.wire import (
     CONFIGS_VERSION,
@@ -182,10 +182,8 @@ class Member:
                     raise
                 if time.monotonic() + pause >= until:
                     servers = ",".join(map(str, self._settings.bootstrap))
-                    raise Unreachable(
-                        f"joining share group {self._settings.group!r}: gave up after "
-                        f"{patience:g} s at {servers} ({error}); is a broker running there?"
-                    ) from None
+                    what = f"joining share group {self._settings.group!r}"
+                    raise unreachable(what, patience, servers, error) from None
             await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSE_S_MAX)
 

@@ -6,7 +6,7 @@ import struct
 from typing import Any, Self
 
 from headrace.client.connection import FRAME_BYTES_MAX, Address
-from headrace.client.errors import SHARE_GROUPS_NEED, Unsupported, check, sendable
+from headrace.client.errors import SHARE_GROUPS_NEED, NotKafkaError, Unsupported, check, sendable
 from headrace.wire.codec import decode_response, encode_request, is_flexible
 from headrace.wire.frames import request_frame
 from headrace.wire.primitives import Reader
@@ -121,9 +121,7 @@ class Stream:
         try:
             (size,) = _SIZE.unpack(await self._reader.readexactly(_SIZE.size))
             if not 4 <= size <= FRAME_BYTES_MAX:
-                raise ConnectionError(
-                    f"a frame of {size} bytes from {self.address}: not a Kafka broker?"
-                )
+                raise NotKafkaError(self.address, size)
             return await self._reader.readexactly(size)
         except asyncio.IncompleteReadError as error:
             raise ConnectionError(f"{self.address} closed the connection") from error
