@@ -152,6 +152,13 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.says("accept", 1), lambda b: b.auditor.given_up(PLACE, [(2, 2)]),
         lambda b: b.ends(3, 3, None, []),
     ],
+    "an offset that a repair gave up is acquired without a record": [
+        joined_and_produced, lambda b: b.auditor.given_up(PLACE, [(2, 3)]),
+        lambda b: b.produces(b"4", first=4),
+        lambda b: b.auditor.delivered(
+            b.asks(acquires=True), PLACE, [(0, 4, 1)], {0: b"0", 1: b"1", 4: b"4"}
+        ),
+    ],
     "an answer that was lost may have accepted": [
         lambda b: b.gets(0, 0), lambda b: b.says("accept", 0, told=False), lambda b: b.sees(0),
         lambda b: b.sees(1),
@@ -236,6 +243,10 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
     ],
     "acquired and not sent": [
         lambda b: b.auditor.delivered(b.asks(acquires=True), PLACE, [(0, 1, 1)], {0: b"0"}),
+    ],
+    "record orders-0@1 was acquired and not sent": [
+        joined_and_produced, lambda b: b.auditor.given_up(PLACE, [(1, 2)]),
+        lambda b: b.auditor.delivered(b.asks(acquires=True), PLACE, [(0, 2, 1)], {0: b"0"}),
     ],
     "was b'0' and is b'x'": [
         lambda b: b.produces(b"0"), lambda b: b.auditor.read(PLACE, {0: b"x"}),
