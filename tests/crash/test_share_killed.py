@@ -219,5 +219,6 @@ class Theatre:
         """What nobody finished has had its last delivery, and a kill takes none of them away."""
         for offset in range(end):
             facts = self.auditor.facts(queue, offset)
-            if not facts.verdicts() & {"accept", "reject"} and facts.count < LIMIT:
-                self.auditor.broken(f"{queue} {offset} was given up after {facts.count} deliveries")
+            count = facts.count.value
+            if not facts.verdicts() & {"accept", "reject"} and count < LIMIT:
+                self.auditor.broken(f"{queue} {offset} was given up after {count} deliveries")

@@ -29,6 +29,7 @@ RECORDS: Focus = {
 GROUPS: Focus = {**RECORDS, "producers": 1, "members": 3, "seconds": 4}
 QUIET: Focus = {**RECORDS, "producers": 1, "members": 1, "seconds": 1, "stays": True}
 CRASHES: Focus = {"kills": True, "stops": True}
+UNSYNCED: Focus = {"fsync": False, "power_cuts": True}
 # Every actor and every fault at once, for tests of the simulator itself.
 EVERYTHING: Focus = {
     **dict.fromkeys(_FLAGS, True), "read_errors": False, "counts_work": False, "shards": 1,

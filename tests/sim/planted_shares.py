@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import shares
+from headrace.broker import share_bounds, shares
 from headrace.broker.share_polls import SharePoll
-from headrace.core import offset_life, settling, shard, share_admin, share_starts
+from headrace.core import lasting, offset_life, settling, shard, share_admin, share_starts
 from headrace.core.errors import Why
 from headrace.core.runs import State
 from headrace.core.share_partition import SharePartition
@@ -141,3 +141,37 @@ def state_is_not_recovered(patch: pytest.MonkeyPatch) -> None:
         sound(self, [one for one in events if not isinstance(one, Replayed)])
 
     patch.setattr(SharePartition, "apply_all", wrong)
+
+
+def lost_ends_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    """SPSO and the states behind it stay, although a power cut took the end of the log."""
+    patch.setattr(share_bounds, "_end_lost", lambda *_: None)
+
+
+def states_of_lost_records_stay(patch: pytest.MonkeyPatch) -> None:
+    """SPSO goes back to the end of the log, and the states behind it stay for new records."""
+    sound = lasting._cut_off
+
+    def wrong(key: Any, queue: Any, end: int) -> Any:
+        share = queue.partitions.get(key)
+        kept = [] if share is None else lasting.durable(share.runs)
+        return [
+            Replayed(one.key, kept) if isinstance(one, Replayed) else one
+            for one in sound(key, queue, end)
+        ]
+
+    patch.setattr(lasting, "_cut_off", wrong)
+
+
+def leases_keep_lost_records(patch: pytest.MonkeyPatch) -> None:
+    """A lease still has what it acquired of records that a power cut took."""
+    patch.setattr(lasting, "discarded", lambda *_: [])
+
+
+def lost_ends_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+    """What a group forgets of lost records is written, and may itself be lost."""
+
+    async def hasty(*_: Any) -> None:
+        pass
+
+    patch.setattr(share_bounds, "_keep", hasty)

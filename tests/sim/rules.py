@@ -289,6 +289,9 @@ FURTHER: list[Rule] = [
             old_drivers_are_served delays_forgotten
         Journals | groups that were deleted stay so, and pruning keeps what counts
             deletions_not_written pruned_too_far
+        Power cuts | states of records that a log lost are not those of new ones
+            lost_ends_are_ignored states_of_lost_records_stay leases_keep_lost_records
+            lost_ends_are_not_synced
     """),
 ]
 # fmt: on

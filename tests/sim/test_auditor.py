@@ -41,6 +41,17 @@ class Book:
     def produces(self, *values: bytes, first: int = 0) -> None:
         self.auditor.produced(self.asks(), PLACE, first, values)
 
+    def loses(self, since_us: int = 0, end: int | None = None) -> None:
+        """The power is cut, and takes what was answered since, and perhaps the end of the log."""
+        self.auditor.power_was_cut(since_us, are_copies_lost=False)
+        if end is not None:
+            self.auditor.opened(PLACE, end)
+
+    def leases(self, *, fresh: bool = True) -> None:
+        """The lease acquires two records as number 1, or is told of them again."""
+        asked = self.asks("lease/checkpoint")
+        self.lease.acquired(asked, 1, [(PLACE, 0, 1, 1)], fresh=fresh, whole=True)
+
     def sees(self, start: int, *runs: tuple[int, int, str]) -> None:
         self.auditor.described(self.asks(), QUEUE, start, runs)
 
@@ -152,6 +163,44 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
     "an answer that was lost may have accepted": [
         lambda b: b.gets(0, 0), lambda b: b.says("accept", 0, told=False), lambda b: b.sees(0),
         lambda b: b.sees(1),
+    ],
+    "a power cut takes what was not synced": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("release", 1),
+        lambda b: b.gets(1, 1, 2), lambda b: b.says("accept", 0), lambda b: b.says("accept", 1),
+        lambda b: b.sees(2), lambda b: b.loses(), lambda b: b.sees(0), lambda b: b.gets(0, 1),
+        lambda b: b.says("reject", 0), lambda b: b.says("accept", 1), lambda b: b.sees(2),
+        lambda b: b.ends(2, 2, [0]),
+    ],
+    "a power cut may leave what was not synced": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
+        lambda b: b.says("reject", 1, told=False), lambda b: b.loses(), lambda b: b.sees(2),
+        lambda b: b.ends(2, 2, [1]),
+    ],
+    "a dead letter of before a power cut stays": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("reject", 0),
+        lambda b: b.says("accept", 1), lambda b: b.loses(), lambda b: b.gets(0, 0),
+        lambda b: b.says("accept", 0), lambda b: b.ends(2, 2, [0]),
+    ],
+    "other records have the offsets of lost ones": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
+        lambda b: b.says("accept", 1), lambda b: b.sees(2), lambda b: b.loses(1 << 40, end=1),
+        lambda b: b.sees(1), lambda b: b.produces(b"2", first=1), lambda b: b.gets(1, 1),
+        lambda b: b.says("accept", 1), lambda b: b.ends(2, 2, None, []),
+    ],
+    "a repair of what was not synced may give up what was acknowledged": [
+        joined_and_produced, lambda b: b.loses(),
+        lambda b: b.auditor.given_up(PLACE, [(0, 0)], is_unsynced=True),
+        lambda b: b.auditor.opened(PLACE, 2), lambda b: b.gets(1, 1),
+        lambda b: b.says("accept", 1), lambda b: b.ends(2, 2),
+    ],
+    "a power cut takes an epoch, a commit and a number": [
+        joined_and_produced, lambda b: b.lease.opened(b.asks(), 1, 0, ()), lambda b: b.leases(),
+        lambda b: b.lease.committing(1), lambda b: b.lease.committed(b.asks(), 1, 0),
+        lambda b: b.loses(), lambda b: b.lease.opened(b.asks(), 1, 0, ()), lambda b: b.leases(),
+    ],
+    "a lease keeps nothing of a log that lost its end": [
+        joined_and_produced, lambda b: b.leases(), lambda b: b.loses(1 << 40, end=1),
+        lambda b: b.lease.acquired(b.asks(), 1, [], fresh=False, whole=True),
     ],
 }  # fmt: skip
 
@@ -285,6 +334,49 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.lease.staged(1, {(PLACE, 0): "reject"}, "task", 2),
         lambda b: b.lease.committing(1),
         lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0), lambda b: b.gets(0, 0, 2),
+    ],
+    "after it was finished: accept by ann": [
+        joined_and_produced, lambda b: b.gets(0, 0), lambda b: b.says("accept", 0),
+        lambda b: b.loses(b.time_us + 1), lambda b: b.gets(0, 0),
+    ],
+    "SPSO of blue ('orders', 0) was 1 and is 0": [
+        joined_and_produced, lambda b: b.gets(0, 0), lambda b: b.says("accept", 0),
+        lambda b: b.sees(1), lambda b: b.loses(b.time_us + 1), lambda b: b.sees(0),
+    ],
+    "SPSO of blue is 1, and nobody finished record orders-0@0": [
+        joined_and_produced, lambda b: b.gets(0, 0), lambda b: b.says("accept", 0),
+        lambda b: b.loses(), lambda b: b.gets(0, 0), lambda b: b.sees(0), lambda b: b.sees(1),
+    ],
+    "(delivery 3) after 1 deliveries": [
+        joined_and_produced, lambda b: b.gets(0, 0), lambda b: b.loses(), lambda b: b.gets(0, 0, 3),
+    ],
+    "SPSO of blue is 2, and nobody finished record orders-0@1": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
+        lambda b: b.says("accept", 1), lambda b: b.sees(2), lambda b: b.loses(1 << 40, end=1),
+        lambda b: b.produces(b"2", first=1), lambda b: b.sees(2),
+    ],
+    "given to bob (delivery 2) after 0 deliveries": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("release", 1),
+        lambda b: b.loses(1 << 40, end=1), lambda b: b.produces(b"2", first=1),
+        lambda b: b.gets(1, 1, 2, "bob"),
+    ],
+    "record orders-0@1 has a dead letter, and nobody rejected it": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("reject", 1),
+        lambda b: b.says("accept", 0), lambda b: b.loses(1 << 40, end=1),
+        lambda b: b.produces(b"2", first=1), lambda b: b.gets(1, 1), lambda b: b.says("accept", 1),
+        lambda b: b.ends(2, 2, [1, 1]),
+    ],
+    "1 was () and is [(('orders', 0), 0, 1, 1)]": [
+        joined_and_produced, lambda b: b.leases(), lambda b: b.loses(1 << 40, end=1),
+        lambda b: b.leases(fresh=False),
+    ],
+    "record orders-0@1 is in delivery 1 of lease/checkpoint, after 0": [
+        joined_and_produced, lambda b: b.leases(), lambda b: b.loses(end=1),
+        lambda b: b.leases(fresh=False),
+    ],
+    "lease/checkpoint: epoch 1 was served after 2": [
+        lambda b: b.lease.opened(b.asks(), 2, 0, ()), lambda b: b.loses(b.time_us + 1),
+        lambda b: b.lease.fenced(b.asks(), 1),
     ],
     "before its delay was over": [
         lambda b: b.lease.acquired(

@@ -75,6 +75,25 @@ def test_a_power_cut_takes_only_what_was_not_synced_and_is_the_same_each_time() 
     assert any(bytes(64) in one for one in left), "holes"
 
 
+def test_it_knows_since_when_a_log_is_not_synced() -> None:
+    disk, now_us = FaultyDisk("seed", lambda: None), [1]
+    disk.now_us = lambda: now_us[0]
+    first, second = disk.open("a/1.log"), disk.open("b/1.log")
+    for now_us[0] in (2, 3):
+        first.append(b"1")
+    second.append(b"2")
+    assert [disk.unsynced_us(one) for one in ("a/", "b/", "")] == [2, 3, 2]
+    disk.revive(power_cut=False)
+    assert disk.unsynced_us("") == 2
+    disk.write_back()
+    assert disk.unsynced_us("") is None
+    now_us[0] = 4
+    disk.open("a/1.log").append(b"3")
+    assert (disk.unsynced_us("a/"), disk.unsynced_us("b/")) == (4, None)
+    disk.revive(power_cut=True)
+    assert disk.unsynced_us("") is None
+
+
 def test_a_power_cut_may_undo_what_was_not_synced_of_a_folder_and_nothing_else() -> None:
     found = set()
     for seed in range(40):

@@ -213,6 +213,21 @@ def test_a_record_that_no_response_shows_may_replace_what_a_power_cut_took(
     assert (not small.broken) == is_sound, small.broken
 
 
+@pytest.mark.parametrize("cuts", [1, 2])
+@pytest.mark.parametrize(("synced_us", "is_sound"), [(3000, True), (3001, False)])
+def test_a_power_cut_takes_no_record_that_was_synced(
+    synced_us: int, is_sound: bool, cuts: int
+) -> None:
+    small = Small()
+    small.acknowledged(0, b"a")
+    assert small.now_us == 3000
+    small.records.power_was_cut(lambda _: synced_us)
+    if cuts == 2:  # before any broker opened the log
+        small.records.power_was_cut(lambda _: 5000)
+    small.records.opened(PLACE, 0)
+    assert (not small.broken) == is_sound, small.broken
+
+
 @pytest.mark.parametrize(("start", "is_sound"), [(7, True), (8, False)])
 def test_a_repaired_log_without_a_known_end_begins_no_higher_than_a_commit(
     start: int, is_sound: bool

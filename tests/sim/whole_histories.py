@@ -5,7 +5,18 @@ from collections.abc import Callable
 import pytest
 
 from . import planted, planted_groups, planted_records, planted_requests, planted_shares
-from .focus import CRASHES, GROUPS, LEASES, QUEUES, QUIET, RECORDS, Focus, finding, is_sound
+from .focus import (
+    CRASHES,
+    GROUPS,
+    LEASES,
+    QUEUES,
+    QUIET,
+    RECORDS,
+    UNSYNCED,
+    Focus,
+    finding,
+    is_sound,
+)
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -33,6 +44,9 @@ SHARES: dict[Plant, Focus] = {
     planted_shares.lock_durations_of_groups_are_ignored: QUEUES
     | {"reconfigures": True, "stalling": True},
     planted_shares.share_groups_may_commit: QUEUES | {"strange_epochs": True},
+    planted_shares.lost_ends_are_ignored: QUEUES | UNSYNCED,
+    planted_shares.states_of_lost_records_stay: QUEUES | UNSYNCED,
+    planted_shares.lost_ends_are_not_synced: QUEUES | UNSYNCED,
 }
 OF_LEASES: dict[Plant, Focus] = {
     planted.commits_not_written: LEASES | CRASHES,
@@ -42,6 +56,7 @@ OF_LEASES: dict[Plant, Focus] = {
     planted.leases_keep_what_was_reset: LEASES | {"administers": True},
     planted.pruned_too_far: QUEUES | CRASHES | {"prunes": True},
     planted_records.old_drivers_are_served: LEASES,
+    planted_shares.leases_keep_lost_records: LEASES | UNSYNCED,
 }
 OFFSETS: dict[Plant, Focus] = {
     planted_records.lower_commits_are_ignored: GROUPS,
@@ -137,6 +152,7 @@ BEGINS: dict[Plant, int] = {
     planted.acceptance_before_the_sync: 5,
     planted_records.compaction_drops_the_newest: 5,
     planted_records.missing_segments_pass: 5,
+    planted_shares.lost_ends_are_not_synced: 25,
 }
 FOCUS: dict[Plant, Focus] = SHARES | OF_LEASES | OFFSETS | LOGS | REQUESTS
 

@@ -187,7 +187,7 @@ class Services:
         moved = partial(share_bounds.log_start_moved, self.shares)
         self.partitions.on_start_moved.append(moved)
         await self.shares.open()
-        share_bounds.agree(self.shares, self.partitions)
+        await share_bounds.agree(self.shares, self.partitions)
         self.share_watch.start()
         await self.groups.open()
         self.clock.start(_newest_journal_time(self.partitions))

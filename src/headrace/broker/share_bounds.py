@@ -2,34 +2,49 @@
 
 Retention and administrators remove records before a group has finished them. And a power cut may
 take the end of a log whose group's journal kept what it said of it: new records will have those
-offsets, and must not pass for the old ones.
+offsets, and must not pass for the old ones. So the journal is synced before there can be any,
+whatever the durability: a second power cut might keep those, and bring back what the group had
+finished of the old ones.
 """
 
+import errno
 import logging
-from collections.abc import Iterator
 
 from headrace.broker.partitions import Partition, Partitions
-from headrace.broker.shares import Shares
+from headrace.broker.runtime import StorageFault
+from headrace.broker.shares import Shard, Shares
+from headrace.core.shard import ShareShard
 from headrace.core.shard_words import LogEndLost, On
-from headrace.core.share_partition import SharePartition
-from headrace.core.share_words import LogStartMoved
+from headrace.core.share_words import LogStartMoved, ShareKey
 
 log = logging.getLogger("headrace.broker")
 
 
-def agree(shares: Shares, partitions: Partitions) -> None:
+async def agree(shares: Shares, partitions: Partitions) -> None:
     """At the start: follow what happened to logs when the process before died.
 
     After an orderly stop there is nothing to follow, and logs are not open yet.
+
+    Raises:
+        OSError: what lost records leave of groups cannot be synced.
     """
     moved: dict[Partition, None] = {}
-    for share, partition in _opened(shares, partitions):
-        if share.start < partition.start_offset:
-            moved[partition] = None
-        if share.end > partition.high_watermark:
-            _end_lost(shares, share, partition)
+    shortened: set[Shard] = set()
+    for shard in shares.shards:
+        for key, (start, end) in _known(shares.machine_of(shard)).items():
+            partition = partitions.get(key.topic_id, key.partition)
+            if partition is None or not partition.is_open:  # after a death all are open
+                continue
+            if start < partition.start_offset:
+                moved[partition] = None
+            if end > partition.high_watermark:
+                _end_lost(shard, key, end, partition)
+                shortened.add(shard)
     for partition in moved:
         log_start_moved(shares, partition)
+    for shard, journal in zip(shares.shards, shares.journals, strict=True):
+        if shard in shortened:
+            await _keep(shard, journal)
 
 
 def log_start_moved(shares: Shares, partition: Partition) -> None:
@@ -53,20 +68,35 @@ def log_start_moved(shares: Shares, partition: Partition) -> None:
             shares.meters.overtaken(share.key, max(lost, 0))
 
 
-def _end_lost(shares: Shares, share: SharePartition, partition: Partition) -> None:
+def _end_lost(shard: Shard, key: ShareKey, known_end: int, partition: Partition) -> None:
     end = partition.high_watermark
     log.warning(
         "group %s: %s ends at %d, and lost the records up to %d that the group had been given; "
         "those that take their places are new ones",
-        share.key.group, partition.name, end, share.end - 1,
+        key.group, partition.name, end, known_end - 1,
     )  # fmt: skip
-    shares.shard(share.key.group).tell(LogEndLost(share.key, end))
+    shard.tell(LogEndLost(key, end))
 
 
-def _opened(shares: Shares, partitions: Partitions) -> Iterator[tuple[SharePartition, Partition]]:
-    """The share-partitions whose logs are open, as all are after a death."""
-    for shard in shares.shards:
-        for key, share in tuple(shares.machine_of(shard).partitions.items()):
-            partition = partitions.get(key.topic_id, key.partition)
-            if partition is not None and partition.is_open:
-                yield share, partition
+async def _keep(shard: Shard, journal: Partition) -> None:
+    """Sync what a shard decided. Raises: OSError."""
+    try:
+        await shard.durable()
+    except StorageFault as fault:
+        raise OSError(errno.EIO, str(fault)) from fault
+    await journal.on_disk(journal.log.end_offset)
+
+
+def _known(machine: ShareShard) -> dict[ShareKey, tuple[int, int]]:
+    """Return SPSO of each share-partition, and behind which record nothing is known of it.
+
+    Leases have records that a share-partition does not know of where a repair left a part of the
+    journal.
+    """
+    known = {key: (share.start, share.end) for key, share in machine.partitions.items()}
+    for lease in machine.leases.values():
+        for acquisition in lease.acquisitions.values():
+            for held in acquisition.held:
+                start, end = known.get(held.key, (held.span.first, 0))
+                known[held.key] = start, max(end, held.span.last + 1)
+    return known

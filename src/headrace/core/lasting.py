@@ -1,6 +1,6 @@
 """What of a share-partition outlives the process, and what the loss of the end of its log."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import assert_never
 from uuid import UUID
 
@@ -56,7 +56,7 @@ def _cut_off(key: ShareKey, queue: Queue, end: int) -> list[Event]:
     """
     share = queue.partitions.get(key)
     if share is None or share.end <= end:
-        return []
+        return [*_discarded_behind(key, queue, end)]
     left = [
         (first, min(last, end - 1), state, deliveries, reason, hold)
         for first, last, state, deliveries, reason, hold in durable(share.runs)
@@ -64,3 +64,12 @@ def _cut_off(key: ShareKey, queue: Queue, end: int) -> list[Event]:
     ]
     start = Started(key, min(share.start, end), share.state_epoch + 1)
     return [start, Replayed(key, left), *discarded(queue, frozenset([key]))]
+
+
+def _discarded_behind(key: ShareKey, queue: Queue, end: int) -> Iterator[Event]:
+    """Yield what leases have from `end` on that the share-partition does not know of."""
+    for event in discarded(queue, frozenset([key])):
+        acquisitions = next(one for one in queue.leases if one.key == event.lease).acquisitions
+        held = (held for one in acquisitions.values() for held in one.held)
+        if any(one.key == key and one.span.last >= end for one in held):
+            yield event

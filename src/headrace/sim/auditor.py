@@ -4,9 +4,16 @@ It knows what clients asked and which answers left the broker, by offset, and no
 broker works. An answer that left stays true, whatever crashes: accepted records never come back,
 deliveries are counted, a record has one holder, nothing is finished that nobody finished, and in
 the end nothing was passed over. Where an answer was lost the auditor allows for both outcomes.
+
+After a power cut without `fsync` the state of a queue may be that of any time since the journal
+was synced last, and the log may have lost its unsynced end. `power_was_cut` forgets what was
+answered since; `opened` forgets the records that the log lost: others will have their offsets, and
+nothing that was sent or answered of the lost ones counts for those.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from headrace.sim.facts import FINISHING, Asked, Facts, Place, Queue, Range
 from headrace.sim.record_auditor import RecordAuditor
@@ -15,6 +22,16 @@ _FAILURES_MAX = 5  # of one history; the first says most
 _UNKNOWN_RECORDS = 100  # that may stand behind the last one that a response contained
 
 Verdicts = Sequence[tuple[int, int, str]]  # first and last offset, and what is said of them
+
+
+class Session(Protocol):
+    """The auditor of a session, as far as power cuts concern it."""
+
+    def power_was_cut(self, since_us: int) -> None:
+        """Forget what was answered since a time."""
+
+    def end_was_lost(self, place: Place, end: int) -> None:
+        """Forget ranges of a log that a power cut may have shortened."""
 
 
 class Auditor:
@@ -49,13 +66,19 @@ class Auditor:
         self._open: dict[str, int] = {}
         self._open_of: dict[tuple[str, str], int] = {}
         self._started_us: dict[Queue, int] = {}
-        self._spso: dict[Queue, tuple[int, int]] = {}
+        self._spso: dict[Queue, list[tuple[int, int]]] = {}  # each SPSO, and when it was told
         self._values: dict[Place, dict[int, bytes]] = {}
         self._promised: dict[Place, dict[int, int]] = {}
         self._cut: dict[Place, int] = {}
         self._created_us: dict[Place, int] = {}
         self._set_to: dict[Queue, int] = {}
         self._given_up: dict[Place, set[int]] = {}
+        self.sessions: list[Session] = []
+        self._era = 0  # power cuts that took what was answered
+        self._may_be_shorter: set[Place] = set()
+        # Copies of records, and places in lists, of before power cuts.
+        self._copied_before: Counter[tuple[Queue, int]] = Counter()
+        self._doubted: dict[Queue, int] = {}  # the era since which a queue may have begun anew
 
     def lock_changes(self, group: str, lock_ms: int) -> None:
         """A request changes how long locks of a group last: the shorter duration counts."""
@@ -93,15 +116,72 @@ class Auditor:
 
         Records that are produced later cannot have been in one of them.
         """
-        for queue in self._started_us:
+        places = dict.fromkeys([*self._values, *(place for _, place in self._started_us)])
+        queues = [(group, place) for group in self._open for place in places]
+        for queue in dict.fromkeys([*self._facts, *queues]):
             open_requests = self._open.get(queue[0], 0)
             if open_requests:
                 end = max(self._facts.get(queue, {}), default=0)
                 end = max(end, self.known_end(queue[1])) + _UNKNOWN_RECORDS
-                for offset in range(self._spso.get(queue, (0, 0))[0], end):
-                    self.facts(queue, offset).told += open_requests
+                for offset in range(self._start(queue), end):
+                    self.facts(queue, offset).lost += open_requests
         self._open.clear()
         self._open_of.clear()
+
+    def power_was_cut(self, since_us: int, *, are_copies_lost: bool) -> None:
+        """Forget what a power cut without `fsync` may have taken.
+
+        Args:
+            since_us: when the first record was journaled that was not synced.
+            are_copies_lost: the log of the dead letters had an unsynced end.
+        """
+        for queue, starts in self._spso.items():
+            self._spso[queue] = [one for one in starts if one[1] < since_us]
+        self.requests_ended()
+        self._era += 1
+        self._locks.clear()  # a setting may be the one before
+        self._may_be_shorter = {*self._values, *(place for _, place in self._facts)}
+        for queue, known in self._facts.items():
+            for offset, one in known.items():
+                if "reject" in one.verdicts() or one.told_max >= self.limit:
+                    self._copied_before[queue, offset] += 1
+                    one.is_copy_lost |= are_copies_lost
+                one.power_was_cut(since_us)
+        for queue in [one for one, at_us in self._started_us.items() if at_us >= since_us]:
+            del self._started_us[queue]
+            self._doubted[queue] = self._era
+        for session in self.sessions:
+            session.power_was_cut(since_us)
+
+    def opened(self, place: Place, end: int) -> bool:
+        """A broker starts with a log of this end, which a power cut may have moved.
+
+        Returns:
+            Whether the power was cut since the end of the log was known.
+        """
+        if place not in self._may_be_shorter:
+            return False
+        self._may_be_shorter.discard(place)
+        for offsets in (self._values.get(place, {}), self._promised.get(place, {})):
+            for offset in [one for one in offsets if one >= end]:
+                del offsets[offset]
+        for queue, known in self._facts.items():
+            if queue[1] == place:
+                for offset in [one for one in known if one >= end]:
+                    del known[offset]
+        for queue, starts in self._spso.items():
+            if queue[1] == place:
+                starts[:] = [(min(start, end), at_us) for start, at_us in starts]
+        for session in self.sessions:
+            session.end_was_lost(place, end)
+        return True
+
+    def journal_was_repaired(self) -> None:
+        """A repair left a journal with holes: what became of a record may have been in one."""
+        for known in self._facts.values():
+            for one in known.values():
+                if "reject" in one.verdicts() or one.told_max >= self.limit:
+                    one.is_copy_lost = True
 
     def locks_lost(self) -> None:
         """The broker died, or rebuilt its state after a fault: it may give every record again."""
@@ -124,16 +204,27 @@ class Auditor:
         """Somebody asks for records to be deleted: any of them may be gone from now on."""
         self._cut[place] = max(self._cut.get(place, 0), before)
 
-    def given_up(self, place: Place, lost: Iterable[tuple[int, int | None]]) -> None:
-        """A repair reports ranges of offsets as lost; what no response contained may be gone."""
+    def given_up(
+        self, place: Place, lost: Iterable[tuple[int, int | None]], *, is_unsynced: bool = False
+    ) -> None:
+        """A repair reports ranges of offsets as lost; what no response contained may be gone.
+
+        Args:
+            is_unsynced: a power cut left holes in what was not synced: any of it may be gone.
+        """
         known, found = self._values.get(place, {}), self._given_up.setdefault(place, set())
         for first, last in lost:
             behind = first if last is None else last + 1
+            if is_unsynced:
+                for offset in range(first, behind):
+                    known.pop(offset, None)
+                    self._promised.get(place, {}).pop(offset, None)
             found.update(offset for offset in range(first, behind) if offset not in known)
 
-    def _offsets_given_up(self, place: Place) -> set[int]:
-        """Return the offsets that may have no record: a repair lost what no response contained."""
-        return self._given_up.get(place, set()) - self._values.get(place, {}).keys()
+    def _is_given_up(self, place: Place, offset: int) -> bool:
+        """Return whether a repair left no record there."""
+        given_up = self._given_up.get(place, ())
+        return offset in given_up and offset not in self._values.get(place, {})
 
     def cut(self, place: Place) -> int:
         """How far records may be gone because somebody asked for it."""
@@ -141,6 +232,7 @@ class Auditor:
 
     def produced(self, asked: Asked, place: Place, first: int, values: Sequence[bytes]) -> None:
         """The broker took records."""
+        self.opened(place, first)  # unless a start of a broker told of its end
         promised = self._promised.setdefault(place, {})
         for offset, value in enumerate(values, first):
             self._stands(place, offset, value)
@@ -192,18 +284,22 @@ class Auditor:
             before = last
             for offset in range(first, last + 1):
                 one = self.facts((asked.group, place), offset)
+                told = one.told_max + self._open.get(asked.group, 0)
+                if not fresh and count > told:
+                    where = _at(place, offset)
+                    self.broken(f"{where} is in delivery {count} of {asked.holder}, after {told}")
                 if fresh:
                     self._check_delivery(asked, place, offset, count)
+                    if one.era != self._era:
+                        one.delivered_again(self._era, count)
                     one.locked_by, one.locked_in = asked.holder, asked.incarnation
                     one.locked_at_us = self._now_us()
                     one.locked_until_us = asked.since_us + self._lock_of(asked)
                 one.told += 1
                 one.counts_of[asked.holder] = count
-                if count >= one.count:
-                    one.count, one.count_at_us = count, self._now_us()
-                is_sent = records is None or offset in records
-                # An empty batch, as a repair makes them, is acquired with those around it.
-                if not is_sent and offset not in self._offsets_given_up(place):
+                one.count.reach(count, self._now_us())
+                is_left_out = records is not None and offset not in records
+                if is_left_out and not self._is_given_up(place, offset):
                     self.broken(f"{_at(place, offset)} was acquired and not sent")
 
     def _check_delivery(self, asked: Asked, place: Place, offset: int, count: int) -> None:
@@ -213,18 +309,18 @@ class Auditor:
             self.broken(f"{told} after it was finished: {_words(one)}")
         if not 1 <= count <= self.limit:
             self.broken(f"{told}, {self.limit} are allowed")
-        if one.count_at_us <= asked.at_us and count < one.count:
-            self.broken(f"{told} after delivery {one.count}")
-        if one.failed_at_us <= asked.at_us and count <= one.failed:
-            self.broken(f"{told} although delivery {one.failed} had failed")
+        if one.count.at_us <= asked.at_us and count < one.count.value:
+            self.broken(f"{told} after delivery {one.count.value}")
+        if one.failed.at_us <= asked.at_us and count <= one.failed.value:
+            self.broken(f"{told} although delivery {one.failed.value} had failed")
         if (
             one.locked_in == asked.incarnation == self.incarnation
             and one.locked_at_us <= asked.at_us
-            and count <= one.count
+            and count <= one.count.value
         ):
-            self.broken(f"{told}, and delivery {one.count} is over")
-        if count > one.told + self._open.get(asked.group, 0) + 1:
-            self.broken(f"{told} after {one.told} deliveries")
+            self.broken(f"{told}, and delivery {one.count.value} is over")
+        if count > one.told_max + self._open.get(asked.group, 0) + 1:
+            self.broken(f"{told} after {one.told_max} deliveries")
         if (
             one.locked_by not in ("", asked.holder)
             and one.locked_in == self.incarnation
@@ -290,7 +386,8 @@ class Auditor:
         group, place = queue
         one = self.facts(queue, offset)
         now_us = self._now_us()
-        had = holder in one.counts_of or self._open_of.get((group, holder), 0) > 0
+        had = holder in one.counts_of or holder in one.had_by
+        had = had or self._open_of.get((group, holder), 0) > 0
         finished = self.may_be_finished(queue, offset, but=holder)
         if not had and not finished and not self._may_precede(queue, offset):
             self.broken(
@@ -299,8 +396,8 @@ class Auditor:
         if verdict in FINISHING:
             if one.finished_at_us is None:
                 one.finished_at_us = now_us
-        elif verdict == "release" and one.counts_of.get(holder, 0) > one.failed:
-            one.failed, one.failed_at_us = one.counts_of[holder], now_us
+        elif verdict == "release":
+            one.failed.reach(one.counts_of.get(holder, 0), now_us)
         elif verdict == "renew" and one.locked_by == holder:
             one.locked_until_us = max(one.locked_until_us, asked.since_us + self._lock_of(asked))
 
@@ -313,21 +410,26 @@ class Auditor:
     def may_be_finished(self, queue: Queue, offset: int, *, but: str = "") -> bool:
         """Whether anything that was asked, by others than `but`, can have finished a record."""
         group, place = queue
-        if offset < self._cut.get(place, 0):
+        if offset < self._cut.get(place, 0) or self._is_given_up(place, offset):
             return True
         one = self._facts.get(queue, {}).get(offset)
         if one is None:
             return self._open.get(group, 0) >= self.limit
         if one.verdicts(but=but) & FINISHING:
             return True
-        return one.told + self._open.get(group, 0) >= self.limit
+        return one.told_max + self._open.get(group, 0) >= self.limit
 
     # ---- positions
+
+    def _start(self, queue: Queue) -> int:
+        """Return the last SPSO that was told, or 0."""
+        starts = self._spso.get(queue)
+        return starts[-1][0] if starts else 0
 
     def reset(self, queue: Queue, start: int) -> None:
         """An administrator was told that the queue begins there, with nothing delivered yet."""
         self._facts.pop(queue, None)
-        self._spso[queue] = (start, self._now_us())
+        self._spso[queue] = [(start, self._now_us())]
         self._set_to[queue] = start
 
     def described(
@@ -339,14 +441,15 @@ class Auditor:
     ) -> None:
         """Somebody was told SPSO and the states of the records in flight."""
         group, place = queue
-        before, at_us = self._spso.get(queue, (start, 0))
+        starts = self._spso.setdefault(queue, [])
+        before, at_us = starts[-1] if starts else (start, 0)
         if start < before and at_us <= asked.at_us:
             self.broken(f"SPSO of {group} {place} was {before} and is {start}")
         for offset in range(before, start):
             if not self.may_be_finished(queue, offset):
                 self.broken(f"SPSO of {group} is {start}, and nobody finished {_at(place, offset)}")
-        if start >= before:
-            self._spso[queue] = (start, self._now_us())
+        if start > before or not starts:
+            starts.append((start, self._now_us()))
         known = self._facts.get(queue, {})
         for first, last, state in runs:
             if state not in ("available", "acquired"):
@@ -362,9 +465,9 @@ class Auditor:
         for first, last, count in runs:
             for offset in range(first, last + 1):
                 one = known.get(offset)
-                if one and count < one.failed and one.failed_at_us <= asked.at_us:
-                    where = _at(queue[1], offset)
-                    self.broken(f"{where} has {count} deliveries, and {one.failed} had failed")
+                if one and count < one.failed.value and one.failed.at_us <= asked.at_us:
+                    where, failed = _at(queue[1], offset), one.failed.value
+                    self.broken(f"{where} has {count} deliveries, and {failed} had failed")
 
     def ended(
         self,
@@ -388,9 +491,8 @@ class Auditor:
         if start < log_end:
             self.broken(f"{group} does not get beyond {_at(place, start)} of {log_end}")
         floors = [one for one in (self._floor(queue), self._first(queue)) if one is not None]
-        given_up = self._offsets_given_up(place)
         for offset in range(max(min(floors, default=log_end), log_start), log_end):
-            if offset in given_up:
+            if self._is_given_up(place, offset):
                 continue
             if not self.may_be_finished(queue, offset):
                 self.broken(
@@ -404,33 +506,35 @@ class Auditor:
 
     def _copied(self, queue: Queue, offset: int, copies: int) -> None:
         one = self.facts(queue, offset)
-        where = _at(queue[1], offset)
-        if copies > 1:
+        where, before = _at(queue[1], offset), self._copied_before[queue, offset]
+        if copies > 1 + before:
             self.broken(f"{where} has {copies} dead letters")
-        if not copies and not one.verdicts() & {"accept", "gap"}:
+        if not copies and not one.verdicts() & {"accept", "gap"} and not one.is_copy_lost:
             self.broken(f"{where} was not accepted and has no dead letter")
-        if copies and "reject" not in one.verdicts() and not self._exhausted(queue, one):
+        is_rejected = "reject" in one.verdicts() or self._exhausted(queue, one)
+        if copies > before and not is_rejected:
             self.broken(f"{where} has a dead letter, and nobody rejected it")
 
     def _listed(self, queue: Queue, offset: int, times: int) -> None:
         one = self.facts(queue, offset)
         where = _at(queue[1], offset)
-        if not times and not one.verdicts() & {"accept", "gap"}:
+        if not times and not one.verdicts() & {"accept", "gap"} and not one.is_copy_lost:
             self.broken(f"{where} was not accepted and is not listed")
-        if queue in self._set_to:
-            return  # what was listed before stays
+        if queue in self._set_to or self._copied_before[queue, offset]:
+            return  # what was listed before stays, also of records that a power cut took
         if times > 1:
             self.broken(f"{where} is listed {times} times")
         if times and "reject" not in one.verdicts() and not self._exhausted(queue, one):
             self.broken(f"{where} is listed, and nobody rejected it")
 
     def _exhausted(self, queue: Queue, one: Facts) -> bool:
-        return one.told + self._open.get(queue[0], 0) >= self.limit
+        return one.told_max + self._open.get(queue[0], 0) >= self.limit
 
     def _first(self, queue: Queue) -> int | None:
         """The first record that was delivered."""
-        known = self._facts.get(queue, {})
-        return min((offset for offset, one in known.items() if one.told), default=None)
+        known, era = self._facts.get(queue, {}), self._doubted.get(queue, 0)
+        told = (offset for offset, one in known.items() if one.told and one.era >= era)
+        return min(told, default=None)
 
     def _may_precede(self, queue: Queue, offset: int) -> bool:
         """Whether a record may stand before the begin of the queue: all there is finished."""
@@ -465,4 +569,5 @@ def _at(place: Place, offset: int) -> str:
 
 
 def _words(one: Facts) -> str:
-    return ", ".join(f"{verdict} by {whom}" for verdict, whom in sorted(one.asked))
+    sent = sorted({*one.asked, *one.earlier})
+    return ", ".join(f"{verdict} by {whom}" for verdict, whom in sent)

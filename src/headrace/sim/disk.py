@@ -46,6 +46,8 @@ class FaultyDisk(MemoryDisk):
         self._entries: dict[str, list[Undo]] = {}  # by folder: how to take back what is not synced
         self._claimed: dict[str, int] = {}  # bytes of logs that a recovery point may claim
         self._writes: dict[Any, list[int]] = {}  # by content: where unsynced appends began
+        self._unsynced_us: dict[Any, int] = {}  # by content: when the first of them was made
+        self.now_us: Callable[[], int] = lambda: 0
         self.fates: tuple[str, ...] = FATES
         self.losses: dict[str, str] = {}  # what the last power cut did, and one file of each kind
         self.cut_without_copy: list[str] = []  # while `watches_cuts`
@@ -74,6 +76,7 @@ class FaultyDisk(MemoryDisk):
                 self._lose_entries()
             self.crash(self._survivors)
             self._claimed.clear()
+            self._unsynced_us.clear()
         else:
             self.kill()
         self.damage.is_live = False
@@ -101,10 +104,24 @@ class FaultyDisk(MemoryDisk):
     def appending(self, content: Any, position: int) -> None:
         """Note where an append begins."""
         self._writes.setdefault(content, []).append(position)
+        if content.synced >= position:
+            self._unsynced_us[content] = self.now_us()
 
     def is_synced(self, content: Any) -> None:
         """Forget the appends to a file: all of it is on stable storage."""
         self._writes.pop(content, None)
+
+    def unsynced_us(self, prefix: str) -> int | None:
+        """Return since when logs whose paths begin so are not wholly synced; None if they are."""
+        return min(
+            (
+                self._unsynced_us.get(content, 0)
+                for path, content in self._files.items()
+                if path.startswith(prefix) and path.endswith(".log")
+                if content.synced < len(content.data)
+            ),
+            default=None,
+        )
 
     def cutting(self, path: str, data: bytes) -> None:
         """Look for the copy of bytes that are about to be cut off."""

@@ -30,22 +30,52 @@ class Asked:
 
 
 @dataclass(slots=True)
+class Highest:
+    """The highest number that responses contained so far, and when the first of them left."""
+
+    value: int = 0
+    at_us: int = 0
+    _lower: list[tuple[int, int]] = field(default_factory=list)
+
+    def reach(self, value: int, at_us: int) -> None:
+        """A response contains a number."""
+        if value > self.value:
+            self._lower.append((self.value, self.at_us))
+            self.value, self.at_us = value, at_us
+
+    def forget(self, since_us: int) -> None:
+        """Forget the responses from a time on."""
+        while self._lower and self.at_us >= since_us:
+            self.value, self.at_us = self._lower.pop()
+
+
+@dataclass(slots=True)
 class Facts:
     """One record of one queue.
 
-    `told` counts its deliveries that were let out, `count` is the highest of their numbers, and
+    `told` counts its deliveries that were let out, `lost` those that lost responses may have had,
+    `count` is the highest of their numbers, and
     `failed` the highest delivery that is known to have come to nothing. Times are those at which
     an answer was let out: what was asked before may still contradict it.
+
+    After a power cut that takes unsynced writes, `earlier` has the verdicts that were sent before
+    it, and `had_by` the members that had the record then. Either counts until the record is
+    delivered again: it was not finished then. `era` is the number of power cuts before the latest
+    delivery, and `is_copy_lost` says whether the power cut may have taken its dead letter, or its
+    place in the list of what was archived.
     """
 
     told: int = 0
-    count: int = 0
-    count_at_us: int = 0
-    failed: int = 0
-    failed_at_us: int = 0
+    lost: int = 0
+    count: Highest = field(default_factory=Highest)
+    failed: Highest = field(default_factory=Highest)
     finished_at_us: int | None = None
     asked: Counter[tuple[str, str]] = field(default_factory=Counter)  # verdicts, and whose
     counts_of: dict[str, int] = field(default_factory=dict)
+    earlier: set[tuple[str, str]] = field(default_factory=set)
+    had_by: set[str] = field(default_factory=set)
+    era: int = 0
+    is_copy_lost: bool = False
     locked_by: str = ""
     locked_until_us: int = 0
     locked_at_us: int = 0
@@ -54,6 +84,11 @@ class Facts:
     withheld_at_us: int = 0
     withheld_in: int = -1
 
+    @property
+    def told_max(self) -> int:
+        """Return how many deliveries there were at most, without requests under way."""
+        return self.told + self.lost
+
     def is_withheld(self, asked: Asked, now_us: int, incarnation: int) -> bool:
         """Whether a delay that was told of before somebody asked is not over yet."""
         told = self.withheld_at_us <= asked.at_us and self.withheld_in == incarnation
@@ -61,9 +96,26 @@ class Facts:
 
     def verdicts(self, *, but: str = "") -> set[str]:
         """What was said of it, by others than the holder `but`."""
-        return {
-            verdict for (verdict, holder), times in self.asked.items() if times and holder != but
-        }
+        sent = {one for one, times in self.asked.items() if times} | self.earlier
+        return {verdict for verdict, holder in sent if holder != but}
+
+    def power_was_cut(self, since_us: int) -> None:
+        """Forget what was answered since then; the state may be that of any time from then on."""
+        self.count.forget(since_us)
+        self.failed.forget(since_us)
+        if self.finished_at_us is not None and self.finished_at_us >= since_us:
+            self.finished_at_us = None
+        self.earlier.update(one for one, times in self.asked.items() if times)
+        self.had_by.update(self.counts_of)
+        self.asked.clear()
+        self.counts_of.clear()
+
+    def delivered_again(self, era: int, count: int) -> None:
+        """The first delivery after a power cut: it shows the state that was left."""
+        self.era, self.told, self.lost = era, min(self.told_max, count - 1), 0
+        self.is_copy_lost = False
+        self.earlier.clear()
+        self.had_by.clear()
 
 
 @dataclass(slots=True)
@@ -74,10 +126,10 @@ class LeaseFacts:
     `staged_in`; `doubted` are the numbers and parts of which it is not known whether that holds.
     `committing` is the highest number that was sent to be committed, `committing_from` the first
     that was not sent before the latest commit; `committed` is the highest that was answered.
+    `unsure` has by number where its ranges may have been discarded, all of them or none.
     """
 
-    epoch: int = 0
-    epoch_at_us: int = 0
+    epoch: Highest = field(default_factory=Highest)
     ranges: dict[int, tuple[tuple[Place, int, int, int], ...]] = field(default_factory=dict)
     told_at_us: dict[int, int] = field(default_factory=dict)
     staged: dict[int, dict[str, dict[tuple[Place, int], str]]] = field(default_factory=dict)
@@ -85,5 +137,5 @@ class LeaseFacts:
     doubted: set[tuple[int, str]] = field(default_factory=set)
     committing: int = 0
     committing_from: int = 1
-    committed: int = 0
-    committed_at_us: int = 0
+    committed: Highest = field(default_factory=Highest)
+    unsure: dict[int, set[Place]] = field(default_factory=dict)

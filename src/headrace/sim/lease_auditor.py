@@ -25,23 +25,50 @@ class LeaseAuditor:
         self._now_us = now_us
         self._group = group
         self._facts = LeaseFacts()
+        auditor.sessions.append(self)
+
+    def power_was_cut(self, since_us: int) -> None:
+        """Forget what was answered since a time: an epoch or a number may be given once more."""
+        facts = self._facts
+        facts.epoch.forget(since_us)
+        facts.committed.forget(since_us)
+        for number in [one for one, at_us in facts.told_at_us.items() if at_us >= since_us]:
+            del facts.told_at_us[number]
+            facts.ranges.pop(number, None)
+        # What was staged before the last of it may be there again.
+        facts.doubted |= {(number, part) for number in facts.staged for part in ("", "cut")}
+
+    def end_was_lost(self, place: Place, end: int) -> None:
+        """Forget ranges of records that a log lost; others of that log may be discarded, too."""
+        ranges = self._facts.ranges
+        for number, held in ranges.items():
+            if any(of == place and last >= end for of, _, last, _ in held):
+                ranges[number] = tuple(one for one in held if one[0] != place)
+            else:
+                self._facts.unsure.setdefault(number, set()).add(place)
+
+    def _is_as_before(self, number: int, held: Sequence[Held], before: Sequence[Held]) -> bool:
+        """Return whether ranges are those that a number had, or what a lost end left of them."""
+        places = {place for place, *_ in held}
+        gone = self._facts.unsure.get(number, set()) - places
+        return tuple(held) == tuple(one for one in before if one[0] not in gone)
 
     def fenced(self, asked: Asked, epoch: int) -> None:
         """A call was carried out: its driver must not have been replaced before it was sent."""
         facts = self._facts
-        if epoch < facts.epoch and facts.epoch_at_us <= asked.at_us:
-            self._auditor.broken(f"{self.holder}: epoch {epoch} was served after {facts.epoch}")
+        if epoch < facts.epoch.value and facts.epoch.at_us <= asked.at_us:
+            told = f"{self.holder}: epoch {epoch} was served after {facts.epoch.value}"
+            self._auditor.broken(told)
 
     def opened(self, asked: Asked, epoch: int, committed: int, outstanding: Sequence[int]) -> None:
         """The session was opened anew."""
         facts = self._facts
-        if epoch <= facts.epoch and facts.epoch_at_us <= asked.at_us:
-            self._auditor.broken(f"{self.holder}: opened at {epoch}, after {facts.epoch}")
-        if epoch > facts.epoch:
-            facts.epoch, facts.epoch_at_us = epoch, self._now_us()
-        if committed < facts.committed and facts.committed_at_us <= asked.at_us:
+        if epoch <= facts.epoch.value and facts.epoch.at_us <= asked.at_us:
+            self._auditor.broken(f"{self.holder}: opened at {epoch}, after {facts.epoch.value}")
+        facts.epoch.reach(epoch, self._now_us())
+        if committed < facts.committed.value and facts.committed.at_us <= asked.at_us:
             self._auditor.broken(
-                f"{self.holder}: {facts.committed} was committed, and is {committed} now"
+                f"{self.holder}: {facts.committed.value} was committed, and is {committed} now"
             )
         for number, at_us in facts.told_at_us.items():
             known = at_us <= asked.at_us and number > facts.committing
@@ -60,8 +87,11 @@ class LeaseAuditor:
         facts = self._facts
         before = facts.ranges.get(number)
         known = before is not None and facts.told_at_us[number] <= asked.at_us
-        if known and whole and number > facts.committing and tuple(held) != before:
-            self._auditor.broken(f"{self.holder}: {number} was {before} and is {held}")
+        if before is not None and known and whole and number > facts.committing:
+            if not self._is_as_before(number, held, before):
+                self._auditor.broken(f"{self.holder}: {number} was {before} and is {held}")
+            elif facts.unsure.pop(number, None):
+                facts.ranges[number] = tuple(held)
         if not held:
             return
         facts.ranges.setdefault(number, tuple(held))
@@ -111,7 +141,7 @@ class LeaseAuditor:
     def committed(self, asked: Asked, number: int, refused: int) -> None:
         """It is settled; if some were not held any more, nobody knows which."""
         facts = self._facts
-        facts.committed, facts.committed_at_us = max(facts.committed, number), self._now_us()
+        facts.committed.reach(number, self._now_us())
         for known in [one for one in facts.ranges if one <= number]:
             held = facts.ranges.pop(known)
             for place, offset in [] if refused else _offsets(held):

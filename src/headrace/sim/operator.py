@@ -147,7 +147,8 @@ class Operator:
             folder = action.path.partition("/")[0]
             world.history.step("operator", f"repairs {action.path}: lost {action.lost}")
             place = _place(folder)
-            world.auditor.given_up(place, action.lost)
+            is_unsynced = world.power_was_cut and not world.options.fsync
+            world.auditor.given_up(place, action.lost, is_unsynced=is_unsynced)
             if action.lost and may_lose:
                 # A log without a known end continues at the highest offset that a group has.
                 begin = min(_log_begin(folder, disk.contents), world.offsets.highest(place))
@@ -158,6 +159,8 @@ class Operator:
                 world.cluster_id = ""
             if action.path == START_OFFSETS and may_lose:
                 world.records.starts_lost()
+            if folder.startswith(_SHARE_JOURNAL) and action.lost and may_lose:
+                world.auditor.journal_was_repaired()
             if folder.startswith(_OFFSETS_JOURNAL) and action.lost and may_lose:
                 world.offsets.journal_was_repaired()
         world.history.fault("a repair gives up what is damaged")

@@ -114,8 +114,7 @@ class Options:
             leases=rng.choice((0, 0, 1)),
             seconds=rng.choice((1, 2, 4)),
             kills=damages or maybe(),
-            # What is not synced is promised without fsync, so that only a process may die.
-            power_cuts=(fsync or focus == "records") and maybe(),
+            power_cuts=(fsync or focus == "records") and maybe(),  # else see `_with_actors`
             stops=damages or maybe(),
             sync_errors=maybe(),
             write_errors=maybe(),
@@ -165,6 +164,7 @@ class Options:
             counts_work=rng.random() < 0.05,
             share_off=rng.random() < 0.3 and not self.queues,
             seeks=rng.random() < 0.3,
+            power_cuts=maybe() if self.queues and not self.fsync else self.power_cuts,
         )
 
     def config(self) -> Config:

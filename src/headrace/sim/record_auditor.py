@@ -44,6 +44,7 @@ class _Partition:
         tombstones: how many tombstones of every key a producer sent whose offsets are not known.
         deleted_at: when a producer first sent the tombstone of an offset, in us.
         may_be_shorter: whether a power cut may have taken the end of the log.
+        synced_us: when the first record was stored that power cuts since the start may have taken.
     """
 
     sent: dict[bytes | None, tuple[str, int, bytes | None]] = field(default_factory=dict)
@@ -63,6 +64,7 @@ class _Partition:
     is_compacted: bool = False
     tombstones_us: int = 0
     may_be_shorter: bool = False
+    synced_us: int = _EVERYTHING
 
 
 class RecordAuditor:
@@ -139,17 +141,27 @@ class RecordAuditor:
         one = self._of(place)
         return offset in one.acknowledged and offset >= one.cut
 
-    def power_was_cut(self) -> None:
-        """Allow the end of every log to be lost: it was not promised to be on the disk."""
-        for one in self._by_place.values():
+    def power_was_cut(self, synced_us: Callable[[Place], int] = lambda _: 0) -> None:
+        """Allow the end of every log to be lost: it was not promised to be on the disk.
+
+        Args:
+            synced_us: returns the time before which all that was acknowledged was synced.
+        """
+        for place, one in self._by_place.items():
             one.may_be_shorter = True
             one.start = 0
+            one.synced_us = min(one.synced_us, synced_us(place))
 
     def opened(self, place: Place, end: int) -> None:
         """A broker starts with a log of this end, which a power cut may have moved."""
         one = self._of(place)
         if one.may_be_shorter:
+            lost = (offset for offset in one.acknowledged if offset >= max(end, one.cut))
+            for offset in lost:
+                if one.acknowledged[offset] < one.synced_us:
+                    self._broken(f"{_at(place, offset)} was synced, and the log ends at {end}")
             self._lose(one, end)
+            one.synced_us = _EVERYTHING
 
     def quarantined(
         self, place: Place, lost: Iterable[tuple[int, int | None]], begin: int = 0

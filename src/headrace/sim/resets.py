@@ -6,7 +6,7 @@ no members. Groups with members are set back when all is quiet and finished, and
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from headrace.sim.actor import Actor
@@ -33,7 +33,31 @@ class Resets(Actor):
 
     def __init__(self, world: "World", name: str) -> None:
         super().__init__(world, name)
-        self._possible = {_NOWHERE}
+        self._states = [(0, frozenset({_NOWHERE}))]  # since when, and which starts are possible
+        self._cuts = 0  # of the power
+
+    @property
+    def _possible(self) -> frozenset[int]:
+        return self._states[-1][1]
+
+    @_possible.setter
+    def _possible(self, starts: Iterable[int]) -> None:
+        self._states.append((self._world.loop.now_us, frozenset(starts)))
+
+    def power_was_cut(self, since_us: int) -> None:
+        """Take every state for possible that the group may have had since a time."""
+        self._cuts += 1
+        known = self._possible
+        for at_us, starts in reversed(self._states):
+            known |= starts
+            if at_us < since_us:
+                break
+        self._possible = known
+
+    def end_was_lost(self, place: Place, end: int) -> None:
+        """A log ends there after a power cut: no group begins behind its end."""
+        if place == PLACE:
+            self._possible = frozenset(min(one, end) for one in self._possible)
 
     async def look(self) -> None:
         """See what is there, however often it takes."""
@@ -85,21 +109,22 @@ class Resets(Actor):
 
     # ---- what may be there
 
-    def _doubting(self, start: int) -> set[int]:
-        """A change is sent; what was possible before."""
-        before = set(self._possible)
-        self._possible.add(start)
-        return before
+    def _doubting(self, start: int) -> tuple[int, frozenset[int]]:
+        """A change is sent; what was possible before, and how often the power was cut by then."""
+        before = self._possible
+        self._possible = before | {start}
+        return self._cuts, before
 
     def _is_known(self, start: int) -> None:
-        self._possible = {start}
+        self._possible = frozenset({start})
 
-    def _answered(self, code: int, before: set[int]) -> None:
+    def _answered(self, code: int, before: tuple[int, frozenset[int]]) -> None:
         """The code of a change arrived: what was refused is not there."""
+        cuts, possible = before
         if code == _NOT_EMPTY:
             self._world.auditor.broken(f"group {_GROUP} is not empty, and has no members")
-        if code not in _ASK_AGAIN and code != 0:
-            self._possible = before
+        if code not in _ASK_AGAIN and code != 0 and cuts == self._cuts:
+            self._possible = possible
 
     def _seen(self, start: int) -> None:
         """The answer to a look left the broker."""
@@ -113,7 +138,7 @@ class Resets(Actor):
             told = f"group {_GROUP} begins at {start}, and was set to {sorted(self._possible)}"
             self._world.auditor.broken(told)
         else:
-            self._possible = found
+            self._possible = frozenset(found)
 
     # ---- requests
 

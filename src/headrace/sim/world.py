@@ -68,6 +68,7 @@ _BUGGIFY = 0.5  # of the points
 _BUGGIFY_CHANCE = 0.2  # at a point that is on
 _DAMAGE = 0.6  # of the times at which no broker runs
 _RESTORES = 0.5  # of the damages that nothing met
+_SHARE_JOURNALS = "__share_group_state-"
 LEDGER, TABLE = "ledger", "table"
 _LEDGER_PARTITIONS = 2
 _KEPT = {"retention.ms": "-1"}
@@ -162,6 +163,7 @@ class World:
 
     def _make_disk(self) -> FaultyDisk:
         disk = FaultyDisk(str(self.seed), self._died)
+        disk.now_us = lambda: self.loop.now_us
         disk.fates = self.options.power_cut_fates
         disk.damage.kinds = self.options.damage_kinds
         return disk
@@ -355,18 +357,37 @@ class World:
         kind = "the power is cut" if self._power_cut else "the broker is killed"
         self.history.fault(f"{kind}, at operation {self.disk.operations} of the disk")
         self.end_life()
+        if self._power_cut and not self.options.fsync:
+            self._forget_unsynced()
         self.disk.revive(power_cut=self._power_cut)
         for kind, path in sorted(self.disk.losses.items()):
             self.history.fault(f"unsynced: {kind}: {path}")
         self.power_was_cut |= self._power_cut
         if not self._power_cut:
             self._damage(in_order=False)
-        if self._power_cut and not self.options.fsync:
-            self.losses += 1
-            self.records.power_was_cut()
-            self.offsets.power_was_cut()
         self._power_cut = False
         self.loop.as_life(OUTSIDE, self.start_later)
+
+    def _forget_unsynced(self) -> None:
+        """Let auditors forget what a power cut may take that was answered."""
+        self.losses += 1
+        self.records.power_was_cut(self._synced_us)
+        self.offsets.power_was_cut()
+        since_us = self._unsynced_us(_SHARE_JOURNALS)
+        copies_us = self.disk.unsynced_us(f"{DEAD_LETTERS}-")
+        self.auditor.power_was_cut(since_us, are_copies_lost=copies_us is not None)
+        self.resets.power_was_cut(since_us)
+
+    def _unsynced_us(self, prefix: str) -> int:
+        """Return from when on answers may be taken back that rest on some logs."""
+        since_us = self.disk.unsynced_us(prefix)
+        return self.loop.now_us + 1 if since_us is None else since_us
+
+    def _synced_us(self, place: Place) -> int:
+        """Return the time before which all acknowledged records of a log were synced."""
+        topic, index = place
+        is_kept = topic not in self.deleted_topics and topic in self.topic_ids
+        return self._unsynced_us(f"{topic}-{index}/") if is_kept else 0
 
     def _stop(self) -> None:
         """Stop the broker in order, amid whatever faults there are."""
@@ -453,6 +474,8 @@ class World:
                 self._start_moved(place, start)
         for place, end in process.log_ends():
             self.records.opened(place, end)
+            if self.auditor.opened(place, end):
+                self.resets.end_was_lost(place, end)
         self.disk.watches_cuts = False
         self.disk.damage.started()
         if not process.refusals:
