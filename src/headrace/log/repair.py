@@ -43,7 +43,7 @@ def cut_log(disk: Disk, folder: str, base_offset: int, position: int) -> list[st
     size = disk.size(path)
     if position < size:
         copies.append(damage.keep_copy(disk, path, position, size))
-    first_base = _first_base(disk, folder)
+    first_base = first_base_of(disk, folder, base_offset)
     _claim(disk, folder, Claim(first_base, base_offset, position, end_offset))
     _truncate(disk, path, position)
     remove_index(disk, f"{folder}/{base_offset:020d}")
@@ -88,13 +88,24 @@ def segment_bases(disk: Disk, folder: str) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
+def first_base_of(disk: Disk, folder: str, base_offset: int) -> int:
+    """Return the first segment of a log, by its recovery point where there is a claim.
+
+    Segments that were given up may be in place again after a power cut, and stay given up.
+
+    Args:
+        base_offset: a segment of the log.
+
+    Raises: OSError.
+    """
+    claimed = read_claim(disk, folder)[1].first_base
+    known = segment_bases(disk, folder) if claimed == UNKNOWN else [claimed]
+    return min([base_offset, *known])
+
+
 def _claim(disk: Disk, folder: str, claim: Claim) -> None:
     """Replace the recovery point: what it claimed is given up."""
     RecoveryPoint(disk, folder).replace(claim)
-
-
-def _first_base(disk: Disk, folder: str) -> int:
-    return segment_bases(disk, folder)[0]
 
 
 def _truncate(disk: Disk, path: str, size: int) -> None:
