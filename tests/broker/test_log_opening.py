@@ -258,3 +258,25 @@ def test_logs_are_opened_one_after_the_other(rig: LoopRig) -> None:
 
     rig.run(scene())
     assert most == 1
+
+
+def test_retention_ends_with_the_broker_amid_its_first_look(rig: LoopRig) -> None:
+    has_begun, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        has_begun.set()
+        assert let_go.wait(TIMEOUT)
+
+    async def scene() -> None:
+        house = rig.services.housekeeping
+        looking = asyncio.ensure_future(house.expire_all())
+        await until(has_begun.is_set)
+        stopping = asyncio.ensure_future(house.work.stop())
+        await asyncio.sleep(0)
+        assert house.work.is_stopping
+        let_go.set()
+        await asyncio.gather(looking, stopping)
+
+    with openings(hold) as opened:
+        rig.run(scene())
+        assert len(opened) == 1
