@@ -280,3 +280,42 @@ def test_retention_ends_with_the_broker_amid_its_first_look(rig: LoopRig) -> Non
     with openings(hold) as opened:
         rig.run(scene())
         assert len(opened) == 1
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_a_share_session_may_end_while_its_logs_are_opened(epoch: int) -> None:
+    """Nothing is acquired for a request whose member has gone on over another connection."""
+    has_begun, let_go = threading.Event(), threading.Event()
+    disk, topic_id = _stopped()
+    rig, fields = LoopRig(disk, **SETTINGS), _of_shares(topic_id)
+
+    def hold() -> None:
+        has_begun.set()
+        assert let_go.wait(TIMEOUT)
+
+    async def scene() -> list[Any]:
+        first = asyncio.ensure_future(Client(rig.server).call(78, 2, **fields))
+        await until(has_begun.is_set)
+        more: dict[str, Any] = {"share_session_epoch": epoch}
+        if epoch < 0:
+            more["topics"] = []
+        second = asyncio.ensure_future(Client(rig.server).call(78, 2, **(fields | more)))
+        sessions = rig.services.shares.sessions.sessions
+        session = next(iter(sessions.values()))
+        await until(lambda: not any(one is session for one in sessions.values()))
+        let_go.set()
+        return [await first, await second]
+
+    try:
+        with openings(hold):
+            answers = rig.run(scene())
+    finally:
+        rig.close()
+    assert [answer.error_code for answer in answers] == [0, 0]
+    assert [_acquired(answer) for answer in answers] == [0, 0 if epoch < 0 else PARTITIONS]
+
+
+def _acquired(answer: Any) -> int:
+    return sum(
+        len(part.acquired_records) for topic in answer.responses for part in topic.partitions
+    )
