@@ -1,5 +1,6 @@
 """Logs are opened at their first use, beside the event loop: one with many segments takes long."""
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import pytest
 from prometheus_client.exposition import choose_encoder
 
 from headrace.broker.metrics_http import MetricsServer
+from headrace.broker.partition import Partition
 from headrace.broker.services import Services
 from headrace.log.memory_disk import MemoryDisk
 from headrace.log.opening import Opening
@@ -18,6 +20,7 @@ from headrace.wire import leases as lease_wire
 from headrace.wire.batches import Record
 
 from .loop_rig import Client, LoopRig
+from .partition_rig import TIMEOUT, until
 from .test_loop_time import beat, share_fetch
 from .test_loop_time_leases import ask
 
@@ -27,17 +30,22 @@ SETTINGS = {
     "share_coordinator_state_topic_num_partitions": "1",
 }  # fmt: skip
 Work = Callable[[LoopRig, UUID], Awaitable[Any]]
-BATCH = bytes(batches.build([Record(0, 1_700_000_000_000, None, b"v")]))
+BATCH = bytes(batches.build([Record(0, 1_700_000_000_000, b"k", b"v")]))
 
 
 @contextmanager
-def openings() -> Iterator[list[bool]]:
-    """Yield a list that gets, for each log that is opened, whether the event loop's thread did."""
+def openings(go_on: Callable[[], Any] = lambda: None) -> Iterator[list[bool]]:
+    """Yield a list that gets, for each log that is opened, whether the event loop's thread did.
+
+    Args:
+        go_on: Called before each log is opened.
+    """
     opened, loop_thread = Opening.open, threading.get_ident()
     on_loop: list[bool] = []
 
     def noted(*args: Any, **settings: Any) -> Any:
         on_loop.append(threading.get_ident() == loop_thread)
+        go_on()
         return opened(*args, **settings)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -99,7 +107,11 @@ def alteration() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def stopped() -> tuple[MemoryDisk, UUID]:
-    """A data folder of a broker that stopped in order, and the id of its topic."""
+    return _stopped()
+
+
+def _stopped() -> tuple[MemoryDisk, UUID]:
+    """Return the data folder of a broker that stopped in order, and the id of its topic."""
     disk = MemoryDisk()
     rig = LoopRig(disk, **SETTINGS)
     try:
@@ -128,6 +140,7 @@ async def _fill(rig: LoopRig) -> None:
     assert answer.error_code == 0, answer
     opening = lease_wire.OpenRequest(GROUP, "session", -1, (TOPIC,), "earliest")
     assert (await ask(client, opening, lease_wire.OpenResponse)).epoch == 1
+    await client.call(0, 8, **PRODUCE)  # behind the start of the group
 
 
 def _call(key: int, version: int, fields: dict[str, Any]) -> Work:
@@ -135,9 +148,12 @@ def _call(key: int, version: int, fields: dict[str, Any]) -> Work:
 
 
 def _share_fetch(rig: LoopRig, topic_id: UUID) -> Awaitable[Any]:
+    return Client(rig.server).call(78, 2, **_of_shares(topic_id))
+
+
+def _of_shares(topic_id: UUID) -> dict[str, Any]:
     parts = of_each("partition_index", acknowledgement_batches=[])
-    fields = share_fetch([{"topic_id": topic_id, "partitions": parts}])
-    return Client(rig.server).call(78, 2, **fields)
+    return share_fetch([{"topic_id": topic_id, "partitions": parts}])
 
 
 def _open_lease(rig: LoopRig, _: UUID) -> Awaitable[Any]:
@@ -210,3 +226,96 @@ def test_no_log_is_opened_on_the_event_loop(work: Work, stopped: tuple[MemoryDis
 
 async def _done(work: Work, rig: LoopRig, topic_id: UUID) -> None:
     await work(rig, topic_id)
+
+
+@pytest.fixture
+def rig(stopped: tuple[MemoryDisk, UUID]) -> Iterator[LoopRig]:
+    rig = LoopRig(stopped[0], **SETTINGS)
+    yield rig
+    rig.close()
+
+
+def test_logs_are_opened_one_after_the_other(rig: LoopRig) -> None:
+    """Several threads that open logs would hold up the event loop: they take turns with it."""
+    under_way, most = set[asyncio.Future[Any]](), 0
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        run_in_executor = loop.run_in_executor
+
+        def counted(executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+            nonlocal most
+            work = run_in_executor(executor, func, *args)
+            if getattr(func, "__func__", None) is Partition.open:
+                under_way.add(work)
+                work.add_done_callback(under_way.discard)
+                most = max(most, len(under_way))
+            return work
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "run_in_executor", counted)
+            await asyncio.gather(*(one.open_ready() for one in rig.services.partitions))
+
+    rig.run(scene())
+    assert most == 1
+
+
+def test_retention_ends_with_the_broker_amid_its_first_look(rig: LoopRig) -> None:
+    has_begun, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        has_begun.set()
+        assert let_go.wait(TIMEOUT)
+
+    async def scene() -> None:
+        house = rig.services.housekeeping
+        looking = asyncio.ensure_future(house.expire_all())
+        await until(has_begun.is_set)
+        stopping = asyncio.ensure_future(house.work.stop())
+        await asyncio.sleep(0)
+        assert house.work.is_stopping
+        let_go.set()
+        await asyncio.gather(looking, stopping)
+
+    with openings(hold) as opened:
+        rig.run(scene())
+        assert len(opened) == 1
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_a_share_session_may_end_while_its_logs_are_opened(epoch: int) -> None:
+    """Nothing is acquired for a request whose member has gone on over another connection."""
+    has_begun, let_go = threading.Event(), threading.Event()
+    disk, topic_id = _stopped()
+    rig, fields = LoopRig(disk, **SETTINGS), _of_shares(topic_id)
+
+    def hold() -> None:
+        has_begun.set()
+        assert let_go.wait(TIMEOUT)
+
+    async def scene() -> list[Any]:
+        first = asyncio.ensure_future(Client(rig.server).call(78, 2, **fields))
+        await until(has_begun.is_set)
+        more: dict[str, Any] = {"share_session_epoch": epoch}
+        if epoch < 0:
+            more["topics"] = []
+        second = asyncio.ensure_future(Client(rig.server).call(78, 2, **(fields | more)))
+        sessions = rig.services.shares.sessions.sessions
+        session = next(iter(sessions.values()))
+        await until(lambda: not any(one is session for one in sessions.values()))
+        let_go.set()
+        return [await first, await second]
+
+    try:
+        with openings(hold):
+            answers = rig.run(scene())
+    finally:
+        rig.close()
+    assert [answer.error_code for answer in answers] == [0, 0]
+    assert [_acquired(answer) for answer in answers] == [0, 0 if epoch < 0 else PARTITIONS]
+
+
+def _acquired(answer: Any) -> int:
+    return sum(
+        len(part.acquired_records) for topic in answer.responses for part in topic.partitions
+    )

@@ -249,3 +249,51 @@ def test_settings_that_change_while_a_log_is_opened_are_the_logs() -> None:
         assert len(partition.log.segments()) == 2
 
     run(go)
+
+
+def test_a_log_that_is_opened_again_holds_up_nobody() -> None:
+    async def go() -> None:
+        disk = MemoryDisk()
+        put(on(disk, fsync=False), b"v")
+        held = _Held(disk)
+        disk.failing.add("size")
+        held.let_go.set()
+        partition, _ = made(held)
+        await partition.open_ready()
+        assert partition.is_failing
+        disk.failing.clear()
+        held.let_go.clear()
+        held.has_begun.clear()
+        opening = asyncio.ensure_future(partition.open_ready())
+        await until(held.has_begun.is_set)
+        with pytest.raises(OSError, match="orders-0 cannot be opened: "):
+            assert partition.start_offset
+        held.let_go.set()
+        await opening
+        assert partition.start_offset == 0
+
+    run(go)
+
+
+def test_the_latest_settings_hold_once_an_opening_ends() -> None:
+    async def go() -> None:
+        held = _Held(MemoryDisk())
+        put(on(held.disk, fsync=False), b"v")
+        partition, _ = made(held, fsync=False)
+        opening = asyncio.ensure_future(partition.open_ready())
+        await until(held.has_begun.is_set)
+        partition.configure(TopicSettings(segment_bytes=2048))
+        latest = TopicSettings(segment_bytes=1024)
+
+        def change_behind(error: CorruptLog | OSError) -> OSError:
+            asyncio.get_running_loop().call_soon(partition.configure, latest)
+            return OSError(str(error))
+
+        held.disk.failing.add("size")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(partition, "_cannot_open", change_behind)
+            held.let_go.set()
+            await opening
+        assert partition.settings == latest
+
+    run(go)

@@ -184,3 +184,28 @@ def test_what_was_remembered_at_a_moment_stays_so() -> None:
     assert [one.last_offset for one in moment.entries()] == [12, 21]
     assert [one.last_sequence for one in moment.last_entries()] == [4]
     assert (moment.last_offset(7), moment.last_offset(8), len(moment)) == (21, None, 1)
+
+
+def test_logs_that_are_opened_side_by_side_keep_no_more_than_the_limit() -> None:
+    def opened(first_id: int) -> Producers:
+        producers = Producers(limit)
+        for number in range(5):
+            producers.record(batch(0, producer=first_id + number), number)
+        return producers
+
+    class Between:
+        """Stands for the lock, which another thread has before this one."""
+
+        def __enter__(self) -> None:
+            if waiting:
+                waiting.pop().count_in()
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    limit = ProducerLimit(5)
+    limit._counting = Between()  # type: ignore[assignment]  # as much of a lock as is used
+    one, other = opened(0), opened(10)
+    waiting = [other]
+    one.count_in()
+    assert limit.count == len(one) + len(other) == 5

@@ -67,6 +67,8 @@ class Housekeeping:
         for count, partition in enumerate(self._partitions):
             if count % _PARTITIONS_PER_LOOK == 0:
                 await asyncio.sleep(0)
+            if self.work.is_stopping:
+                return
             await partition.open_ready()
             spared = partition.topic.name in _DELTAS or self._cleaner.busy_with == _name(partition)
             if spared or self._partitions.get(partition.topic.id, partition.index) is None:
@@ -77,6 +79,8 @@ class Housekeeping:
     async def clean_dirtiest(self) -> bool:
         """Compact the dirtiest log that is worth it; whether there was one."""
         for partition in self._partitions:
+            if self.work.is_stopping:
+                return False
             if "compact" in partition.settings.cleanup_policy:
                 await partition.open_ready()
         compacted = [one for one in self._kept() if "compact" in one.settings.cleanup_policy]

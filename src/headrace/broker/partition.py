@@ -46,6 +46,8 @@ _DROPPED_AT_ONCE = 50  # segments whose files are renamed in a turn of the loop
 _ROLL_AHEAD_PART = 256  # of a journal's segment is left empty
 _ROLL_AHEAD_SECONDS = 0.001  # between an append and the roll, for requests that waited for it
 
+_closing = threading.Lock()  # held for a moment: a log is closed by `open` or by `close`
+
 Dropped = Callable[[Sequence[str]], None]
 
 
@@ -56,6 +58,7 @@ class Partition:
         open_log: opens the log when it is first needed, given who removes dropped files.
         fsync: answers wait for the disk (headrace.durability); else for the operating system.
         on_start_moved: called with the partition when its start offset moved.
+        one_opening: held by `open_ready`: several threads that open logs hold up the event loop.
 
     `cuts` counts how often a failed sync cost what was appended and not promised.
     """
@@ -66,6 +69,7 @@ class Partition:
     failed_position = 0  # where its file may not grow, if that is why it failed
     _opening: asyncio.Future[None] | None = None
     _unopened: OSError | None = None  # why `open_ready` could not open the log
+    _next_settings: TopicSettings | None = None  # that came while the log was opened
     _rolling: asyncio.Future[None] | None = None
     _mending: asyncio.Future[None] | None = None
     _refused: CorruptLog | None = None
@@ -87,6 +91,7 @@ class Partition:
         fsync: bool,
         producer_expiration_ms: int,
         on_start_moved: "list[Callable[[Partition], None]]",
+        one_opening: asyncio.Lock | None = None,
     ) -> None:
         self.topic = topic
         self.index = index
@@ -97,6 +102,7 @@ class Partition:
         self._open_log = open_log
         self._log: SegmentedLog | None = None
         self._opens = threading.Lock()  # held while the log is opened
+        self._one_opening = one_opening or asyncio.Lock()
         self._waits = waits
         self._faults = faults
         self._removal = DelayedRemoval(disk, self.name)
@@ -166,13 +172,16 @@ class Partition:
         await asyncio.shield(self._opening)
 
     async def _open_in_thread(self) -> None:
-        self._unopened = None
         try:
-            await asyncio.get_running_loop().run_in_executor(None, self.open)
+            async with self._one_opening:
+                await asyncio.get_running_loop().run_in_executor(None, self.open)
         except (CorruptLog, OSError) as error:
             self._unopened = self._cannot_open(error)
         finally:
             self._opening = None
+            if self._next_settings is not None:
+                settings, self._next_settings = self._next_settings, None
+                self.configure(settings)
 
     def open(self) -> None:
         """Open the log unless it is open; may run in a thread. Raises: OSError; CorruptLog."""
@@ -183,13 +192,17 @@ class Partition:
                 opened = self._open_log(self.settings, self._remove_later)
                 if self._waits_for_disk:
                     opened.sync()
-                self._log = opened
-                if self._late is not None:
+                with _closing:
+                    is_closed = self.is_closed  # meanwhile: then `close` found no log
+                    if not is_closed:
+                        self._log = opened
+                if self._late is not None and not is_closed:
                     loop, told = self._late
                     self._late = None
                     loop.call_soon_threadsafe(told, opened.end_offset)
-                if self.is_closed:  # meanwhile, so that `close` may have found no log
+                if is_closed:
                     opened.close()
+                    opened.retire()
 
     def _cannot_open(self, error: CorruptLog | OSError) -> OSError:
         """Report why the log cannot be opened, and return what to raise for it."""
@@ -264,7 +277,7 @@ class Partition:
     def configure(self, settings: TopicSettings) -> None:
         """Take over changed settings; those of the log hold from its next append on."""
         if self._opening is not None:  # with the former settings
-            self._opening.add_done_callback(lambda _: self.configure(settings))
+            self._next_settings = settings
             return
         waited = self._waits_for_disk
         self.settings = settings
@@ -643,7 +656,8 @@ class Partition:
             if due is not None:
                 due.cancel()
         self._roll_due = self._flush_due = None
-        self._is_closed = True
+        with _closing:
+            self._is_closed = True
         if self._fault is None:
             self._fault = OSError(errno.EBADF, "the partition is closed")  # for those who wait
         if self._mending is not None:

@@ -98,6 +98,7 @@ class Partitions:
         self.faults = StorageFaults(clock)
         self.producer_limit = ProducerLimit(config.producers_max)
         self.on_start_moved: list[Callable[[Partition], None]] = []
+        self._one_opening = asyncio.Lock()
         self._unmade: set[tuple[UUID, int]] = set()  # without a folder, as the disk was full
         self._listing = threading.RLock()  # held from finding what a topic has until it is listed
         self._deletions: set[UUID] = set()  # topics whose deletion began and has not ended
@@ -489,6 +490,7 @@ class Partitions:
             fsync=self.config.durability == "fsync",
             producer_expiration_ms=self.config.producer_expiration_ms,
             on_start_moved=self.on_start_moved,
+            one_opening=self._one_opening,
         )
 
     def _make_folder(self, topic: Topic, index: int) -> None:

@@ -95,6 +95,13 @@ class ProducerLimit:
         if self.count < self.producers_max:
             self._is_reported = False
 
+    def add_most(self, count: int) -> int:
+        """Count as many of `count` producers as there is room for; return how many."""
+        with self._counting:
+            added = min(count, max(self.producers_max - self.count, 0))
+            self.count += added
+        return added
+
     def refuse(self) -> TooMany:
         """Refuse a batch of a new producer; the first one is logged."""
         self.refused += 1
@@ -176,9 +183,8 @@ class Producers:
 
     def count_in(self) -> None:
         """Count the producers in the limit; where they are too many, forget the oldest."""
-        self._keep_latest(max(self._limit.producers_max - self._limit.count, 0))
+        self._keep_latest(self._limit.add_most(len(self._by_id)))
         self._is_counted = True
-        self._limit.add(len(self._by_id))
 
     def release(self) -> None:
         """Forget all producers, because the log is closed or read again."""

@@ -90,9 +90,14 @@ async def _in_portions(
     added: Sequence[TopicPartition],
 ) -> Answer:  # fmt: skip
     """Answer a request of many partitions, or of some whose logs must be opened, with pauses."""
+    sessions = services.shares.sessions.sessions
+    session = sessions.get(who)
     for one in added:
         await services.partitions.opened(one.topic_id, one.partition)
     acked = await acknowledge_many(services, who, parts, asking.renews)
+    if sessions.get(who) is not session:  # nobody reads what would be acquired for the request
+        poll = SharePoll(services, who, asking, (), added, acked)
+        return _answer(services, who, poll.outcome(await _fault(services, who)))
     poll, wait_ms_max = _poll(services, who, asking, parts, acked)
     if poll.order:
         services.shares.shard(who[0]).when_durable(poll.acknowledged)
@@ -168,17 +173,21 @@ async def _when_found(
             if bytes_min > 1 and wait_ms_max > 0 and poll.is_awaited:
                 await poll.look_in_portions()
             break
-    fault: StorageFault | None = None
-    try:
-        await services.shares.shard(who[0]).durable()
-    except StorageFault as error:
-        fault = error
-    parts = poll.outcome(fault)
+    parts = poll.outcome(await _fault(services, who))
     if len(parts) <= PORTION:
         return _answer(services, who, parts)
     written = _written(services, who, parts)
     async with services.budgets.one_large():
         return Raw(await services.budgets.in_thread(written))
+
+
+async def _fault(services: Services, who: SessionKey) -> StorageFault | None:
+    """Wait until the group's shard is durable; return why it cannot be."""
+    try:
+        await services.shares.shard(who[0]).durable()
+    except StorageFault as error:
+        return error
+    return None
 
 
 def _answer(services: Services, who: SessionKey, parts: Sequence[FetchedPart]) -> Raw:
