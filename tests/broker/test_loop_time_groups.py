@@ -8,6 +8,7 @@ import pytest
 
 from headrace.broker.config import Config
 from headrace.core.classic_group import ClassicGroup
+from headrace.core.group_words import NOBODY, Commit, Offset
 
 from .loop_rig import Client, LoopRig
 from .test_loop_time import ELEMENTS, SECONDS_MAX, WIDE, beat, created, scaled
@@ -125,34 +126,19 @@ async def _until(rig: LoopRig, group: str, joining: int = 0, syncing: int = 0) -
 
 
 def test_a_group_with_many_offsets_is_deleted_in_short_steps(rig: LoopRig) -> None:
-    topics = [f"many-{number}" for number in range(4)]
-    partitions = scaled(_PARTITIONS_MAX)
+    topics, partitions = 20, scaled(_PARTITIONS_MAX)
     names = iter(("first", "second", "third"))
 
-    async def create() -> None:
-        for name in topics:
-            fields = [created(name, num_partitions=partitions)]
-            answer = await Client(rig.server).call(
-                19, 7, topics=fields, timeout=0, validate_only=False
-            )
-            assert answer.topics[0].error_code == 0, answer
-
     async def delete() -> None:
-        group, client = f"many-{next(names)}", Client(rig.server)
-        for name in topics:
-            offsets = [
-                {"partition_index": n, "committed_offset": 0, "committed_leader_epoch": -1,
-                 "committed_metadata": ""} for n in range(partitions)
-            ]  # fmt: skip
-            await client.call(
-                8, 8, group_id=group, generation_id_or_member_epoch=-1, member_id="",
-                group_instance_id=None, topics=[{"name": name, "partitions": offsets}],
-            )  # fmt: skip
-        assert len(rig.services.groups.offsets(group)) == len(topics) * partitions
+        group, groups = f"many-{next(names)}", rig.services.groups
+        for topic in range(topics):
+            offsets = tuple(Offset(f"t{topic}", n, 0, -1, "", None) for n in range(partitions))
+            assert await groups.ask(group, Commit(group, NOBODY, None, -1, offsets))
+        assert len(groups.offsets(group)) == topics * partitions
         await asyncio.sleep(0)
-        answer = await client.call(42, 2, groups_names=[group])
+        answer = await Client(rig.server).call(42, 2, groups_names=[group])
         assert answer.results[0].error_code == 0, answer
-        assert rig.services.groups.find(group) is None
+        assert groups.find(group) is None
+        assert not groups.offsets(group)
 
-    rig.run(create())
     rig.require_short(delete, SECONDS_MAX)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from headrace.broker import runtime
 from headrace.broker.replay import JournalDamaged
 from headrace.broker.runtime import ShardRuntime, StorageFault
 from headrace.broker.shards import all_durable
@@ -86,7 +88,7 @@ def shard_on(
         log.begin_seal()
         await asyncio.get_running_loop().run_in_executor(None, log.prepare_next)
 
-    runtime: Shard = ShardRuntime(
+    shard: Shard = ShardRuntime(
         "shard",
         build,
         log,
@@ -96,9 +98,9 @@ def shard_on(
         sync=sync if synced is not None else None,
         roll=roll or roll_in_thread,
     )
-    runtime.load()
-    runtime.start()
-    return runtime
+    shard.load()
+    shard.start()
+    return shard
 
 
 def runs(shard: Shard) -> list[tuple[str, str, int]]:
@@ -465,10 +467,99 @@ def test_a_close_waits_for_room_and_writes_what_was_decided() -> None:
     run(work)
 
 
+class _Encoding:
+    """A shard whose batches are encoded in a thread, each once `may_go_on`."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.disk, self.has_begun, self.may_go_on = (
+            MemoryDisk(),
+            threading.Event(),
+            threading.Event(),
+        )
+        self.shard = shard_on(self.disk)
+        encoded = runtime._encoded
+
+        def held(records: Any, now: Any) -> Any:
+            self.has_begun.set()
+            assert self.may_go_on.wait(60)
+            return encoded(records, now)
+
+        self._patch = patch
+        self._held = held
+
+    async def begun(self) -> "asyncio.Future[Any]":
+        """Wait for the answer to an acceptance whose batch is being encoded."""
+        await joined(self.shard)
+        await acquired(self.shard, 0, 9)
+        self._patch.setattr(runtime, "_encoded", self._held)
+        self._patch.setattr(runtime, "_ENCODED_MAX", 0)
+        waiting = asyncio.ensure_future(said(self.shard, Verdict.ACCEPT, 0, 1))
+        while not self.has_begun.is_set():  # noqa: ASYNC110  # it is set in a thread
+            await asyncio.sleep(0.001)
+        return waiting
+
+
+def test_answers_wait_while_many_records_are_encoded_in_a_thread() -> None:
+    async def work() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            rig = _Encoding(patch)
+            first = await rig.begun()
+            second = asyncio.ensure_future(said(rig.shard, Verdict.ACCEPT, 2, 3))
+            await asyncio.sleep(0)
+            assert [first.done(), second.done(), rig.shard.is_durable] == [False] * 3
+            assert _finished(shard_on(rig.disk)) == set()
+            before = rig.shard.appends
+            rig.may_go_on.set()
+            await asyncio.gather(first, second)
+            assert rig.shard.appends == before + 2
+            assert _finished(shard_on(rig.disk)) == {0, 1, 2, 3}
+
+    run(work)
+
+
+def test_a_fault_while_records_are_encoded_gives_them_up() -> None:
+    async def work() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            rig = _Encoding(patch)
+            waiting = await rig.begun()
+            dropped = rig.shard.machine
+            rig.shard._drop(OSError(5, "a sync failed"), [])
+            with pytest.raises(StorageFault):
+                await waiting
+            assert rig.shard.machine is dropped, "not rebuilt while a thread is at work"
+            rig.may_go_on.set()
+            while rig.shard.fault is not None:  # noqa: ASYNC110  # there is no event to wait for
+                await asyncio.sleep(0.001)
+            assert _finished(rig.shard) == _finished(shard_on(rig.disk)) == set()
+
+    run(work)
+
+
+def test_a_close_waits_for_what_is_encoded_in_a_thread() -> None:
+    async def work() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            rig = _Encoding(patch)
+            first = await rig.begun()
+            second = asyncio.ensure_future(said(rig.shard, Verdict.ACCEPT, 2, 3))
+            await asyncio.sleep(0)
+            closing = asyncio.ensure_future(rig.shard.close())
+            rig.may_go_on.set()
+            await closing
+            await asyncio.gather(first, second)
+            rig.disk.crash(0.0)
+            assert _finished(shard_on(rig.disk)) == {0, 1, 2, 3}
+
+    run(work)
+
+
+@pytest.mark.parametrize("encoded_max", [runtime._ENCODED_MAX, 0], ids=["", "in-threads"])
 @pytest.mark.parametrize("fsync", [True, False])
 @pytest.mark.parametrize("seed", range(40))
-def test_what_a_caller_was_told_stays_true(seed: int, fsync: bool) -> None:
+def test_what_a_caller_was_told_stays_true(
+    seed: int, fsync: bool, encoded_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Acceptances that were answered survive a power cut with `fsync`, a killed process without."""
+    monkeypatch.setattr(runtime, "_ENCODED_MAX", encoded_max)
     rng = random.Random(seed)
     disk = MemoryDisk()
     told: set[int] = set()

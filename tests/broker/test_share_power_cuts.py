@@ -1,5 +1,6 @@
 """What power cuts leave of share groups where writes are not synced (headrace.durability=os)."""
 
+import asyncio
 import contextlib
 from typing import Any
 from uuid import UUID, uuid4
@@ -85,6 +86,37 @@ def test_a_second_power_cut_does_not_bring_back_the_states_of_lost_records() -> 
         with contextlib.suppress(OSError):  # the files of a broker that died are of no use
             play(lambda: Broker(disk), scene)
     assert ends == [10]
+
+
+def test_the_end_of_a_log_that_is_opened_late_is_noticed() -> None:
+    """The disk is full at the start after a power cut, so that the log cannot be opened yet."""
+    disk, starts = MemoryDisk(), list[int]()
+
+    async def first(broker: Broker) -> None:
+        await broker.services.topics.create(CreateTopic("orders", uuid4(), 1, {}))
+        await broker.ask(Heartbeat("group", MEMBER, 0, frozenset({"orders"})))
+        broker.append(10)
+        sync(disk, "")
+        broker.append(10)
+        await broker.finish(Span(0, 14))
+        sync(disk, "__share_group_state")
+        disk.crash(lambda path, unsynced: unsynced[:9] if path.startswith("orders") else b"")
+        disk.fail_after(0)
+
+    async def second(broker: Broker) -> None:
+        partition = broker.services.partition("orders", 0)
+        assert partition is not None
+        assert not partition.is_open
+        starts.append(broker.start_of_group)
+        disk.fail_after(None)
+        broker.append(10)
+        await asyncio.sleep(0)  # for what the opening called
+        starts.append(broker.start_of_group)
+
+    with contextlib.suppress(OSError):
+        play(lambda: Broker(disk), first)
+    play(lambda: Broker(disk), second)
+    assert starts == [15, 10]
 
 
 def test_a_lease_loses_what_it_had_of_lost_records_also_without_a_share_partition() -> None:

@@ -20,9 +20,9 @@ from headrace.core.catalog import PartitionsAdded, Resource, TopicCreated
 from headrace.core.types import WallMs
 from headrace.folder.bridge import bridge, empty_batches
 from headrace.folder.catalogue import listed_topics, lost_topics, read_catalogue
-from headrace.folder.check import Finding, check, check_disk
+from headrace.folder.check import Finding, Surroundings, check, check_disk
 from headrace.folder.overlay import OverlayDisk
-from headrace.folder.repair import Action, Repair, repair, repair_disk
+from headrace.folder.repair import Action, Repair, _Mechanic, repair, repair_disk
 from headrace.log import partition_metadata
 from headrace.log.damage import keep_copy
 from headrace.log.manifest import ListedTopic, Manifest
@@ -30,6 +30,7 @@ from headrace.log.memory_disk import MemoryDisk
 from headrace.log.metadata_records import MetadataRecords
 from headrace.log.os_disk import OsDisk
 from headrace.log.recovery_point import Claim, RecoveryPoint
+from headrace.log.segments import SegmentedLog
 from headrace.wire import batches
 from headrace.wire.batches import Record
 
@@ -284,6 +285,24 @@ def test_a_damaged_offset_of_a_replacement_reaches_into_no_last_segment(
     assert contents(root)[ACTIVE] == killed.files[ACTIVE]
 
 
+@pytest.mark.parametrize("is_torn", [True, False])
+def test_a_replacement_that_waits_for_its_name_survives_a_repair_behind_it(
+    is_torn: bool, killed: Folder, write: Write
+) -> None:
+    """After the repair the recovery point said that the log begins with the repaired segment."""
+    files = {
+        path: data
+        for path, data in killed.files.items()
+        if not (path.startswith("orders-0/0") and path < SEGMENT)
+    }
+    files[f"{SEGMENT}.swap"] = files[f"{SEGMENT}.deleted"] = files.pop(SEGMENT)
+    files[ACTIVE] = files[ACTIVE] + files[ACTIVE][:80] if is_torn else b"\xff" * 99 + files[ACTIVE]
+    root = write({**files, "orders-0/recovery-point": b""})
+    repaired(root)
+    offsets = {last for _, last, *_ in started(root, killed)["log", "orders-0"]}
+    assert offsets >= {29, 32}
+
+
 def test_what_an_earlier_compaction_replaced_does_not_come_back(
     stopped: Folder, write: Write
 ) -> None:
@@ -299,6 +318,57 @@ def test_what_an_earlier_compaction_replaced_does_not_come_back(
     assert contents(root)[FORMER] == files[FORMER]
     assert SEGMENT not in contents(root)
     assert log_of(started(root, stopped)) == log_of(started(write(stopped.files), stopped))
+
+
+def awaiting(files: Mapping[str, bytes], first: int, second: int, suffix: str) -> dict[str, bytes]:
+    """Let two segments have a whole replacement that waits for its name."""
+    paths = [f"orders-0/{base:020d}.log" for base in (first, second)]
+    out = {**files, f"{paths[0]}.swap": b"".join(files[path] for path in paths)}
+    for path in paths:
+        out[f"{path}{suffix}"] = out.pop(path)
+        out.pop(f"{path.removesuffix('.log')}.checksums")
+    return out
+
+
+@pytest.mark.parametrize("suffix", ["", ".deleted"])
+def test_a_log_begins_with_a_replacement_when_its_torn_end_is_cut_off(
+    suffix: str, killed: Folder, write: Write
+) -> None:
+    files = awaiting(killed.files, 0, 5, suffix)
+    files[ACTIVE] += files[FORMER][:200]
+    root = write(files)
+    done = require_lost(root, killed, write)
+    assert [one.path for one in done.actions] == [ACTIVE]
+    names = [f"orders-0/{base:020d}.log" for base in (0, 5)]
+    copies = {path: f"{path}.deleted" if suffix else f"{path}.torn.0" for path in names}
+    for path, copy in copies.items():
+        assert suffix or contents(root)[copy] == killed.files[path]
+        assert (copy in done.actions[0].text) == (not suffix)
+
+
+@pytest.mark.parametrize("suffix", ["", ".deleted"])
+def test_a_segment_before_a_replacement_is_rewritten_up_to_it(
+    suffix: str, stopped: Folder, write: Write
+) -> None:
+    files = awaiting(stopped.files, 10, 15, suffix)
+    worsened(files, "orders-0/00000000000000000005.log", "bad")
+    root = write(files)
+    assert [one.lost for one in require_lost(root, stopped, write, (5, 9)).actions] == [((5, 9),)]
+
+
+@pytest.mark.parametrize(("offset", "end"), [(15, 15), (5, 5)])
+def test_a_journal_is_cut_in_and_behind_a_replacement(offset: int, end: int) -> None:
+    disk, folder = MemoryDisk(), "__consumer_offsets-0"
+    whole = [
+        batches.build([Record(0, 1, b"key", b"value")], base_offset=base, leader_epoch=0)
+        for base in range(20)
+    ]
+    disk.write(f"{folder}/{0:020d}.log.swap", b"".join(whole[:10]))
+    disk.write(f"{folder}/{10:020d}.log", b"".join(whole[10:]))
+    RecoveryPoint(disk, folder).replace(Claim(0, 10, 0, 10))
+    assert _Mechanic(disk, Surroundings())._journal(folder, offset) is not None
+    log = SegmentedLog(disk, folder)
+    assert (log.start_offset, log.end_offset) == (0, end)
 
 
 class KilledError(Exception):

@@ -14,6 +14,7 @@ from headrace.core.group_events import (
     MemberGone,
     OffsetCommitted,
     OffsetDropped,
+    OffsetsDropped,
 )
 from headrace.core.group_words import Candidate, Cause, Committed, Gone, Member, Snapshot, Ticket
 from headrace.core.types import MemberId, WallMs
@@ -189,3 +190,11 @@ def test_history_is_told_in_headers() -> None:
     assert told.headers == ((CAUSE_HEADER, b"reset"), (BY_HEADER, b"admin /::1"))
     (gone,) = JOURNAL.records([OffsetDropped("gB", "ta", 0, Cause.EXPIRY)], WallMs(0))
     assert gone.headers == ((CAUSE_HEADER, b"expiry"),)
+
+
+def test_the_offsets_of_a_deleted_group_are_dropped_one_by_one() -> None:
+    told = Cause.GROUP_DELETION, "client /127.0.0.1"
+    places = (("ta", (0, 7)), ("tb", (1,)))
+    apart = [OffsetDropped("g", topic, one, *told) for topic, some in places for one in some]
+    together = JOURNAL.records([OffsetsDropped("g", places, *told)], WallMs(0))
+    assert together == JOURNAL.records(apart, WallMs(0))

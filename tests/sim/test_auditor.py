@@ -41,11 +41,10 @@ class Book:
     def produces(self, *values: bytes, first: int = 0) -> None:
         self.auditor.produced(self.asks(), PLACE, first, values)
 
-    def loses(self, since_us: int = 0, end: int | None = None) -> None:
+    def loses(self, since_us: int = 0, end: int = 1 << 20) -> None:
         """The power is cut, and takes what was answered since, and perhaps the end of the log."""
         self.auditor.power_was_cut(since_us, are_copies_lost=False)
-        if end is not None:
-            self.auditor.opened(PLACE, end)
+        self.auditor.opened(PLACE, end)
 
     def leases(self, *, fresh: bool = True) -> None:
         """The lease acquires two records as number 1, or is told of them again."""
@@ -153,6 +152,13 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.says("accept", 1), lambda b: b.auditor.given_up(PLACE, [(2, 2)]),
         lambda b: b.ends(3, 3, None, []),
     ],
+    "an offset that a repair gave up is acquired without a record": [
+        joined_and_produced, lambda b: b.auditor.given_up(PLACE, [(2, 3)]),
+        lambda b: b.produces(b"4", first=4),
+        lambda b: b.auditor.delivered(
+            b.asks(acquires=True), PLACE, [(0, 4, 1)], {0: b"0", 1: b"1", 4: b"4"}
+        ),
+    ],
     "an answer that was lost may have accepted": [
         lambda b: b.gets(0, 0), lambda b: b.says("accept", 0, told=False), lambda b: b.sees(0),
         lambda b: b.sees(1),
@@ -180,8 +186,15 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.sees(1), lambda b: b.produces(b"2", first=1), lambda b: b.gets(1, 1),
         lambda b: b.says("accept", 1), lambda b: b.ends(2, 2, None, []),
     ],
+    "a log that a full disk keeps from being opened may have lost its end": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("accept", 0),
+        lambda b: b.says("accept", 1), lambda b: b.sees(2),
+        lambda b: b.auditor.power_was_cut(1 << 40, are_copies_lost=False), lambda b: b.sees(2),
+        lambda b: b.sees(1), lambda b: b.produces(b"2", first=1), lambda b: b.sees(1),
+        lambda b: b.gets(1, 1), lambda b: b.says("accept", 1), lambda b: b.ends(2, 2),
+    ],
     "a repair of what was not synced may give up what was acknowledged": [
-        joined_and_produced, lambda b: b.loses(),
+        joined_and_produced, lambda b: b.auditor.power_was_cut(0, are_copies_lost=False),
         lambda b: b.auditor.given_up(PLACE, [(0, 0)], is_unsynced=True),
         lambda b: b.auditor.opened(PLACE, 2), lambda b: b.gets(1, 1),
         lambda b: b.says("accept", 1), lambda b: b.ends(2, 2),
@@ -230,6 +243,10 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
     ],
     "acquired and not sent": [
         lambda b: b.auditor.delivered(b.asks(acquires=True), PLACE, [(0, 1, 1)], {0: b"0"}),
+    ],
+    "record orders-0@1 was acquired and not sent": [
+        joined_and_produced, lambda b: b.auditor.given_up(PLACE, [(1, 2)]),
+        lambda b: b.auditor.delivered(b.asks(acquires=True), PLACE, [(0, 2, 1)], {0: b"0"}),
     ],
     "was b'0' and is b'x'": [
         lambda b: b.produces(b"0"), lambda b: b.auditor.read(PLACE, {0: b"x"}),

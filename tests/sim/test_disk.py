@@ -343,8 +343,12 @@ def test_what_is_cut_off_without_a_copy_is_noted() -> None:
     disk = FaultyDisk("seed", lambda: None)
     file = disk.open("t-0/0.log")
     file.append(b"abcd")
+    disk.revive(power_cut=False)
+    file = disk.open("t-0/0.log")
     disk.watches_cuts = True
     disk.open("t-0/0.log.torn.2").append(b"cd")
+    file.append(b"ef")  # its own, of an append that failed
+    file.truncate(4)
     file.truncate(2)
     assert disk.cut_without_copy == []
     file.truncate(1)

@@ -10,9 +10,11 @@ import pytest
 import headrace
 from headrace.log import buggify
 from headrace.log.api import CorruptFileError
+from headrace.log.manifest import START_OFFSETS
+from headrace.log.small_files import write_file
 from headrace.sim.damage import BIT, FORMER, KINDS
 from headrace.sim.disk import FATES, WHOLE
-from headrace.sim.operator import _records
+from headrace.sim.operator import _is_kept, _records
 from headrace.sim.options import Options
 from headrace.sim.world import World
 from headrace.wire import batches
@@ -120,6 +122,44 @@ def test_retention_explains_a_report_of_damage_that_was_there_at_the_time(
     world.operator.look()
     assert bool(world.bugs) == is_gone_before
     world._clear_away()
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_deleted_records_come_back_when_former_start_offsets_are_read(is_stopped: bool) -> None:
+    """The broker under which the write is lost keeps the starts, and a stop writes them down."""
+    world, place = World(0, options=calm(0)), ("ledger", 1)
+    assert world._is_set_up()
+    write_file(world.disk, START_OFFSETS, "0\n0\n")
+    write_file(world.disk, START_OFFSETS, "0\n1\nledger 1 2\n")
+    world.disk.damage._damage_at(FORMER, START_OFFSETS, 0, {})
+    asked = world.auditor.asked()
+    world.records.deleting(place, 2)
+
+    def fetched(log_start: int) -> None:
+        world.records.fetched(asked, place, 2, log_start=log_start, high_watermark=2, records={})
+
+    fetched(2)
+    if is_stopped:
+        world._stop()
+    else:
+        world._bury()
+    world.run_until(world.loop.now_us + 2_000_000)
+    assert world.process is not None
+    assert world.process.is_up
+    asked = world.auditor.asked()
+    fetched(0)
+    assert world.auditor.failures == (
+        ["the start of ledger-1 was 2 and is 0"] if is_stopped else []
+    )
+    world._clear_away()
+
+
+def test_a_repair_may_give_a_segment_of_compaction_its_name() -> None:
+    path = "table-0/00000000000000000000.log"
+    assert _is_kept(f"{path}.swap", b"batches", {path: b"batches"})
+    assert _is_kept(f"{path}.swap", b"batches", {path: b"bat", f"{path}.torn.3": b"ches"})
+    assert not _is_kept(f"{path}.swap", b"batches", {path: b"others"})
+    assert not _is_kept(f"{path}.swap", b"batches", {})
 
 
 def test_an_impossible_offset_under_a_right_checksum_is_damage() -> None:

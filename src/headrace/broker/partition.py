@@ -117,6 +117,7 @@ class Partition:
         self._fault: OSError | None = None
         self.is_failing = False
         self._is_closed = False
+        self._late: tuple[asyncio.AbstractEventLoop, Callable[[int], None]] | None = None
         self.is_internal = topic.internal
         self._flushes_as_set = _flushes_as_set(settings)
 
@@ -194,6 +195,10 @@ class Partition:
                 with _closing:
                     is_closed = self.is_closed  # meanwhile: then `close` found no log
                     if not is_closed:
+                        if self._late is not None:  # before the event loop can append
+                            loop, told = self._late
+                            self._late = None
+                            loop.call_soon_threadsafe(told, opened.end_offset)
                         self._log = opened
                 if is_closed:
                     opened.close()
@@ -207,6 +212,10 @@ class Partition:
         if not self._is_closed:
             self._failed(error)
         return OSError(f"{self.name} cannot be opened: {error}")
+
+    def when_opened(self, told: Callable[[int], None]) -> None:
+        """Call `told` with the end of the log once it is opened, on the running event loop."""
+        self._late = asyncio.get_running_loop(), told
 
     def not_opened(self, error: OSError) -> None:
         """Report that the log cannot be opened yet; the next use opens it."""

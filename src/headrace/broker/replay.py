@@ -63,7 +63,8 @@ def _apply(data: Buffer, machine: Machine[Any, EventT], codec: Journal[EventT], 
     try:
         for offset, key, value in batches.entries(data):
             apply(events(key, value))
-            placed(offset, key, value)
+            if placed is not None:
+                placed(offset, key, value)
             count += 1
     except NewerVersionError as error:
         raise JournalDamaged(

@@ -20,7 +20,7 @@ from headrace.broker.replay import JournalDamaged, replay
 from headrace.broker.tuning import collector_paused
 from headrace.core.errors import Refused
 from headrace.core.machine import Entry, Journal, Machine, applier, placer
-from headrace.core.types import MonoMs, after, elapsed_ms
+from headrace.core.types import MonoMs, WallMs, after, elapsed_ms
 from headrace.log.api import Clock, JournalLog
 from headrace.log.buggify import buggify
 from headrace.wire import batches
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 _PAUSE_MS_MIN = 100  # before the second attempt to go on after a fault; the first is made at once
 _PAUSE_MS_MAX = 5_000
 _FLUSH_LATE_SECONDS = 0.02  # in simulations
+_ENCODED_MAX = 2_000  # records of a batch that is encoded on the event loop: some milliseconds
 _TO_TELL_MAX = 10_000  # kept while a fault lasts; what they tell is found again at the next start
 
 CommandT = TypeVar("CommandT")
@@ -42,6 +43,7 @@ class StorageFault(Exception):
 
 # Told the reply, or the Refused, or a StorageFault; must not raise.
 Told = Callable[[Any], None]
+_Batch = tuple[bytearray, batches.BatchHeader]
 _Parked = tuple[Told, Any]  # a caller whose answer waits for the journal, with the answer
 
 
@@ -83,7 +85,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._parked: list[_Parked] = []
         self._unsynced: list[_Parked] = []
         self._syncing: asyncio.Task[None] | None = None
-        self._rolling: asyncio.Task[None] | None = None  # nothing is written meanwhile
+        # Prepares a segment or encodes a batch in a thread; nothing is written meanwhile.
+        self._rolling: asyncio.Task[None] | None = None
         self._must_sync = False  # something was written since the last sync began
         self._flush_due: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -230,23 +233,34 @@ class ShardRuntime(Generic[CommandT, EventT]):
     def _flush(self) -> None:
         """Append everything decided since the last flush as one batch; let the answers out.
 
-        If the journal needs a new segment for it, everything waits until that is prepared.
+        If the journal needs a new segment for it, everything waits until that is prepared; if it
+        has many records, until they are encoded in a thread.
         """
         if self._flush_due is not None:
             self._flush_due.cancel()
             self._flush_due = None
         if self._rolling is not None:
             return
-        parked, self._parked = self._parked, []
-        records, self._unwritten = self._unwritten, []
+        count = len(self._unwritten)
+        if count > _ENCODED_MAX or (count and buggify("journal.encode")):
+            self._rolling = in_background(self._encode())
+        else:
+            parked, self._parked = self._parked, []
+            records, self._unwritten = self._unwritten, []
+            self._write(records, parked)
+
+    def _write(
+        self, records: list[Entry], parked: list[_Parked], batch: _Batch | None = None
+    ) -> None:
+        """Append records, perhaps encoded already, and let the answers out that rest on them."""
         if records:
             try:
-                is_written = self._append(records)
+                is_written = self._append(records, batch or _encoded(records, self._clock.wall()))
             except OSError as error:
                 self._drop(error, parked)
                 return
             if not is_written:
-                self._parked, self._unwritten = parked, records
+                self._parked, self._unwritten = parked + self._parked, records + self._unwritten
                 self._rolling = in_background(self._make_room())
                 return
         if self._must_sync or self._syncing is not None:
@@ -258,19 +272,35 @@ class ShardRuntime(Generic[CommandT, EventT]):
                 self._over()
             _release(parked)
 
-    def _append(self, records: list[Entry]) -> bool:
+    def _append(self, records: list[Entry], batch: _Batch) -> bool:
         """Append records as one batch; False, and nothing is appended, without room for it."""
-        now = self._clock.wall()
-        data, header = batches.build_with_header([batches.Record(0, now, *one) for one in records])
+        data, header = batch
         if self._log.must_roll(header):
             return False
         first = self._log.append(data, [header])
-        for offset, entry in enumerate(records, first):
-            self._placed(offset, entry.key, entry.value)
+        if self._placed is not None:
+            for offset, entry in enumerate(records, first):
+                self._placed(offset, entry.key, entry.value)
         self.appends += 1
         self.records += len(records)
         self._must_sync = self._fsync
         return True
+
+    async def _encode(self) -> None:
+        """Encode what is unwritten now in a thread, and write it."""
+        records, parked = list(self._unwritten), len(self._parked)
+        encode = partial(_encoded, records, self._clock.wall())
+        try:
+            batch = await asyncio.get_running_loop().run_in_executor(None, encode)
+        finally:
+            self._rolling = None
+        if self._fault is not None:  # a failed sync dropped the state, with all but what came since
+            self._drop(self._fault, [])
+            return
+        self._unwritten = self._unwritten[len(records) :]
+        waiting, self._parked = self._parked[:parked], self._parked[parked:]
+        self._write(records, waiting, batch)
+        self._flush()
 
     async def _make_room(self) -> None:
         """Prepare a new segment of the journal, and write what waits for it."""
@@ -394,6 +424,10 @@ class ShardRuntime(Generic[CommandT, EventT]):
             self._take(events)
         else:
             self._arm()
+
+
+def _encoded(records: list[Entry], now: WallMs) -> _Batch:
+    return batches.build_with_header([batches.Record(0, now, *one) for one in records])
 
 
 def _release(parked: list[_Parked]) -> None:

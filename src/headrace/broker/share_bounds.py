@@ -7,17 +7,23 @@ whatever the durability: a second power cut might keep those, and bring back wha
 finished of the old ones.
 """
 
+import asyncio
+import contextlib
 import errno
 import logging
+from functools import partial
 
+from headrace.broker.background import in_background
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import LogEndLost, On
 from headrace.core.share_words import LogStartMoved, ShareKey
+from headrace.core.types import TopicPartition
 
 log = logging.getLogger("headrace.broker")
+_RETRY_SECONDS = 0.5
 
 
 async def agree(shares: Shares, partitions: Partitions) -> None:
@@ -33,12 +39,16 @@ async def agree(shares: Shares, partitions: Partitions) -> None:
     for shard in shares.shards:
         for key, (start, end) in _known(shares.machine_of(shard)).items():
             partition = partitions.get(key.topic_id, key.partition)
-            if partition is None or not partition.is_open:  # after a death all are open
+            if partition is None:
+                continue
+            if not partition.is_open:
+                if partition.is_failing:  # after a death it has to be open, and the disk is full
+                    partition.when_opened(partial(_opened_late, shares, partition))
                 continue
             if start < partition.start_offset:
                 moved[partition] = None
             if end > partition.high_watermark:
-                _end_lost(shard, key, end, partition)
+                _end_lost(shard, key, end, partition, partition.high_watermark)
                 shortened.add(shard)
     for partition in moved:
         log_start_moved(shares, partition)
@@ -68,8 +78,23 @@ def log_start_moved(shares: Shares, partition: Partition) -> None:
             shares.meters.overtaken(share.key, max(lost, 0))
 
 
-def _end_lost(shard: Shard, key: ShareKey, known_end: int, partition: Partition) -> None:
-    end = partition.high_watermark
+def _opened_late(shares: Shares, partition: Partition, end: int) -> None:
+    """Follow what happened to a log that could not be opened at the start."""
+    for shard, journal in zip(shares.shards, shares.journals, strict=True):
+        known = _known(shares.machine_of(shard))
+        lost = {
+            key: known_end
+            for key, (_, known_end) in known.items()
+            if TopicPartition(key.topic_id, key.partition) == partition.key and known_end > end
+        }
+        for key, known_end in lost.items():
+            _end_lost(shard, key, known_end, partition, end)
+        if lost:
+            in_background(_keep_later(shard, journal))
+    log_start_moved(shares, partition)
+
+
+def _end_lost(shard: Shard, key: ShareKey, known_end: int, partition: Partition, end: int) -> None:
     log.warning(
         "group %s: %s ends at %d, and lost the records up to %d that the group had been given; "
         "those that take their places are new ones",
@@ -78,12 +103,21 @@ def _end_lost(shard: Shard, key: ShareKey, known_end: int, partition: Partition)
     shard.tell(LogEndLost(key, end))
 
 
+async def _keep_later(shard: Shard, journal: Partition) -> None:
+    """Sync what a shard decided, as soon as that succeeds; the shard decides it again."""
+    while not journal.is_closed:
+        with contextlib.suppress(OSError):
+            await _keep(shard, journal)
+            return
+        await asyncio.sleep(_RETRY_SECONDS)
+
+
 async def _keep(shard: Shard, journal: Partition) -> None:
     """Sync what a shard decided. Raises: OSError."""
     try:
         await shard.durable()
     except StorageFault as fault:
-        raise OSError(errno.EIO, str(fault)) from fault
+        raise shard.fault or OSError(errno.EIO, str(fault)) from fault
     await journal.on_disk(journal.log.end_offset)
 
 

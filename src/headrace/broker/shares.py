@@ -308,10 +308,9 @@ class Shares:
 
         One of them after the other, in threads: `topic` would open all in one step.
         """
-        for name in names:
-            topic = self._topics.catalog.topics.get(name)
-            if topic is None or len(self._opened.get(topic.id, ())) == topic.partitions:
-                continue
+        found = filter(None, map(self._topics.catalog.topics.get, names))
+        closed = [one for one in found if len(self._opened.get(one.id, ())) != one.partitions]
+        for topic in sorted(closed, key=lambda one: one.name):  # a set has an order of its process
             for index in range(0 if topic.internal else topic.partitions):
                 await self._topics.partitions.opened(topic.id, index)
 

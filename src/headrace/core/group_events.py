@@ -165,6 +165,18 @@ class OffsetDropped(NamedTuple):
     by: str = ""
 
 
+class OffsetsDropped(NamedTuple):
+    """All offsets of a group were dropped. Durable, in its journal as an `OffsetDropped` each.
+
+    One event, as a group may have tens of thousands; `partitions` are by topic.
+    """
+
+    group: str
+    partitions: tuple[tuple[str, tuple[int, ...]], ...]
+    cause: Cause | None = None
+    by: str = ""
+
+
 MemberEvent = (
     MemberSet
     | MemberReplaced
@@ -179,4 +191,6 @@ MemberEvent = (
     | GenerationBegan
     | GroupStored
 )
-Event = MemberEvent | ConsumerEvent | GroupDropped | OffsetCommitted | OffsetDropped
+Event = (
+    MemberEvent | ConsumerEvent | GroupDropped | OffsetCommitted | OffsetDropped | OffsetsDropped
+)

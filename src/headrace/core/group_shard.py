@@ -35,6 +35,7 @@ from headrace.core.group_events import (
     MemberEvent,
     OffsetCommitted,
     OffsetDropped,
+    OffsetsDropped,
     SyncParked,
     TimerCleared,
     TimerSet,
@@ -160,7 +161,7 @@ class GroupShard:
         """The only place where the shard's state changes; live and in recovery."""
         name = event.group
         is_kept = False  # then the group cannot be blank
-        if isinstance(event, OffsetCommitted | OffsetDropped):  # nearly all are
+        if isinstance(event, OffsetCommitted | OffsetDropped | OffsetsDropped):  # nearly all are
             self._apply_to_offsets(event)
             is_kept = bool(self.offsets[name])
         elif isinstance(event, TimerSet):
@@ -172,7 +173,7 @@ class GroupShard:
                 self.names.add(name)
             return
         match event:
-            case OffsetCommitted() | OffsetDropped():
+            case OffsetCommitted() | OffsetDropped() | OffsetsDropped():
                 pass
             case GroupDropped():
                 self._end(name, ClassicGroup)
@@ -197,7 +198,7 @@ class GroupShard:
         if len(self._due) > self._due_max:
             self._forget_past_deadlines()
 
-    def _apply_to_offsets(self, event: OffsetCommitted | OffsetDropped) -> None:
+    def _apply_to_offsets(self, event: OffsetCommitted | OffsetDropped | OffsetsDropped) -> None:
         name = event.group
         offsets = self.offsets.get(name)
         if offsets is None:
@@ -206,8 +207,10 @@ class GroupShard:
         before = len(offsets)
         if isinstance(event, OffsetCommitted):
             offsets.put(event.topic, event.partition, event.committed)
-        else:
+        elif isinstance(event, OffsetDropped):
             offsets.drop(event.topic, event.partition)
+        else:
+            offsets.clear()
         self.offset_count += len(offsets) - before
 
     def _apply_to_classic(self, event: MemberEvent) -> None:

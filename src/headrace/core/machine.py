@@ -90,6 +90,6 @@ def applier(machine: Machine[CommandT, EventT]) -> Callable[[Sequence[EventT]], 
     return apply_each
 
 
-def placer(codec: Journal[EventT]) -> Callable[[int, bytes | None, bytes | None], None]:
-    """What is to be told of where each record is."""
-    return codec.placed if isinstance(codec, Placing) else lambda *_: None
+def placer(codec: Journal[EventT]) -> Callable[[int, bytes | None, bytes | None], None] | None:
+    """What is to be told of where each record is, if anything is."""
+    return codec.placed if isinstance(codec, Placing) else None

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from headrace.core import subscription
 from headrace.core.errors import Refused, Why
-from headrace.core.group_events import Event, OffsetCommitted, OffsetDropped
+from headrace.core.group_events import Event, OffsetCommitted, OffsetDropped, OffsetsDropped
 from headrace.core.group_words import (
     TIME_UNKNOWN,
     Cause,
@@ -206,11 +206,11 @@ def delete_group(
         return _unknown(name)
     if not owner.is_empty:
         return Refused(Why.NON_EMPTY_GROUP, f"Group {name} has members.")
-    dropped: list[Event] = [
-        OffsetDropped(name, topic, partition, Cause.GROUP_DELETION, command.by)
-        for topic, partition, _ in offsets or _NONE
-    ]
-    return Decided([*dropped, *owner.ended(Cause.GROUP_DELETION, command.by)])
+    events: list[Event] = []
+    if offsets:
+        places = tuple((topic, tuple(partitions)) for topic, partitions in offsets.by_topic.items())
+        events.append(OffsetsDropped(name, places, Cause.GROUP_DELETION, command.by))
+    return Decided([*events, *owner.ended(Cause.GROUP_DELETION, command.by)])
 
 
 def forget(command: ForgetOffsets, offsets: Mapping[str, Offsets]) -> Decided[Event]:

@@ -59,6 +59,9 @@ class Offsets:
         self._count += partition not in partitions
         partitions[partition] = committed
 
+    def clear(self) -> None:
+        self.by_topic, self._count = {}, 0
+
     def drop(self, topic: str, partition: int) -> None:
         partitions = self.by_topic.get(topic, {})
         if partitions.pop(partition, None) is not None:

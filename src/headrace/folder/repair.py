@@ -30,7 +30,7 @@ from headrace.folder.check import (
 from headrace.folder.foreign import is_foreign
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk
-from headrace.folder.replacement import Replacement
+from headrace.folder.replacement import Replacement, finish_replacements
 from headrace.folder.share_state import restore_share_partitions
 from headrace.log import checksums, partition_metadata, recovery_point, small_files
 from headrace.log.api import CorruptLog, Disk
@@ -50,7 +50,7 @@ from headrace.log.manifest import CATALOGUE, METADATA, NAME, PROPERTIES, START_O
 from headrace.log.opening import FOREIGN, SWAP
 from headrace.log.os_disk import OsDisk
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, begin_point, read_claim
-from headrace.log.repair import cut_log, drop_log_head, segment_bases, set_aside
+from headrace.log.repair import begin_of_log, cut_log, drop_log_head, segment_bases, set_aside
 from headrace.log.segment import Segment
 from headrace.wire.batches import CorruptBatch
 from headrace.wire.primitives import Malformed, NewerVersionError
@@ -258,16 +258,17 @@ class _Mechanic:
         if finding.path.endswith(SWAP):
             return self._replacement(finding.path)
         folder, _, name = finding.path.rpartition("/")
+        copies = finish_replacements(self._disk, folder)
         base, bases = int(name.removesuffix(".log")), segment_bases(self._disk, folder)
         if bases and base < bases[0]:
-            copies = drop_log_head(self._disk, folder, bases[0])
+            copies += drop_log_head(self._disk, folder, bases[0])
             self._forget_start(folder, bases[0])
             self._lost = [(base, bases[0] - 1)]
             return f"let the log begin at offset {bases[0]}{_kept(copies)}"
         is_last = not bases or base >= bases[-1]
         if finding.grade is Grade.WARNING and finding.position is not None:
             try:
-                copies = cut_log(self._disk, folder, base, finding.position)
+                copies += cut_log(self._disk, folder, base, finding.position)
             except CorruptBatch:
                 return None
             self._lost = [(read_claim(self._disk, folder)[1].end_offset, None)]
@@ -277,13 +278,12 @@ class _Mechanic:
         if not is_exact and not self._disk.exists(finding.path):
             end = max(end or base, self._used_end(folder))
         remove_clean_mark(self._disk)
-        copies = []
         following_base = None if is_last else end
         if FOREIGN in finding.problem or is_foreign(self._disk, finding.path, following_base):
             copies.append(set_aside(self._disk, finding.path))
         done = bridge(self._disk, finding.path, base, end, is_last=is_last)
         if is_last:
-            first = min([base, *bases])
+            first = begin_of_log(self._disk, folder)
             claim = Claim(first, base, done.size, done.end_offset)
             RecoveryPoint(self._disk, folder).replace(claim)
         self._lost = [*done.lost]
@@ -372,6 +372,7 @@ class _Mechanic:
 
     def _journal(self, folder: str, offset: int) -> str | None:
         """Cut a journal of groups before a record that does not fit to those before it."""
+        replaced = finish_replacements(self._disk, folder)
         for base in reversed(segment_bases(self._disk, folder)):
             if base > offset:
                 continue
@@ -379,7 +380,7 @@ class _Mechanic:
             try:
                 segment.take_whole(self._disk.size(f"{segment.path}.log"))
                 position = segment.position_after(offset)
-                copies = cut_log(self._disk, folder, base, position)
+                copies = replaced + cut_log(self._disk, folder, base, position)
             except CorruptBatch:
                 return None
             finally:

@@ -196,5 +196,43 @@ class Replacement:
         return self._disk.read(self._path, count, position)
 
 
+def finish_replacements(disk: Disk, folder: str) -> list[str]:
+    """Give whole segments that compaction made their names, as the next start would.
+
+    A repair goes by the names of segments: it would take the first one that has its name for the
+    begin of the log, and the start would remove the others as given up.
+
+    Returns: the new names of the segments in place that were replaced. Raises: OSError.
+    """
+    copies: list[str] = []
+    first_base = read_claim(disk, folder)[1].first_base
+    for stem in _waiting(disk, folder):
+        path = f"{folder}/{stem}.log{SWAP}"
+        segment = Segment(disk, folder, int(stem), _INTERVAL_BYTES, file_path=path)
+        try:
+            segment.take_whole(disk.size(path))
+        except CorruptBatch:
+            continue
+        finally:
+            segment.release()
+        bases = segment_bases(disk, folder)
+        has_following = segment.end_offset in {*bases, *map(int, _waiting(disk, folder))}
+        if not segment.size or not has_following or segment.base_offset < first_base:
+            continue
+        for base in bases:
+            if segment.base_offset <= base < segment.end_offset:
+                remove_index(disk, f"{folder}/{base:020d}")
+                copies.append(set_aside(disk, f"{folder}/{base:020d}.log"))
+        disk.rename(path, f"{folder}/{stem}.log")
+    return copies
+
+
+def _waiting(disk: Disk, folder: str) -> list[str]:
+    """Return the names, without their suffix, of segments that wait for their names."""
+    suffix = f".log{SWAP}"
+    stems = [one.removesuffix(suffix) for one in disk.list(folder) if one.endswith(suffix)]
+    return sorted(stem for stem in stems if stem.isdecimal())
+
+
 def _between(bases: list[int], first: int, end: int) -> bool:
     return any(first < base < end for base in bases)

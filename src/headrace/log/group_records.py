@@ -27,6 +27,7 @@ from headrace.core.group_events import (
     JoinParked,
     OffsetCommitted,
     OffsetDropped,
+    OffsetsDropped,
     SyncParked,
     TimerCleared,
     TimerSet,
@@ -74,6 +75,12 @@ class GroupJournal:
                 case OffsetDropped(group, topic, partition, cause, by):
                     key = _offset_key(group, topic, partition)
                     out.append(Entry(key, None, _headers(cause, by)))
+                case OffsetsDropped(group, topics, cause, by):
+                    headers = _headers(cause, by)
+                    for topic, partitions in topics:
+                        place = _place(group, topic)
+                        keys = [place + _PARTITION.pack(one) for one in partitions]
+                        out += [Entry(key, None, headers) for key in keys]
                 case GroupStored(group, snapshot):
                     out.append(Entry(_group_key(group), _group_value(snapshot)))
                 case GroupDropped(group, cause, by):

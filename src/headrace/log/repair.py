@@ -11,6 +11,7 @@ from headrace.log import damage, snapshots
 from headrace.log.api import Disk
 from headrace.log.checkpoints import remove_clean_mark
 from headrace.log.index import remove_index
+from headrace.log.opening import SWAP
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, read_claim
 from headrace.log.segment import Segment
 from headrace.wire.batches import CorruptBatch
@@ -43,13 +44,13 @@ def cut_log(disk: Disk, folder: str, base_offset: int, position: int) -> list[st
     size = disk.size(path)
     if position < size:
         copies.append(damage.keep_copy(disk, path, position, size))
-    first_base = _first_base(disk, folder)
-    _claim(disk, folder, Claim(first_base, base_offset, position, end_offset))
+    begin = begin_of_log(disk, folder)
+    _claim(disk, folder, Claim(begin, base_offset, position, end_offset))
     _truncate(disk, path, position)
     remove_index(disk, f"{folder}/{base_offset:020d}")
     if has_gaps:
         _truncate(disk, f"{folder}/{end_offset:020d}{_SUFFIX}", 0)
-        _claim(disk, folder, Claim(first_base, end_offset, 0, end_offset))
+        _claim(disk, folder, Claim(begin, end_offset, 0, end_offset))
     for offset in snapshots.offsets(disk.list(folder)):
         if offset > end_offset:
             disk.remove(snapshots.path_of(folder, offset))
@@ -88,13 +89,15 @@ def segment_bases(disk: Disk, folder: str) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
+def begin_of_log(disk: Disk, folder: str) -> int:
+    """Return where a log begins, also with a replacement that waits for its name."""
+    names = (name.removesuffix(SWAP).removesuffix(_SUFFIX) for name in disk.list(folder))
+    return min(int(name) for name in names if name.isdecimal())
+
+
 def _claim(disk: Disk, folder: str, claim: Claim) -> None:
     """Replace the recovery point: what it claimed is given up."""
     RecoveryPoint(disk, folder).replace(claim)
-
-
-def _first_base(disk: Disk, folder: str) -> int:
-    return segment_bases(disk, folder)[0]
 
 
 def _truncate(disk: Disk, path: str, size: int) -> None:

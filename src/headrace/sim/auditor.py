@@ -25,7 +25,7 @@ Verdicts = Sequence[tuple[int, int, str]]  # first and last offset, and what is 
 
 
 class Session(Protocol):
-    """The auditor of a session, as far as power cuts concern it."""
+    """Who keeps accounts of a session or a group, as far as power cuts concern them."""
 
     def power_was_cut(self, since_us: int) -> None:
         """Forget what was answered since a time."""
@@ -153,14 +153,17 @@ class Auditor:
         for session in self.sessions:
             session.power_was_cut(since_us)
 
-    def opened(self, place: Place, end: int) -> bool:
-        """A broker starts with a log of this end, which a power cut may have moved.
+    def may_be_shorter(self, place: Place) -> bool:
+        """Return whether a power cut may have moved the end of a log, which is not opened yet.
 
-        Returns:
-            Whether the power was cut since the end of the log was known.
+        A start on a full disk may leave it until there is space.
         """
+        return place in self._may_be_shorter
+
+    def opened(self, place: Place, end: int) -> None:
+        """A broker opens a log of this end, which a power cut may have moved."""
         if place not in self._may_be_shorter:
-            return False
+            return
         self._may_be_shorter.discard(place)
         for offsets in (self._values.get(place, {}), self._promised.get(place, {})):
             for offset in [one for one in offsets if one >= end]:
@@ -174,7 +177,6 @@ class Auditor:
                 starts[:] = [(min(start, end), at_us) for start, at_us in starts]
         for session in self.sessions:
             session.end_was_lost(place, end)
-        return True
 
     def journal_was_repaired(self) -> None:
         """A repair left a journal with holes: what became of a record may have been in one."""
@@ -441,6 +443,8 @@ class Auditor:
     ) -> None:
         """Somebody was told SPSO and the states of the records in flight."""
         group, place = queue
+        if self.may_be_shorter(place):
+            return
         starts = self._spso.setdefault(queue, [])
         before, at_us = starts[-1] if starts else (start, 0)
         if start < before and at_us <= asked.at_us:
@@ -485,6 +489,7 @@ class Auditor:
             listed: offsets that were archived without one; None when that was not looked at.
         """
         group, place = queue
+        self.opened(place, log_end)
         missing = [o for o in self._promised.get(place, {}) if o >= log_end]
         if missing:
             self.broken(f"{_at(place, missing[0])} was taken, and the log ends at {log_end}")

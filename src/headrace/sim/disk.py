@@ -47,6 +47,7 @@ class FaultyDisk(MemoryDisk):
         self._claimed: dict[str, int] = {}  # bytes of logs that a recovery point may claim
         self._writes: dict[Any, list[int]] = {}  # by content: where unsynced appends began
         self._unsynced_us: dict[Any, int] = {}  # by content: when the first of them was made
+        self._sizes: dict[Any, int] = {}  # by content, as the process found it
         self.now_us: Callable[[], int] = lambda: 0
         self.fates: tuple[str, ...] = FATES
         self.losses: dict[str, str] = {}  # what the last power cut did, and one file of each kind
@@ -81,6 +82,7 @@ class FaultyDisk(MemoryDisk):
             self.kill()
         self.damage.is_live = False
         self._writes.clear()
+        self._sizes = {content: len(content.data) for content in self._files.values()}
         self.dead = False
         self._left = None
 
@@ -123,8 +125,12 @@ class FaultyDisk(MemoryDisk):
             default=None,
         )
 
-    def cutting(self, path: str, data: bytes) -> None:
-        """Look for the copy of bytes that are about to be cut off."""
+    def cutting(self, path: str, content: Any, size: int) -> None:
+        """Look for the copy of bytes that are about to be cut off.
+
+        A process needs no copy of what it appended itself, as of an append that failed.
+        """
+        data = bytes(content.data[size : self._sizes.get(content, 0)])
         if self.watches_cuts and data and path.endswith(".log"):
             copies = (one.data for name, one in self._files.items() if f"{path}.torn." in name)
             if not any(copy == data for copy in copies):
@@ -266,7 +272,7 @@ class WatchedFile(MemoryFile):
         self._faulty.is_synced(self._content)
 
     def truncate(self, size: int) -> None:
-        self._faulty.cutting(self._path, bytes(self._content.data[size:]))
+        self._faulty.cutting(self._path, self._content, size)
         super().truncate(size)
 
 

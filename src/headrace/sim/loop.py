@@ -299,6 +299,15 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._ready.append(handle)
         return handle  # type: ignore[return-value]  # all that is called of one is there
 
+    def call_soon_threadsafe(  # type: ignore[override]  # typed without arguments
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """As `call_soon`: work for threads is done by the loop."""
+        return self.call_soon(callback, *args, context=context)
+
     def call_later(  # type: ignore[override]  # typed without arguments
         self,
         delay: float,

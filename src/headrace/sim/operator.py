@@ -19,7 +19,7 @@ from headrace.folder.check import Surroundings
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import Lost, Repair, repair_disk
 from headrace.log.manifest import CATALOGUE, PROPERTIES, START_OFFSETS
-from headrace.log.opening import DELETED
+from headrace.log.opening import DELETED, SWAP
 from headrace.sim.facts import Place
 from headrace.sim.loop import OUTSIDE, VirtualLoop
 from headrace.wire import batches
@@ -268,9 +268,10 @@ def _covers(lost: Sequence[Lost], offset: int) -> bool:
 
 
 def _is_kept(path: str, data: bytes, after: Mapping[str, bytes]) -> bool:
-    """Whether a file is as it was, or has a former name again, or its bytes are in a copy."""
-    if path.endswith(DELETED) and _is_kept(path.removesuffix(DELETED), data, after):
-        return True
+    """Whether a file is as it was, or has its former or final name, or its bytes are in a copy."""
+    for suffix in (DELETED, SWAP):
+        if path.endswith(suffix) and _is_kept(path.removesuffix(suffix), data, after):
+            return True
     now = after.get(path)
     if now is not None and now.startswith(data):
         return True

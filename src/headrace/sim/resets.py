@@ -35,6 +35,7 @@ class Resets(Actor):
         super().__init__(world, name)
         self._states = [(0, frozenset({_NOWHERE}))]  # since when, and which starts are possible
         self._cuts = 0  # of the power
+        world.auditor.sessions.append(self)
 
     @property
     def _possible(self) -> frozenset[int]:
@@ -129,6 +130,8 @@ class Resets(Actor):
     def _seen(self, start: int) -> None:
         """The answer to a look left the broker."""
         cut = self._world.auditor.cut(PLACE)
+        if self._world.auditor.may_be_shorter(PLACE):
+            return  # and the group may begin where it will end, once it is opened
         found = {
             one
             for one in self._possible

@@ -376,7 +376,6 @@ class World:
         since_us = self._unsynced_us(_SHARE_JOURNALS)
         copies_us = self.disk.unsynced_us(f"{DEAD_LETTERS}-")
         self.auditor.power_was_cut(since_us, are_copies_lost=copies_us is not None)
-        self.resets.power_was_cut(since_us)
 
     def _unsynced_us(self, prefix: str) -> int:
         """Return from when on answers may be taken back that rest on some logs."""
@@ -438,6 +437,7 @@ class World:
     def start(self) -> None:
         """Start a broker on the disk as it is."""
         life = next(self._lives)
+        self._look_at_starts()
         self.disk.watches_cuts = True
         try:
             self.process = Process(
@@ -473,8 +473,7 @@ class World:
                 self._start_moved(place, start)
         for place, end in process.log_ends():
             self.records.opened(place, end)
-            if self.auditor.opened(place, end):
-                self.resets.end_was_lost(place, end)
+            self.auditor.opened(place, end)
         self.disk.watches_cuts = False
         self.disk.damage.started()
         if not process.refusals:
@@ -520,8 +519,6 @@ class World:
             return
         if self._rng.random() < _DAMAGE and (done := damage.offline(in_order=in_order)) is not None:
             self.history.fault(f"the disk is damaged: {done}")
-            if not in_order:
-                self._look_at_starts()
 
     def rot(self) -> None:
         """Damage the disk under the running broker."""
@@ -531,14 +528,15 @@ class World:
         topics = (LEDGER, TABLE) if self.options.records else ()
         if (done := damage.live(topics)) is not None:
             self.history.fault(f"the disk is damaged under the broker: {done}")
-            self._look_at_starts()
 
     def _look_at_starts(self) -> None:
         """Allow deleted records to come back with former start offsets, which look sound.
 
-        After an orderly stop its mark contains the starts of all logs.
+        A broker keeps the starts that it has, and the mark of an orderly stop contains them all.
         """
-        if self.disk.damage.turned_back == START_OFFSETS:
+        damage = self.disk.damage
+        is_former = damage.turned_back == START_OFFSETS and START_OFFSETS in damage.standing
+        if is_former and CLEAN_MARK not in self.disk.contents:
             self.records.starts_lost()
 
     def _rot_unread(self, process: Process) -> None:
