@@ -15,6 +15,7 @@ from headrace.core.errors import Refused
 from headrace.core.types import MonoMs, Now, WallMs
 from headrace.log.manifest import START_OFFSETS
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
+from headrace.log.small_files import write_file
 from headrace.wire.batches import Record
 
 MARK = ".kafka_cleanshutdown"
@@ -224,5 +225,49 @@ def test_a_topic_deleted_while_its_records_are_leaves_no_start_to_the_next() -> 
         await partitions.open_topic(catalog.topics["orders"], catalog)
         assert found(partitions, 0, 9).start_offset == 0
         assert not disk.exists("orders-0/recovery-point"), "nor a claim about the old log"
+
+    run(go)
+
+
+@pytest.mark.parametrize("state", ["damaged", "missing"])
+def test_a_folder_that_names_no_topic_makes_room_for_a_new_one(
+    state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The folder of a deleted topic may stay where the disk fails; a damaged one tells no id."""
+
+    async def go() -> None:
+        disk = MemoryDisk()
+        for number in (1, 2):
+            catalog = Catalog()
+            change(catalog, CreateTopic("orders", UUID(int=number), 1, {}))
+            partitions = started(disk, Catalog())
+            await partitions.open_topic(catalog.topics["orders"], catalog)
+            assert found(partitions, 0, number).high_watermark == 0
+            put(found(partitions, 0, number), number)
+            await partitions.close()
+            if state == "missing":
+                disk.remove("orders-0/partition.metadata")
+            else:
+                disk.write("orders-0/partition.metadata", b"version: 0")
+        partitions = started(disk, Catalog())
+        await partitions.open_topic(catalog_with("orders").topics["orders"], catalog)
+        assert found(partitions, 0).high_watermark == 0
+        await partitions.close()
+        for aside in ("orders.unknown-0-stray", "orders.unknown1-0-stray"):
+            assert f"orders-0: the folder belongs to no topic; renamed to {aside}" in caplog.text
+            assert disk.size(f"{aside}/{0:020d}.log")
+
+    run(go)
+
+
+def test_no_topic_is_created_in_the_place_of_a_folder_of_a_newer_release() -> None:
+    async def go() -> None:
+        disk, catalog = MemoryDisk(), catalog_with("orders")
+        partitions = started(disk, Catalog())
+        write_file(disk, "orders-0/partition.metadata", "version: 7\ntopic_id: AAAA\n")
+        before = disk.read("orders-0/partition.metadata")
+        with pytest.raises(OSError, match="was written by a newer Headrace"):
+            await partitions.open_topic(catalog.topics["orders"], catalog)
+        assert disk.read("orders-0/partition.metadata") == before
 
     run(go)

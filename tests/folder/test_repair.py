@@ -356,6 +356,27 @@ def test_a_segment_before_a_replacement_is_rewritten_up_to_it(
     assert [one.lost for one in require_lost(root, stopped, write, (5, 9)).actions] == [((5, 9),)]
 
 
+@pytest.mark.parametrize("state", ["torn", "bad"])
+def test_what_retention_gave_up_does_not_come_back_with_a_repair(
+    state: str, killed: Folder, write: Write
+) -> None:
+    """A power cut may undo that its segments were renamed."""
+    disk = MemoryDisk()
+    path = "orders-0/recovery-point"
+    disk.write(path, killed.files[path])
+    point = RecoveryPoint(disk, "orders-0")
+    size = len(killed.files[ACTIVE])
+    point.replace(point.claim._replace(first_base=5, base_offset=33, size=size, end_offset=35))
+    files = {**killed.files, path: disk.read(path)}
+    if state == "torn":
+        files[ACTIVE] += files[FORMER][:200]
+    else:
+        worsened(files, ACTIVE, state)
+    root = write(files)
+    assert [one.path for one in repaired(root).actions] == [ACTIVE]
+    assert started(root, killed)["bounds", "orders-0"] == (5, 35)
+
+
 @pytest.mark.parametrize(("offset", "end"), [(15, 15), (5, 5)])
 def test_a_journal_is_cut_in_and_behind_a_replacement(offset: int, end: int) -> None:
     disk, folder = MemoryDisk(), "__consumer_offsets-0"

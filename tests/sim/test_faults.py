@@ -10,9 +10,10 @@ import pytest
 import headrace
 from headrace.log import buggify
 from headrace.log.api import CorruptFileError
+from headrace.log.clock_checkpoint import FILE as CLOCK_CHECKPOINT
 from headrace.log.manifest import START_OFFSETS
 from headrace.log.small_files import write_file
-from headrace.sim.damage import BIT, FORMER, KINDS
+from headrace.sim.damage import BIT, FORMER, KINDS, MISDIRECTED
 from headrace.sim.disk import FATES, WHOLE
 from headrace.sim.operator import _is_kept, _records
 from headrace.sim.options import Options
@@ -151,6 +152,26 @@ def test_deleted_records_come_back_when_former_start_offsets_are_read(is_stopped
     assert world.auditor.failures == (
         ["the start of ledger-1 was 2 and is 0"] if is_stopped else []
     )
+    world._clear_away()
+
+
+def test_what_else_is_damaged_stays_so_when_the_clock_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker may have reported it by then."""
+    world, path = World(0, options=calm(0)), "ledger-0/00000000000000000007.log"
+    assert world._is_set_up()
+    damage, small = world.disk.damage, CLOCK_CHECKPOINT
+    contents = {small: b"checkpoint", path: b"a batch"}
+    for name, data in contents.items():
+        world.disk.write(name, data)
+    monkeypatch.setattr(damage, "_source", lambda _: (path, 0))
+    damage._damage_at(MISDIRECTED, small, 0, {name: len(one) for name, one in contents.items()})
+    assert damage.standing == [small, path]
+    world.set_clock(1)
+    assert damage.standing == [path]
+    assert world.disk.read(small) == contents[small]
+    assert damage.undo() == path
     world._clear_away()
 
 

@@ -18,6 +18,7 @@ import asyncio
 import base64
 import errno
 import functools
+import itertools
 import logging
 import resource
 import threading
@@ -41,6 +42,7 @@ from headrace.log.api import (
     CorruptLog,
     DamagedBlockError,
     Disk,
+    NewerFormatError,
     OffsetOutOfRange,
 )
 from headrace.log.checkpoints import (
@@ -492,18 +494,38 @@ class Partitions:
         )
 
     def _make_folder(self, topic: Topic, index: int) -> None:
-        """A folder for a new partition; another's of the same name is set aside or removed."""
+        """A folder for a new partition; another's of the same name is set aside or removed.
+
+        Raises: OSError, also where a newer release wrote the other one.
+        """
         folder = f"{topic.name}-{index}"
+        first = f"{folder}/{0:020d}.log"
         if self._disk.exists(f"{folder}/{METADATA}"):
-            topic_id = self._topic_id(folder)
+            try:
+                topic_id = self._topic_id(folder)
+            except NewerFormatError as error:
+                raise OSError(errno.EEXIST, str(error)) from error
+            except CorruptLog:  # as of a deleted topic whose folder could not be removed
+                topic_id = self._unknown_id(folder)
             if topic_id == uuid_text(topic.id):
                 return
             self._set_aside(folder, topic_id)
-        first = f"{folder}/{0:020d}.log"
+        elif not self._is_half_made(folder, first):
+            self._set_aside(folder, self._unknown_id(folder))
         if not self._disk.exists(first):
             # One sync of the folder serves both: an append that made the file would wait for its.
             self._disk.write(first, b"", durable=False)
         partition_metadata.write(self._disk, folder, uuid_text(topic.id))
+
+    def _is_half_made(self, folder: str, first: str) -> bool:
+        """Return whether a folder has nothing but what `_make_folder` makes first, if it exists."""
+        names = self._disk.list(folder)
+        return not names or (names == [first.rpartition("/")[2]] and not self._disk.size(first))
+
+    def _unknown_id(self, folder: str) -> str:
+        """Return what stands for the topic id in the new name of a folder without one."""
+        numbered = (f"unknown{number or ''}" for number in itertools.count())
+        return next(one for one in numbered if not self._disk.exists(_aside(folder, one, "stray")))
 
     def _make_late(self, topic: Topic, index: int) -> None:
         """Make and list the folder that could not be made at the start. Raises: OSError."""

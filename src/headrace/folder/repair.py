@@ -50,7 +50,13 @@ from headrace.log.manifest import CATALOGUE, METADATA, NAME, PROPERTIES, START_O
 from headrace.log.opening import FOREIGN, SWAP
 from headrace.log.os_disk import OsDisk
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, begin_point, read_claim
-from headrace.log.repair import begin_of_log, cut_log, drop_log_head, segment_bases, set_aside
+from headrace.log.repair import (
+    cut_log,
+    drop_log_head,
+    first_base_of,
+    segment_bases,
+    set_aside,
+)
 from headrace.log.segment import Segment
 from headrace.wire.batches import CorruptBatch
 from headrace.wire.primitives import Malformed, NewerVersionError
@@ -283,7 +289,7 @@ class _Mechanic:
             copies.append(set_aside(self._disk, finding.path))
         done = bridge(self._disk, finding.path, base, end, is_last=is_last)
         if is_last:
-            first = begin_of_log(self._disk, folder)
+            first = first_base_of(self._disk, folder, base)
             claim = Claim(first, base, done.size, done.end_offset)
             RecoveryPoint(self._disk, folder).replace(claim)
         self._lost = [*done.lost]

@@ -11,7 +11,6 @@ from headrace.log import damage, snapshots
 from headrace.log.api import Disk
 from headrace.log.checkpoints import remove_clean_mark
 from headrace.log.index import remove_index
-from headrace.log.opening import SWAP
 from headrace.log.recovery_point import UNKNOWN, Claim, RecoveryPoint, read_claim
 from headrace.log.segment import Segment
 from headrace.wire.batches import CorruptBatch
@@ -44,13 +43,13 @@ def cut_log(disk: Disk, folder: str, base_offset: int, position: int) -> list[st
     size = disk.size(path)
     if position < size:
         copies.append(damage.keep_copy(disk, path, position, size))
-    begin = begin_of_log(disk, folder)
-    _claim(disk, folder, Claim(begin, base_offset, position, end_offset))
+    first_base = first_base_of(disk, folder, base_offset)
+    _claim(disk, folder, Claim(first_base, base_offset, position, end_offset))
     _truncate(disk, path, position)
     remove_index(disk, f"{folder}/{base_offset:020d}")
     if has_gaps:
         _truncate(disk, f"{folder}/{end_offset:020d}{_SUFFIX}", 0)
-        _claim(disk, folder, Claim(begin, end_offset, 0, end_offset))
+        _claim(disk, folder, Claim(first_base, end_offset, 0, end_offset))
     for offset in snapshots.offsets(disk.list(folder)):
         if offset > end_offset:
             disk.remove(snapshots.path_of(folder, offset))
@@ -89,10 +88,19 @@ def segment_bases(disk: Disk, folder: str) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
-def begin_of_log(disk: Disk, folder: str) -> int:
-    """Return where a log begins, also with a replacement that waits for its name."""
-    names = (name.removesuffix(SWAP).removesuffix(_SUFFIX) for name in disk.list(folder))
-    return min(int(name) for name in names if name.isdecimal())
+def first_base_of(disk: Disk, folder: str, base_offset: int) -> int:
+    """Return the first segment of a log, by its recovery point where there is a claim.
+
+    Segments that were given up may be in place again after a power cut, and stay given up.
+
+    Args:
+        base_offset: a segment of the log.
+
+    Raises: OSError.
+    """
+    claimed = read_claim(disk, folder)[1].first_base
+    known = segment_bases(disk, folder) if claimed == UNKNOWN else [claimed]
+    return min([base_offset, *known])
 
 
 def _claim(disk: Disk, folder: str, claim: Claim) -> None:

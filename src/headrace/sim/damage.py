@@ -163,6 +163,12 @@ class Damage:
         self.forget()
         return ", ".join(standing)
 
+    def undo_file(self, path: str) -> None:
+        """Restore one damaged file from its copy; a write that is misdirected damages two."""
+        self._replaced(path, self._restored(path))
+        del self._copies[path], self._damaged[path]
+        self.is_live = self.is_live and bool(self._copies)
+
     def renamed(self, old: str, new: str) -> None:
         """Follow a file that gets back the name that it had."""
         if old in self._copies:
