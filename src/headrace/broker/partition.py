@@ -195,11 +195,11 @@ class Partition:
                 with _closing:
                     is_closed = self.is_closed  # meanwhile: then `close` found no log
                     if not is_closed:
+                        if self._late is not None:  # before the event loop can append
+                            loop, told = self._late
+                            self._late = None
+                            loop.call_soon_threadsafe(told, opened.end_offset)
                         self._log = opened
-                if self._late is not None and not is_closed:
-                    loop, told = self._late
-                    self._late = None
-                    loop.call_soon_threadsafe(told, opened.end_offset)
                 if is_closed:
                     opened.close()
                     opened.retire()
