@@ -345,7 +345,8 @@ def test_records_of_a_newer_release_stop_the_start_with_one_line(path: str) -> N
     async def go() -> None:
         async with Life(disk) as life:
             key = b"\0\0" + b"\0\1g" + bytes(20) if "share" in path else b"\0\2\0\1g"
-            life.partition(path[:-2], 0).append_records([Record(0, 0, key, b"\0\x4d" + bytes(50))])
+            record = Record(0, 1 << 42, key, b"\0\x4d" + bytes(50))  # too young to be pruned
+            life.partition(path[:-2], 0).append_records([record])
 
     run(go)
     with pytest.raises(JournalDamaged, match=r"version 77 .*; upgrade Headrace") as refusal:
