@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -62,8 +63,8 @@ def compact() -> Compact:
         deque(work.map_keys(), maxlen=0)
         for group in work.groups():
             copy = work.open_copy(group)
-            deque(work.copy(group, copy), maxlen=0)
-            copy.close()
+            with closing(copy):
+                deque(work.copy(group, copy), maxlen=0)
             assert work.put(group)
             work.put_away(group)
             work.finish(group)

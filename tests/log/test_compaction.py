@@ -245,6 +245,29 @@ def test_a_batch_with_a_wrong_offset_ends_the_cleaning(
     log.close()
 
 
+def test_an_offset_that_was_moved_into_a_gap_ends_the_cleaning(
+    disk: Disk, compact: Compact
+) -> None:
+    """The copy would have the wrong offset, and new checksums that verify it."""
+    log = SegmentedLog(disk, FOLDER)
+    append(log, (b"a", b"1"))
+    append(log, (b"a", b"2"))
+    append(log, (b"b", b"1"))
+    log.roll()
+    cleaned_to = compact(disk, log)
+    append(log, (b"b", b"2"))
+    log.roll()
+    path = f"{FOLDER}/{0:020d}.log"
+    damaged = bytearray(disk.read(path))
+    assert batches.read_header(damaged).base_offset == 1
+    damaged[:8] = bytes(8)
+    disk.write(path, bytes(damaged))
+    with pytest.raises(CorruptBatch, match="are not those that were written"):
+        compact(disk, log, cleaned_to)
+    assert disk.read(path) == damaged
+    log.close()
+
+
 def test_a_batch_whose_keys_take_too_much_memory_is_left_alone(
     disk: Disk, compact: Compact, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from headrace.core.types import WallMs
+from headrace.log import checksums
 from headrace.log.api import Disk, File, SegmentInfo
+from headrace.log.checksums import MOVED, BlockDigests
 from headrace.log.dirty import Dirty, Rules
 from headrace.log.key_map import KeyMap
 from headrace.log.rewriting import Found, moved, scan, with_records, without_records
@@ -245,11 +247,13 @@ class Compaction:
     def _batches(self, segment: SegmentInfo) -> Iterator[tuple[BatchHeader, bytes]]:
         """The batches of a segment, read in pieces, their checksums and offsets found right.
 
-        No checksum covers the offset of a batch, by which older values of its keys would go.
+        No checksum of a batch covers its offset, by which older values of its keys would go. Where
+        compaction left a gap before, a damaged one may fit; the digests of the segment tell.
         """
         path = f"{segment.path}.log"
         data, start, offset = b"", 0, 0
         following = segment.base_offset  # the lowest offset that the next batch may have
+        read = BlockDigests()
         while offset < segment.size:
             position = offset - start
             if len(data) - position < HEADER_BYTES:
@@ -267,8 +271,14 @@ class Compaction:
                     f"{following} to {segment.end_offset - 1} are left of {path}"
                 )
             following = header.last_offset + 1
+            read.add(offset, header.base_offset, header.leader_epoch, header)
             yield header, data[position : position + header.size]
             offset += header.size
+        written = checksums.load(self._disk, segment.path)
+        if written is None or written.summary.size != segment.size:
+            return  # they are not written, or a later segment has the path
+        if written.blocks.digests != read.digests:
+            raise CorruptBatch(f"{path}: {MOVED}")
 
     def _keys(self, header: BatchHeader, data: bytes) -> Generator[None, None, dict[bytes, int]]:
         """Read the keys of a batch, with the last offset of each.
