@@ -10,6 +10,7 @@ import pytest
 import headrace
 from headrace.log import buggify
 from headrace.log.api import CorruptFileError
+from headrace.log.checksums import MOVED
 from headrace.log.clock_checkpoint import FILE as CLOCK_CHECKPOINT
 from headrace.log.manifest import START_OFFSETS
 from headrace.log.small_files import write_file
@@ -172,6 +173,22 @@ def test_what_else_is_damaged_stays_so_when_the_clock_is_set(
     assert damage.standing == [path]
     assert world.disk.read(small) == contents[small]
     assert damage.undo() == path
+    world._clear_away()
+
+
+@pytest.mark.parametrize(("topic", "is_restored"), [("table", True), ("ledger", False)])
+def test_an_offset_that_may_fit_a_gap_is_restored(
+    topic: str, is_restored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, path = World(0, options=calm(0)), f"{topic}-0/00000000000000000007.log"
+    assert world._is_set_up()
+    world.disk.write(path, b"batch")
+    world.disk.damage._damage_at(BIT, path, 0, {})
+    repaired: list[bool] = []
+    monkeypatch.setattr(world.operator, "_undo_damage", lambda: repaired.append(True))
+    world.operator.respond(world.process, [CorruptFileError(path, MOVED)])
+    assert (world.disk.read(path) == b"batch") == is_restored
+    assert bool(repaired) != is_restored
     world._clear_away()
 
 

@@ -18,6 +18,7 @@ from uuid import UUID
 from headrace.folder.check import Surroundings
 from headrace.folder.overlay import OverlayDisk
 from headrace.folder.repair import Lost, Repair, repair_disk
+from headrace.log.checksums import MOVED
 from headrace.log.manifest import CATALOGUE, PROPERTIES, START_OFFSETS
 from headrace.log.opening import DELETED, SWAP
 from headrace.sim.facts import Place
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.sim.world import World
 
 _REPAIRS = 0.6  # of the times; else a copy is restored
+_COMPACTED = "table-"
 _OFFSETS_JOURNAL = "__consumer_offsets-"
 _SHARE_JOURNAL = "__share_group_state-"
 _REBUILT = (".index", ".timeindex", ".checksums", ".snapshot", "recovery-point")
@@ -91,7 +93,9 @@ class Operator:
                 world.bug(f"a refusal is not one line with a file: {error!r}")
         world.end_life()
         world.disk.revive(power_cut=False)
-        if damage.standing:
+        if damage.standing and any(map(_may_fit_gap, errors)):
+            world.history.step("operator", f"restores {damage.undo()}")
+        elif damage.standing:
             self._undo_damage()
         elif all("Input/output error" in str(error) for error in errors):
             world.history.step("operator", "waits for the disk")
@@ -237,6 +241,14 @@ def _names(error: Exception, path: str) -> bool:
     if isinstance(error, ReportedDamageError):
         return path in error.files
     return any(f"{path}{end}" in str(error) for end in (":", " at byte "))
+
+
+def _may_fit_gap(error: Exception) -> bool:
+    """Return whether an offset is damaged that may fit a gap which compaction left.
+
+    A repair cannot know it, leaves the segment as it is, and advises to restore a backup.
+    """
+    return MOVED in str(error) and str(error).startswith(_COMPACTED)
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
