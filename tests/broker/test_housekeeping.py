@@ -202,6 +202,18 @@ def test_the_dirtiest_log_is_compacted_first(
     play(tmp_path, again)
 
 
+def test_one_log_is_compacted_at_a_time(tmp_path: Path) -> None:
+    async def scene(running: Running) -> None:
+        house = running.house
+        for name in ("first", "second"):
+            running.fill(await running.topic(name, cleanup_policy="compact"))
+        cleaned = await asyncio.gather(*(house.clean_dirtiest() for _ in range(3)))
+        assert sorted(cleaned) == [False, True, True]
+        assert (house.counters.cleanings, house.counters.failures) == (2, 0)
+
+    play(tmp_path, scene)
+
+
 def test_both_policies_at_once(tmp_path: Path) -> None:
     async def scene(running: Running) -> None:
         both = await running.topic(

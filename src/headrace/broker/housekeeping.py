@@ -40,6 +40,7 @@ class Housekeeping:
         self._clock = clock
         self._topics = topics
         self._cleaner = Cleaner(disk, clock, config.cleaner_dedupe_bytes, self.counters)
+        self._one_cleaning = asyncio.Lock()
         self._others: list[Kept] = []
         self._complained: set[Partition] = set()
         self.work = Background("logs are no longer looked after", "retention")
@@ -77,14 +78,15 @@ class Housekeeping:
                 await asyncio.sleep(0)
 
     async def clean_dirtiest(self) -> bool:
-        """Compact the dirtiest log that is worth it; whether there was one."""
-        for partition in self._partitions:
-            if self.work.is_stopping:
-                return False
-            if "compact" in partition.settings.cleanup_policy:
-                await partition.open_ready()
-        compacted = [one for one in self._kept() if "compact" in one.settings.cleanup_policy]
-        return await self._cleaner.clean_dirtiest(compacted)
+        """Compact the dirtiest log that is worth it, one at a time; whether there was one."""
+        async with self._one_cleaning:
+            for partition in self._partitions:
+                if self.work.is_stopping:
+                    return False
+                if "compact" in partition.settings.cleanup_policy:
+                    await partition.open_ready()
+            compacted = [one for one in self._kept() if "compact" in one.settings.cleanup_policy]
+            return await self._cleaner.clean_dirtiest(compacted)
 
     async def _expire(self, partition: Partition) -> int:
         try:
