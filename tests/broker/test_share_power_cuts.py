@@ -60,17 +60,22 @@ def sync(disk: MemoryDisk, prefix: str) -> None:
             content.sync()
 
 
+async def finish_unsynced(broker: Broker, disk: MemoryDisk) -> None:
+    """Have the group finish records 0 to 14, of which the log has only 0 to 9 in stable storage."""
+    await broker.services.topics.create(CreateTopic("orders", uuid4(), 1, {}))
+    await broker.ask(Heartbeat("group", MEMBER, 0, frozenset({"orders"})))
+    broker.append(10)
+    sync(disk, "")
+    broker.append(10)
+    await broker.finish(Span(0, 14))
+    sync(disk, "__share_group_state")
+
+
 def test_a_second_power_cut_does_not_bring_back_the_states_of_lost_records() -> None:
     disk, ends = MemoryDisk(), list[int]()
 
     async def first(broker: Broker) -> None:
-        await broker.services.topics.create(CreateTopic("orders", uuid4(), 1, {}))
-        await broker.ask(Heartbeat("group", MEMBER, 0, frozenset({"orders"})))
-        broker.append(10)
-        sync(disk, "")
-        broker.append(10)
-        await broker.finish(Span(0, 14))
-        sync(disk, "__share_group_state")
+        await finish_unsynced(broker, disk)
         disk.crash()
 
     async def second(broker: Broker) -> None:
@@ -93,13 +98,7 @@ def test_the_end_of_a_log_that_is_opened_late_is_noticed() -> None:
     disk, starts = MemoryDisk(), list[int]()
 
     async def first(broker: Broker) -> None:
-        await broker.services.topics.create(CreateTopic("orders", uuid4(), 1, {}))
-        await broker.ask(Heartbeat("group", MEMBER, 0, frozenset({"orders"})))
-        broker.append(10)
-        sync(disk, "")
-        broker.append(10)
-        await broker.finish(Span(0, 14))
-        sync(disk, "__share_group_state")
+        await finish_unsynced(broker, disk)
         disk.crash(lambda path, unsynced: unsynced[:9] if path.startswith("orders") else b"")
         disk.fail_after(0)
 

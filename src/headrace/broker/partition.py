@@ -196,9 +196,9 @@ class Partition:
                     is_closed = self.is_closed  # meanwhile: then `close` found no log
                     if not is_closed:
                         if self._late is not None:  # before the event loop can append
-                            loop, told = self._late
+                            loop, callback = self._late
                             self._late = None
-                            loop.call_soon_threadsafe(told, opened.end_offset)
+                            loop.call_soon_threadsafe(callback, opened.end_offset)
                         self._log = opened
                 if is_closed:
                     opened.close()
@@ -213,9 +213,9 @@ class Partition:
             self._failed(error)
         return OSError(f"{self.name} cannot be opened: {error}")
 
-    def when_opened(self, told: Callable[[int], None]) -> None:
-        """Call `told` with the end of the log once it is opened, on the running event loop."""
-        self._late = asyncio.get_running_loop(), told
+    def when_opened(self, callback: Callable[[int], None]) -> None:
+        """Call `callback` with the end of the log once it is opened, on the running event loop."""
+        self._late = asyncio.get_running_loop(), callback
 
     def not_opened(self, error: OSError) -> None:
         """Report that the log cannot be opened yet; the next use opens it."""
