@@ -15,7 +15,7 @@ SOAK_HOURS ?= 4
 SOAK_WORKERS ?= 2
 SOAK_SEED ?= 1000000
 
-.PHONY: help demo test check format campaign kills faults loop soak clean
+.PHONY: help demo test pytest check format campaign kills faults loop soak clean
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -23,14 +23,17 @@ help: ## what can be made
 demo: .venv/.demo ## install what the demo needs, then run it
 	$(BIN)/python -m headrace demo $(ARGS)
 
-test: check ## install what the tests need, run every check, then every test
+test: .venv/.dev ## install what the tests need, run every check and, beside it, every test
+	@$(MAKE) --no-print-directory -j 2 check pytest
+
+pytest: .venv/.dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: .venv/.dev ## lint, format, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mypy
 
 soak: .venv/.dev campaign kills faults loop ## run every long proof: damage, SIGKILLs, look-up faults, steps of the loop, hours of the simulator, 24 virtual days
 	$(BIN)/headrace sim --hours $(SOAK_HOURS) --workers $(SOAK_WORKERS) --from $(SOAK_SEED) --stop --json

@@ -68,5 +68,10 @@ kernel = extensions()
 setup(
     cmdclass={"bdist_wheel": Wheel},
     ext_modules=kernel,
-    options={"bdist_wheel": {"py_limited_api": "cp311"}} if kernel else {},
+    options={
+        "bdist_wheel": {"py_limited_api": "cp311"},
+        "build_ext": {"parallel": os.cpu_count() or 1},
+    }
+    if kernel
+    else {},
 )

@@ -217,5 +217,5 @@ def _stored(group: ClassicGroup) -> Any:
     )
 
 
-Compacted.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
+Compacted.TestCase.settings = settings(max_examples=100, stateful_step_count=50)
 TestCompacted = Compacted.TestCase

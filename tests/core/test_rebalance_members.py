@@ -122,7 +122,7 @@ STEPS = st.one_of(
 
 
 @settings(
-    max_examples=300,
+    max_examples=150,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=st.lists(STEPS, min_size=15, max_size=60), delay_ms=st.sampled_from([0, 0, 3_000]))

@@ -12,7 +12,7 @@ from headrace.sim.growth import Decider, GrowthOutcome, GrowthWorld
 from .digests import of_other_processes
 from .planted_growth import BUGS_OF_THE_CLIENT, BUGS_OF_THE_POLICY, Plant
 
-SEEDS = int(os.environ.get("HEADRACE_SIM_GROWTH_SEEDS", "60"))
+SEEDS = int(os.environ.get("HEADRACE_SIM_GROWTH_SEEDS", "40"))
 PARTS = 5
 SEEDS_MAX = 200  # within which a planted bug has to be found; most are within ten
 

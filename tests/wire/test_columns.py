@@ -224,7 +224,7 @@ mutations = st.lists(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.lists(plain, min_size=1, max_size=5), st.sampled_from(Codec), mutations, st.data())
 def test_hostile_bytes_are_judged_as_the_other_decoder_judges(
     kernel: ModuleType,
@@ -250,7 +250,7 @@ def test_hostile_bytes_are_judged_as_the_other_decoder_judges(
     assert wanted is None or without == [{**row, "headers": None} for row in wanted]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(fetches, mutations, st.booleans())
 def test_no_change_of_any_byte_escapes_as_another_exception(
     kernel: ModuleType, fetch: Any, changes: list[tuple[int, int]], headers: bool
