@@ -4,15 +4,18 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests.campaign.data import Folder, disk_of
 from tests.campaign.judge import Judge, observe
 from tests.folder.conftest import Write
 
 import headrace
 from headrace.broker import topics
+from headrace.broker.partition import Partition
 from headrace.broker.services import StartError
 from headrace.client.connection import Cluster
 from headrace.client.data_folder_cut import cut_data_folder
@@ -26,8 +29,10 @@ from headrace.folder.overlay import OverlayDisk
 from headrace.folder.store import Store, StoreError
 from headrace.log import small_files
 from headrace.log.api import CorruptFileError
+from headrace.log.opening import Opened, Opening
 from headrace.log.verify import verify_file
 
+TIMEOUT = 30.0
 SETTINGS = {"log.segment.bytes": "20000", "headrace.durability": "os"}
 
 
@@ -197,6 +202,50 @@ def test_a_replacement_of_a_log_that_is_not_open_is_backed_up(
     root, target = write(with_replacement(stopped.files)), tmp_path / "restored"
     with headrace.Broker(data_dir=root) as broker, cutting(broker) as request_cut:
         assert made(root, store, request_cut).backup.online
+    backup.restore(store, None, target, quiet)
+    assert check(target, quiet).is_clean
+    require_all_records(target, stopped)
+
+
+def test_a_log_that_a_thread_opens_meanwhile_is_backed_up(
+    stopped: Folder, write: Write, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening it gives the replacement its name, between a listing of the folder and a look."""
+    root, target = write(with_replacement(stopped.files)), tmp_path / "restored"
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    open_log, listing, wait_for_opening = Opening.open, Path.iterdir, Partition.opening_ended
+
+    def opening(log: Opening, start_offset: int, **settings: Any) -> Opened:
+        is_watched = log._folder == "orders-0"
+        if is_watched:
+            begun.set()
+            assert go_on.wait(TIMEOUT)
+        opened = open_log(log, start_offset, **settings)
+        if is_watched:
+            ended.set()
+        return opened
+
+    def listed(folder: Path) -> Iterator[Path]:
+        found = list(listing(folder))
+        if folder == root / "orders-0":
+            go_on.set()
+            assert ended.wait(TIMEOUT)
+        return iter(found)
+
+    async def waiting(partition: Partition) -> None:
+        go_on.set()
+        await wait_for_opening(partition)
+
+    monkeypatch.setattr(Opening, "open", opening)
+    monkeypatch.setattr(Path, "iterdir", listed)
+    monkeypatch.setattr(Partition, "opening_ended", waiting)
+    with headrace.Broker(data_dir=root) as broker, cutting(broker) as request_cut:
+        client = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        first: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # it has no types
+        found = client.list_offsets({TopicPartition("orders", 0): first})
+        assert begun.wait(TIMEOUT)
+        assert made(root, store, request_cut).backup.online
+        assert {one.result().offset for one in found.values()} == {0}
     backup.restore(store, None, target, quiet)
     assert check(target, quiet).is_clean
     require_all_records(target, stopped)
