@@ -29,6 +29,7 @@ from headrace.folder.overlay import OverlayDisk
 from headrace.folder.store import Store, StoreError
 from headrace.log import small_files
 from headrace.log.api import CorruptFileError
+from headrace.log.manifest import RESTORING
 from headrace.log.opening import Opened, Opening
 from headrace.log.verify import verify_file
 
@@ -313,6 +314,30 @@ def test_a_restore_that_was_killed_anywhere_is_begun_again(
             headrace.Broker(target).start()
     backup.restore(store, None, target, kill)
     assert restored(target) == stopped.files
+    with pytest.raises(FolderError, match="is not empty"):
+        backup.restore(store, None, target, quiet)
+
+
+def test_a_restore_that_was_killed_behind_the_manifest_is_over(
+    stopped: Folder, write: Write, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A further restore removes what is in a folder without a manifest, so a mark must not stay."""
+    made(write(stopped.files), store)
+    target, unlink = tmp_path / "restored", Path.unlink
+
+    def kill(path: Path, missing_ok: bool = False) -> None:
+        if path.name == RESTORING:
+            raise KilledError
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", kill)
+        with pytest.raises(KilledError):
+            backup.restore(store, None, target, quiet)
+    assert (target / RESTORING).exists()
+    with headrace.Broker(target):
+        assert not (target / RESTORING).exists()
+    (target / "headrace.manifest").unlink()
     with pytest.raises(FolderError, match="is not empty"):
         backup.restore(store, None, target, quiet)
 
