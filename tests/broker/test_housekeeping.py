@@ -38,7 +38,8 @@ class Running:
         self.folder = folder
         self.clock = VirtualClock()
         named = {name.replace("_", "."): str(value) for name, value in settings.items()}
-        config = Config.parse({"log.segment.bytes": "1024", **named})
+        quiet = {"log.cleaner.enable": "false"}  # its own task begins after a second
+        config = Config.parse({"log.segment.bytes": "1024", **quiet, **named})
         self.services = open_services(config, folder, clock=self.clock, new_id=uuid4)
         self.house = self.services.housekeeping
 
@@ -140,7 +141,10 @@ def test_a_partition_that_fails_is_told_once_and_the_others_go_on(
 
 
 def test_a_broker_that_never_runs_for_long_looks_after_its_logs(tmp_path: Path) -> None:
-    settings = {"log_cleaner_backoff_ms": "86400000", "log_retention_check_interval_ms": "86400000"}
+    settings = {
+        "log_cleaner_enable": "true", "log_cleaner_backoff_ms": "86400000",
+        "log_retention_check_interval_ms": "86400000",
+    }  # fmt: skip
 
     async def scene(running: Running) -> None:
         loop = asyncio.get_running_loop()
