@@ -316,6 +316,23 @@ def test_what_cannot_be_compacted_rests_and_the_next_has_its_turn(
     assert caplog.text.count("large-0 cannot be compacted: [Errno 28] No space left") == 1
 
 
+def test_a_log_that_cannot_be_compacted_for_its_damage_is_reported_with_a_remedy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(running: Running) -> None:
+        keyed = await running.topic("keyed", cleanup_policy="compact")
+        running.fill(keyed)
+        path = tmp_path / "keyed-0" / f"{0:020d}.log"
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+        assert not await running.house.clean_dirtiest()
+
+    play(tmp_path, scene)
+    (record,) = (one for one in caplog.records if "keyed-0 cannot be compacted" in one.message)
+    assert "space and permissions" not in record.message
+    assert record.message.endswith("; stop the broker, and run `headrace check`, then "
+                                   "`headrace repair` or restore a backup")  # fmt: skip
+
+
 class Gate:
     """Holds a cleaning after its first step, until a test lets it go."""
 
