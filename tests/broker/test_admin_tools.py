@@ -172,6 +172,26 @@ def test_sizes_of_logs_that_nobody_has_used_since_the_start(
         assert [part.partition_size for part in topic.partitions] == [written]
 
 
+def test_sizes_while_a_thread_that_opens_a_log_removes_files(
+    tmp_path: Path, connecting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a log gives what a compaction left its place, and removes what it replaces."""
+    with headrace.Broker(tmp_path) as broker, connecting(broker) as connect:
+        connect().create("orders")
+        produce(connect(), "orders", 5, 6)
+    folder, listing = tmp_path / "orders-0", Path.glob
+    written = (folder / f"{0:020d}.log").stat().st_size
+
+    def with_removed(found: Path, pattern: str) -> list[Path]:
+        return [folder / "removed.log", *listing(found, pattern)]
+
+    with headrace.Broker(tmp_path) as broker, connecting(broker) as connect:
+        monkeypatch.setattr(Path, "glob", with_removed)
+        asked = [{"topic": "orders", "partitions": [0]}]
+        (topic,) = connect().call(35, 5, topics=asked).results[0].topics
+        assert [part.partition_size for part in topic.partitions] == [written]
+
+
 def test_end_of_a_leader_epoch(wire: Any) -> None:
     wire.create("orders")
     produce(wire, "orders", 5, 6)

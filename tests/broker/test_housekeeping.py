@@ -38,7 +38,8 @@ class Running:
         self.folder = folder
         self.clock = VirtualClock()
         named = {name.replace("_", "."): str(value) for name, value in settings.items()}
-        config = Config.parse({"log.segment.bytes": "1024", **named})
+        quiet = {"log.cleaner.enable": "false"}  # its own task begins after a second
+        config = Config.parse({"log.segment.bytes": "1024", **quiet, **named})
         self.services = open_services(config, folder, clock=self.clock, new_id=uuid4)
         self.house = self.services.housekeeping
 
@@ -140,7 +141,10 @@ def test_a_partition_that_fails_is_told_once_and_the_others_go_on(
 
 
 def test_a_broker_that_never_runs_for_long_looks_after_its_logs(tmp_path: Path) -> None:
-    settings = {"log_cleaner_backoff_ms": "86400000", "log_retention_check_interval_ms": "86400000"}
+    settings = {
+        "log_cleaner_enable": "true", "log_cleaner_backoff_ms": "86400000",
+        "log_retention_check_interval_ms": "86400000",
+    }  # fmt: skip
 
     async def scene(running: Running) -> None:
         loop = asyncio.get_running_loop()
@@ -310,6 +314,23 @@ def test_what_cannot_be_compacted_rests_and_the_next_has_its_turn(
 
     play(tmp_path, scene)
     assert caplog.text.count("large-0 cannot be compacted: [Errno 28] No space left") == 1
+
+
+def test_a_log_that_cannot_be_compacted_for_its_damage_is_reported_with_a_remedy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(running: Running) -> None:
+        keyed = await running.topic("keyed", cleanup_policy="compact")
+        running.fill(keyed)
+        path = tmp_path / "keyed-0" / f"{0:020d}.log"
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+        assert not await running.house.clean_dirtiest()
+
+    play(tmp_path, scene)
+    (record,) = (one for one in caplog.records if "keyed-0 cannot be compacted" in one.message)
+    assert "space and permissions" not in record.message
+    assert record.message.endswith("; stop the broker, and run `headrace check`, then "
+                                   "`headrace repair` or restore a backup")  # fmt: skip
 
 
 class Gate:

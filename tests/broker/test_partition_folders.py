@@ -260,6 +260,28 @@ def test_a_folder_that_names_no_topic_makes_room_for_a_new_one(
     run(go)
 
 
+@pytest.mark.parametrize(
+    "left", [("partition.metadata.new",), (f"{0:020d}.log.new",), (f"{0:020d}.log",), ()]
+)
+def test_a_folder_that_a_kill_left_half_made_is_made_whole(
+    left: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        disk, catalog = MemoryDisk(), catalog_with("orders")
+        for name in left:
+            disk.write(f"orders-0/{name}", b"" if name.endswith(".log") else b"ver")
+        if "partition.metadata.new" in left:
+            disk.write(f"orders-0/{0:020d}.log", b"")
+        partitions = started(disk, catalog)
+        assert found(partitions, 0).high_watermark == 0
+        await partitions.close()
+        folders = [name for name in disk.list("") if name.startswith("orders")]
+        assert folders == ["orders-0", "orders-1"]
+        assert not caplog.records
+
+    run(go)
+
+
 def test_no_topic_is_created_in_the_place_of_a_folder_of_a_newer_release() -> None:
     async def go() -> None:
         disk, catalog = MemoryDisk(), catalog_with("orders")

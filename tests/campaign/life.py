@@ -102,7 +102,8 @@ class Life:
     ) -> None:
         self.disk = disk
         self.clock = VirtualClock(wall_ms=WALL_MS)
-        self._config = Config.parse(dict(settings))
+        # The cleaner's own task begins after a second of real time, amid whatever a life does then.
+        self._config = Config.parse({"log.cleaner.enable": "false", **settings})
         self._ids = ids or _no_id
 
     async def start(self) -> None:

@@ -4,15 +4,18 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests.campaign.data import Folder, disk_of
 from tests.campaign.judge import Judge, observe
 from tests.folder.conftest import Write
 
 import headrace
 from headrace.broker import topics
+from headrace.broker.partition import Partition
 from headrace.broker.services import StartError
 from headrace.client.connection import Cluster
 from headrace.client.data_folder_cut import cut_data_folder
@@ -26,8 +29,11 @@ from headrace.folder.overlay import OverlayDisk
 from headrace.folder.store import Store, StoreError
 from headrace.log import small_files
 from headrace.log.api import CorruptFileError
+from headrace.log.manifest import RESTORING
+from headrace.log.opening import Opened, Opening
 from headrace.log.verify import verify_file
 
+TIMEOUT = 30.0
 SETTINGS = {"log.segment.bytes": "20000", "headrace.durability": "os"}
 
 
@@ -202,6 +208,50 @@ def test_a_replacement_of_a_log_that_is_not_open_is_backed_up(
     require_all_records(target, stopped)
 
 
+def test_a_log_that_a_thread_opens_meanwhile_is_backed_up(
+    stopped: Folder, write: Write, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening it gives the replacement its name, between a listing of the folder and a look."""
+    root, target = write(with_replacement(stopped.files)), tmp_path / "restored"
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    open_log, listing, wait_for_opening = Opening.open, Path.iterdir, Partition.opening_ended
+
+    def opening(log: Opening, start_offset: int, **settings: Any) -> Opened:
+        is_watched = log._folder == "orders-0"
+        if is_watched:
+            begun.set()
+            assert go_on.wait(TIMEOUT)
+        opened = open_log(log, start_offset, **settings)
+        if is_watched:
+            ended.set()
+        return opened
+
+    def listed(folder: Path) -> Iterator[Path]:
+        found = list(listing(folder))
+        if folder == root / "orders-0":
+            go_on.set()
+            assert ended.wait(TIMEOUT)
+        return iter(found)
+
+    async def waiting(partition: Partition) -> None:
+        go_on.set()
+        await wait_for_opening(partition)
+
+    monkeypatch.setattr(Opening, "open", opening)
+    monkeypatch.setattr(Path, "iterdir", listed)
+    monkeypatch.setattr(Partition, "opening_ended", waiting)
+    with headrace.Broker(data_dir=root) as broker, cutting(broker) as request_cut:
+        client = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        first: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # it has no types
+        found = client.list_offsets({TopicPartition("orders", 0): first})
+        assert begun.wait(TIMEOUT)
+        assert made(root, store, request_cut).backup.online
+        assert {one.result().offset for one in found.values()} == {0}
+    backup.restore(store, None, target, quiet)
+    assert check(target, quiet).is_clean
+    require_all_records(target, stopped)
+
+
 def test_a_backup_is_deleted_with_what_no_other_has(
     stopped: Folder, killed: Folder, write: Write, store: Store
 ) -> None:
@@ -264,6 +314,30 @@ def test_a_restore_that_was_killed_anywhere_is_begun_again(
             headrace.Broker(target).start()
     backup.restore(store, None, target, kill)
     assert restored(target) == stopped.files
+    with pytest.raises(FolderError, match="is not empty"):
+        backup.restore(store, None, target, quiet)
+
+
+def test_a_restore_that_was_killed_behind_the_manifest_is_over(
+    stopped: Folder, write: Write, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A further restore removes what is in a folder without a manifest, so a mark must not stay."""
+    made(write(stopped.files), store)
+    target, unlink = tmp_path / "restored", Path.unlink
+
+    def kill(path: Path, missing_ok: bool = False) -> None:
+        if path.name == RESTORING:
+            raise KilledError
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", kill)
+        with pytest.raises(KilledError):
+            backup.restore(store, None, target, quiet)
+    assert (target / RESTORING).exists()
+    with headrace.Broker(target):
+        assert not (target / RESTORING).exists()
+    (target / "headrace.manifest").unlink()
     with pytest.raises(FolderError, match="is not empty"):
         backup.restore(store, None, target, quiet)
 

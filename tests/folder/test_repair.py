@@ -356,6 +356,23 @@ def test_a_segment_before_a_replacement_is_rewritten_up_to_it(
     assert [one.lost for one in require_lost(root, stopped, write, (5, 9)).actions] == [((5, 9),)]
 
 
+@pytest.mark.parametrize("base", [0, 5])
+def test_a_damaged_segment_gives_way_to_a_whole_replacement(
+    base: int, stopped: Folder, write: Write
+) -> None:
+    """A rewrite would have put empty batches over the records of the replacement."""
+    files = awaiting(stopped.files, 0, 5, "")
+    damaged = f"orders-0/{base:020d}.log"
+    worsened(files, damaged, "bad")
+    root = write(files)
+    (action,) = require_lost(root, stopped, write).actions
+    names = [f"orders-0/{one:020d}.log.torn.0" for one in (0, 5)]
+    assert (action.lost, action.text) == (
+        (), f"let the segment that compaction made take its place; kept as {', '.join(names)}"
+    )  # fmt: skip
+    assert contents(root)[f"{damaged}.torn.0"] == files[damaged]
+
+
 @pytest.mark.parametrize("state", ["torn", "bad"])
 def test_what_retention_gave_up_does_not_come_back_with_a_repair(
     state: str, killed: Folder, write: Write

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from headrace.broker.checked_clock import CheckedClock
 from headrace.broker.topic_settings import TopicSettings
 from headrace.core.types import MonoMs, after, elapsed_ms
-from headrace.log.api import Disk
+from headrace.log.api import REMEDY, Disk
 from headrace.log.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from headrace.log.compaction import Compaction, Group, Steps, Tally
 from headrace.log.dirty import Dirty, Rules, find_dirty, is_overdue
@@ -243,13 +243,13 @@ class Cleaner:
     def _fail(self, kept: Kept, error: Exception) -> None:
         self._counters.failures += 1
         self._set_aside[kept.name] = after(self._clock.mono(), _RETRY_MS)
+        remedy = "check space and permissions of the data folder"
+        if isinstance(error, CorruptBatch):
+            remedy = f"stop the broker, and {REMEDY}"
         log.error(
-            "%s cannot be compacted: %s; nothing of it is lost, it is tried again in %d minutes. "
-            "Check space and permissions of the data folder",
-            kept,
-            error,
-            _RETRY_MS // 60_000,
-        )
+            "%s cannot be compacted: %s; it stays as it is, and is tried again in %d minutes; %s",
+            kept, error, _RETRY_MS // 60_000, remedy,
+        )  # fmt: skip
 
     def _rules(self, kept: Kept) -> Rules:
         settings = kept.settings

@@ -86,6 +86,7 @@ async def cut(services: Services, name: str) -> None:
             await files.take(part, again)
         for partition in partitions:
             if not partition.topic.internal:
+                await partition.opening_ended()
                 await files.take(_partition(source, partition), partition)
     await asyncio.get_running_loop().run_in_executor(None, files.write_list)
 
@@ -108,6 +109,7 @@ class _Files:
             if await loop.run_in_executor(None, self._link, part):
                 return
             if partition is not None:
+                await partition.opening_ended()
                 part = _partition(self._source, partition)
         raise CutError(f"the files of {part.folder} change all the time; run the backup again")
 

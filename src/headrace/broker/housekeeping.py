@@ -3,9 +3,8 @@
 Retention looks at every partition each log.retention.check.interval.ms. The cleaner goes from the
 dirtiest log to the next, and rests for log.cleaner.backoff.ms when none is worth it. Either begins
 soon after the start: otherwise, nothing would be removed by a broker that never runs for as long as
-the pause. Journals that
-hold deltas (`__share_group_state`, `__cluster_metadata`) are left alone: every record of them
-counts. Other journals may be handed in with `look_after`.
+the pause. Journals that hold deltas (`__share_group_state`, `__cluster_metadata`) are left alone:
+every record of them counts. Other journals may be handed in with `look_after`.
 """
 
 import asyncio

@@ -637,7 +637,7 @@ class Partition:
 
     async def opening_ended(self) -> None:
         """Return once no thread opens the log any more."""
-        if self._opening is not None:
+        while self._opening is not None:  # one that fails may be tried again by then
             await asyncio.wait([self._opening])
 
     def retire(self) -> None:

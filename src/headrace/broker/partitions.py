@@ -519,7 +519,8 @@ class Partitions:
 
     def _is_half_made(self, folder: str, first: str) -> bool:
         """Return whether a folder has nothing but what `_make_folder` makes first, if it exists."""
-        names = self._disk.list(folder)
+        # A kill or a full disk amid a write leaves a file of another name.
+        names = [name for name in self._disk.list(folder) if not name.endswith(".new")]
         return not names or (names == [first.rpartition("/")[2]] and not self._disk.size(first))
 
     def _unknown_id(self, folder: str) -> str:

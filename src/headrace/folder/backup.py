@@ -101,7 +101,7 @@ def restore(store: Store, id_: str | None, folder: Path, progress: Progress) -> 
             sync_all([new])
             new.replace(folder / path)
             sync_all([folder])
-        (folder / RESTORING).unlink()
+        (folder / RESTORING).unlink(missing_ok=True)  # a broker started by now removed it
         sync_all([folder])
     return backup
 

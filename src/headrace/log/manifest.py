@@ -59,6 +59,10 @@ class Manifest:
         self.is_upgrading = False
         if disk.exists(NAME):
             self._parse(small_files.read_file(disk, NAME).text)
+            if disk.exists(RESTORING):
+                # A restore was killed at its very end. Without the file, a manifest that is lost
+                # later passes for no interrupted restore, which a further one would empty.
+                disk.remove(RESTORING)
             return
         if disk.exists(RESTORING):
             raise CorruptFileError(NAME, RESTORE_PROBLEM, remedy=RESTORE_REMEDY)

@@ -3,6 +3,7 @@
 Source: KIP-113, KIP-827 (sizes of the volume).
 """
 
+import contextlib
 import os
 from collections import defaultdict
 from typing import Any
@@ -48,5 +49,8 @@ def _size(partition: Partition, services: Services) -> int:
     """Bytes of the segments; a log that nobody has used yet is not opened for that."""
     if partition.is_open:
         return partition.log.size_bytes
-    found = (services.folder / partition.name).glob("*.log")
-    return sum(file.stat().st_size for file in found)
+    size = 0
+    for file in (services.folder / partition.name).glob("*.log"):
+        with contextlib.suppress(FileNotFoundError):  # a thread opens the log, or removes it
+            size += file.stat().st_size
+    return size
