@@ -10,6 +10,7 @@ import pytest
 
 import headrace
 from headrace.broker.archived_log import PAUSE_MS, ArchivedLog
+from headrace.client import share_archived
 from headrace.client.connection import Cluster
 from headrace.client.errors import BrokerError
 from headrace.client.share_archived import (
@@ -122,6 +123,26 @@ def test_many_pages_are_read_as_one_list(
     found = list_archived_share_records(cluster, GROUP)
     assert [one.first for one in found.runs] == [0, 2, 4, 6, 8]
     clear_archived_share_records(cluster, GROUP, found)
+    assert list_archived_share_records(cluster, GROUP).runs == ()
+
+
+def test_lists_of_many_partitions_are_cleared_by_several_requests(
+    member: Member, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member.say(REJECT, 0, 0)
+    seen = list_archived_share_records(cluster, GROUP)
+    through = {(TOPIC, number): 0 for number in range(1, 8)} | dict(seen.through)
+    sent = list[int]()
+    write = wire.ClearArchivedRequest.write
+
+    def counted(request: wire.ClearArchivedRequest, out: Writer) -> None:
+        sent.append(len(request.places))
+        write(request, out)
+
+    monkeypatch.setattr(share_archived, "_PLACES_MAX", 3)
+    monkeypatch.setattr(wire.ClearArchivedRequest, "write", counted)
+    clear_archived_share_records(cluster, GROUP, ArchivedRecords((), {}, through))
+    assert sent == [3, 3, 2]
     assert list_archived_share_records(cluster, GROUP).runs == ()
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from prometheus_client.exposition import choose_encoder
 
+from headrace.broker.handlers import share_fetch as share_fetch_handler
 from headrace.broker.metrics_http import MetricsServer
 from headrace.broker.partition import Partition
 from headrace.broker.services import Services
@@ -313,6 +314,27 @@ def test_a_share_session_may_end_while_its_logs_are_opened(epoch: int) -> None:
         rig.close()
     assert [answer.error_code for answer in answers] == [0, 0]
     assert [_acquired(answer) for answer in answers] == [0, 0 if epoch < 0 else PARTITIONS]
+
+
+def test_a_share_session_may_be_opened_twice_in_one_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The task of the first request begins when the session is that of the second one."""
+    disk, topic_id = _stopped()
+    rig, fields = LoopRig(disk, **SETTINGS), _of_shares(topic_id)
+    monkeypatch.setattr(share_fetch_handler, "ACKNOWLEDGE_PORTION", 0)  # so there are tasks
+
+    async def scene() -> list[Any]:
+        await rig.services.partitions.open_rest()
+        clients = [Client(rig.server) for _ in range(2)]
+        return await asyncio.gather(*(one.call(78, 2, **fields) for one in clients))
+
+    try:
+        answers = rig.run(scene())
+    finally:
+        rig.close()
+    assert [answer.error_code for answer in answers] == [0, 0]
+    assert [_acquired(answer) for answer in answers] == [0, PARTITIONS]
 
 
 def _acquired(answer: Any) -> int:

@@ -235,6 +235,38 @@ def test_a_failed_opening_is_raised_until_another_one_is_awaited() -> None:
     run(go)
 
 
+def test_a_callback_may_use_a_log_that_could_not_be_opened_before() -> None:
+    async def go() -> None:
+        disk = MemoryDisk()
+        put(on(disk, fsync=False), b"v")
+        partition = on(disk, fsync=False)
+        disk.failing.add("size")
+        await partition.open_ready()
+        assert partition.is_failing
+        disk.failing.clear()
+        loop, starts, called = asyncio.get_running_loop(), list[int](), threading.Event()
+
+        def use_log(end: int) -> None:
+            called.set()
+            starts.append(partition.start_offset)
+
+        schedule = loop.call_soon_threadsafe
+
+        def schedule_and_wait(callback: Any, *args: Any) -> Any:
+            """Let the event loop go first, as it may where the thread loses the interpreter."""
+            handle = schedule(callback, *args)
+            assert callback is not use_log or called.wait(TIMEOUT)
+            return handle
+
+        partition.when_opened(use_log)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "call_soon_threadsafe", schedule_and_wait)
+            await partition.open_ready()
+        assert starts == [0]
+
+    run(go)
+
+
 def test_settings_that_change_while_a_log_is_opened_are_the_logs() -> None:
     async def go() -> None:
         held = _Held(MemoryDisk())

@@ -23,6 +23,7 @@ BROKER_SETTINGS = {
     "group.share.partition.max.record.locks": str(MILLION),
     "group.share.max.record.lock.duration.ms": "3600000",
     "group.share.record.lock.duration.ms": "3600000",
+    "log.retention.ms": "-1",  # its records are of 1970, and the test may take longer than 30 s
     "socket.request.max.bytes": str(1 << 21),
 }
 

@@ -25,6 +25,8 @@ from headrace.broker.config import Config
 from headrace.broker.decoding_threads import DecodingThreads
 from headrace.broker.request import Raw, Request
 from headrace.wire import codec
+from headrace.wire.primitives import Writer
+from headrace.wire.structs import Struct
 
 T = TypeVar("T")
 
@@ -106,6 +108,16 @@ class Budgets:
         """Encode a large response in a thread; call it inside `one_large`. Empties `answer`."""
         encode = partial(encoded_and_freed, request.api_key, request.version, answer)
         return Raw([await self.in_thread(encode)])
+
+    async def written(self, answer: Struct, elements: int) -> Raw:
+        """Encode a response of Headrace's own APIs, in a thread if it has many elements."""
+        out = Writer()
+        if elements <= PORTION:
+            answer.write(out)
+        else:
+            async with self.one_large():
+                await self.in_thread(partial(answer.write, out))
+        return Raw([out.data])
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run `work`, which must not touch state of the broker, beside the event loop."""

@@ -310,8 +310,11 @@ class Dispatcher:
 def _refusal(request: Request) -> bytearray | None:
     """Encode the refusal of a request with too many elements; None if it cannot be answered.
 
-    Not too many to be named again are refused one by one.
+    Not too many to be named again are refused one by one. Requests of Headrace's own APIs, whose
+    clients never name so many, are not answered.
     """
+    if not codec.knows(request.api_key, request.version):
+        return None
     from headrace.wire import refusals  # late: it is rarely needed
 
     key, version = request.api_key, request.version

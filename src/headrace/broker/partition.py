@@ -195,6 +195,7 @@ class Partition:
                 with _closing:
                     is_closed = self.is_closed  # meanwhile: then `close` found no log
                     if not is_closed:
+                        self._unopened = None  # before a callback can use the log
                         if self._late is not None:  # before the event loop can append
                             loop, callback = self._late
                             self._late = None

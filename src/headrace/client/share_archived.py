@@ -26,6 +26,9 @@ from headrace.wire.share_archived import (
 Answer = TypeVar("Answer", ListArchivedResponse, ClearArchivedResponse)
 
 
+_PLACES_MAX = 5_000  # in a request; by default, a broker accepts 10,000 elements
+
+
 @dataclass(frozen=True, slots=True)
 class ArchivedRun:
     """Records `first` to `last`, both included, that were archived without a dead letter.
@@ -100,9 +103,10 @@ def clear_archived_share_records(cluster: Cluster, group: str, seen: ArchivedRec
     Raises: as `list_archived_share_records`.
     """
     places = tuple(Place(*place, number) for place, number in seen.through.items())
-    request = ClearArchivedRequest(group, places)
     what = f"clearing archived records of share group {group!r}"
-    _asked(cluster, group, request, ClearArchivedResponse, what)
+    for begin in range(0, max(len(places), 1), _PLACES_MAX):
+        request = ClearArchivedRequest(group, places[begin : begin + _PLACES_MAX])
+        _asked(cluster, group, request, ClearArchivedResponse, what)
 
 
 def _runs(one: Partition) -> list[ArchivedRun]:

@@ -24,13 +24,20 @@ from headrace.wire.structs import Struct
 _UNKNOWN = -1
 
 
+def decode(request: Request) -> wire.ListArchivedRequest | wire.ClearArchivedRequest:
+    """Decode a request. Raises: Malformed."""
+    source = Reader(request.body, 0, request.elements_max)
+    if request.api_key == ArchivedApi.LIST:
+        return wire.ListArchivedRequest.read(source)
+    return wire.ClearArchivedRequest.read(source)
+
+
 async def handle(request: Request, services: Services) -> Answer:
-    source = Reader(request.body)
-    match ArchivedApi(request.api_key):
-        case ArchivedApi.LIST:
-            answer: Struct = await _list(wire.ListArchivedRequest.read(source), services)
-        case ArchivedApi.CLEAR:
-            answer = await _clear(wire.ClearArchivedRequest.read(source), services)
+    match request.decoded or decode(request):
+        case wire.ListArchivedRequest() as asked:
+            answer: Struct = await _list(asked, services)
+        case wire.ClearArchivedRequest() as asked:
+            answer = await _clear(asked, services)
     out = Writer()
     answer.write(out)
     return Raw([out.data])

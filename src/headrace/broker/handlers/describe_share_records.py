@@ -1,15 +1,16 @@
 """DescribeShareRecords (20906): what is in flight in a share group; it changes nothing.
 
 Messages are those of `wire/share_records.py`. It asks no more than DESCRIBE of the group, as
-DescribeShareGroupOffsets does. A page is taken at one instant, and leaves once what it rests on is
-durable: nobody is told of an acknowledgement that a crash would take back.
+DescribeShareGroupOffsets does. A partition is shown as it is at one instant, and others have their
+turn between partitions. The answer leaves once what it rests on is durable: nobody is told of an
+acknowledgement that a crash would take back.
 """
 
 from collections.abc import Iterable
 
 from headrace.broker.errors import Code, error_code
 from headrace.broker.partitions import Partition
-from headrace.broker.request import Answer, Raw, Request
+from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
 from headrace.core.browsing import Budget, page
 from headrace.core.catalog import Topic
@@ -20,7 +21,7 @@ from headrace.core.share_admin import Queue
 from headrace.core.share_words import ShareKey
 from headrace.core.types import MemberId, Now, elapsed_ms, later
 from headrace.wire import share_records as wire
-from headrace.wire.primitives import Reader, Writer
+from headrace.wire.primitives import Reader
 
 _FROM_START = 0
 _UNKNOWN = -1
@@ -28,14 +29,16 @@ _NO_PARTITION = "This server does not host this topic-partition."
 Place = tuple[str, int, int]  # topic, partition, first offset of interest
 
 
+def decode(request: Request) -> wire.DescribeShareRecordsRequest:
+    """Decode a request. Raises: Malformed."""
+    return wire.DescribeShareRecordsRequest.read(Reader(request.body, 0, request.elements_max))
+
+
 async def handle(request: Request, services: Services) -> Answer:
-    asked = wire.DescribeShareRecordsRequest.read(Reader(request.body))
-    answer = await _described(asked, services)
+    answer = await _described(request.decoded or decode(request), services)
     if isinstance(answer, Refused):
         answer = wire.DescribeShareRecordsResponse(error_code(answer), answer.message)
-    out = Writer()
-    answer.write(out)
-    return Raw([out.data])
+    return await services.budgets.written(answer, len(answer.partitions))
 
 
 async def _described(
@@ -49,23 +52,11 @@ async def _described(
         told = "runs_max begins at 0, states are 0 to 4"
         return Refused(Why.INVALID_REQUEST, told)
     queue = services.shares.find(asked.group)
-    for name, index, _ in _places(asked, queue, services) if queue.exists else ():
-        await services.opened(name, index)
-    queue = services.shares.find(asked.group)
     if queue.exists:
-        telling = _Telling(queue, services.clock.now())
-        budget = Budget(min(asked.runs_max, wire.RUNS_MAX), wire.BYTES_MAX)
-        partitions = tuple(
-            _partition(place, states or set(State), budget, telling, services)
-            for place in _places(asked, queue, services)
-        )
-        answer: wire.DescribeShareRecordsResponse | Refused = wire.DescribeShareRecordsResponse(
-            Code.NONE,
-            None,
-            tuple(telling.holders.values()),
-            tuple(telling.reasons.values()),
-            partitions,
-        )
+        places = list(_places(asked, queue, services))
+        for name, index, _ in places:
+            await services.opened(name, index)
+        answer = await _shown(asked, places, states or set(State), services)
     elif services.groups.find(asked.group) is not None:
         told = f"Group {asked.group} is not a share group."
         answer = Refused(Why.WRONG_GROUP_TYPE, told)
@@ -73,6 +64,33 @@ async def _described(
         answer = Refused(Why.UNKNOWN_GROUP, f"Group {asked.group} not found.")
     faulty = await services.shares.durable_of(asked.group)
     return answer if faulty is None else faulty
+
+
+async def _shown(
+    asked: wire.DescribeShareRecordsRequest,
+    places: Iterable[Place],
+    states: set[State],
+    services: Services,
+) -> wire.DescribeShareRecordsResponse | Refused:
+    """Describe partitions whose logs are open, with pauses."""
+    shares, budget = services.shares, Budget(min(asked.runs_max, wire.RUNS_MAX), wire.BYTES_MAX)
+    async with services.budgets.one_large():
+        machine = shares.machine(asked.group)
+        telling = _Telling(shares.find(asked.group), services.clock.now())
+        partitions = [
+            _partition(place, states, budget, telling, services)
+            async for place in services.budgets.portions(places)
+        ]
+    if shares.machine(asked.group) is not machine:
+        told = "the state of the group was recovered from its journal meanwhile"
+        return Refused(Why.COORDINATOR_GONE, told)
+    return wire.DescribeShareRecordsResponse(
+        Code.NONE,
+        None,
+        tuple(telling.holders.values()),
+        tuple(telling.reasons.values()),
+        tuple(partitions),
+    )
 
 
 def _places(

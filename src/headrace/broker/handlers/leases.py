@@ -65,7 +65,9 @@ async def handle(request: Request, services: Services) -> Answer:
         case wire.CommitRequest() as call:
             answer = await _commit(call, services)
         case wire.DescribeRequest() as call:
-            answer = await _describe(call, services)
+            described = await _describe(call, services)
+            elements = sum(1 + len(one.in_flight) for one in described.partitions)
+            return await services.budgets.written(described, elements)
     out = Writer()
     answer.write(out)
     return Raw([out.data])

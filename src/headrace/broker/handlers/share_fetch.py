@@ -28,7 +28,7 @@ from headrace.broker.services import Services
 from headrace.broker.share_polls import LOOK_PORTION, SharePoll
 from headrace.broker.shares import wait_key
 from headrace.core.errors import Refused, Why
-from headrace.core.share_session import FINAL, OPEN, Continue, SessionKey
+from headrace.core.share_session import FINAL, OPEN, Continue, Session, SessionKey
 from headrace.core.types import TopicPartition, elapsed_ms
 from headrace.wire import share_requests
 from headrace.wire.primitives import Buffer
@@ -69,10 +69,11 @@ def handle(request: Request, services: Services) -> Answering:
         wrong = f"{asking.acquire_mode} is not an acquire mode"
         return _refusal(Refused(Why.INVALID_REQUEST, wrong), services)
     looked_at = () if asking.epoch == FINAL else _order(services, who)  # that ends the session
-    if len(parts) > ACKNOWLEDGE_PORTION or len(looked_at) > LOOK_PORTION:
-        return _in_portions(services, who, asking, parts, added)
-    if any(map(services.partitions.must_open, added)):  # the others were opened when they were new
-        return _in_portions(services, who, asking, parts, added)
+    is_large = len(parts) > ACKNOWLEDGE_PORTION or len(looked_at) > LOOK_PORTION
+    # The other logs of the session were opened when they were new to it.
+    if is_large or any(map(services.partitions.must_open, added)):
+        session = services.shares.sessions.sessions.get(who)
+        return _in_portions(services, who, asking, parts, added, session)
     acked = acknowledge(services, who, parts, renewing=asking.renews)
     poll, wait_ms_max = _poll(services, who, asking, parts, acked)
     if poll.order and services.waits.waiting_for(wait_key(who[0])):
@@ -87,15 +88,18 @@ def handle(request: Request, services: Services) -> Answering:
 
 async def _in_portions(
     services: Services, who: SessionKey, asking: FetchRequest, parts: Sequence[ParsedPart],
-    added: Sequence[TopicPartition],
+    added: Sequence[TopicPartition], session: Session | None,
 ) -> Answer:  # fmt: skip
-    """Answer a request of many partitions, or of some whose logs must be opened, with pauses."""
-    sessions = services.shares.sessions.sessions
-    session = sessions.get(who)
+    """Answer a request of many partitions, or of some whose logs must be opened, with pauses.
+
+    Args:
+        session: the session as the request left it.
+    """
     for one in added:
         await services.partitions.opened(one.topic_id, one.partition)
     acked = await acknowledge_many(services, who, parts, asking.renews)
-    if sessions.get(who) is not session:  # nobody reads what would be acquired for the request
+    is_awaited = services.shares.sessions.sessions.get(who) is session
+    if not is_awaited:  # nobody reads what would be acquired for the request
         poll = SharePoll(services, who, asking, (), added, acked)
         return _answer(services, who, poll.outcome(await _fault(services, who)))
     poll, wait_ms_max = _poll(services, who, asking, parts, acked)
