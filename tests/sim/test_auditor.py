@@ -208,6 +208,13 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         joined_and_produced, lambda b: b.leases(), lambda b: b.loses(1 << 40, end=1),
         lambda b: b.lease.acquired(b.asks(), 1, [], fresh=False, whole=True),
     ],
+    "a lease accepts nothing of a log that lost its end, also where topics may be gone": [
+        joined_and_produced, lambda b: b.leases(), lambda b: b.auditor.locks_lost(),
+        lambda b: b.loses(1 << 40, end=2),
+        lambda b: b.lease.acquired(b.asks(), 1, [], fresh=False, whole=False),
+        lambda b: b.lease.committing(1),
+        lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0), lambda b: b.gets(0, 1, 2),
+    ],
 }  # fmt: skip
 
 BROKEN: dict[str, list[Callable[[Book], object]]] = {
