@@ -614,6 +614,44 @@ async def still_there(disk: MemoryDisk, answered: list[str], operations: int) ->
             assert "other" not in topics
 
 
+def test_a_power_cut_does_not_bring_back_a_deleted_topic() -> None:
+    """Its records, and what groups knew of it, are gone for good (headrace.durability=os)."""
+    disk, topics = MemoryDisk(), list[str]()
+
+    async def first() -> None:
+        async with Life(disk) as life:
+            await life.create("orders")
+            await life.services.topics.delete(DeleteTopic(IDS["orders"]))
+            disk.crash(0.0)
+
+    async def second() -> None:
+        async with Life(disk) as life:
+            topics.extend(life.services.catalog.topics)
+
+    with contextlib.suppress(OSError, StorageFault):
+        run(first)
+    run(second)
+    assert "orders" not in topics
+
+
+def test_a_topic_is_deleted_although_the_catalogue_cannot_be_synced() -> None:
+    disk = MemoryDisk()
+
+    async def go() -> None:
+        async with Life(disk) as life:
+            await life.create("orders")
+            disk.failing.add("sync")
+            await life.services.topics.delete(DeleteTopic(IDS["orders"]))
+            disk.failing.clear()
+            assert not disk.exists("orders-0")
+            with pytest.raises(StorageFault):  # the journal is written once more, and read again
+                await life.create("other")
+            await life.create("other")
+            assert "orders" not in life.services.catalog.topics
+
+    run(go)
+
+
 # ---- producer ids
 
 

@@ -204,9 +204,24 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.lease.committing(1), lambda b: b.lease.committed(b.asks(), 1, 0),
         lambda b: b.loses(), lambda b: b.lease.opened(b.asks(), 1, 0, ()), lambda b: b.leases(),
     ],
+    "after a repair a lease has a delivery that the share-partition has no more": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("release", 0),
+        lambda b: b.lease.acquired(b.asks(), 1, [(PLACE, 0, 0, 2)], fresh=True, whole=True),
+        lambda b: b.auditor.locks_lost(), lambda b: b.loses(),
+        lambda b: b.auditor.journal_was_repaired(),
+        lambda b: b.lease.acquired(b.asks(), 1, [(PLACE, 0, 0, 2)], fresh=False, whole=True),
+        lambda b: b.gets(0, 0, 1, "bob"),
+    ],
     "a lease keeps nothing of a log that lost its end": [
         joined_and_produced, lambda b: b.leases(), lambda b: b.loses(1 << 40, end=1),
         lambda b: b.lease.acquired(b.asks(), 1, [], fresh=False, whole=True),
+    ],
+    "a lease accepts nothing of a log that lost its end, also where topics may be gone": [
+        joined_and_produced, lambda b: b.leases(), lambda b: b.auditor.locks_lost(),
+        lambda b: b.loses(1 << 40, end=2),
+        lambda b: b.lease.acquired(b.asks(), 1, [], fresh=False, whole=False),
+        lambda b: b.lease.committing(1),
+        lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0), lambda b: b.gets(0, 1, 2),
     ],
 }  # fmt: skip
 
@@ -371,6 +386,13 @@ BROKEN: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.says("accept", 0), lambda b: b.loses(1 << 40, end=1),
         lambda b: b.produces(b"2", first=1), lambda b: b.gets(1, 1), lambda b: b.says("accept", 1),
         lambda b: b.ends(2, 2, [1, 1]),
+    ],
+    "given to bob (delivery 1) after delivery 2": [
+        joined_and_produced, lambda b: b.gets(0, 1), lambda b: b.says("release", 0),
+        lambda b: b.lease.acquired(b.asks(), 1, [(PLACE, 0, 0, 2)], fresh=True, whole=True),
+        lambda b: b.auditor.locks_lost(), lambda b: b.loses(),
+        lambda b: b.lease.acquired(b.asks(), 1, [(PLACE, 0, 0, 2)], fresh=False, whole=True),
+        lambda b: b.gets(0, 0, 1, "bob"),
     ],
     "1 was () and is [(('orders', 0), 0, 1, 1)]": [
         joined_and_produced, lambda b: b.leases(), lambda b: b.loses(1 << 40, end=1),

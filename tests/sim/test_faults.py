@@ -108,6 +108,28 @@ def test_a_power_cut_explains_no_refusal_after_the_next_start() -> None:
     world._clear_away()
 
 
+def test_a_log_that_a_full_disk_keeps_closed_after_a_power_cut_may_have_lost_its_end() -> None:
+    """The next record may be that of a request whose client is gone before the response."""
+    world, place = World(0, options=replace(calm(0), fsync=False)), ("ledger", 0)
+    assert world._is_set_up()
+    world.auditor.read(place, {0: b"lost"})
+    world.kill(power_cut=True)
+    world.disk.open("ledger-0/00000000000000000000.log").append(b"torn")
+    world.disk.fail_after(0)
+    world.run_until(world.loop.now_us + 2_000_000)
+    assert world.process is not None
+    partition = world.process.services.partition(*place)
+    assert partition is not None
+    assert not partition.is_open
+    explains = [world.power_was_cut]  # why this log is refused, if it is
+    world.disk.fail_after(None)
+    assert world.finish(partition.open_ready(), 1.0, world.process.life)
+    assert [*explains, world.power_was_cut] == [True, False]
+    world.auditor.read(place, {0: b"new"})
+    assert not world.failed
+    world._clear_away()
+
+
 @pytest.mark.parametrize("is_gone_before", [False, True])
 def test_retention_explains_a_report_of_damage_that_was_there_at_the_time(
     is_gone_before: bool,

@@ -155,6 +155,10 @@ class Topics:
         if isinstance(reply, Topic):
             by = command.by or "the broker"
             log.info("topic %s was deleted by %s", reply.name, by, extra={"always": True})
+            # The removal of the folders survives a power cut. If the sync fails, the deletion goes
+            # on: the catalogue of the running broker is without the topic already.
+            with contextlib.suppress(OSError):
+                await self._keep_listed()
             for forget in self.on_deleted:  # not before the catalogue's journal has it
                 forget(reply, command.by)
             for keep in self.on_forgotten:

@@ -75,6 +75,7 @@ class Auditor:
         self._given_up: dict[Place, set[int]] = {}
         self.sessions: list[Session] = []
         self._era = 0  # power cuts that took what was answered
+        self._repaired_era = 0  # in which a journal was repaired last
         self._may_be_shorter: set[Place] = set()
         # Copies of records, and places in lists, of before power cuts.
         self._copied_before: Counter[tuple[Queue, int]] = Counter()
@@ -179,7 +180,11 @@ class Auditor:
             session.end_was_lost(place, end)
 
     def journal_was_repaired(self) -> None:
-        """A repair left a journal with holes: what became of a record may have been in one."""
+        """A repair left a journal with holes: what became of a record may have been in one.
+
+        A lease may still have a delivery that the share-partition has no more.
+        """
+        self._repaired_era = self._era
         for known in self._facts.values():
             for one in known.values():
                 if "reject" in one.verdicts() or one.told_max >= self.limit:
@@ -299,7 +304,8 @@ class Auditor:
                     one.locked_until_us = asked.since_us + self._lock_of(asked)
                 one.told += 1
                 one.counts_of[asked.holder] = count
-                one.count.reach(count, self._now_us())
+                if one.era >= self._repaired_era:
+                    one.count.reach(count, self._now_us())
                 is_left_out = records is not None and offset not in records
                 if is_left_out and not self._is_given_up(place, offset):
                     self.broken(f"{_at(place, offset)} was acquired and not sent")

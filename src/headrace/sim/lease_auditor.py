@@ -87,8 +87,8 @@ class LeaseAuditor:
         facts = self._facts
         before = facts.ranges.get(number)
         known = before is not None and facts.told_at_us[number] <= asked.at_us
-        if before is not None and known and whole and number > facts.committing:
-            if not self._is_as_before(number, held, before):
+        if before is not None and known and number > facts.committing:
+            if whole and not self._is_as_before(number, held, before):
                 self._auditor.broken(f"{self.holder}: {number} was {before} and is {held}")
             elif facts.unsure.pop(number, None):
                 facts.ranges[number] = tuple(held)

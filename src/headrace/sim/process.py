@@ -5,13 +5,16 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from headrace.broker.config import Config
 from headrace.broker.dispatch import Dispatcher
+from headrace.broker.partition import Dropped
 from headrace.broker.server import Connection, Server
 from headrace.broker.services import Services
+from headrace.broker.topic_settings import TopicSettings
 from headrace.core.types import MonoMs, Now, WallMs
 from headrace.log.api import CorruptLog, Disk
 from headrace.log.segments import SegmentedLog
@@ -95,6 +98,32 @@ class Process:
         for one in self.services.partitions:
             if one.is_open:
                 yield (one.topic.name, one.index), one.log.end_offset
+
+    def watch_openings(self, opened: Callable[[Place, int], None]) -> None:
+        """Call `opened` with place and end of each log that the start left closed, once it opens.
+
+        A request whose client is gone may append to it, and its records have no other witness.
+        """
+        for one in self.services.partitions:
+            if not one.is_open:
+                callback = partial(opened, (one.topic.name, one.index))
+                one._open_log = partial(self._open, one._open_log, callback)
+
+    def _open(
+        self,
+        open_log: Callable[[TopicSettings, Dropped], SegmentedLog],
+        opened: Callable[[int], None],
+        settings: TopicSettings,
+        dropped: Dropped,
+    ) -> SegmentedLog:
+        log = open_log(settings, dropped)
+        self._loop.call_soon(opened, log.end_offset)
+        return log
+
+    @property
+    def has_opened_all(self) -> bool:
+        """Return whether every log was read."""
+        return all(one.is_open for one in self.services.partitions)
 
     @property
     def refusals(self) -> list[CorruptLog]:

@@ -472,18 +472,32 @@ class World:
             for place, start in process.log_starts():  # its death may have come amid retention
                 self._start_moved(place, start)
         for place, end in process.log_ends():
-            self.records.opened(place, end)
-            self.auditor.opened(place, end)
+            self._opened(place, end)
+        process.watch_openings(partial(self._opened_late, process))
         self.disk.watches_cuts = False
         self.disk.damage.started()
-        if not process.refusals:
-            self.power_was_cut = False  # every log was read to its end
+        self._look_at_logs(process)
         for path in self.disk.cut_without_copy:
             self.auditor.broken(f"the end of {path} was cut off without a copy")
         self._machines = process.machines
         self._errors_before = self.disk.errors
         self.history.step("broker", f"is up, life {process.life}")
         self._rot_unread(process)
+
+    def _opened(self, place: Place, end: int) -> None:
+        """Note where a log ends that the broker opened."""
+        self.records.opened(place, end)
+        self.auditor.opened(place, end)
+
+    def _opened_late(self, process: Process, place: Place, end: int) -> None:
+        """Note where a log ends that a full disk kept closed when the broker started."""
+        self._opened(place, end)
+        self._look_at_logs(process)
+
+    def _look_at_logs(self, process: Process) -> None:
+        """Note when every log was read to its end: a power cut explains no damage from then on."""
+        if process.has_opened_all and not process.refusals:
+            self.power_was_cut = False
 
     def _start_moved(self, place: Place, start: int) -> None:
         """Note that the broker deleted records below an offset."""
