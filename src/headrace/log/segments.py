@@ -558,7 +558,7 @@ class SegmentedLog:
         fresh, self._fresh = self._fresh, None
         if fresh is not None:
             with self.in_folder():
-                self._disk.remove(fresh.file_path)
+                self._segments.discard(fresh)
 
     def replace(self, bases: Sequence[int], cleaned: str) -> None:
         """Do all steps of a replacement. Raises: as `prepare`; OSError for dropped segments."""
