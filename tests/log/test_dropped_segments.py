@@ -294,6 +294,20 @@ def test_segments_that_are_dropped_meanwhile_keep_their_copy_from_its_place() ->
     assert values(log) == [2, 3, 4, 5]
 
 
+def test_a_replacement_that_is_read_is_not_discarded() -> None:
+    """The disk stops the renaming of the others, and the next compaction fails early."""
+    disk = LosesRenames()
+    log = replaced(disk, 2)
+    disk.failing.add("rename")
+    with pytest.raises(OSError, match="Input/output"):
+        log.put_away_replaced()
+    disk.failing.clear()
+    log.discard_replacement()
+    assert values(log) == list(range(SEGMENTS))
+    disk.crash(0.0)
+    assert values(opened(disk)) == list(range(SEGMENTS))
+
+
 @pytest.mark.parametrize("stops", ["before take_place", "before the rename", "after the rename"])
 @pytest.mark.parametrize("is_format_0", [False, True])
 def test_a_replacement_that_is_discarded_leaves_the_checksums_as_they_were(

@@ -544,6 +544,7 @@ class SegmentedLog:
             with self.in_folder():
                 return self._segments.put_away(self._replaced)
         except OSError:
+            self._fresh, self._replaced = None, []  # the log reads it: it is not discarded any more
             self._segments.give_up()
             raise
 
