@@ -1,7 +1,10 @@
-"""A task of a lease that sets many records aside: the broker stages them in short steps."""
+"""Leases of very many ranges: what their drivers and tasks ask is done in short steps."""
 
 import struct
+from collections.abc import Iterator
 from typing import TypeVar
+
+import pytest
 
 from headrace.wire import batches
 from headrace.wire import leases as wire
@@ -17,57 +20,104 @@ SPREAD, RECORDS_PER_BATCH = "spread", 1000
 AnswerT = TypeVar("AnswerT", bound=Struct)
 
 
+def framed(request: wire.Call | DescribeShareRecordsRequest) -> bytes:
+    """A whole request of the broker's own APIs."""
+    body = Writer()
+    request.write(body)
+    head = struct.pack(">hhihb", request.KEY, 0, 1, -1, 0)
+    return struct.pack(">i", len(head) + len(body.data)) + head + bytes(body.data)
+
+
 async def ask(
     client: Client, request: wire.Call | DescribeShareRecordsRequest, answer: type[AnswerT]
 ) -> AnswerT:
     """What the broker answers to a request of its own APIs."""
-    body = Writer()
-    request.write(body)
-    head = struct.pack(">hhihb", request.KEY, 0, 1, -1, 0)
-    frame = struct.pack(">i", len(head) + len(body.data)) + head + bytes(body.data)
-    return answer.read(Reader((await client.ask(frame))[1:]))
+    return answer.read(Reader((await client.ask(framed(request)))[1:]))
 
 
-def test_many_dispositions_of_a_task_are_staged_in_short_steps() -> None:
-    count = scaled(9900)
-    said = tuple(
-        wire.Disposition(
-            SPREAD, 0, 2 * n, 2 * n, (wire.Verdict.RELEASE, wire.Verdict.REJECT)[n % 2]
-        )
-        for n in range(count)
-    )
+class Session:
+    """A session on a topic, and what its driver asks."""
 
-    async def acquire() -> int:
-        client = Client(rig.server)
-        topics = [created(SPREAD)]
+    def __init__(self, rig: LoopRig) -> None:
+        self._rig = rig
+        self.epoch = 0
+        self.opening = wire.OpenRequest("g", "session", -1, (SPREAD,), "earliest")
+
+    async def begin(self, records: int) -> None:
+        """Produce records, and open the session."""
+        client = Client(self._rig.server)
+        kept = [{"name": "retention.ms", "value": "-1"}]
+        topics = [created(SPREAD, configs=kept)]
         await client.call(19, 7, topics=topics, timeout=0, validate_only=False)
         data = bytes(batches.build([Record(0, 1000, None, b"v")] * RECORDS_PER_BATCH))
-        for _ in range(2 * count // RECORDS_PER_BATCH + 1):
+        for _ in range(records // RECORDS_PER_BATCH + 1):
             parts = [{"index": 0, "records": data}]
             await client.call(
                 0, 8, transactional_id=None, acks=1, timeout=1,
                 topic_data=[{"name": SPREAD, "partition_data": parts}],
             )  # fmt: skip
-        opening = wire.OpenRequest("g", "session", -1, (SPREAD,), "earliest")
-        epoch = (await ask(client, opening, wire.OpenResponse)).epoch
-        acquiring = wire.AcquireRequest("g", "session", epoch, 1, 2 * count, 0)
-        assert (await ask(client, acquiring, wire.AcquireResponse)).ranges
-        return epoch
+        self.epoch = (await ask(client, self.opening, wire.OpenResponse)).epoch
 
-    async def stage() -> None:
-        request = wire.StageRequest("g", "session", epoch, 1, said)
-        answer = await ask(Client(rig.server), request, wire.StageResponse)
-        assert answer.error_code == 0, answer
+    def acquiring(self, seq: int) -> wire.AcquireRequest:
+        return wire.AcquireRequest("g", "session", self.epoch, seq, 1 << 30, 0)
 
-    async def commit() -> wire.CommitResponse:
-        request = wire.CommitRequest("g", "session", epoch, 1)
-        return await ask(Client(rig.server), request, wire.CommitResponse)
+    def staging(self, seq: int, count: int) -> wire.StageRequest:
+        """The first records are set aside, every second of them."""
+        said = tuple(
+            wire.Disposition(SPREAD, 0, 2 * n, 2 * n, wire.Verdict.RELEASE) for n in range(count)
+        )
+        return wire.StageRequest("g", "session", self.epoch, seq, said)
 
-    rig = LoopRig()
-    try:
-        epoch = rig.run(acquire())
-        rig.require_short(stage, SECONDS_MAX)
-        done = rig.run(commit())
-        assert (done.released, done.rejected) == ((count + 1) // 2, count // 2)
-    finally:
-        rig.close()
+    def committing(self, seq: int) -> wire.CommitRequest:
+        return wire.CommitRequest("g", "session", self.epoch, seq)
+
+    def renewing(self) -> wire.RenewRequest:
+        return wire.RenewRequest("g", "session", self.epoch)
+
+
+@pytest.fixture
+def rig() -> Iterator[LoopRig]:
+    made = LoopRig()
+    yield made
+    made.close()
+
+
+def answered(rig: LoopRig, request: wire.Call, answer: type[AnswerT]) -> AnswerT:
+    """What a request is answered that is made, sent and read in short steps of the broker."""
+    frame, bodies = framed(request), list[bytes]()
+
+    async def send() -> None:
+        bodies.append(await Client(rig.server).ask(frame))
+
+    rig.require_short(send, SECONDS_MAX)
+    return answer.read(Reader(bodies[0][1:]))
+
+
+def test_many_dispositions_are_staged_and_committed_in_short_steps(rig: LoopRig) -> None:
+    session, count = Session(rig), scaled(20_000)
+    rig.run(session.begin(2 * count))
+    assert len(answered(rig, session.acquiring(1), wire.AcquireResponse).ranges) == 1
+    assert answered(rig, session.staging(1, count), wire.StageResponse).error_code == 0
+    done = answered(rig, session.committing(1), wire.CommitResponse)
+    assert (done.accepted >= count, done.released) == (True, count)
+
+
+def test_many_ranges_are_acquired_and_reclaimed_in_short_steps(rig: LoopRig) -> None:
+    session, count = Session(rig), scaled(20_000)
+    rig.run(session.begin(2 * count))
+    answered(rig, session.acquiring(1), wire.AcquireResponse)
+    answered(rig, session.staging(1, count), wire.StageResponse)
+    answered(rig, session.committing(1), wire.CommitResponse)
+    held, seq = 0, 1
+    while held < count:
+        seq += 1
+        ranges = answered(rig, session.acquiring(seq), wire.AcquireResponse).ranges
+        assert 0 < len(ranges) < 3_000
+        held += len(ranges)
+    assert answered(rig, session.renewing(), wire.RenewResponse).held == count
+    opened = answered(rig, session.opening, wire.OpenResponse)
+    assert len(opened.outstanding) == seq - 1
+    session.epoch = opened.epoch
+    again = answered(rig, session.acquiring(2), wire.AcquireResponse)
+    assert 0 < len(again.ranges) < 3_000
+    assert answered(rig, session.committing(seq), wire.CommitResponse).accepted == count
