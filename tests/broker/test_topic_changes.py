@@ -16,7 +16,7 @@ import headrace
 from headrace.broker.config import Config
 from headrace.broker.services import open_services
 from headrace.broker.topics import Topics
-from headrace.core.catalog import CreateTopic, DeleteTopic, Topic
+from headrace.core.catalog import CreateTopic, DeleteTopic, Resource, SetConfigs, Topic
 from headrace.log.os_disk import OsDisk
 from headrace.wire import batches, codec
 
@@ -119,6 +119,38 @@ def test_a_change_that_fails_when_its_caller_went_away_is_told_in_the_log(
     gc.collect()
     (told,) = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
     assert told.endswith("its client does not wait any more: [Errno 5] Input/output error")
+
+
+@pytest.mark.parametrize("resource", [Resource.TOPIC, Resource.BROKER])
+def test_partitions_that_are_being_opened_get_settings_that_change_meanwhile(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change waits for its turn, so the partitions are there when it is passed on to them."""
+
+    async def scene(broker: Inside) -> None:
+        topics = broker.services.topics
+        forget_starts = topics.partitions._forget_starts
+        is_topic = resource is Resource.TOPIC
+        changes: list[asyncio.Future[Any]] = []
+
+        async def forget_starts_during_a_change(topic: str, partitions: Any) -> None:
+            if topic == "orders" and not changes:  # the settings of the topic were read
+                name = "orders" if is_topic else ""
+                value = {"segment.bytes" if is_topic else "log.segment.bytes": "77777"}
+                changed = topics.set_configs(SetConfigs(resource, name, value))
+                changes.append(asyncio.ensure_future(changed))
+                for _ in range(100):  # turns of the loop: where it need not wait, it is over
+                    await asyncio.sleep(0)
+            await forget_starts(topic, partitions)
+
+        monkeypatch.setattr(topics.partitions, "_forget_starts", forget_starts_during_a_change)
+        made = await topics.create(CreateTopic("orders", uuid4(), 2, {}))
+        assert isinstance(made, Topic)
+        assert await changes[0] is None
+        partitions = [topics.partitions.get(made.id, n) for n in range(2)]
+        assert [one and one.settings.segment_bytes for one in partitions] == [77777] * 2
+
+    play(Inside, scene)
 
 
 def test_longest_legal_name_can_be_deleted_and_the_broker_starts(

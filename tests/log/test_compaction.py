@@ -268,6 +268,33 @@ def test_an_offset_that_was_moved_into_a_gap_ends_the_cleaning(
     log.close()
 
 
+def test_a_segment_of_which_the_map_has_a_part_is_verified_before_others_are_replaced(
+    disk: Disk, compact: Compact
+) -> None:
+    """Else a repair could drop the newer value after the cleaning had dropped the older one."""
+    rules = {"map_bytes": 200, "segment_bytes": 1}  # one key, and each segment for itself
+    log = SegmentedLog(disk, FOLDER)
+    append(log, (b"a", b"1"))
+    log.roll()
+    append(log, (b"b", b"1"))
+    append(log, (None, b"which leaves a gap"))
+    append(log, (b"c", b"1"), (b"a", b"2"))
+    append(log, (b"d", b"1"))
+    log.roll()
+    cleaned_to = compact(disk, log, map_bytes=400, segment_bytes=1)
+    assert (cleaned_to, [offset for offset, _, _ in pairs(log)]) == (3, [0, 1, 3, 4, 5])
+    first, path = (f"{FOLDER}/{base:020d}.log" for base in (0, 1))
+    damaged, before = bytearray(disk.read(path)), disk.read(first)
+    at = batches.read_header(damaged).size
+    assert batches.read_header(damaged, at).base_offset == 3
+    damaged[at : at + 8] = (2).to_bytes(8)
+    disk.write(path, bytes(damaged))
+    with pytest.raises(CorruptBatch, match="are not those that were written"):
+        compact(disk, log, cleaned_to, **rules)
+    assert disk.read(first) == before
+    log.close()
+
+
 def test_a_batch_whose_keys_take_too_much_memory_is_left_alone(
     disk: Disk, compact: Compact, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,13 +17,14 @@ rename: segments that have their names back are chosen again, segments that are 
 missing and no more intact than before, and the rest of what the swap file replaces is copied.
 """
 
+import contextlib
 import math
 
-from headrace.log.api import Disk
+from headrace.log.api import CorruptFileError, Disk
 from headrace.log.checkpoints import remove_clean_mark
 from headrace.log.damage import keep_copy, next_batch
 from headrace.log.index import remove_index
-from headrace.log.opening import DELETED, SWAP
+from headrace.log.opening import DELETED, SWAP, finish_replacement, waiting_replacements
 from headrace.log.recovery_point import read_claim
 from headrace.log.repair import segment_bases, set_aside
 from headrace.log.segment import Segment
@@ -206,32 +207,12 @@ def finish_replacements(disk: Disk, folder: str) -> list[str]:
     """
     copies: list[str] = []
     first_base = read_claim(disk, folder)[1].first_base
-    for stem in _waiting(disk, folder):
-        path = f"{folder}/{stem}.log{SWAP}"
-        segment = Segment(disk, folder, int(stem), _INTERVAL_BYTES, file_path=path)
-        try:
-            segment.take_whole(disk.size(path))
-        except CorruptBatch:
-            continue
-        finally:
-            segment.release()
-        bases = segment_bases(disk, folder)
-        has_following = segment.end_offset in {*bases, *map(int, _waiting(disk, folder))}
-        if not segment.size or not has_following or segment.base_offset < first_base:
-            continue
-        for base in bases:
-            if segment.base_offset <= base < segment.end_offset:
-                remove_index(disk, f"{folder}/{base:020d}")
-                copies.append(set_aside(disk, f"{folder}/{base:020d}.log"))
-        disk.rename(path, f"{folder}/{stem}.log")
+    for name in waiting_replacements(disk.list(folder), first_base):
+        with contextlib.suppress(CorruptFileError):
+            finish_replacement(
+                disk, f"{folder}/{name}", lambda path: copies.append(set_aside(disk, path))
+            )
     return copies
-
-
-def _waiting(disk: Disk, folder: str) -> list[str]:
-    """Return the names, without their suffix, of segments that wait for their names."""
-    suffix = f".log{SWAP}"
-    stems = [one.removesuffix(suffix) for one in disk.list(folder) if one.endswith(suffix)]
-    return sorted(stem for stem in stems if stem.isdecimal())
 
 
 def _between(bases: list[int], first: int, end: int) -> bool:

@@ -134,22 +134,25 @@ class Compaction:
         self._left = self._segments
 
     def map_keys(self) -> Steps:
-        """Learn the last offset of every key of the dirty part, as far as memory goes."""
+        """Learn the last offset of every key of the dirty part, as far as memory goes.
+
+        A segment of which the map has a part is read to its end, where its digests are compared: by
+        what the map has of it, records of earlier segments go before it is copied.
+        """
         room = self._rules.map_bytes
         offsets, end = self._last_offsets, self._dirty.end
         for segment in self._segments:
-            if segment.end_offset <= self._dirty.start:
+            if segment.end_offset <= self._dirty.start or segment.base_offset >= end:
                 continue
             for header, data in self._batches(segment):
-                if header.base_offset >= end:
-                    break
-                found = yield from self._keys(header, data)
-                fresh = [key for key in found if key not in offsets]
-                room -= sum(map(len, fresh)) + len(fresh) * _KEY_OVERHEAD_BYTES
-                if room < 0 and offsets:
-                    self.end = header.base_offset
-                    return
-                offsets.update(found.items())
+                if header.base_offset < end:
+                    found = yield from self._keys(header, data)
+                    fresh = [key for key in found if key not in offsets]
+                    room -= sum(map(len, fresh)) + len(fresh) * _KEY_OVERHEAD_BYTES
+                    if room < 0 and offsets:
+                        end = header.base_offset
+                    else:
+                        offsets.update(found.items())
                 yield
         self.end = end
 

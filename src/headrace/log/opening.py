@@ -12,7 +12,7 @@ written once more, for the next sync to bring it to the disk.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.log import damage, snapshots
@@ -28,6 +28,7 @@ log = logging.getLogger("headrace.log")
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
 _LEFTOVERS = (CLEANED, SWAP, DELETED)  # on their way out or half made
 _MOVE = "move the directory away, then run `headrace check`"
+_INTERVAL_BYTES = 1 << 30  # no index is of interest
 FOREIGN = "the first batch is not the one that was written"
 
 
@@ -90,7 +91,9 @@ class Opening:
 
     def _open(self, start_offset: int, clean: bool, end_offset: int | None) -> Opened:
         names = self._disk.list(self._folder)
-        if self._finish_replacements(names):
+        if replacements := waiting_replacements(names, self._point.claim.first_base):
+            for name in replacements:
+                finish_replacement(self._disk, f"{self._folder}/{name}", self._disk.remove)
             names = self._disk.list(self._folder)
         leftovers = [name for name in names if name.endswith(_LEFTOVERS)]
         names = [name for name in names if not name.endswith(_LEFTOVERS)]
@@ -131,42 +134,6 @@ class Opening:
         return producers
 
     # ---- leftovers
-
-    def _finish_replacements(self, names: Sequence[str]) -> bool:
-        """Put complete cleaned files in their place (`SegmentedLog.replace`).
-
-        Returns: whether there were any.
-        """
-        swaps = [name for name in names if name.endswith(f".log{SWAP}")]
-        stems = [name.removesuffix(f".log{SWAP}") for name in swaps]
-        stems = [stem for stem in stems if stem.isdecimal()]
-        # One that begins with segments which were given up would bring their records back.
-        stems = [stem for stem in stems if int(stem) >= self._point.claim.first_base]
-        for stem in stems:
-            name = f"{stem}.log{SWAP}"
-            path = f"{self._folder}/{name}"
-            swap = Segment(
-                self._disk, self._folder, int(stem), self._interval_bytes, file_path=path
-            )
-            try:
-                swap.take_whole(self._disk.size(path))
-            except CorruptBatch as error:
-                raise CorruptFileError(path, str(error), position=swap.size) from error
-            swap.release()
-            if not swap.size:
-                raise CorruptFileError(path, "the file is empty", position=0)
-            # No checksum covers an offset, and segments in its range are removed.
-            if not _begins(names, swap.end_offset):
-                raise CorruptFileError(
-                    path, f"it ends with offset {swap.end_offset - 1}, and no segment follows there"
-                )
-            for base in _bases(names):
-                if swap.base_offset <= base < swap.end_offset:
-                    old = f"{self._folder}/{base:020d}"
-                    remove_index(self._disk, old)
-                    self._disk.remove(f"{old}.log")
-            self._disk.rename(path, f"{self._folder}/{stem}.log")
-        return bool(stems)
 
     def _remove_given_up(self, names: Sequence[str]) -> None:
         """Remove segments that were given up; a power cut may have undone their renaming."""
@@ -343,6 +310,55 @@ class Opening:
             if header.base_offset >= end_offset:
                 return
             producers.record(header, header.base_offset)
+
+
+def waiting_replacements(names: Sequence[str], first_base: int) -> list[str]:
+    """Return the files of segments that compaction made and that have no name of their own yet.
+
+    One that begins with segments which were given up would bring their records back.
+
+    Args:
+        names: the files of the folder of a log.
+        first_base: the first segment that was not given up.
+    """
+    swaps = [name for name in names if name.endswith(f".log{SWAP}")]
+    stems = [(name, name.removesuffix(f".log{SWAP}")) for name in swaps]
+    return [name for name, stem in stems if stem.isdecimal() and int(stem) >= first_base]
+
+
+def finish_replacement(disk: Disk, path: str, put_away: Callable[[str], object]) -> None:
+    """Give a segment that compaction made its name, in the place of those that it replaces.
+
+    Args:
+        path: the file that waits for its name (`SegmentedLog.replace`).
+        put_away: removes or renames the file of a replaced segment.
+
+    Raises: CorruptFileError where it is no whole replacement, and nothing has changed; OSError.
+    """
+    target = path.removesuffix(SWAP)
+    folder, _, name = target.rpartition("/")
+    base_offset = int(name.removesuffix(".log"))
+    swap = Segment(disk, folder, base_offset, _INTERVAL_BYTES, file_path=path)
+    try:
+        swap.take_whole(disk.size(path))
+    except CorruptBatch as error:
+        raise CorruptFileError(path, str(error), position=swap.size) from error
+    finally:
+        swap.release()
+    if not swap.size:
+        raise CorruptFileError(path, "the file is empty", position=0)
+    names = disk.list(folder)
+    # No checksum covers an offset, and segments in its range are put away.
+    if not _begins(names, swap.end_offset):
+        raise CorruptFileError(
+            path, f"it ends with offset {swap.end_offset - 1}, and no segment follows there"
+        )
+    for base in _bases(names):
+        if base_offset <= base < swap.end_offset:
+            replaced = f"{folder}/{base:020d}"
+            remove_index(disk, replaced)
+            put_away(f"{replaced}.log")
+    disk.rename(path, target)
 
 
 def _begins(names: Sequence[str], offset: int) -> bool:
