@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,18 @@ def own_log_level() -> Iterator[None]:
     ours.setLevel(logging.NOTSET)
     yield
     ours.setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def unclosed_sockets_allowed() -> Iterator[None]:
+    """Collect the sockets that kafka-python leaves unclosed, while their warning is ignored.
+
+    It leaves the socket of a connection that it gave up to the garbage collector.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()
 
 
 _OPEN = Path("/proc/self/fd")

@@ -16,7 +16,7 @@ from headrace.broker import budgets, topic_patterns
 from headrace.broker.budgets import Budgets
 from headrace.broker.config import Config
 from headrace.broker.decoding_threads import DecodingThreads
-from headrace.broker.handlers import fetch
+from headrace.broker.handlers import fetch, offset_commit
 from headrace.broker.loop_stalls import STALL_SECONDS, LoopStalls
 from headrace.broker.topic_patterns import Patterns, matching
 from headrace.core.errors import Refused, Why
@@ -405,12 +405,25 @@ def test_groups_have_a_number(group_client: Any, wire: Any) -> None:
     assert client.commit(("orders", 0, 2), group_id="g1") == [("orders", 0, 0)]
 
 
-def test_a_large_commit_is_cut_into_portions(group_client: Any, wire: Any) -> None:
+def test_a_large_commit_is_cut_into_portions(
+    group_client: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bounds are small, so that the topic of the test need not be large."""
+    monkeypatch.setattr(offset_commit, "DECODE_BYTES_MAX", 100)
+    monkeypatch.setattr(offset_commit, "_PORTION", 5)
+    submit, portions = offset_commit._submitted, []
+
+    def submitted(message: Any, offsets: list[Any], *rest: Any) -> Any:
+        portions.append(len(offsets))
+        return submit(message, offsets, *rest)
+
+    monkeypatch.setattr(offset_commit, "_submitted", submitted)
     client = group_client(wire)
-    client.create_topic("orders", 2000)
-    told = client.commit(*[("orders", n, n + 1) for n in range(2001)])
-    assert [code for _, _, code in sorted(told)] == [0] * 2000 + [3]
-    assert client.fetch(("orders", 1999)) == [("orders", 1999, 2000, 0)]
+    client.create_topic("orders", 18)
+    told = client.commit(*[("orders", n, n + 1) for n in range(19)])
+    assert portions == [5, 5, 5, 3]
+    assert [code for _, _, code in sorted(told)] == [0] * 18 + [3]
+    assert client.fetch(("orders", 17)) == [("orders", 17, 18, 0)]
 
 
 def test_a_connection_opens_so_many_share_sessions() -> None:

@@ -23,7 +23,7 @@ from headrace.wire.batches import Record
 from .loop_rig import Client, LoopRig
 from .partition_rig import TIMEOUT, until
 from .test_loop_time import beat, share_fetch
-from .test_loop_time_leases import ask
+from .test_loop_time_own_apis import ask
 
 PARTITIONS, TOPIC, GROUP = 6, "wide", "sharers"
 SETTINGS = {

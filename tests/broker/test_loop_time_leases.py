@@ -1,200 +1,104 @@
-"""Requests of Headrace's own APIs that name or show very much are answered in short steps."""
+"""Leases of very many ranges: what their drivers and tasks ask is done in short steps."""
 
-import asyncio
-import struct
-import threading
 from collections.abc import Iterator
-from typing import Any, TypeVar
 
 import pytest
 
-from headrace.broker.errors import Code
-from headrace.broker.handlers import describe_share_records
 from headrace.wire import batches
 from headrace.wire import leases as wire
 from headrace.wire.batches import Record
-from headrace.wire.primitives import Reader, Writer
-from headrace.wire.share_archived import (
-    ClearArchivedRequest,
-    ListArchivedRequest,
-    Place,
-)
-from headrace.wire.share_records import (
-    DescribeShareRecordsRequest,
-    DescribeShareRecordsResponse,
-    PartitionCursor,
-    TopicCursor,
-)
-from headrace.wire.structs import Struct
+from headrace.wire.primitives import Reader
 
 from .loop_rig import Client, LoopRig
-from .test_loop_time import ELEMENTS, MEMBER, SECONDS_MAX, WIDE, created, scaled
+from .test_loop_time import SECONDS_MAX, created, scaled
+from .test_loop_time_own_apis import AnswerT, ask, framed
 
 SPREAD, RECORDS_PER_BATCH = "spread", 1000
-AnswerT = TypeVar("AnswerT", bound=Struct)
 
 
-Own = wire.Call | DescribeShareRecordsRequest | ListArchivedRequest | ClearArchivedRequest
+class Session:
+    """A session on a topic, and what its driver asks."""
 
+    def __init__(self, rig: LoopRig) -> None:
+        self._rig = rig
+        self.epoch = 0
+        self.opening = wire.OpenRequest("g", "session", -1, (SPREAD,), "earliest")
 
-async def ask(client: Client, request: Own, answer: type[AnswerT]) -> AnswerT:
-    """What the broker answers to a request of its own APIs."""
-    return answer.read(Reader((await client.ask(framed_own(request)))[1:]))
-
-
-def framed_own(request: Own) -> bytes:
-    """A whole request of Headrace's own APIs with its size."""
-    body = Writer()
-    request.write(body)
-    head = struct.pack(">hhihb", request.KEY, 0, 1, -1, 0)
-    return struct.pack(">i", len(head) + len(body.data)) + head + bytes(body.data)
-
-
-def test_many_dispositions_of_a_task_are_staged_in_short_steps() -> None:
-    count = scaled(9900)
-    said = tuple(
-        wire.Disposition(
-            SPREAD, 0, 2 * n, 2 * n, (wire.Verdict.RELEASE, wire.Verdict.REJECT)[n % 2]
-        )
-        for n in range(count)
-    )
-
-    async def acquire() -> int:
-        client = Client(rig.server)
-        topics = [created(SPREAD)]
+    async def begin(self, records: int) -> None:
+        """Produce records, and open the session."""
+        client = Client(self._rig.server)
+        kept = [{"name": "retention.ms", "value": "-1"}]
+        topics = [created(SPREAD, configs=kept)]
         await client.call(19, 7, topics=topics, timeout=0, validate_only=False)
         data = bytes(batches.build([Record(0, 1000, None, b"v")] * RECORDS_PER_BATCH))
-        for _ in range(2 * count // RECORDS_PER_BATCH + 1):
+        for _ in range(records // RECORDS_PER_BATCH + 1):
             parts = [{"index": 0, "records": data}]
             await client.call(
                 0, 8, transactional_id=None, acks=1, timeout=1,
                 topic_data=[{"name": SPREAD, "partition_data": parts}],
             )  # fmt: skip
-        opening = wire.OpenRequest("g", "session", -1, (SPREAD,), "earliest")
-        epoch = (await ask(client, opening, wire.OpenResponse)).epoch
-        acquiring = wire.AcquireRequest("g", "session", epoch, 1, 2 * count, 0)
-        assert (await ask(client, acquiring, wire.AcquireResponse)).ranges
-        return epoch
+        self.epoch = (await ask(client, self.opening, wire.OpenResponse)).epoch
 
-    async def stage() -> None:
-        request = wire.StageRequest("g", "session", epoch, 1, said)
-        answer = await ask(Client(rig.server), request, wire.StageResponse)
-        assert answer.error_code == 0, answer
+    def acquiring(self, seq: int) -> wire.AcquireRequest:
+        return wire.AcquireRequest("g", "session", self.epoch, seq, 1 << 30, 0)
 
-    async def commit() -> wire.CommitResponse:
-        request = wire.CommitRequest("g", "session", epoch, 1)
-        return await ask(Client(rig.server), request, wire.CommitResponse)
+    def staging(self, seq: int, count: int) -> wire.StageRequest:
+        """The first records are set aside, every second of them."""
+        said = tuple(
+            wire.Disposition(SPREAD, 0, 2 * n, 2 * n, wire.Verdict.RELEASE) for n in range(count)
+        )
+        return wire.StageRequest("g", "session", self.epoch, seq, said)
 
-    rig = LoopRig()
-    try:
-        epoch = rig.run(acquire())
-        rig.require_short(stage, SECONDS_MAX)
-        done = rig.run(commit())
-        assert (done.released, done.rejected) == ((count + 1) // 2, count // 2)
-    finally:
-        rig.close()
+    def committing(self, seq: int) -> wire.CommitRequest:
+        return wire.CommitRequest("g", "session", self.epoch, seq)
+
+    def renewing(self) -> wire.RenewRequest:
+        return wire.RenewRequest("g", "session", self.epoch)
 
 
-PARTITIONS = 201  # more than are encoded on the event loop
+@pytest.fixture
+def rig() -> Iterator[LoopRig]:
+    made = LoopRig()
+    yield made
+    made.close()
 
 
-@pytest.fixture(scope="module")
-def wide() -> Iterator[LoopRig]:
-    """A broker with a group that reads a topic by members and by a lease."""
-    rig = LoopRig()
-    try:
-        rig.run(_begin(rig))
-        yield rig
-    finally:
-        rig.close()
-
-
-async def _begin(rig: LoopRig) -> None:
-    client = Client(rig.server)
-    topics = [created(WIDE, num_partitions=PARTITIONS)]
-    await client.call(19, 7, topics=topics, timeout=0, validate_only=False)
-    opening = wire.OpenRequest("g", "session", -1, (WIDE,), "earliest")
-    assert (await ask(client, opening, wire.OpenResponse)).epoch == 1
-
-
-def _named(count: int) -> DescribeShareRecordsRequest:
-    cursors = tuple(PartitionCursor(number, 0) for number in range(count))
-    return DescribeShareRecordsRequest("g", (TopicCursor(WIDE, cursors),))
-
-
-def _cleared(count: int) -> ClearArchivedRequest:
-    return ClearArchivedRequest("g", tuple(Place("x", number) for number in range(count)))
-
-
-def _listed(count: int) -> ListArchivedRequest:
-    return ListArchivedRequest("g", tuple(f"{MEMBER}{number}" for number in range(count)))
-
-
-@pytest.mark.parametrize("request_of", [_named, _listed, _cleared])
-def test_the_largest_request_is_answered_in_short_steps(wide: LoopRig, request_of: Any) -> None:
-    frame = framed_own(request_of(ELEMENTS))
+def answered(rig: LoopRig, request: wire.Call, answer: type[AnswerT]) -> AnswerT:
+    """What a request is answered that is made, sent and read in short steps of the broker."""
+    frame, bodies = framed(request), list[bytes]()
 
     async def send() -> None:
-        await asyncio.sleep(0)
-        await Client(wide.server).ask(frame)
+        bodies.append(await Client(rig.server).ask(frame))
 
-    wide.require_short(send, SECONDS_MAX)
-
-
-@pytest.mark.parametrize("request_of", [_named, _listed, _cleared])
-def test_a_request_with_too_many_elements_ends_its_connection(
-    wide: LoopRig, request_of: Any
-) -> None:
-    limit = wide.services.config.elements_max
-
-    async def send(count: int) -> None:
-        await Client(wide.server).ask(framed_own(request_of(count)))
-
-    wide.run(send(limit - 1))
-    with pytest.raises(AssertionError, match="the broker closed the connection"):
-        wide.run(send(limit + 1))
+    rig.require_short(send, SECONDS_MAX)
+    return answer.read(Reader(bodies[0][1:]))
 
 
-def test_nothing_is_described_of_a_state_that_was_given_up_meanwhile(
-    wide: LoopRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shard, one = wide.services.shares.shard("g"), describe_share_records._partition
-
-    def recovered(place: Any, *args: Any) -> Any:
-        if place[1] == PARTITIONS - 1:
-            shard.load()
-        return one(place, *args)
-
-    async def describe() -> DescribeShareRecordsResponse:
-        request = DescribeShareRecordsRequest("g")
-        return await ask(Client(wide.server), request, DescribeShareRecordsResponse)
-
-    assert wide.run(describe()).error_code == Code.NONE
-    monkeypatch.setattr(describe_share_records, "_partition", recovered)
-    answer = wide.run(describe())
-    assert (answer.error_code, answer.partitions) == (Code.COORDINATOR_NOT_AVAILABLE, ())
+def test_many_dispositions_are_staged_and_committed_in_short_steps(rig: LoopRig) -> None:
+    session, count = Session(rig), scaled(20_000)
+    rig.run(session.begin(2 * count))
+    assert len(answered(rig, session.acquiring(1), wire.AcquireResponse).ranges) == 1
+    assert answered(rig, session.staging(1, count), wire.StageResponse).error_code == 0
+    done = answered(rig, session.committing(1), wire.CommitResponse)
+    assert (done.accepted >= count, done.released) == (True, count)
 
 
-@pytest.mark.parametrize(
-    ("request_", "response"),
-    [
-        (_named(PARTITIONS), DescribeShareRecordsResponse),
-        (wire.DescribeRequest("g", "session", 1), wire.DescribeResponse),
-    ],
-)
-def test_a_description_of_many_partitions_is_encoded_in_a_thread(
-    wide: LoopRig, request_: Any, response: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write, on_loop = response.write, list[bool]()
-
-    def noted(answer: Any, out: Writer) -> None:
-        on_loop.append(threading.get_ident() == threading.main_thread().ident)
-        write(answer, out)
-
-    async def describe() -> Any:
-        return await ask(Client(wide.server), request_, response)
-
-    monkeypatch.setattr(response, "write", noted)
-    answer = wide.run(describe())
-    assert [one.partition for one in answer.partitions] == list(range(PARTITIONS))
-    assert on_loop == [False]
+def test_many_ranges_are_acquired_and_reclaimed_in_short_steps(rig: LoopRig) -> None:
+    session, count = Session(rig), scaled(20_000)
+    rig.run(session.begin(2 * count))
+    answered(rig, session.acquiring(1), wire.AcquireResponse)
+    answered(rig, session.staging(1, count), wire.StageResponse)
+    answered(rig, session.committing(1), wire.CommitResponse)
+    held, seq = 0, 1
+    while held < count:
+        seq += 1
+        ranges = answered(rig, session.acquiring(seq), wire.AcquireResponse).ranges
+        assert 0 < len(ranges) < 3_000
+        held += len(ranges)
+    assert answered(rig, session.renewing(), wire.RenewResponse).held == count
+    opened = answered(rig, session.opening, wire.OpenResponse)
+    assert len(opened.outstanding) == seq - 1
+    session.epoch = opened.epoch
+    again = answered(rig, session.acquiring(2), wire.AcquireResponse)
+    assert 0 < len(again.ranges) < 3_000
+    assert answered(rig, session.committing(seq), wire.CommitResponse).accepted == count

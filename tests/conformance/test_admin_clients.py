@@ -30,6 +30,7 @@ def produce(broker: headrace.Broker, topic: str, count: int) -> None:
     assert producer.flush(TIMEOUT) == 0
 
 
+@pytest.mark.usefixtures("unclosed_sockets_allowed")
 def test_kafka_python(broker: headrace.Broker) -> None:
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     wanted = KafkaTopic("orders", 3, 1, topic_configs={"segment.ms": "7000"})

@@ -208,8 +208,7 @@ def test_aiokafka_members_share_partitions_and_take_over(broker: headrace.Broker
     assert committed(bootstrap) == RECORDS + 4
 
 
-# kafka-python leaves the socket of a connection that it gave up to the garbage collector.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("unclosed_sockets_allowed")
 def test_kafka_python_members_share_partitions_and_take_over(broker: headrace.Broker) -> None:
     bootstrap = broker.bootstrap_servers
     produce(bootstrap, 0, RECORDS)

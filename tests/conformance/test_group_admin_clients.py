@@ -144,7 +144,9 @@ def test_confluent_alters_offsets_partition_by_partition(broker: headrace.Broker
 
 
 @pytest.fixture
-def kafka_admin(broker: headrace.Broker) -> Iterator[KafkaAdminClient]:
+def kafka_admin(
+    broker: headrace.Broker, unclosed_sockets_allowed: None
+) -> Iterator[KafkaAdminClient]:
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     yield admin
     admin.close()

@@ -3,7 +3,7 @@
 from typing import Any
 
 from headrace.core.errors import Refused
-from headrace.core.machine import Entry
+from headrace.core.machine import Entry, Unfinished
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Command, Event, Recovered
 from headrace.core.share_group import Timing, TopicView
@@ -38,6 +38,13 @@ class ShardRig:
         return Now(MonoMs(self.mono), WallMs(self.mono))
 
     def ask(self, command: Command) -> Any:
+        answer = self.ask_once(command)
+        while isinstance(answer, Unfinished):
+            answer = self.ask_once(answer.following())
+        return answer
+
+    def ask_once(self, command: Command) -> Any:
+        """Decide one portion of a command."""
         answer = self.shard.decide(command, self.now)
         if isinstance(answer, Refused):
             return answer

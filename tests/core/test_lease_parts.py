@@ -7,7 +7,7 @@ import pytest
 
 from headrace.core import leases
 from headrace.core.errors import Why
-from headrace.core.leases import Acquisition, Held, Staged, verdicts
+from headrace.core.leases import Acquisition, Held, Staged, claims
 from headrace.core.shard_words import AcquireLease, CommitLease, Committed, StageLease
 from headrace.core.share_words import Verdict
 from headrace.core.types import Span
@@ -149,7 +149,7 @@ def test_the_strictest_of_random_parts_against_a_model_of_offsets(seed: int) -> 
                 told = (int(verdict), delay_ms, f"{name}{first}")
                 model[offset] = max(model.get(offset, told), told)
         parts[name] = tuple(said)
-    found = list(verdicts(Acquisition((held,), parts)))
+    found = list(claims(Acquisition((held,), parts)))
     assert [offset for _, span, _ in found for offset in span] == list(range(20))
     assert {
         offset: (int(one.verdict), one.delay_ms, one.reason)
@@ -179,4 +179,6 @@ def test_what_lies_outside_of_the_acquired_ranges_is_found_as_by_looking_at_ever
     expected = [
         one for one in staged if not held.issuperset(range(one.span.first, one.span.last + 1))
     ]
-    assert leases._outside(staged, acquired) == (expected[0] if expected else None)
+    assert leases._outside(staged, acquired, 0, len(acquired)) == (
+        expected[0] if expected else None
+    )

@@ -328,6 +328,27 @@ def test_the_checksums_that_wait_with_a_replacement_are_no_damage(
     assert [one.problem for one in checked(root).findings] == ["the file does not verify"]
 
 
+def test_a_damaged_segment_over_which_a_whole_replacement_stands_is_a_note(
+    stopped: Folder, write: Write
+) -> None:
+    """A start removes it with its indexes, and serves the records of the replacement."""
+    stems = [f"orders-0/{base:020d}" for base in (0, 5)]
+    files = dict(stopped.files)
+    files[f"{stems[0]}.log.swap"] = b"".join(files[f"{stem}.log"] for stem in stems)
+    for stem in stems:
+        files[f"{stem}.log"] = files[f"{stem}.log"][:-1] + b"\xff"
+        files[f"{stem}.checksums"] = b"damaged"
+        files[f"{stem}.index"] = b"damaged"
+    report = checked(write(files))
+    notes = [f"{stems[0]}.log", f"{stems[0]}.log.swap", f"{stems[1]}.log"]
+    assert [(one.grade, one.path) for one in report.findings] == [
+        (Grade.NOTE, path) for path in notes
+    ]
+    assert report.findings[0].consequence == (
+        "the next start puts the segment that compaction made in its place"
+    )
+
+
 @pytest.mark.parametrize("is_given_up", [False, True])
 def test_a_replacement_that_a_start_needs_is_no_leftover(
     is_given_up: bool, stopped: Folder, write: Write

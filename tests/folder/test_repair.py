@@ -357,19 +357,26 @@ def test_a_segment_before_a_replacement_is_rewritten_up_to_it(
 
 
 @pytest.mark.parametrize("base", [0, 5])
-def test_a_damaged_segment_gives_way_to_a_whole_replacement(
+def test_a_damaged_segment_over_which_a_whole_replacement_stands_is_left_to_the_start(
     base: int, stopped: Folder, write: Write
 ) -> None:
-    """A rewrite would have put empty batches over the records of the replacement."""
+    files = awaiting(stopped.files, 0, 5, "")
+    worsened(files, f"orders-0/{base:020d}.log", "bad")
+    assert not require_lost(write(files), stopped, write).actions
+
+
+@pytest.mark.parametrize("base", [0, 5])
+def test_a_repair_behind_a_replacement_keeps_the_damaged_segments_it_replaces(
+    base: int, stopped: Folder, write: Write
+) -> None:
+    """A rewrite of them would have put empty batches over the records of the replacement."""
     files = awaiting(stopped.files, 0, 5, "")
     damaged = f"orders-0/{base:020d}.log"
     worsened(files, damaged, "bad")
+    worsened(files, "orders-0/00000000000000000015.log", "bad")
     root = write(files)
-    (action,) = require_lost(root, stopped, write).actions
-    names = [f"orders-0/{one:020d}.log.torn.0" for one in (0, 5)]
-    assert (action.lost, action.text) == (
-        (), f"let the segment that compaction made take its place; kept as {', '.join(names)}"
-    )  # fmt: skip
+    (action,) = require_lost(root, stopped, write, (15, 19)).actions
+    assert action.lost == ((15, 19),)
     assert contents(root)[f"{damaged}.torn.0"] == files[damaged]
 
 

@@ -1,5 +1,6 @@
 """Segments at the start of a log are dropped without a sync: no power cut brings them back."""
 
+import errno
 from collections.abc import Iterator
 from itertools import chain, combinations
 from typing import Any
@@ -291,6 +292,77 @@ def test_segments_that_are_dropped_meanwhile_keep_their_copy_from_its_place() ->
     assert not [name for name in disk.list(FOLDER) if name.endswith((".swap", ".cleaned"))]
     log.drop_segments(2)
     assert values(log) == [2, 3, 4, 5]
+
+
+def test_a_replacement_that_is_read_is_not_discarded() -> None:
+    """The disk stops the renaming of the others, and the next compaction fails early."""
+    disk = LosesRenames()
+    log = replaced(disk, 2)
+    disk.failing.add("rename")
+    with pytest.raises(OSError, match="Input/output"):
+        log.put_away_replaced()
+    disk.failing.clear()
+    log.discard_replacement()
+    assert values(log) == list(range(SEGMENTS))
+    disk.crash(0.0)
+    assert values(opened(disk)) == list(range(SEGMENTS))
+
+
+@pytest.mark.parametrize("stops", ["before take_place", "before the rename", "after the rename"])
+@pytest.mark.parametrize("is_format_0", [False, True])
+def test_a_replacement_that_is_discarded_leaves_the_checksums_as_they_were(
+    stops: str, is_format_0: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Compaction empties them when it stages the replacement."""
+
+    class Stops(LosesRenames):
+        def rename(self, old: str, new: str, *, durable: bool = True) -> None:
+            if new.endswith(".swap") and stops != "before take_place":
+                if stops == "after the rename":
+                    super().rename(old, new, durable=durable)
+                raise OSError(errno.EIO, "Input/output error")
+            super().rename(old, new, durable=durable)
+
+    disk = Stops()
+    log = filled(disk)
+    checksums = f"{FOLDER}/{0:020d}.checksums"
+    if is_format_0:
+        disk.remove(checksums)
+    before = derived(disk)
+    cleaned = f"{FOLDER}/{0:020d}.log.cleaned"
+    disk.write(cleaned, b"".join(disk.read(f"{FOLDER}/{n:020d}.log") for n in range(3)))
+    if stops == "before take_place":
+        log.prepare([0, 1, 2], cleaned)
+        assert disk.size(checksums) == 0
+        log.discard_replacement()
+    else:
+        with pytest.raises(OSError, match="Input/output"):
+            log.prepare([0, 1, 2], cleaned)
+    assert derived(disk) == before
+    log.settle()
+    log.close()
+    assert values(opened(disk, clean=True)) == list(range(SEGMENTS))
+    assert not caplog.records
+
+
+def derived(disk: MemoryDisk) -> dict[str, bytes]:
+    """Return the derived files of the first segment, and a replacement that waits for its name."""
+    names = [name for name in disk.list(FOLDER) if name.startswith(f"{0:020d}.")]
+    return {
+        name: disk.read(f"{FOLDER}/{name}")
+        for name in names
+        if not name.endswith((".log", ".cleaned"))
+    }
+
+
+def test_checksums_of_a_dropped_segment_do_not_come_back() -> None:
+    disk = LosesRenames()
+    log = replaced(disk, 1)
+    log.allow_drop(2)
+    log.drop_segments(2)
+    assert not log.take_place([0, 1, 2])
+    log.discard_replacement()
+    assert not disk.exists(f"{FOLDER}/{0:020d}.checksums")
 
 
 def test_a_replacement_that_the_disk_stops_is_dropped_or_finished_by_the_next_start() -> None:

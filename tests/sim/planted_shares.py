@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from headrace.broker import share_bounds, shares
+from headrace.broker.runtime import ShardRuntime
 from headrace.broker.share_polls import SharePoll
 from headrace.core import lasting, offset_life, settling, shard, share_admin, share_starts
 from headrace.core.errors import Why
 from headrace.core.runs import State
+from headrace.core.shard_words import Committed
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import Acquire, Acquired, Policy, Replayed, Started, Verdict
 
@@ -175,3 +177,26 @@ def lost_ends_are_not_synced(patch: pytest.MonkeyPatch) -> None:
         pass
 
     patch.setattr(share_bounds, "_keep", hasty)
+
+
+def portions_are_written_apart(patch: pytest.MonkeyPatch) -> None:
+    """Each portion of a commit is written once it is decided, and not with the last one."""
+    patch.setattr(ShardRuntime, "_is_amid_portions", lambda _: False)
+
+
+def commits_are_answered_before_their_last_portion(patch: pytest.MonkeyPatch) -> None:
+    """A commit is answered when its first portion is durable; the rest is decided meanwhile."""
+    sound = ShardRuntime._finish
+
+    async def wrong(self: Any, reply: Any, told: Any, machine: Any) -> None:
+        if reply.prepare is not None:  # it is a commit
+            self._unfinished.clear()
+            self.when_durable(told, Committed(0, 0, 0, 0))
+            told = _nobody
+        await sound(self, reply, told, machine)
+
+    patch.setattr(ShardRuntime, "_finish", wrong)
+
+
+def _nobody(reply: object) -> None:
+    """The caller has its answer."""

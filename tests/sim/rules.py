@@ -287,6 +287,8 @@ FURTHER: list[Rule] = [
             commits_not_written parts_not_written
         Leases | an older driver is fenced, a delay lasts
             old_drivers_are_served delays_forgotten
+        Leases | a commit is durable as a whole, also where it is decided in portions
+            portions_are_written_apart commits_are_answered_before_their_last_portion
         Journals | groups that were deleted stay so, and pruning keeps what counts
             deletions_not_written pruned_too_far
         Power cuts | states of records that a log lost are not those of new ones

@@ -20,6 +20,11 @@ from .focus import (
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
+PORTIONS: Focus = {
+    **LEASES, **CRASHES, "buggifies": True, "points": ("lease.portion",), "partitions": 2,
+    "lock_ms": 8000, "seconds": 16,
+}  # fmt: skip
+
 SHARES: dict[Plant, Focus] = {
     planted.lock_expiry_forgets_the_delivery: QUEUES | {"stalling": True, "limit": 5},
     planted.deliveries_lost_in_recovery: QUEUES | CRASHES,
@@ -57,6 +62,8 @@ OF_LEASES: dict[Plant, Focus] = {
     planted.pruned_too_far: QUEUES | CRASHES | {"prunes": True},
     planted_records.old_drivers_are_served: LEASES,
     planted_shares.leases_keep_lost_records: LEASES | UNSYNCED,
+    planted_shares.portions_are_written_apart: PORTIONS,
+    planted_shares.commits_are_answered_before_their_last_portion: PORTIONS,
 }
 OFFSETS: dict[Plant, Focus] = {
     planted_records.lower_commits_are_ignored: GROUPS,

@@ -1,10 +1,10 @@
 """Each client of Python against a broker under test: faults in its way, and its session ended."""
 
 import asyncio
-import warnings
 from contextlib import closing
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from kafka import KafkaConsumer, KafkaProducer
 
@@ -41,22 +41,20 @@ def test_aiokafka_in_an_async_test(broker: BrokerUnderTest) -> None:
     assert refused.hits == 1
 
 
+@pytest.mark.filterwarnings("ignore")  # kafka-python's own
+@pytest.mark.usefixtures("unclosed_sockets_allowed")
 def test_kafka_python(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic()
     dropped = broker.faults.drop(api="Fetch", topic=topic, times=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its own
-        servers = broker.bootstrap_servers
-        with closing(KafkaProducer(bootstrap_servers=servers)) as producer:
-            producer.send(topic, b"a").get(JOIN_S_MAX)
-        with closing(
-            KafkaConsumer(
-                topic, bootstrap_servers=servers, group_id="g", auto_offset_reset="earliest"
-            )
-        ) as consumer:
-            # One poll, as kafka-python 3.0.12 forgets that it joins anew when one ends before.
-            found = consumer.poll(JOIN_S_MAX * 1000).values()
-            values = [record.value for records in found for record in records]
+    servers = broker.bootstrap_servers
+    with closing(KafkaProducer(bootstrap_servers=servers)) as producer:
+        producer.send(topic, b"a").get(JOIN_S_MAX)
+    with closing(
+        KafkaConsumer(topic, bootstrap_servers=servers, group_id="g", auto_offset_reset="earliest")
+    ) as consumer:
+        # One poll, as kafka-python 3.0.12 forgets that it joins anew when one ends before.
+        found = consumer.poll(JOIN_S_MAX * 1000).values()
+        values = [record.value for records in found for record in records]
     assert values == [b"a"]
     assert dropped.hits == 2
 

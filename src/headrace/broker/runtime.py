@@ -5,6 +5,12 @@ leave once the journal holds everything decided before them, as durably as confi
 the write, `fsync` after one fdatasync for all that wait (group commit). There is no undo: if
 an append or a sync fails, the machine is dropped, the journal healed and the machine rebuilt from
 it, and the callers are told so. That is tried again, with pauses, for as long as it takes.
+
+A command that takes too long for one step of the loop is decided in portions, of which each replies
+with the rest (`machine.Unfinished`). Other commands have their turn in between and see what is
+decided so far. Nothing is written until the last portion is decided, so all of them, and what was
+decided in between, are one batch; all answers wait for it. A fault drops what was decided with the
+machine, and the rest of the command is abandoned.
 """
 
 import asyncio
@@ -19,7 +25,7 @@ from headrace.broker.listeners import Listeners
 from headrace.broker.replay import JournalDamaged, replay
 from headrace.broker.tuning import collector_paused
 from headrace.core.errors import Refused
-from headrace.core.machine import Entry, Journal, Machine, applier, placer
+from headrace.core.machine import Entry, Journal, Machine, Unfinished, applier, placer
 from headrace.core.types import MonoMs, WallMs, after, elapsed_ms
 from headrace.log.api import Clock, JournalLog
 from headrace.log.buggify import buggify
@@ -87,6 +93,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._syncing: asyncio.Task[None] | None = None
         # Prepares a segment or encodes a batch in a thread; nothing is written meanwhile.
         self._rolling: asyncio.Task[None] | None = None
+        # Decide the rest of a command, which a machine has begun; it writes nothing meanwhile.
+        self._unfinished: dict[asyncio.Task[None], Machine[CommandT, EventT]] = {}
         self._must_sync = False  # something was written since the last sync began
         self._flush_due: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -179,6 +187,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
         for timer in (self._alarm, self._retry):
             if timer is not None:
                 timer.cancel()
+        while self._unfinished:
+            await asyncio.wait(self._unfinished)
         self._flush()
         while (under_way := self._rolling or self._syncing) is not None:
             await under_way
@@ -192,12 +202,16 @@ class ShardRuntime(Generic[CommandT, EventT]):
         reply = self.decide(command)
         if isinstance(reply, StorageFault):
             told(reply)
+        elif isinstance(reply, Unfinished):
+            task = in_background(self._finish(reply, told, self.machine))
+            self._unfinished[task] = self.machine
         else:
             self.when_durable(told, reply)
 
     def decide(self, command: CommandT) -> Any:
         """Decide and apply: the reply, the Refused, or a StorageFault on a known fault.
 
+        Commands that may be decided in portions go to `submit`, which sees to the rest of them.
         Nobody may be told of it unless it `is_durable`, or before `when_durable` calls, which has
         to be asked in the same turn: once for all the commands of a request.
         """
@@ -209,6 +223,42 @@ class ShardRuntime(Generic[CommandT, EventT]):
         if answer.events:
             self._take(answer.events)
         return answer.reply
+
+    async def _finish(
+        self, reply: Unfinished[CommandT], told: Told, machine: Machine[CommandT, EventT]
+    ) -> None:
+        """Decide the rest of a command that `machine` began, a portion in each turn of the loop."""
+        answer: Any = reply
+        del reply  # what is settled of a long command is freed portion by portion
+        try:
+            while isinstance(answer, Unfinished):
+                command = await self._rest(answer)
+                # The machine of before a fault has no part of the command any more, nor has a new
+                # one.
+                if self._fault is not None or self.machine is not machine:
+                    answer = StorageFault(f"{self.name}: {self._fault or 'its state was rebuilt'}")
+                else:
+                    answer = self.decide(command)
+        except Exception:
+            self._unfinished.pop(_task(), None)
+            if self._fault is None and self.machine is machine:  # half of it must not be written
+                self._drop(OSError(errno.EIO, "a bug ended a command amid its portions"), [])
+            told(StorageFault(f"{self.name}: a bug ended the command"))
+            raise
+        self._unfinished.pop(_task(), None)
+        if isinstance(answer, StorageFault):
+            told(answer)
+            self._schedule()
+        else:
+            self.when_durable(told, answer)
+
+    @staticmethod
+    async def _rest(reply: Unfinished[CommandT]) -> CommandT:
+        """Return the command of the next portion once others had their turn."""
+        if reply.prepare is not None:
+            return await asyncio.get_running_loop().run_in_executor(None, reply.following)
+        await asyncio.sleep(0)
+        return reply.following()
 
     def _begin(self, machine: Machine[CommandT, EventT], codec: Journal[EventT]) -> None:
         self.machine, self._codec = machine, codec
@@ -234,20 +284,27 @@ class ShardRuntime(Generic[CommandT, EventT]):
         """Append everything decided since the last flush as one batch; let the answers out.
 
         If the journal needs a new segment for it, everything waits until that is prepared; if it
-        has many records, until they are encoded in a thread.
+        has many records, until they are encoded in a thread; if a command is decided in portions,
+        until the last of them.
         """
         if self._flush_due is not None:
             self._flush_due.cancel()
             self._flush_due = None
-        if self._rolling is not None:
+        if self._rolling is not None or self._is_amid_portions():
             return
         count = len(self._unwritten)
         if count > _ENCODED_MAX or (count and buggify("journal.encode")):
-            self._rolling = in_background(self._encode())
+            unwritten, waiting = list(self._unwritten), len(self._parked)
+            self._rolling = in_background(self._encode(unwritten, waiting))
         else:
             parked, self._parked = self._parked, []
             records, self._unwritten = self._unwritten, []
             self._write(records, parked)
+
+    def _is_amid_portions(self) -> bool:
+        """Return whether only a part of a command is decided."""
+        begun = self._unfinished  # most often none
+        return bool(begun) and any(one is self.machine for one in begun.values())
 
     def _write(
         self, records: list[Entry], parked: list[_Parked], batch: _Batch | None = None
@@ -286,9 +343,11 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._must_sync = self._fsync
         return True
 
-    async def _encode(self) -> None:
-        """Encode what is unwritten now in a thread, and write it."""
-        records, parked = list(self._unwritten), len(self._parked)
+    async def _encode(self, records: list[Entry], parked: int) -> None:
+        """Encode the first unwritten records in a thread, and write them.
+
+        The first parked answers rest on them.
+        """
         encode = partial(_encoded, records, self._clock.wall())
         try:
             batch = await asyncio.get_running_loop().run_in_executor(None, encode)
@@ -428,6 +487,13 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
 def _encoded(records: list[Entry], now: WallMs) -> _Batch:
     return batches.build_with_header([batches.Record(0, now, *one) for one in records])
+
+
+def _task() -> asyncio.Task[Any]:
+    """Return the task that runs."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task
 
 
 def _release(parked: list[_Parked]) -> None:

@@ -1,26 +1,52 @@
 """What leases make of share-partitions: records acquired, locks taken back, and commits.
 
-A commit is one decision and one atomic record batch, however many runs it settles: half of it must
-never be durable. What can be done about its length is to make a run cheap.
+A commit is one atomic record batch, however many runs it settles: half of it must never be durable.
+A long one is decided in portions (`machine.Unfinished`), and all of them are written together. The
+session counts as committed with the first, so that no other command of its driver, or of the next
+one, meets half of a batch: what is left is in the command of the next portion, and not in the
+state. Whatever happens between two portions could have happened before the commit. A portion
+settles only what the session still has on the delivery that it acquired: a record whose lock ended
+may have been given to others, and a share-partition may be gone or begun anew (`SettleLease`).
+
+Which record is settled how takes the dispositions of all parts in order. For many ranges that is
+worked out in a thread, from data that never changes. Locks that are taken back are volatile, and
+are taken back in portions as well (`ReclaimLease`), as long as the driver is not replaced.
 """
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import chain
 from uuid import UUID
 
 from headrace.core.errors import Refused
 from headrace.core.leases import (
+    ACQUIRED_RANGES_MAX,
     Acquisition,
+    Claim,
     Held,
     Lease,
     LeaseAcquired,
     LeaseCommitted,
     LeaseStaged,
-    verdicts,
+    check_ranges,
+    claims,
+    in_order,
 )
-from headrace.core.machine import Decided
+from headrace.core.machine import Decided, Unfinished
 from headrace.core.runs import State
 from headrace.core.settling import Settling
-from headrace.core.shard_words import AcquireLease, Committed, Event, Renewed, StageLease
+from headrace.core.shard_words import (
+    AcquireLease,
+    CommitLease,
+    Committed,
+    Event,
+    ReclaimLease,
+    Renewed,
+    SettleLease,
+    StageLease,
+)
 from headrace.core.share_group import TopicView
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_starts import started
@@ -50,14 +76,15 @@ def acquired(
     """Acquire records of the group's `partitions` in the topics of the lease, each in its turn."""
     known = lease.acquisitions.get(command.seq)
     if known is not None:
-        return Decided(reclaimed(lease, partitions, now, policy), known.held)
+        reclaim = reclaim_command(lease, command.runs_max, lease.epoch, known.held)
+        return reclaim_portion(lease, reclaim, partitions, now, policy)
     refused = lease.check_new(command.seq)
     if refused is not None:
         return refused
     mine = [key for key in sorted(partitions) if key.topic_id in views]
     turn = command.seq % len(mine) if mine else 0
     taken: list[Event] = []
-    left = command.records_max
+    left, ranges_left = command.records_max, ACQUIRED_RANGES_MAX
     for index, key in enumerate(mine[turn:] + mine[:turn]):
         partition, end = partitions[key], views[key.topic_id].ends[key.partition]
         if command.bounds:
@@ -65,12 +92,15 @@ def acquired(
         first = partition.next_fetch_offset()
         if first >= end:
             continue
-        quota = -(-left // (len(mine) - index))
+        quota, runs_max = (-(-room // (len(mine) - index)) for room in (left, ranges_left))
         batches = [Span(first, end - 1)]
-        wanted = Acquire(lease.holder, batches, quota, policy.lease_window, exact=True)
+        wanted = Acquire(
+            lease.holder, batches, quota, policy.lease_window, exact=True, runs_max=runs_max
+        )
         events = partition.decide(wanted, now, policy)
         assert not isinstance(events, Refused), events  # it takes what it finds
         left -= sum(event.records for event in events if isinstance(event, Acquired))
+        ranges_left -= sum(len(event.spans) for event in events if isinstance(event, Acquired))
         taken += events
     starts = started(lease.key[0], partitions, views.values(), earliest=True)
     found = (
@@ -99,18 +129,59 @@ def reclaimed(lease: Lease, partitions: Partitions, now: Now, policy: Policy) ->
     return found
 
 
-def renewed(lease: Lease, partitions: Partitions, now: Now, policy: Policy) -> Decided[Event]:
-    """Restart the locks of all that the lease still has."""
-    events = reclaimed(lease, partitions, now, policy)
-    wanted = sum(len(held.span) for one in lease.acquisitions.values() for held in one.held)
-    kept = sum(event.records for event in events)
-    return Decided(events, Renewed(kept, wanted - kept))
+def reclaim_command(lease: Lease, runs_max: int, epoch: int, reply: object = None) -> ReclaimLease:
+    """Return the command that restarts the locks of all that the lease has outstanding."""
+    return ReclaimLease(lease.key, epoch, runs_max, tuple(lease.acquisitions), reply)
 
 
-def locked(lease: Lease, acquisition: Acquisition, partitions: Partitions) -> int:
-    """Count the records of an acquisition whose locks the lease still has."""
+def reclaim_portion(
+    lease: Lease, command: ReclaimLease, partitions: Partitions, now: Now, policy: Policy
+) -> Decided[Event]:
+    """Restart the locks of one portion, and reply with the rest of the command."""
+    events: list[Event] = []
+    left, records, reclaimed_records = command.runs_max, command.records, command.reclaimed
+    expected, at, first = command.held, command.at, command.first
+    for place, number in enumerate(command.numbers):
+        acquisition = lease.acquisitions.get(number)
+        held = () if acquisition is None else acquisition.held
+        if held is not expected:  # part of it may have been discarded: then it is begun again
+            at = first = 0
+        while at < len(held):
+            if left <= 0:
+                rest = replace(
+                    command, numbers=command.numbers[place:], held=held, at=at, first=first,
+                    records=records, reclaimed=reclaimed_records,
+                )  # fmt: skip
+                return Decided(events, Unfinished(rest))
+            key, span, last = held[at].key, held[at].span, held[at].span.last
+            if first > span.first:
+                span = Span(first, last)
+            partition, runs = partitions.get(key), 1
+            if partition is not None:
+                if len(span) > left:
+                    span = Span(span.first, partition.runs.reach(span.first, last, left))
+                reclaim = Reclaim(lease.holder, span, held[at].deliveries)
+                locks = partition.decide(reclaim, now, policy)
+                assert not isinstance(locks, Refused), locks  # it takes what it finds
+                events += locks
+                count = sum(event.records for event in locks if isinstance(event, Acquired))
+                reclaimed_records += count
+                is_whole = len(locks) == 1 and count == len(span)
+                runs = 1 if is_whole else len(span)  # others may be as many runs
+            left -= runs
+            records += len(span)
+            at, first = (at + 1, 0) if span.last == last else (at, span.last + 1)
+        expected = ()
+    reply = command.reply
+    if reply is None:
+        reply = Renewed(reclaimed_records, records - reclaimed_records)
+    return Decided(events, reply)
+
+
+def locked(lease: Lease, ranges: Iterable[Held], partitions: Partitions) -> int:
+    """Count the records of acquired ranges whose locks the lease still has."""
     holder, count = lease.holder, 0
-    for held in acquisition.held:
+    for held in ranges:
         partition = partitions.get(held.key)
         if partition is None:
             continue
@@ -121,55 +192,103 @@ def locked(lease: Lease, acquisition: Acquisition, partitions: Partitions) -> in
 
 
 def staged(lease: Lease, command: StageLease) -> Decided[Event] | Refused:
-    """Keep what a part says of an acquisition for its commit."""
-    if command.seq <= lease.committed:
+    """Keep what a part says of an acquisition for its commit, once all of it is checked."""
+    seq, dispositions = command.seq, command.staged
+    if seq <= lease.committed:
         return Decided([])  # a batch that is replayed although it is settled
-    refused = lease.check_staged(command.seq, command.part, command.staged)
+    refused = lease.check_part(seq, command.part, len(dispositions))
     if refused is not None:
         return refused
-    if not lease.acquisitions[command.seq].is_changed_by(
-        command.part, command.staged, command.epoch
-    ):
+    acquisition = lease.acquisitions[seq]
+    if not acquisition.is_changed_by(command.part, dispositions, command.epoch):
         return Decided([])  # most tasks set nothing aside, and say so
-    said = tuple(sorted(command.staged, key=lambda one: (one.key, one.span)))
-    return Decided([LeaseStaged(lease.key, command.seq, command.part, command.epoch, said)])
+    if len(dispositions) <= command.ranges_max:
+        dispositions = in_order(dispositions)
+    # What was acquired may have been discarded since the last portion was checked.
+    checked = command.checked if command.held is acquisition.held else 0
+    until = min(checked + command.ranges_max, len(dispositions))
+    refused = check_ranges(seq, acquisition.held, dispositions, checked, until)
+    if refused is not None:
+        return refused
+    if until < len(dispositions):
+        return Decided([], Unfinished(replace(command, checked=until, held=acquisition.held)))
+    return Decided([LeaseStaged(lease.key, seq, command.part, command.epoch, dispositions)])
 
 
 def committed(
-    lease: Lease, seq: int, partitions: Partitions, now: Now, policy: Policy
+    lease: Lease, command: CommitLease, partitions: Partitions, now: Now, policy: Policy
 ) -> Decided[Event]:
-    """Settle all numbers up to `seq`: as staged, the rest accepted. Delays begin now."""
+    """Settle all numbers up to one: as staged, the rest accepted. Delays begin now."""
+    seq, runs_max = command.seq, command.runs_max
+    done = [one for number, one in sorted(lease.acquisitions.items()) if number <= seq]
+    lives = frozenset([partition.runs for partition in partitions.values()])
+    settle = SettleLease(lease.key, (), lives, now.mono, runs_max, Committed(0, 0, 0, 0))
+    signs = [LeaseCommitted(lease.key, seq)] if seq > lease.committed else []
+    if sum(one.ranges for one in done) > runs_max:
+        return Decided(signs, Unfinished(prepare=partial(_with_claims, settle, done)))
+    first = settle_portion(_with_claims(settle, done), partitions, policy)
+    return Decided([*first.events, *signs], first.reply)
+
+
+def _with_claims(command: SettleLease, acquisitions: Iterable[Acquisition]) -> SettleLease:
+    """Return the command with what these acquisitions claim."""
+    blocks, block, records = list[tuple[Claim, ...]](), list[Claim](), 0
+    for claim in chain.from_iterable(map(claims, acquisitions)):
+        if len(block) >= command.runs_max:
+            blocks.append(tuple(block))
+            block = []
+        block.append(claim)
+        records += len(claim.span)
+    blocks.append(tuple(block))
+    return replace(command, claims=tuple(blocks), done=Committed(0, 0, 0, records))
+
+
+def settle_portion(command: SettleLease, partitions: Partitions, policy: Policy) -> Decided[Event]:
+    """Settle one portion of a commit, and reply with the rest of it, or its outcome."""
     events: list[Event] = []
     delayed: list[Event] = []  # behind all others, so that these are laid in one go
-    settled = dict.fromkeys(Verdict, 0)
-    wanted, holder = 0, lease.holder
-    for number, acquisition in sorted(lease.acquisitions.items()):
-        if number > seq:
-            break
-        wanted += sum(len(held.span) for held in acquisition.held)
-        key: ShareKey | None = None
-        for held, span, said in verdicts(acquisition):
-            if held.key is not key:  # hashing names costs more than all the rest
-                key = held.key
-                partition = partitions.get(key)
-                settle = Settling(key, policy, Ended.LEASE_COMMITTED, holder)
-            if partition is None:
-                continue
-            for first, last, status in partition.claimable(span, held.deliveries, holder):
-                whole = first == span.first and last == span.last
-                part = span if whole else Span(first, last)
-                verdict, reason = (said.verdict, said.reason) if said else (Verdict.ACCEPT, None)
-                became = settle(part, status, verdict, reason)
-                events.append(became)
-                settled[verdict] += last - first + 1
-                if said is not None and said.delay_ms and became.state is State.AVAILABLE:
-                    delayed.append(Delayed(key, part, after(now.mono, said.delay_ms)))
-    if seq > lease.committed:
-        delayed.append(LeaseCommitted(lease.key, seq))
-    reply = Committed(
-        settled[Verdict.ACCEPT],
-        settled[Verdict.RELEASE],
-        settled[Verdict.REJECT],
-        wanted - sum(settled.values()),
+    counts = dict.fromkeys(Verdict, 0)
+    key: ShareKey | None = None
+    holder, left = Lease(command.lease).holder, command.runs_max
+    block, rest = deque(command.claims[0]), command.claims[1:]
+    while block and left > 0:
+        held, span, disposition = block.popleft()
+        if held.key is not key:  # hashing names costs more than all the rest
+            key = held.key
+            partition = partitions.get(key)
+            if partition is not None and partition.runs not in command.lives:
+                partition = None
+            settle = Settling(key, policy, Ended.LEASE_COMMITTED, holder)
+        if partition is None:
+            continue
+        if len(span) > left:
+            last = partition.runs.reach(span.first, span.last, left)
+            if last < span.last:
+                block.appendleft(Claim(held, Span(last + 1, span.last), disposition))
+                span = Span(span.first, last)
+        verdict, reason, delay_ms = Verdict.ACCEPT, None, 0
+        if disposition is not None:
+            verdict, reason = disposition.verdict, disposition.reason
+            delay_ms = disposition.delay_ms
+        is_whole = False
+        for first, last, status in partition.claimable(span, held.deliveries, holder):
+            is_whole = first == span.first and last == span.last
+            part = span if is_whole else Span(first, last)
+            event = settle(part, status, verdict, reason)
+            events.append(event)
+            counts[verdict] += last - first + 1
+            if delay_ms and event.state is State.AVAILABLE:
+                delayed.append(Delayed(key, part, after(command.since, delay_ms)))
+        left -= 1 if is_whole else len(span)  # others may be as many runs
+    if block:
+        rest = (tuple(block), *rest)
+    done = command.done
+    done = Committed(
+        done.accepted + counts[Verdict.ACCEPT],
+        done.released + counts[Verdict.RELEASE],
+        done.rejected + counts[Verdict.REJECT],
+        done.refused - sum(counts.values()),
     )
-    return Decided([*events, *delayed], reply)
+    if rest:
+        return Decided([*events, *delayed], Unfinished(replace(command, claims=rest, done=done)))
+    return Decided([*events, *delayed], done)

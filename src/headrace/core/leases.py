@@ -9,11 +9,12 @@ batch each stage theirs, and one that is run again replaces what it staged itsel
 protocol of docs/spark.md, whose failure matrix says what each crash point leaves behind.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import merge
 from itertools import pairwise
-from typing import TypeVar, assert_never
+from typing import NamedTuple, TypeVar, assert_never
 
 from headrace.core.errors import Refused, Why
 from headrace.core.share_words import DELAYED, ShareKey, Verdict
@@ -24,9 +25,11 @@ LeaseKey = tuple[str, str]  # group and session
 PART_BYTES_MAX = 1_000  # of the name of a part
 PARTS_MAX = 10_000  # that stage under one number
 STAGED_MAX = 1_000_000  # ranges that are staged under one number
+ACQUIRED_RANGES_MAX = 2_000  # that one command acquires, a few hundred more at most: 10 ms
 REASON_LENGTH_MAX = 10_000
 DELAY_MS_MAX = 366 * 24 * 3_600_000
 
+_SORTED_MAX = 10_000  # ranges that are sorted in one go
 _LEASE = "lease/"  # what its name among the holders of records begins with
 
 
@@ -62,14 +65,14 @@ class Acquisition:
     What drivers before those staged may be of a batch that was since cut into other tasks.
     """
 
-    held: tuple[Held, ...]
+    held: tuple[Held, ...]  # in order of share-partitions and offsets, as what a part staged
     parts: Mapping[str, tuple[Staged, ...]] = field(default_factory=dict)
     epoch: int = 0
 
     @property
-    def staged(self) -> Iterator[Staged]:
-        """What all parts staged; several may speak of a record."""
-        return (one for part in self.parts.values() for one in part)
+    def ranges(self) -> int:
+        """How many ranges are held and staged."""
+        return len(self.held) + sum(map(len, self.parts.values()))
 
     def kept(self, epoch: int) -> Mapping[str, tuple[Staged, ...]]:
         """The parts that stay when a driver of `epoch` stages."""
@@ -225,8 +228,8 @@ class Lease:
             f"Acquisition {seq} is already committed; {self.last_seq} is the last.",
         )
 
-    def check_staged(self, seq: int, part: str, staged: Sequence[Staged]) -> Refused | None:
-        """Refuse dispositions of records that were not acquired under the number, and too many."""
+    def check_part(self, seq: int, part: str, ranges: int) -> Refused | None:
+        """Refuse a part of so many ranges of a number that is not outstanding, and too many."""
         acquisition = self.acquisitions.get(seq)
         if acquisition is None:
             return Refused(Why.INVALID_REQUEST, f"Acquisition {seq} is not outstanding.")
@@ -237,25 +240,11 @@ class Lease:
                 f"A number is staged by at most {PARTS_MAX} parts, with names of at most "
                 f"{PART_BYTES_MAX} bytes.",
             )
-        if len(staged) + sum(map(len, beside.values())) > STAGED_MAX:
+        if ranges + sum(map(len, beside.values())) > STAGED_MAX:
             return Refused(
                 Why.INVALID_REQUEST,
                 f"At most {STAGED_MAX} ranges are staged under a number; acquire fewer records.",
             )
-        held = _by_key(acquisition.held)
-        for key, ranges in _by_key(staged).items():
-            for one, following in pairwise(ranges):
-                if following.span.first <= one.span.last:
-                    return Refused(
-                        Why.INVALID_REQUEST, f"Records {following.span} have two dispositions."
-                    )
-            outside = _outside(ranges, held.get(key, ()))
-            if outside is not None:
-                return Refused(
-                    Why.INVALID_REQUEST,
-                    f"Records {outside.span} of partition {key.partition} were not acquired under "
-                    f"{seq}.",
-                )
         return None
 
     def apply(self, event: LeaseEvent) -> None:
@@ -285,23 +274,101 @@ class Lease:
                 assert_never(event)
 
 
-def verdicts(acquisition: Acquisition) -> Iterator[tuple[Held, Span, Staged | None]]:
-    """Every held range in parts: as staged, the strictest first, and the rest accepted (None)."""
-    staged = {key: _strictest(found) for key, found in _by_key(acquisition.staged).items()}
+def in_order(staged: Iterable[Staged]) -> tuple[Staged, ...]:
+    """Return dispositions by share-partition and offset.
+
+    What is in order already is sorted in one go. The rest is sorted in pieces that are merged: a
+    thread that sorts a million of them in one go keeps the interpreter for half a second.
+    """
+    found: list[Staged] = []
+    for _, ranges in sorted(_by_key(staged).items()):
+        found += ranges
+    return tuple(found)
+
+
+def check_ranges(
+    seq: int, held: Sequence[Held], staged: Sequence[Staged], at: int, until: int
+) -> Refused | None:
+    """Refuse dispositions of records that were not acquired under a number, or given twice.
+
+    Looks at those numbered `at` to `until`, exclusive; both sequences are in order.
+    """
+    before = staged[at - 1] if at else None
+    while at < until:
+        key = staged[at].key
+        stop = at + 1
+        while stop < until and staged[stop].key == key:
+            stop += 1
+        ranges = staged[at:stop]
+        if before is not None and before.key == key:
+            ranges = (before, *ranges)
+        elif before is not None and before.key > key:
+            return Refused(Why.INVALID_REQUEST, f"Records {staged[at].span} are out of order.")
+        for one, following in pairwise(ranges):
+            if following.span.first <= one.span.last:
+                return Refused(
+                    Why.INVALID_REQUEST, f"Records {following.span} have two dispositions."
+                )
+        low = bisect_left(held, key, key=_key)
+        outside = _outside(staged[at:stop], held, low, bisect_right(held, key, lo=low, key=_key))
+        if outside is not None:
+            return Refused(
+                Why.INVALID_REQUEST,
+                f"Records {outside.span} of partition {key.partition} were not acquired under "
+                f"{seq}.",
+            )
+        before, at = staged[stop - 1], stop
+    return None
+
+
+class Claim(NamedTuple):
+    """Records that a commit settles if the session still has them: as staged, or accepted."""
+
+    held: Held
+    span: Span
+    staged: Staged | None
+
+
+def claims(acquisition: Acquisition) -> Iterator[Claim]:
+    """Yield every held range in parts: as staged, the strictest first, and the rest accepted."""
+    staged = {key: _strictest(found) for key, found in _merged(acquisition.parts.values()).items()}
+    of: ShareKey | None = None
+    ranges: Sequence[Staged] = ()
+    low = 0
     for held in acquisition.held:
-        at = held.span.first
-        for one, part in _overlaps(staged.get(held.key, ()), held.span):
-            if part.last < at:
-                continue
-            if at < part.first:
-                yield held, Span(at, part.first - 1), None
-                at = part.first
-            rest = part if part.first == at else Span(at, part.last)
-            yield held, rest, one
-            at = part.last + 1
-        if at <= held.span.last:
-            rest = held.span if at == held.span.first else Span(at, held.span.last)
-            yield held, rest, None
+        span = held.span
+        if held.key is not of:
+            of, ranges, low = held.key, staged.get(held.key, ()), 0
+        at = first = span.first
+        last = span.last
+        while low < len(ranges) and ranges[low].span.last < first:
+            low += 1
+        for index in range(low, len(ranges)):
+            one = ranges[index]
+            begin, end = one.span.first, one.span.last
+            if begin > last:
+                break
+            if at < begin:
+                yield Claim(held, Span(at, begin - 1), None)
+            whole = first <= begin and end <= last
+            part = one.span if whole else Span(max(begin, first), min(end, last))
+            yield Claim(held, part, one)
+            at = end + 1
+        if at <= last:
+            rest = span if at == first else Span(at, last)
+            yield Claim(held, rest, None)
+
+
+def _merged(parts: Iterable[Sequence[Staged]]) -> dict[ShareKey, list[Staged]]:
+    """Return what parts staged of each share-partition, by offset; each part is in order."""
+    found: dict[ShareKey, list[list[Staged]]] = {}
+    for part in parts:
+        for key, ranges in _by_key(part).items():
+            found.setdefault(key, []).append(ranges)
+    return {
+        key: lists[0] if len(lists) == 1 else list(merge(*lists, key=_first))
+        for key, lists in found.items()
+    }
 
 
 def _strictest(ranges: list[Staged]) -> list[Staged]:
@@ -327,14 +394,27 @@ RangeT = TypeVar("RangeT", Held, Staged)
 
 
 def _by_key(ranges: Iterable[RangeT]) -> dict[ShareKey, list[RangeT]]:
+    """Return the ranges of each share-partition, by offset."""
     grouped: dict[ShareKey, list[RangeT]] = {}
     key, group = None, list[RangeT]()
-    for one in sorted(ranges, key=_first):
+    for one in ranges:
         if one.key is not key:  # most often there are few, and neighbours share them
             key = one.key
             group = grouped.setdefault(key, [])
         group.append(one)
-    return grouped
+    return {key: _sorted(group) for key, group in grouped.items()}
+
+
+def _sorted(ranges: list[RangeT]) -> list[RangeT]:
+    """Return ranges by offset."""
+    if len(ranges) <= _SORTED_MAX or all(a.span.first <= b.span.first for a, b in pairwise(ranges)):
+        return sorted(ranges, key=_first)
+    pieces = (ranges[at : at + _SORTED_MAX] for at in range(0, len(ranges), _SORTED_MAX))
+    return list(merge(*(sorted(one, key=_first) for one in pieces), key=_first))
+
+
+def _key(one: Held | Staged) -> ShareKey:
+    return one.key
 
 
 def _first(one: Held | Staged) -> int:
@@ -345,34 +425,24 @@ def _last(one: Held | Staged) -> int:
     return one.span.last
 
 
-def _outside(ranges: Sequence[Staged], held: Sequence[Held]) -> Staged | None:
-    """Return the first of the sorted ranges that is not wholly within `held`, sorted as well."""
-    at = 0
+def _outside(ranges: Sequence[Staged], held: Sequence[Held], at: int, stop: int) -> Staged | None:
+    """Return the first of the sorted ranges that is not wholly within `held` from `at` to `stop`.
+
+    That is sorted as well.
+    """
     for one in ranges:
         reach, last = one.span.first, one.span.last
-        while at < len(held) and held[at].span.last < reach:
-            at += 1
+        if at < stop and held[at].span.last < reach:
+            at += 1  # most often it is the next one
+            if at < stop and held[at].span.last < reach:
+                at = bisect_left(held, reach, at, stop, key=_last)
         index = at
         while reach <= last:
-            if index == len(held) or held[index].span.first > reach:
+            if index == stop or held[index].span.first > reach:
                 return one
             reach = held[index].span.last + 1
             index += 1
     return None
-
-
-def _overlaps(ranges: Sequence[RangeT], span: Span) -> Iterator[tuple[RangeT, Span]]:
-    """Those of the sorted, disjoint ranges that overlap `span`, each with the shared part."""
-    first, last = span.first, span.last
-    for index in range(bisect_left(ranges, first, key=_last), len(ranges)):
-        one = ranges[index]
-        if one.span.first > last:
-            return
-        inside = first <= one.span.first and one.span.last <= last
-        yield (
-            one,
-            one.span if inside else Span(max(one.span.first, first), min(one.span.last, last)),
-        )
 
 
 def told_holder(holder: MemberId) -> str:

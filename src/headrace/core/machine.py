@@ -12,6 +12,7 @@ from headrace.core.errors import Refused
 from headrace.core.types import MonoMs, Now, WallMs
 
 CommandT = TypeVar("CommandT", contravariant=True)
+RestT = TypeVar("RestT")
 EventT = TypeVar("EventT")
 AppliedT = TypeVar("AppliedT", contravariant=True)
 
@@ -22,6 +23,26 @@ class Decided(Generic[EventT]):
 
     events: Sequence[EventT]
     reply: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished(Generic[RestT]):
+    """A reply: the command is decided in portions, and this was not the last of them.
+
+    `rest` is the command that decides the next portion. If `prepare` is set, that command is
+    `prepare()` instead, which reads immutable data only and may run in a thread. Nothing of the
+    portions is durable before all of them are decided; the reply is that of the last one.
+    """
+
+    rest: RestT | None = None
+    prepare: Callable[[], RestT] | None = None
+
+    def following(self) -> RestT:
+        """Return the command of the next portion; this takes long if it is to be prepared."""
+        if self.prepare is not None:
+            return self.prepare()
+        assert self.rest is not None
+        return self.rest
 
 
 class Entry(NamedTuple):

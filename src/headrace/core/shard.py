@@ -14,7 +14,15 @@ from uuid import UUID
 from headrace.core.archived import Archive, PageForgotten, PageListed, found_in
 from headrace.core.errors import Refused, Why
 from headrace.core.lasting import forgotten
-from headrace.core.lease_settling import acquired, committed, reclaimed, renewed, staged
+from headrace.core.lease_settling import (
+    acquired,
+    committed,
+    reclaim_command,
+    reclaim_portion,
+    reclaimed,
+    settle_portion,
+    staged,
+)
 from headrace.core.leases import (
     Lease,
     LeaseAcquired,
@@ -43,6 +51,7 @@ from headrace.core.shard_words import (
     Forgotten,
     GroupsForgotten,
     Keep,
+    LeaseCommand,
     LeaseKept,
     LogEndLost,
     On,
@@ -50,10 +59,12 @@ from headrace.core.shard_words import (
     OpenLease,
     Outside,
     PartitionKept,
+    ReclaimLease,
     Recovered,
     ReleaseMember,
     RenewLease,
     Restarted,
+    SettleLease,
     StageLease,
     StartPartitions,
 )
@@ -148,10 +159,10 @@ class ShareShard:
                 return events if isinstance(events, Refused) else Decided(events, events)
             case ReleaseMember() | StartPartitions():
                 return Decided(self._for_members(command, now))
-            case OpenLease():
-                return self._seen(command.lease, self._open(command, now), now)
-            case AcquireLease() | RenewLease() | StageLease() | CommitLease():
+            case OpenLease() | AcquireLease() | RenewLease() | StageLease() | CommitLease():
                 return self._seen(command.lease, self._with_lease(command, now), now)
+            case ReclaimLease() | SettleLease():
+                return self._with_lease(command, now)
             case AlterShareOffsets() | DeleteShareOffsets() | DeleteShareGroup():
                 return decide_admin(command, self.queue(command.group), self._outside, now)
             case ForgetTopic() | LogEndLost():
@@ -400,9 +411,11 @@ class ShareShard:
             self._outside.policy(group).lock_ms,
             tuple(sorted(lease.acquisitions)),
         )
-        known = self.partitions_of(group)
+        known, policy = self.partitions_of(group), self._outside.policy(group)
         starts = started(group, known, views.values(), earliest=command.earliest)
-        return Decided([*starts, opened, *self._reclaimed(lease, now)], reply)
+        reclaim = reclaim_command(lease, command.runs_max, opened.epoch, reply)
+        first = reclaim_portion(lease, reclaim, known, now, policy)
+        return Decided([*starts, opened, *first.events], first.reply)
 
     def _seen(
         self, lease: LeaseKey, answer: Decided[Event] | Refused, now: Now
@@ -415,9 +428,13 @@ class ShareShard:
     def _sign(self, lease: LeaseKey, now: Now) -> LeaseSeen:
         return LeaseSeen(lease, after(now.mono, self._outside.policy(lease[0]).lock_ms))
 
-    def _with_lease(
-        self, command: AcquireLease | RenewLease | StageLease | CommitLease, now: Now
-    ) -> Decided[Event] | Refused:
+    def _with_lease(self, command: LeaseCommand, now: Now) -> Decided[Event] | Refused:
+        group, _ = command.lease
+        policy, partitions = self._outside.policy(group), self.partitions_of(group)
+        if isinstance(command, SettleLease):
+            return settle_portion(command, partitions, policy)
+        if isinstance(command, OpenLease):
+            return self._open(command, now)
         lease = self.leases.get(command.lease)
         if lease is None:
             return Refused(
@@ -426,19 +443,19 @@ class ShareShard:
         refused = lease.fence(command.epoch)
         if refused is not None:
             return refused
-        policy = self._outside.policy(lease.key[0])
         match command:
             case AcquireLease():
                 views = {view.id: view for view in self._views(lease.topics).values()}
-                return acquired(
-                    lease, command, self.partitions_of(lease.key[0]), views, now, policy
-                )
+                return acquired(lease, command, partitions, views, now, policy)
             case RenewLease():
-                return renewed(lease, self.partitions, now, policy)
+                reclaim = reclaim_command(lease, command.runs_max, lease.epoch)
+                return reclaim_portion(lease, reclaim, partitions, now, policy)
+            case ReclaimLease():
+                return reclaim_portion(lease, command, partitions, now, policy)
             case StageLease():
                 return staged(lease, command)
-            case CommitLease(_, _, seq):
-                return committed(lease, seq, self.partitions, now, policy)
+            case CommitLease():
+                return committed(lease, command, partitions, now, policy)
             case _:
                 assert_never(command)
 

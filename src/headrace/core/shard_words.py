@@ -7,7 +7,8 @@ from typing import Protocol
 from uuid import UUID
 
 from headrace.core.archived import ArchiveEvent
-from headrace.core.leases import LeaseEvent, LeaseForgotten, LeaseKey, Staged
+from headrace.core.leases import Claim, Held, LeaseEvent, LeaseForgotten, LeaseKey, Staged
+from headrace.core.runs import Runs
 from headrace.core.share_group import (
     GroupEvent,
     GroupForgotten,
@@ -16,9 +17,9 @@ from headrace.core.share_group import (
     Timing,
     TopicView,
 )
+from headrace.core.share_words import PORTION_RUNS, Policy, ShareKey
 from headrace.core.share_words import Command as PartitionCommand
 from headrace.core.share_words import Event as PartitionEvent
-from headrace.core.share_words import Policy, ShareKey
 from headrace.core.types import MemberId, MonoMs
 
 
@@ -35,6 +36,9 @@ class Outside(Protocol):
         """
 
     def topic(self, name: str) -> TopicView | None: ...
+
+
+STAGED_PORTION = 2_000  # dispositions that are checked in one step: some milliseconds
 
 
 # ---- commands
@@ -70,18 +74,23 @@ class ReleaseMember:
 
 @dataclass(frozen=True, slots=True)
 class OpenLease:
-    """Open a session, subscribed to `topics`; ones new to the group start as told."""
+    """Open a session, subscribed to `topics`; ones new to the group start as told.
+
+    `runs_max` bounds a portion: runs of records that are claimed in one step.
+    """
 
     lease: LeaseKey
     topics: tuple[str, ...]
     earliest: bool
+    runs_max: int = PORTION_RUNS
 
 
 @dataclass(frozen=True, slots=True)
 class AcquireLease:
     """Acquire up to `records_max` under `seq`; the same ranges when it is asked again.
 
-    Where there are `bounds`, by share-partition, what lies below them alone.
+    Where there are `bounds`, by share-partition, what lies below them alone. Fewer records are
+    acquired where they are in more than `ACQUIRED_RANGES_MAX` ranges.
     """
 
     lease: LeaseKey
@@ -89,6 +98,7 @@ class AcquireLease:
     seq: int
     records_max: int
     bounds: Mapping[ShareKey, int] = field(default_factory=dict)
+    runs_max: int = PORTION_RUNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,26 +107,75 @@ class RenewLease:
 
     lease: LeaseKey
     epoch: int
+    runs_max: int = PORTION_RUNS
 
 
 @dataclass(frozen=True, slots=True)
 class StageLease:
-    """Keep dispositions for the commit of `seq`, in place of those that `part` gave before."""
+    """Keep dispositions for the commit of `seq`, in place of those that `part` gave before.
+
+    More than `ranges_max` of them are in the order of `leases.in_order`, and are checked in
+    portions: the first `checked` lie inside of `held`.
+    """
 
     lease: LeaseKey
     epoch: int
     seq: int
     staged: tuple[Staged, ...]
     part: str = ""
+    ranges_max: int = STAGED_PORTION
+    checked: int = 0
+    held: tuple[Held, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CommitLease:
-    """Settle all numbers up to `seq`."""
+    """Settle all numbers up to `seq`, at most `runs_max` runs of records in one step."""
 
     lease: LeaseKey
     epoch: int
     seq: int
+    runs_max: int = PORTION_RUNS
+
+
+@dataclass(frozen=True, slots=True)
+class SettleLease:
+    """Settle what is left of a commit.
+
+    The session is not asked: its numbers are committed since the first portion. Of `claims`, blocks
+    of at most `runs_max`, those of share-partitions count whose in-flight state is still one of
+    `lives`: after a deletion, a reset, or the loss of a log's end, the same offsets are other
+    deliveries. Delays count from `since`. `done` is the reply so far, in which all that is not
+    settled yet is refused.
+    """
+
+    lease: LeaseKey
+    claims: tuple[tuple[Claim, ...], ...]
+    lives: frozenset[Runs]
+    since: MonoMs
+    runs_max: int
+    done: "Committed"
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimLease:
+    """Restart the locks of what is left of a session's acquisitions.
+
+    These are `numbers`, the first of them from its range `at` and the offset `first` on, as long as
+    it holds `held`. The reply is `reply`; if that is None, it counts `records`, and those that were
+    `reclaimed`.
+    """
+
+    lease: LeaseKey
+    epoch: int
+    runs_max: int
+    numbers: tuple[int, ...]
+    reply: object = None
+    held: tuple[Held, ...] = ()
+    at: int = 0
+    first: int = 0
+    records: int = 0
+    reclaimed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +240,9 @@ class ClearArchived:
     through: int
 
 
-LeaseCommand = OpenLease | AcquireLease | RenewLease | StageLease | CommitLease
+LeaseCommand = (
+    OpenLease | AcquireLease | RenewLease | StageLease | CommitLease | SettleLease | ReclaimLease
+)
 AdminCommand = AlterShareOffsets | DeleteShareOffsets | DeleteShareGroup
 GroupCommand = Heartbeat | StartPartitions | ReleaseMember | AdminCommand
 

@@ -44,7 +44,7 @@ from headrace.core.share_words import (
     Started,
     Verdict,
 )
-from headrace.core.spans import Alike, Spans, grouped, one_by_one
+from headrace.core.spans import Alike, Each, Spans, grouped, one_by_one
 from headrace.core.types import MemberId, MonoMs, Now, Span, WallMs, after
 
 _ENOUGH_RUNS_MAX = 10_000  # that are kept for who asks again: a megabyte
@@ -183,7 +183,8 @@ class SharePartition:
         from_offset, to_offset = command.batches[0].first, command.batches[-1].last
         left = command.records_max
         near = shrinks_from(policy.delivery_limit) if command.isolate else _NEVER
-        for status, runs in self.enough(from_offset, min(left, to_offset - from_offset + 1)):
+        available, is_cut = self._available(command, min(left, to_offset - from_offset + 1))
+        for status, runs in available:
             if left <= 0 or runs.firsts[0] > to_offset:
                 break
             stored, count = status.deliveries, status.deliveries + 1
@@ -202,6 +203,7 @@ class SharePartition:
                 lots = [(Spans.of(one), Span(*one)) for one in spans]
             for one, lot in lots:
                 events.append(Acquired(key, one, count, holder, deadline, lot, stored, since))
+        left = 0 if is_cut else left  # what is available comes before what is new
         fresh_from = self.end
         if gap is not None and gap.first <= fresh_from <= gap.last:
             fresh_from = gap.last + 1
@@ -212,6 +214,19 @@ class SharePartition:
                 fresh = Spans.of((fresh_from, stop))
                 events.append(Acquired(key, fresh, 1, holder, deadline, since=since))
         return events
+
+    def _available(self, command: Acquire, records: int) -> tuple[Sequence[Alike[Status]], bool]:
+        """Return AVAILABLE runs until they are enough, and whether `runs_max` left some out."""
+        offset, runs_max = command.batches[0].first, command.runs_max
+        if runs_max is None:
+            return self.enough(offset, records), False
+        parts, runs = list[Each[Status]](), 0
+        for part in self.runs.available(offset, records):
+            if runs >= runs_max:
+                return grouped(parts), True
+            parts.append(part)
+            runs += len(part[0])
+        return grouped(parts), False
 
     def _suspects(
         self, command: Acquire, first: int, to_offset: int, now: Now, policy: Policy

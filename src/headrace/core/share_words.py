@@ -67,7 +67,8 @@ class Acquire:
     (KIP-1206: record_limit and batch_optimized). `looked_from` is where the log was read from, to
     the last of `batches` or, where none of what was read holds a record, to `looked_to`: what lies
     before the first of `batches` was compacted away, and is finished. With `isolate`, what is given
-    near the delivery limit shrinks to single records (core.redelivery).
+    near the delivery limit shrinks to single records (core.redelivery). About `runs_max` runs of
+    available records are given at most, if it is set.
     """
 
     holder: MemberId
@@ -78,6 +79,7 @@ class Acquire:
     looked_from: int | None = None
     looked_to: int = -1
     isolate: bool = False
+    runs_max: int | None = None
 
     @property
     def gap(self) -> Span | None:

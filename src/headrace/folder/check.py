@@ -28,6 +28,7 @@ from headrace.core.catalog import INTERNAL_TOPICS
 from headrace.folder.catalogue import lost_topics
 from headrace.folder.lock import FolderError, require_folder, unused
 from headrace.folder.overlay import OverlayDisk, is_hidden
+from headrace.folder.replacement import finish_replacements
 from headrace.log import checksums, partition_metadata, recovery_point
 from headrace.log.api import REMEDY, Clock, CorruptFileError, CorruptLog, Disk
 from headrace.log.checkpoints import CLEAN_MARK
@@ -153,6 +154,7 @@ class _Check:
         self._findings: dict[str, list[Finding]] = {}
         self._opened: set[str] = set()  # folders that a start takes up
         self._torn: set[str] = set()  # segments whose end a start cuts off
+        self._replaced: set[str] = set()  # segments that a start removes, without suffix
         self._manifest: Manifest | None = None
         self._positions: dict[str, int] = {}
         self._are_groups_read = False
@@ -324,6 +326,7 @@ class _Check:
             if is_hidden(folder) or self._is_aside(folder, names, disk):
                 continue
             self._recovery_point(folder, names)
+            self._replaced |= self._replaced_segments(folder, names)
             for name in names:
                 path = f"{folder}/{name}" if folder else name
                 is_skipped = path in disk.folders or path in _UNSEEN or path in disk.unreadable
@@ -345,6 +348,17 @@ class _Check:
                 "the file is missing, so it is not known how much of the log was synced",
                 "the next start writes it anew; damage at the end of the log passes for torn",
             )  # fmt: skip
+
+    def _replaced_segments(self, folder: str, names: list[str]) -> set[str]:
+        """Return the segments in whose place a start puts a replacement, without suffix."""
+        if not any(name.endswith(f".log{SWAP}") for name in names):
+            return set()
+        with closing(self._disk.copied()) as disk:
+            try:
+                copies = finish_replacements(disk, folder)
+            except OSError:
+                return set()  # what cannot be read has a finding of its own
+        return {_COPY.sub("", path).removesuffix(".log") for path in copies}
 
     def _file(self, disk: OverlayDisk, path: str) -> int:
         """Verify one file; returns its bytes."""
@@ -374,6 +388,12 @@ class _Check:
             return
         if path.endswith(".snapshot"):
             self._add(Grade.WARNING, path, error.problem, "it is rebuilt from the log")
+        elif path.removesuffix(".log") in self._replaced:
+            self._add(
+                Grade.NOTE, path, error.problem,
+                "the next start puts the segment that compaction made in its place",
+                position=error.position,
+            )  # fmt: skip
         elif path in self._torn and error.position is not None:
             self._add(
                 Grade.WARNING, path, f"torn end of {size - error.position} unsynced bytes",
@@ -388,6 +408,8 @@ class _Check:
     def _derived(self, disk: OverlayDisk, path: str) -> None:
         """Verify what can be rebuilt: indexes, checksums and recovery points."""
         stem, name = path.rpartition(".")[0], path.rpartition("/")[2]
+        if stem in self._replaced:
+            return  # a start removes it
         sound = True
         if path.endswith(checksums.SUFFIX):
             # Compaction empties them before a replacement of the segment waits for its name.

@@ -265,8 +265,6 @@ class _Mechanic:
             return self._replacement(finding.path)
         folder, _, name = finding.path.rpartition("/")
         copies = finish_replacements(self._disk, folder)
-        if any(copy.startswith(f"{finding.path}.") for copy in copies):
-            return f"let the segment that compaction made take its place{_kept(copies)}"
         base, bases = int(name.removesuffix(".log")), segment_bases(self._disk, folder)
         if bases and base < bases[0]:
             copies += drop_log_head(self._disk, folder, bases[0])

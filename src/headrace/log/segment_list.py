@@ -32,6 +32,7 @@ class SegmentList:
         self._segments = segments
         self._warm: list[Segment] = []
         self._unfinished: Segment | None = None
+        self._emptied: bytes | None = None  # the checksums that `stage` emptied, if there were any
         self.bases = [segment.base_offset for segment in segments]
         self.active = segments[-1]
 
@@ -80,17 +81,29 @@ class SegmentList:
 
     def stage(self, fresh: Segment) -> None:
         """Let the next opening find a cleaned segment, durably; for a thread."""
-        swap = f"{fresh.path}.log{SWAP}"
+        cleaned, path = fresh.file_path, fresh.path + checksums.SUFFIX
+        self._emptied = self._disk.read(path) if self._disk.exists(path) else None
+        fresh.file_path = f"{fresh.path}.log{SWAP}"
         try:
             # Those of the segment before would not fit the one that takes its place. Without a file
             # a segment that stays after all would count as one of a format 0 folder.
-            self._disk.write(fresh.path + checksums.SUFFIX, b"", durable=False)
-            self._disk.rename(fresh.file_path, swap)
+            self._disk.write(path, b"", durable=False)
+            self._disk.rename(cleaned, fresh.file_path)
         except OSError:
             with contextlib.suppress(OSError):  # renamed or not
-                self._disk.remove(swap)
+                self.discard(fresh)
             raise
-        fresh.file_path = swap
+
+    def discard(self, fresh: Segment) -> None:
+        """Undo `stage`: the segment that stays gets its checksums back; for a thread."""
+        self._disk.remove(fresh.file_path)
+        path, emptied, self._emptied = fresh.path + checksums.SUFFIX, self._emptied, None
+        if not self._disk.exists(path) or self._disk.size(path):
+            return  # the segment was dropped, or its checksums were written again
+        if emptied is None:
+            self._disk.remove(path)
+        else:
+            self._disk.write(path, emptied, durable=False)
 
     def take_place(self, bases: Sequence[int], fresh: Segment) -> list[Segment]:
         """Read from a cleaned segment that is staged; return those whose place it takes."""
@@ -117,7 +130,7 @@ class SegmentList:
 
     def finish(self, fresh: Segment, replaced: Sequence[str]) -> None:
         """Give a cleaned segment its name. Where a power cut takes that back, an opening does."""
-        self._unfinished = None
+        self._unfinished = self._emptied = None
         self._disk.rename(fresh.file_path, f"{fresh.path}.log", durable=False)
         fresh.file_path = f"{fresh.path}.log"
         try_to_save_index(fresh)

@@ -544,6 +544,7 @@ class SegmentedLog:
             with self.in_folder():
                 return self._segments.put_away(self._replaced)
         except OSError:
+            self._fresh, self._replaced = None, []  # the log reads it: it is not discarded any more
             self._segments.give_up()
             raise
 
@@ -558,7 +559,7 @@ class SegmentedLog:
         fresh, self._fresh = self._fresh, None
         if fresh is not None:
             with self.in_folder():
-                self._disk.remove(fresh.file_path)
+                self._segments.discard(fresh)
 
     def replace(self, bases: Sequence[int], cleaned: str) -> None:
         """Do all steps of a replacement. Raises: as `prepare`; OSError for dropped segments."""

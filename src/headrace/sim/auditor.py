@@ -74,6 +74,7 @@ class Auditor:
         self._set_to: dict[Queue, int] = {}
         self._given_up: dict[Place, set[int]] = {}
         self.sessions: list[Session] = []
+        self._was_repaired = False
         self._era = 0  # power cuts that took what was answered
         self._repaired_era = 0  # in which a journal was repaired last
         self._may_be_shorter: set[Place] = set()
@@ -89,6 +90,16 @@ class Auditor:
     def lock_lasts(self, group: str, lock_ms: int) -> None:
         """A duration of locks is acknowledged: it counts for requests from now on."""
         self._locks[group] = lock_ms * 1000, self._now_us()
+
+    def held_until_us(self, group: str, place: Place, offset: int, holder: str) -> int:
+        """Return until when nobody else can have a record that a lease acquired; 0 if unknown.
+
+        A lease has its locks again after a restart. They may be shorter if the setting was changed.
+        """
+        known = self._facts.get((group, place), {}).get(offset)
+        if known is None or known.locked_by != holder or group in self._locks:
+            return 0
+        return 0 if self._was_repaired else known.locked_until_us
 
     def _lock_of(self, asked: Asked) -> int:
         lock_us, since_us = self._locks.get(asked.group, (self._lock_us, 0))
@@ -184,6 +195,7 @@ class Auditor:
 
         A lease may still have a delivery that the share-partition has no more.
         """
+        self._was_repaired = True
         self._repaired_era = self._era
         for known in self._facts.values():
             for one in known.values():

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from headrace.core.errors import Refused
-from headrace.core.machine import Entry
+from headrace.core.machine import Entry, Unfinished
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Command, Event, OpenLease
 from headrace.core.share_group import Heartbeat, Timing, TopicView
@@ -103,10 +103,12 @@ class CoreRig:
     def send(self, command: Command) -> Any:
         """The reply to a command, or the refusal; what it decided is applied and written."""
         answer = self.shard.decide(command, self.now)
-        if isinstance(answer, Refused):
-            return answer
-        self.take(answer.events)
-        return answer.reply
+        while not isinstance(answer, Refused):
+            self.take(answer.events)
+            if not isinstance(answer.reply, Unfinished):
+                return answer.reply
+            answer = self.shard.decide(answer.reply.following(), self.now)
+        return answer
 
     def take(self, events: Sequence[Event]) -> None:
         """Apply events and write them to the journal."""

@@ -127,6 +127,8 @@ class LeaseFacts:
     `committing` is the highest number that was sent to be committed, `committing_from` the first
     that was not sent before the latest commit; `committed` is the highest that was answered.
     `unsure` has by number where its ranges may have been discarded, all of them or none.
+    `held_until_us` has of each record of a number that is being committed until when nobody else
+    can have it.
     """
 
     epoch: Highest = field(default_factory=Highest)
@@ -139,3 +141,4 @@ class LeaseFacts:
     committing_from: int = 1
     committed: Highest = field(default_factory=Highest)
     unsure: dict[int, set[Place]] = field(default_factory=dict)
+    held_until_us: dict[tuple[int, Place, int], int] = field(default_factory=dict)

@@ -66,6 +66,7 @@ class LeaseAuditor:
         if epoch <= facts.epoch.value and facts.epoch.at_us <= asked.at_us:
             self._auditor.broken(f"{self.holder}: opened at {epoch}, after {facts.epoch.value}")
         facts.epoch.reach(epoch, self._now_us())
+        self._settled_whole(asked, committed)
         if committed < facts.committed.value and facts.committed.at_us <= asked.at_us:
             self._auditor.broken(
                 f"{self.holder}: {facts.committed.value} was committed, and is {committed} now"
@@ -74,6 +75,20 @@ class LeaseAuditor:
             known = at_us <= asked.at_us and number > facts.committing
             if known and number not in outstanding:
                 self._auditor.broken(f"{self.holder}: acquisition {number} is not outstanding")
+
+    def _settled_whole(self, asked: Asked, committed: int) -> None:
+        """Numbers are committed, whose answer may be lost: all that the session had is settled."""
+        facts, now_us = self._facts, self._now_us()
+        for (number, place, offset), until_us in facts.held_until_us.items():
+            if number <= committed and now_us < until_us and number in facts.ranges:
+                is_left = (place, offset) in set(_offsets(facts.ranges[number]))
+                possible = self._possible(number, place, offset)
+                if is_left and possible in (["accept"], ["reject"]):
+                    self._auditor.acknowledged(
+                        asked, place, self.holder, [(offset, offset, possible[0])]
+                    )
+        if committed:
+            facts.held_until_us.clear()
 
     def acquired(
         self, asked: Asked, number: int, held: Sequence[Held], *, fresh: bool, whole: bool
@@ -126,6 +141,9 @@ class LeaseAuditor:
         for known, held in facts.ranges.items():
             if known <= number:
                 for place, offset in _offsets(held):
+                    until_us = self._auditor.held_until_us(self._group, place, offset, self.holder)
+                    if until_us:
+                        facts.held_until_us[known, place, offset] = until_us
                     for verdict in self._possible(known, place, offset):
                         said = (offset, offset, "release" if verdict == LATER else verdict)
                         self._auditor.acknowledging(self._group, place, self.holder, [said])

@@ -86,6 +86,7 @@ class Options:
     counts_work: bool = False  # every step of the broker is measured against the bound
     share_off: bool = False  # share groups are switched off; only without queues
     seeks: bool = False  # a reader that looks up records by time
+    points: tuple[str, ...] = ()  # of rare behaviours that are always chosen, with `buggifies`
 
     @classmethod
     def drawn(cls, rng: Random) -> "Options":

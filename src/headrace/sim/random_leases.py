@@ -31,7 +31,9 @@ class LeaseSteps:
         first = rig.partition.next_fetch_offset()
         end = self._rng.choice((rig.log_end, rig.log_end, self._rng.randint(0, rig.log_end)))
         bounds = {} if end == rig.log_end else {KEY: end}
-        held = rig.send(AcquireLease(SESSION, rig.lease_epoch, number, budget, bounds))
+        held = rig.send(
+            AcquireLease(SESSION, rig.lease_epoch, number, budget, bounds, self._portion())
+        )
         taken = [(one.span.first, one.span.last, one.deliveries) for one in held]
         model.lease(number, Ask(LEASE, first, end - 1, budget, room), taken, rig.mono)
         self._number += bool(taken)
@@ -44,13 +46,14 @@ class LeaseSteps:
         if number is None:
             return "the lease has nothing"
         before = rig.shard.leases[SESSION].acquisitions[number].held
-        assert rig.send(AcquireLease(SESSION, rig.lease_epoch, number, 5)) == before
+        again = AcquireLease(SESSION, rig.lease_epoch, number, 5, {}, self._portion())
+        assert rig.send(again) == before
         rig.model.reclaim(rig.mono)
         return f"the lease asks again for {number}"
 
     def renews(self) -> str:
         rig = self._rig
-        told = rig.send(RenewLease(SESSION, rig.lease_epoch))
+        told = rig.send(RenewLease(SESSION, rig.lease_epoch, self._portion()))
         assert told.held == rig.model.reclaim(rig.mono)[0]
         return f"the lease renews: {told}"
 
@@ -69,7 +72,9 @@ class LeaseSteps:
             Staged(KEY, Span(offset, offset), _VERDICTS[verdict], "why", delay_ms)
             for offset, (verdict, delay_ms) in said.items()
         )
-        answer = rig.send(StageLease(SESSION, rig.lease_epoch, number, staged, part))
+        answer = rig.send(
+            StageLease(SESSION, rig.lease_epoch, number, staged, part, self._portion())
+        )
         assert not isinstance(answer, Refused), answer
         rig.model.staged.stage(number, part, rig.lease_epoch, said)
         return f"the lease stages {said} under {number} as {part!r}"
@@ -78,7 +83,7 @@ class LeaseSteps:
         rig, number = self._rig, self._some_number()
         if number is None:
             return "the lease has nothing"
-        rig.send(CommitLease(SESSION, rig.lease_epoch, number))
+        rig.send(CommitLease(SESSION, rig.lease_epoch, number, self._portion()))
         rig.model.commit(number, rig.mono)
         return f"the lease commits {number}"
 
@@ -125,6 +130,10 @@ class LeaseSteps:
         """The group was deleted, with the session."""
         self._rig.model.forget_lease()
         self._number = 0
+
+    def _portion(self) -> int:
+        """How much of a command is decided in one step."""
+        return self._rng.choice((1, 2, 500))
 
     def _some_number(self) -> int | None:
         numbers = sorted(self._rig.model.numbers)

@@ -215,6 +215,7 @@ class World:
             dice = self._dice[point] = Random(f"{self.seed}/{point}")
             self._points[point] = dice.random() < _BUGGIFY
         chosen = self._points[point] and dice.random() < _BUGGIFY_CHANCE
+        chosen |= point in self.options.points
         self.points[point] += chosen
         return chosen
 

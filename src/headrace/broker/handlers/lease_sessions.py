@@ -28,7 +28,7 @@ async def _listed(
         if key > after and asked.group in ("", key[0])
     ]
     leases.sort(key=lambda one: one.key)
-    told = tuple(_session(one, services) for one in leases[: wire.SESSIONS_MAX])
+    told = tuple([await _session(one, services) for one in leases[: wire.SESSIONS_MAX]])
     faulty = await services.shares.durable()
     if faulty is not None:
         return wire.ListLeaseSessionsResponse(error_code(faulty), faulty.message)
@@ -36,21 +36,22 @@ async def _listed(
     return wire.ListLeaseSessionsResponse(Code.NONE, None, told, more)
 
 
-def _session(lease: Lease, services: Services) -> wire.Session:
+async def _session(lease: Lease, services: Services) -> wire.Session:
     group, name = lease.key
     now, seen_ms = services.clock.now(), wire.UNKNOWN
     if lease.seen_until is not None:  # each call holds for as long as locks last
         lock_ms = services.shares.policy(group).lock_ms
         seen_ms = max(0, lock_ms - elapsed_ms(now.mono, lease.seen_until))
     partitions = services.shares.machine(group).partitions
-    outstanding = tuple(
-        wire.Outstanding(seq, locked(lease, one, partitions))
-        for seq, one in sorted(lease.acquisitions.items())
-    )
-    acquired = sum(held.span.count for one in lease.acquisitions.values() for held in one.held)
+    epoch, committed, active = lease.epoch, lease.committed, int(lease.is_member(now))
+    outstanding, acquired = list[wire.Outstanding](), 0
+    for seq, one in sorted(lease.acquisitions.items()):
+        records = 0
+        async for held in services.budgets.portions(one.held):
+            records += locked(lease, (held,), partitions)
+            acquired += held.span.count
+        outstanding.append(wire.Outstanding(seq, records))
     lapsed = acquired - sum(one.records for one in outstanding)
-    active = int(lease.is_member(now))
     return wire.Session(
-        group, name, lease.epoch, lease.committed, active, seen_ms, lease.topics, outstanding,
-        lapsed,
-    )  # fmt: skip
+        group, name, epoch, committed, active, seen_ms, lease.topics, tuple(outstanding), lapsed
+    )

@@ -14,8 +14,16 @@ from headrace.broker.services import Services
 from headrace.broker.share_starts import start_for_lease
 from headrace.broker.shares import wait_key
 from headrace.core.errors import Refused
-from headrace.core.leases import DELAY_MS_MAX, REASON_LENGTH_MAX, Held, LeaseKey, Staged
+from headrace.core.leases import (
+    DELAY_MS_MAX,
+    REASON_LENGTH_MAX,
+    Held,
+    LeaseKey,
+    Staged,
+    in_order,
+)
 from headrace.core.shard_words import (
+    STAGED_PORTION,
     AcquireLease,
     Command,
     CommitLease,
@@ -23,8 +31,9 @@ from headrace.core.shard_words import (
     RenewLease,
     StageLease,
 )
-from headrace.core.share_words import NAME_BYTES_MAX, ShareKey, Verdict
+from headrace.core.share_words import NAME_BYTES_MAX, PORTION_RUNS, ShareKey, Verdict
 from headrace.core.types import Span, TopicPartition, after, elapsed_ms
+from headrace.log.buggify import buggify
 from headrace.wire import leases as wire
 from headrace.wire.leases import LeaseApi
 from headrace.wire.primitives import Reader, Writer
@@ -33,6 +42,8 @@ from headrace.wire.structs import Struct
 _STARTS = ("latest", "earliest")
 
 _UNKNOWN = -1
+_RESPONSE_RANGES = 500  # that are encoded on the event loop
+_PORTION_IN_SIMULATIONS = 1
 _PORTION = 20  # share-partitions that are described without a pause
 
 _AnyRequest = (
@@ -69,7 +80,10 @@ async def handle(request: Request, services: Services) -> Answer:
             elements = sum(1 + len(one.in_flight) for one in described.partitions)
             return await services.budgets.written(described, elements)
     out = Writer()
-    answer.write(out)
+    if isinstance(answer, wire.AcquireResponse) and len(answer.ranges) > _RESPONSE_RANGES:
+        await services.budgets.in_thread(partial(answer.write, out))
+    else:
+        answer.write(out)
     return Raw([out.data])
 
 
@@ -114,7 +128,8 @@ async def _open(call: wire.OpenRequest, services: Services) -> wire.OpenResponse
     refused = services.group_memory.admit_share(call.group, size)
     if refused is not None:
         return wire.OpenResponse(error_code(refused), refused.message)
-    command = OpenLease(_lease(call), call.topics, call.start == "earliest")
+    earliest = call.start == "earliest"
+    command = OpenLease(_lease(call), call.topics, earliest, _portion(PORTION_RUNS))
     try:
         refused = await start_for_lease(services, command)
     except (StorageFault, OSError) as fault:
@@ -140,7 +155,9 @@ async def _acquire(call: wire.AcquireRequest, services: Services) -> wire.Acquir
     }
     if call.bounds and not bounds:
         return wire.AcquireResponse(Code.NONE, None)
-    command = AcquireLease(_lease(call), call.epoch, call.seq, call.max_records, bounds)
+    command = AcquireLease(
+        _lease(call), call.epoch, call.seq, call.max_records, bounds, _portion(PORTION_RUNS)
+    )
     deadline = after(services.clock.mono(), call.max_wait_ms)
     lease = services.shares.machine(call.group).leases.get(_lease(call))
     await services.shares.open_topics(() if lease is None else lease.topics)
@@ -151,7 +168,8 @@ async def _acquire(call: wire.AcquireRequest, services: Services) -> wire.Acquir
                 return wire.AcquireResponse(code, message)
             left_ms = elapsed_ms(services.clock.mono(), deadline)
             if held or not await watch.wait(left_ms):
-                return wire.AcquireResponse(code, message, _ranges(services, held))
+                ranges = await _ranges(services, held)
+                return wire.AcquireResponse(code, message, ranges)
 
 
 def _keys(services: Services, call: wire.Call) -> list[Any]:
@@ -163,23 +181,27 @@ def _keys(services: Services, call: wire.Call) -> list[Any]:
     ]
 
 
-def _ranges(services: Services, held: tuple[Held, ...]) -> tuple[wire.Range, ...]:
+def _portion(size: int) -> int:
+    """Return how much of a command is decided in one step."""
+    return _PORTION_IN_SIMULATIONS if buggify("lease.portion") else size
+
+
+async def _ranges(services: Services, held: tuple[Held, ...]) -> tuple[wire.Range, ...]:
     topics = services.catalog.topics_by_id
-    return tuple(
-        wire.Range(
-            topics[one.key.topic_id].name,
-            one.key.partition,
-            one.span.first,
-            one.span.last,
-            one.deliveries,
-        )
-        for one in held
-        if one.key.topic_id in topics
-    )
+    found: list[wire.Range] = []
+    async for one in services.budgets.portions(held, _RESPONSE_RANGES):
+        topic = topics.get(one.key.topic_id)
+        if topic is not None:
+            span = one.span
+            found.append(
+                wire.Range(topic.name, one.key.partition, span.first, span.last, one.deliveries)
+            )
+    return tuple(found)
 
 
 async def _renew(call: wire.RenewRequest, services: Services) -> wire.RenewResponse:
-    renewed, code, message = await _ask(services, call.group, RenewLease(_lease(call), call.epoch))
+    command = RenewLease(_lease(call), call.epoch, _portion(PORTION_RUNS))
+    renewed, code, message = await _ask(services, call.group, command)
     if renewed is None:
         return wire.RenewResponse(code, message)
     return wire.RenewResponse(code, message, renewed.held, renewed.lost)
@@ -198,7 +220,11 @@ async def _stage(call: wire.StageRequest, services: Services) -> wire.StageRespo
         key = keys.setdefault((one.topic, one.partition), key)
         span = Span(one.first, one.last)
         staged.append(Staged(key, span, Verdict(one.verdict), one.reason, one.delay_ms))
-    command = StageLease(_lease(call), call.epoch, call.seq, tuple(staged), call.part)
+    said, size = tuple(staged), _portion(STAGED_PORTION)
+    staged.clear()
+    if len(said) > size:
+        said = await services.budgets.in_thread(partial(in_order, said))
+    command = StageLease(_lease(call), call.epoch, call.seq, said, call.part, size)
     _, code, message = await _ask(services, call.group, command)
     return wire.StageResponse(code, message)
 
@@ -217,9 +243,8 @@ def _trouble(said: wire.Disposition) -> str | None:
 
 
 async def _commit(call: wire.CommitRequest, services: Services) -> wire.CommitResponse:
-    done, code, message = await _ask(
-        services, call.group, CommitLease(_lease(call), call.epoch, call.seq)
-    )
+    command = CommitLease(_lease(call), call.epoch, call.seq, _portion(PORTION_RUNS))
+    done, code, message = await _ask(services, call.group, command)
     if done is None:
         return wire.CommitResponse(code, message)
     return wire.CommitResponse(
