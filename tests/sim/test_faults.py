@@ -8,16 +8,20 @@ from random import Random
 import pytest
 
 import headrace
+from headrace.core.catalog import Resource, SetConfigs
 from headrace.log import buggify
 from headrace.log.api import CorruptFileError
 from headrace.log.checksums import MOVED
 from headrace.log.clock_checkpoint import FILE as CLOCK_CHECKPOINT
 from headrace.log.manifest import START_OFFSETS
 from headrace.log.small_files import write_file
+from headrace.sim.consumers import ConsumerReader
 from headrace.sim.damage import BIT, FORMER, KINDS, MISDIRECTED
 from headrace.sim.disk import FATES, WHOLE
+from headrace.sim.loop import OUTSIDE
 from headrace.sim.operator import _is_kept, _records
-from headrace.sim.options import Options
+from headrace.sim.options import CONSUMER_SESSION_MS_MAX, Options
+from headrace.sim.record_ending import RecordEnding
 from headrace.sim.world import World
 from headrace.wire import batches
 
@@ -127,6 +131,29 @@ def test_a_log_that_a_full_disk_keeps_closed_after_a_power_cut_may_have_lost_its
     assert [*explains, world.power_was_cut] == [True, False]
     world.auditor.read(place, {0: b"new"})
     assert not world.failed
+    world._clear_away()
+
+
+def test_offsets_expire_also_behind_the_longest_session_of_a_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The member vanishes just before the quiet days, whose first stall extends its session."""
+    world = World(0, options=replace(calm(0), consumers=("consumer",)))
+    assert world._is_set_up()
+    assert world.process is not None
+    services, life = world.process.services, world.process.life
+    longest = {"consumer.session.timeout.ms": str(CONSUMER_SESSION_MS_MAX)}
+    setting = services.topics.set_configs(SetConfigs(Resource.GROUP, "consumer-group", longest))
+    assert world.finish(setting, 1.0, life)
+    reader = ConsumerReader(world, "consumer-0", "consumer-group", ["ledger"])
+    reader.is_honest, reader.pause_seconds = True, 0.02
+    monkeypatch.setattr(reader, "_commits", lambda: True)
+    reading = world.loop.spawn(OUTSIDE, reader.run())
+    world.run_until(world.loop.now_us + 2_000_000)
+    world.run_until(round(services.clock._beat_at * 1e6) + 990_000)
+    reading.cancel()
+    RecordEnding(world)._expire()
+    assert not world.failed, world.auditor.failures
     world._clear_away()
 
 

@@ -34,7 +34,8 @@ _SECONDS_MAX = 120.0
 _RETRY_SECONDS = 0.5
 _FETCHES_MAX = 400
 _RETENTION_US = OFFSETS_RETENTION_MINUTES * 60_000_000
-_CHECKS_US = 6_000_000  # longer than three sweeps
+# Longer than three sweeps, and than the longest session of a member with what a stall adds to it.
+_CHECKS_US = 8_000_000
 _VISITS = 3
 _LOOK_UPS = 3  # by time, of each log
 

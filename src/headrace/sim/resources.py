@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.sim.actor import Actor
 from headrace.sim.network import Connection
+from headrace.sim.options import CONSUMER_SESSION_MS, CONSUMER_SESSION_MS_MAX
 
 if TYPE_CHECKING:
     from headrace.sim.world import World
@@ -137,8 +138,9 @@ def _settings(world: "World") -> tuple[Setting, ...]:
         if options.cleans:
             policies = ("compact", "compact,delete")
             found.append(Setting(TOPIC, "table", "cleanup.policy", policies, "shred"))
+        sessions = str(CONSUMER_SESSION_MS), str(CONSUMER_SESSION_MS_MAX)
         found += [
-            Setting(GROUP, f"{one}-group", "consumer.session.timeout.ms", ("3000", "4500"), "1")
+            Setting(GROUP, f"{one}-group", "consumer.session.timeout.ms", sessions, "1")
             for one in options.consumers
         ]
     if options.queues:
