@@ -20,6 +20,7 @@ from uuid import UUID
 
 from headrace.broker.tuning import collector_paused
 from headrace.core.errors import Refused
+from headrace.core.machine import encoded
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Command, Event, On, Recovered
 from headrace.core.share_group import Timing, TopicView
@@ -84,7 +85,7 @@ class _Process:
 
     def take(self, events: Sequence[Event]) -> None:
         self.apply(events)
-        for entry in self.codec.records(events, WallMs(7)):
+        for entry in encoded(self.codec.records(events, WallMs(7))):
             self._entries.append(batches.Record(0, 7, *entry))
         if len(self._entries) >= _JOURNAL_BATCH:
             self.flush()

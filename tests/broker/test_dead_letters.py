@@ -235,11 +235,11 @@ def test_journal_that_failed_amid_a_copy_is_not_believed(tmp_path: Path) -> None
         shard = services.shares.shard(GROUP)
         real, left = shard._append, iter([1])
 
-        def failing(records: Any, batch: Any) -> bool:
+        def failing(batch: Any) -> bool:
             # the second write is the one that says ARCHIVED
             if services.partition("dlq.jobs", 0) is not None and next(left, None):
                 raise OSError(28, "no space left")
-            return real(records, batch)
+            return real(batch)
 
         shard._append = failing  # type: ignore[method-assign]  # a disk that fails once, late
         await reject(services)
@@ -277,7 +277,7 @@ def test_what_a_rebuilt_shard_finds_waiting_is_copied(
     asyncio.run(work())
 
 
-def _no_space(records: Any, batch: Any) -> None:
+def _no_space(batch: Any) -> None:
     raise OSError(28, "no space left")
 
 

@@ -1,9 +1,11 @@
 """Leases of very many ranges: what their drivers and tasks ask is done in short steps."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
+from headrace.core.shard_words import Keep
 from headrace.wire import batches
 from headrace.wire import leases as wire
 from headrace.wire.batches import Record
@@ -74,8 +76,15 @@ def answered(rig: LoopRig, request: wire.Call, answer: type[AnswerT]) -> AnswerT
     return answer.read(Reader(bodies[0][1:]))
 
 
+async def kept(rig: LoopRig) -> None:
+    """The whole state of the share-partition and of the lease is written."""
+    shares = rig.services.shares
+    keys = tuple(shares.machine("g").partitions_of("g"))
+    assert await shares.ask("g", Keep(keys, (("g", "session"),))) is None
+
+
 def test_many_dispositions_are_staged_and_committed_in_short_steps(rig: LoopRig) -> None:
-    session, count = Session(rig), scaled(20_000)
+    session, count = Session(rig), scaled(60_000)
     rig.run(session.begin(2 * count))
     assert len(answered(rig, session.acquiring(1), wire.AcquireResponse).ranges) == 1
     assert answered(rig, session.staging(1, count), wire.StageResponse).error_code == 0
@@ -84,7 +93,7 @@ def test_many_dispositions_are_staged_and_committed_in_short_steps(rig: LoopRig)
 
 
 def test_many_ranges_are_acquired_and_reclaimed_in_short_steps(rig: LoopRig) -> None:
-    session, count = Session(rig), scaled(20_000)
+    session, count = Session(rig), scaled(30_000)
     rig.run(session.begin(2 * count))
     answered(rig, session.acquiring(1), wire.AcquireResponse)
     answered(rig, session.staging(1, count), wire.StageResponse)
@@ -95,6 +104,7 @@ def test_many_ranges_are_acquired_and_reclaimed_in_short_steps(rig: LoopRig) -> 
         ranges = answered(rig, session.acquiring(seq), wire.AcquireResponse).ranges
         assert 0 < len(ranges) < 3_000
         held += len(ranges)
+    rig.require_short(partial(kept, rig), SECONDS_MAX)
     assert answered(rig, session.renewing(), wire.RenewResponse).held == count
     opened = answered(rig, session.opening, wire.OpenResponse)
     assert len(opened.outstanding) == seq - 1

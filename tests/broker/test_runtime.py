@@ -17,7 +17,7 @@ from headrace.broker.shards import all_durable
 from headrace.core.errors import Refused
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
-from headrace.core.shard_words import Command, Event, On, Recovered
+from headrace.core.shard_words import Command, Event, Keep, On, Recovered
 from headrace.core.share_group import Heartbeat, Timing, TopicView
 from headrace.core.share_words import (
     Acknowledge,
@@ -28,6 +28,7 @@ from headrace.core.share_words import (
     Verdict,
 )
 from headrace.core.types import MemberId, Span
+from headrace.log import record_codec, share_batches
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.log.os_disk import SystemClock
 from headrace.log.record_codec import ShareJournal
@@ -467,6 +468,29 @@ def test_a_close_waits_for_room_and_writes_what_was_decided() -> None:
     run(work)
 
 
+def test_records_that_are_encoded_later_are_where_the_journal_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A snapshot may be several records: where each is decides what may be pruned."""
+    monkeypatch.setattr(record_codec, "_RANGES_ON_LOOP", -1)
+    monkeypatch.setattr(share_batches, "RECORD_BYTES_MAX", 100)
+
+    async def work() -> None:
+        disk = MemoryDisk()
+        shard = shard_on(disk)
+        await joined(shard)
+        await acquired(shard, 0, 99)
+        for offset in range(1, 40, 2):
+            await said(shard, Verdict.ACCEPT, offset, offset)
+        await shard.ask(Keep((KEY,), ()))
+        again = shard_on(disk)
+        assert shard.records > 25  # those of a snapshot, too
+        assert again.codec._newest == shard.codec._newest  # type: ignore[attr-defined]  # of ShareJournal
+        assert runs(again)[-1] == ("39", "ACKNOWLEDGED", 1)
+
+    run(work)
+
+
 class _Encoding:
     """A shard whose batches are encoded in a thread, each once `may_go_on`."""
 
@@ -552,14 +576,19 @@ def test_a_close_waits_for_what_is_encoded_in_a_thread() -> None:
     run(work)
 
 
-@pytest.mark.parametrize("encoded_max", [runtime._ENCODED_MAX, 0], ids=["", "in-threads"])
+@pytest.mark.parametrize(
+    ("encoded_max", "ranges_max"),
+    [(runtime._ENCODED_MAX, 4_000), (0, 4_000), (runtime._ENCODED_MAX, -1)],
+    ids=["", "in-threads", "late"],
+)
 @pytest.mark.parametrize("fsync", [True, False])
 @pytest.mark.parametrize("seed", range(40))
 def test_what_a_caller_was_told_stays_true(
-    seed: int, fsync: bool, encoded_max: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, fsync: bool, encoded_max: int, ranges_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Acceptances that were answered survive a power cut with `fsync`, a killed process without."""
     monkeypatch.setattr(runtime, "_ENCODED_MAX", encoded_max)
+    monkeypatch.setattr(record_codec, "_RANGES_ON_LOOP", ranges_max)
     rng = random.Random(seed)
     disk = MemoryDisk()
     told: set[int] = set()

@@ -3,7 +3,7 @@
 from typing import Any
 
 from headrace.core.errors import Refused
-from headrace.core.machine import Entry, Unfinished
+from headrace.core.machine import Entry, Unfinished, encoded
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Command, Event, Recovered
 from headrace.core.share_group import Timing, TopicView
@@ -63,7 +63,7 @@ class ShardRig:
 
     def _take(self, events: list[Event]) -> None:
         self.shard.apply_all(events)
-        self.records += self.journal.records(events, WallMs(0))
+        self.records += encoded(self.journal.records(events, WallMs(0)))
 
     def _new_process(self) -> None:
         self.shard = ShareShard(self)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headrace.core.errors import Refused, Why
 from headrace.core.leases import Acquisition, Staged
-from headrace.core.machine import Entry
+from headrace.core.machine import Entry, encoded
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import (
@@ -81,7 +81,7 @@ class Deliveries(RuleBasedStateMachine):
             if isinstance(event, Settled) and event.state is State.ACKNOWLEDGED:
                 self.accepted |= set(event.span)
             self.live.apply(event)
-        for entry in self.codec.records(events, WallMs(self.mono)):
+        for entry in encoded(self.codec.records(events, WallMs(self.mono))):
             self.codec.placed(self.journal_end, entry.key, entry.value)
             self.journal_records.append(entry)
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from headrace.core.errors import Refused
 from headrace.core.leases import Staged
-from headrace.core.machine import Entry
+from headrace.core.machine import Entry, encoded
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import (
@@ -154,7 +154,7 @@ class Life:
     def take(self, events: Any) -> None:
         self.shard.apply_all(events)
         self.began = self.end
-        for entry in self.codec.records(events, WallMs(self.wall)):
+        for entry in encoded(self.codec.records(events, WallMs(self.wall))):
             self.codec.placed(self.end, entry.key, entry.value)
             self.journal.append((entry, self.wall))
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.machine import encoded
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Outside
@@ -30,7 +31,7 @@ class Process:
     def write(self, *events: Started | Acquired | Settled) -> list[tuple[bytes, bytes]]:
         for event in events:
             self.shard.apply(event)
-        records = self.journal.records(events, WallMs(7))
+        records = encoded(self.journal.records(events, WallMs(7)))
         return [(key, value) for key, value, _ in records if key is not None and value is not None]
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.machine import encoded
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Event, Outside, PartitionKept
@@ -123,7 +124,7 @@ def test_a_long_snapshot_goes_on_in_updates(
     shard.apply_all([Started(KEY, 0, 3), *settled])
     journal.records([Started(KEY, 0, 3)], WallMs(5))
     monkeypatch.setattr(share_batches, "RECORD_BYTES_MAX", 400)
-    entries = journal.records([PartitionKept(KEY)], WallMs(7))
+    entries = encoded(journal.records([PartitionKept(KEY)], WallMs(7)))
     decoded = [read_share_record(key, value) for key, value, _ in entries]
     assert [one.state_epoch for one in decoded if one is not None] == [3, None, None, None, None]
     assert {one.snapshot_epoch for one in decoded if one is not None} == {1}
@@ -150,7 +151,7 @@ def test_a_long_update_moves_the_start_with_its_last_record(
         [Settled(KEY, Span(at, at), State(2 + at % 2 * 2), 1) for at in range(100)],
     ):
         shard.apply_all(events)
-        for key, value, _ in writing.records(events, WallMs(5)):
+        for key, value, _ in encoded(writing.records(events, WallMs(5))):
             assert len(value or b"") < 200
             again.apply_all(reading.events(key, value))
     assert shard.partitions[KEY].start == again.partitions[KEY].start == 100
@@ -177,8 +178,8 @@ def test_updates_of_a_pruned_snapshot_are_passed_over(nowhere: Outside) -> None:
     settled = Settled(KEY, Span(2, 3), State.ACKNOWLEDGED, 1)
     shard.apply_all([Started(KEY, 0, 0), settled])
     writing.records([Started(KEY, 0, 0)], WallMs(1))
-    (update,) = writing.records([settled], WallMs(1))
-    (snapshot,) = writing.records([PartitionKept(KEY)], WallMs(1))
+    (update,) = encoded(writing.records([settled], WallMs(1)))
+    (snapshot,) = encoded(writing.records([PartitionKept(KEY)], WallMs(1)))
 
     reading = ShareJournal(ShareShard(nowhere), pruned=True)
     assert reading.events(update.key, update.value) == []
@@ -201,7 +202,7 @@ def test_the_journal_is_needed_from_the_oldest_newest_state(nowhere: Outside) ->
         [PartitionKept(KEY)],
     ):
         shard.apply_all(events)
-        for entry in journal.records(events, WallMs(1)):
+        for entry in encoded(journal.records(events, WallMs(1))):
             journal.placed(offset, entry.key, entry.value)
             offset += 1
     assert (journal.needed_from(offset), journal.count_below(offset)) == (1, 2)

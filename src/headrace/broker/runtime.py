@@ -25,7 +25,16 @@ from headrace.broker.listeners import Listeners
 from headrace.broker.replay import JournalDamaged, replay
 from headrace.broker.tuning import collector_paused
 from headrace.core.errors import Refused
-from headrace.core.machine import Entry, Journal, Machine, Unfinished, applier, placer
+from headrace.core.machine import (
+    Entry,
+    Journal,
+    LateEntries,
+    Machine,
+    Unfinished,
+    applier,
+    encoded,
+    placer,
+)
 from headrace.core.types import MonoMs, WallMs, after, elapsed_ms
 from headrace.log.api import Clock, JournalLog
 from headrace.log.buggify import buggify
@@ -49,7 +58,8 @@ class StorageFault(Exception):
 
 # Told the reply, or the Refused, or a StorageFault; must not raise.
 Told = Callable[[Any], None]
-_Batch = tuple[bytearray, batches.BatchHeader]
+_Record = Entry | LateEntries
+_Batch = tuple[list[Entry], bytearray, batches.BatchHeader]
 _Parked = tuple[Told, Any]  # a caller whose answer waits for the journal, with the answer
 
 
@@ -86,7 +96,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._recovered = recovered
         self._sync_journal = sync or self._sync_in_thread
         self._roll_journal = roll
-        self._unwritten: list[Entry] = []
+        self._unwritten: list[_Record] = []
         self._to_tell: list[CommandT] = []
         self._parked: list[_Parked] = []
         self._unsynced: list[_Parked] = []
@@ -292,8 +302,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
             self._flush_due = None
         if self._rolling is not None or self._is_amid_portions():
             return
-        count = len(self._unwritten)
-        if count > _ENCODED_MAX or (count and buggify("journal.encode")):
+        if self._unwritten and self._takes_long():
             unwritten, waiting = list(self._unwritten), len(self._parked)
             self._rolling = in_background(self._encode(unwritten, waiting))
         else:
@@ -301,18 +310,23 @@ class ShardRuntime(Generic[CommandT, EventT]):
             records, self._unwritten = self._unwritten, []
             self._write(records, parked)
 
+    def _takes_long(self) -> bool:
+        """Return whether the unwritten records are to be encoded in a thread."""
+        is_long = len(self._unwritten) > _ENCODED_MAX or buggify("journal.encode")
+        return is_long or LateEntries in map(type, self._unwritten)
+
     def _is_amid_portions(self) -> bool:
         """Return whether only a part of a command is decided."""
         begun = self._unfinished  # most often none
         return bool(begun) and any(one is self.machine for one in begun.values())
 
     def _write(
-        self, records: list[Entry], parked: list[_Parked], batch: _Batch | None = None
+        self, records: list[_Record], parked: list[_Parked], batch: _Batch | None = None
     ) -> None:
         """Append records, perhaps encoded already, and let the answers out that rest on them."""
         if records:
             try:
-                is_written = self._append(records, batch or _encoded(records, self._clock.wall()))
+                is_written = self._append(batch or _encoded(records, self._clock.wall()))
             except OSError as error:
                 self._drop(error, parked)
                 return
@@ -329,9 +343,9 @@ class ShardRuntime(Generic[CommandT, EventT]):
                 self._over()
             _release(parked)
 
-    def _append(self, records: list[Entry], batch: _Batch) -> bool:
-        """Append records as one batch; False, and nothing is appended, without room for it."""
-        data, header = batch
+    def _append(self, batch: _Batch) -> bool:
+        """Append a batch of records; False, and nothing is appended, without room for it."""
+        records, data, header = batch
         if self._log.must_roll(header):
             return False
         first = self._log.append(data, [header])
@@ -343,7 +357,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._must_sync = self._fsync
         return True
 
-    async def _encode(self, records: list[Entry], parked: int) -> None:
+    async def _encode(self, records: list[_Record], parked: int) -> None:
         """Encode the first unwritten records in a thread, and write them.
 
         The first parked answers rest on them.
@@ -485,8 +499,10 @@ class ShardRuntime(Generic[CommandT, EventT]):
             self._arm()
 
 
-def _encoded(records: list[Entry], now: WallMs) -> _Batch:
-    return batches.build_with_header([batches.Record(0, now, *one) for one in records])
+def _encoded(records: list[_Record], now: WallMs) -> _Batch:
+    entries = encoded(records)
+    built = batches.build_with_header([batches.Record(0, now, *one) for one in entries])
+    return entries, *built
 
 
 def _task() -> asyncio.Task[Any]:

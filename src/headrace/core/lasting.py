@@ -4,14 +4,14 @@ from collections.abc import Callable, Collection, Iterator
 from typing import assert_never
 from uuid import UUID
 
-from headrace.core.runs import Runs, State, Status
+from headrace.core.runs import CopiedRuns, Runs, State, Status
 from headrace.core.shard_words import Event, ForgetTopic, Forgotten, LogEndLost
 from headrace.core.share_admin import Queue, discarded
 from headrace.core.share_group import GroupRetained
 from headrace.core.share_words import Hold, Range, Replayed, ShareKey, Started
 
 
-def durable(runs: Runs) -> list[Range]:
+def durable(runs: Runs | CopiedRuns) -> list[Range]:
     """What outlives the process: locks forgotten, never-delivered records not mentioned."""
     ranges: list[Range] = []
     holds: dict[Status, Hold] = {}

@@ -53,6 +53,24 @@ class Entry(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class LateEntries:
+    """Records that take long to encode: `encode` does it in a thread, from immutable data."""
+
+    encode: Callable[[], list[Entry]]
+
+
+def encoded(records: "Sequence[Entry | LateEntries]") -> list[Entry]:
+    """Return records in order, those that were left for later as well."""
+    found: list[Entry] = []
+    for record in records:
+        if isinstance(record, LateEntries):
+            found += record.encode()
+        else:
+            found.append(record)
+    return found
+
+
 class Machine(Protocol[CommandT, EventT]):
     """An event-sourced state machine as the runtime drives it."""
 
@@ -84,7 +102,9 @@ class Placing(Protocol):
 class Journal(Protocol[EventT]):
     """Durable events as the records of a shard's journal, and back."""
 
-    def records(self, events: Sequence[EventT], written_at: WallMs) -> list[Entry]:
+    def records(
+        self, events: Sequence[EventT], written_at: WallMs
+    ) -> "Sequence[Entry | LateEntries]":
         """The records that these applied events need; none if all are volatile.
 
         Called with the events of one command, after `apply`, in order.

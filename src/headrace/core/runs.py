@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 
 from headrace.core.locks import Locks
@@ -115,6 +115,20 @@ class Run:
         return self.status.key == other.status.key
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedRuns:
+    """The runs as they were: where each begins, what it is, and where the last one ends."""
+
+    firsts: Sequence[int]
+    statuses: Sequence[Status]
+    end: int
+
+    def pieces(self) -> Iterator[Piece]:
+        """All runs, as pieces."""
+        lasts = chain((first - 1 for first in islice(self.firsts, 1, None)), (self.end - 1,))
+        return zip(self.firsts, lasts, self.statuses, strict=True) if self.firsts else iter(())
+
+
 class Runs:
     """The runs of [start, end), first to last."""
 
@@ -149,6 +163,14 @@ class Runs:
                 first, held = firsts[at], statuses[at]
             if (last := self._stop(index) - 1) >= offset:
                 yield first, last, held
+
+    def copied(self) -> CopiedRuns:
+        """Return the runs as they are now: a copy of two columns, however many there are."""
+        firsts, statuses = array("q"), list[Status]()
+        for chunk in self._chunks:
+            firsts += chunk.firsts
+            statuses += chunk.statuses
+        return CopiedRuns(firsts, statuses, self.end)
 
     def within(self, span: Span) -> list[Run]:
         """The runs that overlap `span`, clipped to it."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, cast
 
-from headrace.core.machine import Entry
+from headrace.core.machine import Entry, encoded
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import PartitionKept
 from headrace.core.share_words import ShareKey
@@ -46,7 +46,7 @@ def restore_share_partitions(disk: Disk, folder: str, start: int, now: WallMs) -
         restored = sorted(codec.unfounded)
         for share in restored:
             # One batch: a snapshot goes on in updates, and a kill must not leave it without them.
-            _append(log, codec.records([PartitionKept(share)], now), now)
+            _append(log, encoded(codec.records([PartitionKept(share)], now)), now)
         log.settle()
     return restored
 

@@ -21,8 +21,8 @@ Sources: ShareSnapshotValue.json, ShareUpdateValue.json;
 KIP-932 "Share coordinator"; KIP-1226 for DeliveryCompleteCount.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -30,6 +30,7 @@ from typing import NamedTuple
 from headrace.core.archived import ArchiveEvent, PageForgotten, PageListed
 from headrace.core.lasting import durable
 from headrace.core.leases import (
+    Lease,
     LeaseAcquired,
     LeaseCommitted,
     LeaseDiscarded,
@@ -38,7 +39,7 @@ from headrace.core.leases import (
     LeaseOpened,
     LeaseStaged,
 )
-from headrace.core.machine import Entry
+from headrace.core.machine import Entry, LateEntries
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Event, Forgotten, Keep, LeaseKept, PartitionKept
@@ -58,6 +59,7 @@ from headrace.core.share_words import (
 from headrace.core.types import MemberId, Span, WallMs
 from headrace.log import archived_records, share_holds
 from headrace.log.archived_records import ARCHIVED, page_record
+from headrace.log.buggify import buggify
 from headrace.log.group_records import CAUSE_HEADER
 from headrace.log.lease_records import (
     LEASE,
@@ -83,6 +85,7 @@ _DELIVERY_COMPLETE_COUNT = 0  # a tag of Kafka's
 _CHANGE_KEYS = (UPDATE.to_bytes(2, "big"), PART.to_bytes(2, "big"))  # of no whole state
 _UNCHANGED = -1
 _RUNS_PER_UPDATE = 64
+_RANGES_ON_LOOP = 4_000  # that are encoded without a thread: 4 ms
 _RANGES_PER_KEEP = 4_000  # that whole states of one command have, or those of one of them: 4 ms
 _CLIENTS_MAX = 10_000  # that are remembered
 _CLIENT_TOLD_MAX = 100  # characters of the name that a client gives itself
@@ -126,6 +129,18 @@ class _Decoded(NamedTuple):
     ranges: tuple[Range, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What the records of a share-partition have beside its ranges."""
+
+    key: ShareKey
+    snapshot_epoch: int
+    state_epoch: int
+    start: int
+    finished: int
+    client: Callable[[MemberId], str | None]
+
+
 class ShareJournal:
     """Encodes what a shard's events make durable, and gives the events back in recovery."""
 
@@ -147,12 +162,15 @@ class ShareJournal:
         self.unfounded: set[ShareKey] = set()  # of whom an update came, and no snapshot yet
         self._newest: dict[bytes, int] = {}  # offset of the newest whole state by key, ascending
 
-    def records(self, events: Sequence[Event], written_at: WallMs) -> list[Entry]:
-        """The records of each touched share-partition or lease; none for volatile events."""
+    def records(self, events: Sequence[Event], written_at: WallMs) -> Sequence[Entry | LateEntries]:
+        """The records of each touched share-partition or lease; none for volatile events.
+
+        Whole states and dispositions of many ranges are encoded later.
+        """
         settled: dict[ShareKey, list[Range]] = {}
         snapshots: set[ShareKey] = set()
         leases: dict[LeaseKey, None] = {}
-        out: list[Entry] = []
+        out: list[Entry | LateEntries] = []
         told: list[Range] = []
         told_of: ShareKey | None = None
         for event in _without_locks(events):
@@ -194,8 +212,8 @@ class ShareJournal:
                 # Also before a snapshot: it does not tell what became of records below SPSO.
                 out += self._entries(partition, ranges)
             if key in snapshots or self._snapshot_is_due(partition):
-                out += self._entries(partition, durable(partition.runs), written_at)
-        out += [lease_record(self._shard.leases[lease]) for lease in leases]
+                out += self._snapshot(partition, written_at)
+        out += [self._lease(self._shard.leases[lease]) for lease in leases]
         return out
 
     def placed(self, offset: int, key: Bytes, value: Bytes) -> None:
@@ -243,10 +261,7 @@ class ShareJournal:
     def _ranges_of_lease(self, key: LeaseKey) -> int:
         lease = self._shard.leases.get(key)
         acquisitions = () if lease is None else lease.acquisitions.values()
-        return sum(
-            len(acquisition.held) + sum(map(len, acquisition.parts.values()))
-            for acquisition in acquisitions
-        )
+        return sum(acquisition.ranges for acquisition in acquisitions)
 
     def events(self, key: Bytes, value: Bytes) -> list[Event]:
         """What a record stands for. Raises: Malformed for bytes, types or versions not known."""
@@ -315,11 +330,13 @@ class ShareJournal:
 
     def _entry(
         self, event: ArchiveEvent | Forgotten | LeaseForgotten | LeaseStaged | GroupRetained
-    ) -> Entry:
+    ) -> Entry | LateEntries:
         """The one record of an event: a page, what a part staged, or a tombstone."""
         if isinstance(event, GroupRetained):
             return retained_record(event)
         if isinstance(event, LeaseStaged):
+            if _is_late(len(event.staged)):
+                return LateEntries(lambda: [part_record(event)])
             return part_record(event)
         if isinstance(event, LeaseForgotten):
             return Entry(lease_key(event.lease), None)
@@ -335,39 +352,45 @@ class ShareJournal:
         runs_paid_for = updates * _RUNS_PER_UPDATE  # or a long one would be most of the journal
         return updates >= self._updates_per_snapshot and runs_paid_for >= len(partition.runs)
 
-    def _entries(
-        self, partition: SharePartition, ranges: Sequence[Range], snapshot_at: WallMs | None = None
-    ) -> list[Entry]:
-        """A ShareUpdate, or a ShareSnapshot of a time, and the updates that it goes on in."""
-        key = partition.key
-        if snapshot_at is not None:
-            self._snapshot_epochs[key] = self._snapshot_epochs.get(key, -1) + 1
-            self._updates[key] = 0
-        epoch, entries = self._snapshot_epochs[key], list[Entry]()
-        arrays = list(portions(ranges))
-        for number, (array, rows) in enumerate(arrays, 1):
-            out = Writer()
-            out.int16(_VALUE_VERSION)
-            out.int32(epoch)
-            kind = SNAPSHOT if snapshot_at is not None and not entries else UPDATE
-            if kind == SNAPSHOT:
-                out.int32(partition.state_epoch)
-            else:
-                self._updates[key] += 1
-            out.int32(0)  # leader epoch: one broker, one leader
-            # SPSO moves with the last of it, when all that is below it was told.
-            out.int64(partition.start if kind == SNAPSHOT or number == len(arrays) else _UNCHANGED)
-            if kind == SNAPSHOT and snapshot_at is not None:
-                out.int64(snapshot_at)
-                out.int64(snapshot_at)
-            out.raw(array)
-            tags = {_DELIVERY_COMPLETE_COUNT: partition.finished.to_bytes(4, "big")}
-            holds = share_holds.encoded(rows, partial(self._client, key.group))
-            if holds is not None:
-                tags[share_holds.TAG] = holds
-            out.tags(tags)
-            entries.append(Entry(share_key(kind, key), bytes(out.data)))
+    def _entries(self, partition: SharePartition, ranges: Sequence[Range]) -> list[Entry]:
+        """A ShareUpdate, and the updates that it goes on in."""
+        entries = _entries(self._head(partition), ranges)
+        self._updates[partition.key] += len(entries)
         return entries
+
+    def _snapshot(
+        self, partition: SharePartition, written_at: WallMs
+    ) -> Sequence[Entry | LateEntries]:
+        """A ShareSnapshot, and the updates that it goes on in.
+
+        Those of a snapshot that is encoded later do not count as updates, as nothing is gained by
+        another one.
+        """
+        key = partition.key
+        self._snapshot_epochs[key] = self._snapshot_epochs.get(key, -1) + 1
+        self._updates[key] = 0
+        head = self._head(partition)
+        if _is_late(len(partition.runs)):
+            runs = partition.runs.copied()
+            return (LateEntries(lambda: _entries(head, durable(runs), written_at)),)
+        entries = _entries(head, durable(partition.runs), written_at)
+        self._updates[key] += len(entries) - 1
+        return entries
+
+    def _head(self, partition: SharePartition) -> _Head:
+        key = partition.key
+        client = partial(self._client, key.group)
+        return _Head(
+            key, self._snapshot_epochs[key], partition.state_epoch, partition.start,
+            partition.finished, client,
+        )  # fmt: skip
+
+    def _lease(self, lease: Lease) -> Entry | LateEntries:
+        """The whole state of a lease."""
+        if not _is_late(self._ranges_of_lease(lease.key)):
+            return lease_record(lease)
+        copied = replace(lease, acquisitions=dict(lease.acquisitions))
+        return LateEntries(lambda: [lease_record(copied)])
 
     def _client(self, group: str, member: MemberId) -> str | None:
         """Who a member says it is, if it was heard of."""
@@ -412,6 +435,40 @@ def read_share_record(key: Bytes, value: Bytes, *, at: int | None = None) -> Sha
         batches,
         len(decoded.ranges),
     )
+
+
+def _is_late(ranges: int) -> bool:
+    """Return whether so many ranges are encoded in a thread."""
+    return ranges > _RANGES_ON_LOOP or buggify("journal.late")
+
+
+def _entries(
+    head: _Head, ranges: Sequence[Range], snapshot_at: WallMs | None = None
+) -> list[Entry]:
+    """A ShareUpdate, or a ShareSnapshot of a time, and the updates that it goes on in."""
+    key, entries = head.key, list[Entry]()
+    arrays = list(portions(ranges))
+    for number, (array, rows) in enumerate(arrays, 1):
+        out = Writer()
+        out.int16(_VALUE_VERSION)
+        out.int32(head.snapshot_epoch)
+        kind = SNAPSHOT if snapshot_at is not None and not entries else UPDATE
+        if kind == SNAPSHOT:
+            out.int32(head.state_epoch)
+        out.int32(0)  # leader epoch: one broker, one leader
+        # SPSO moves with the last of it, when all that is below it was told.
+        out.int64(head.start if kind == SNAPSHOT or number == len(arrays) else _UNCHANGED)
+        if kind == SNAPSHOT and snapshot_at is not None:
+            out.int64(snapshot_at)
+            out.int64(snapshot_at)
+        out.raw(array)
+        tags = {_DELIVERY_COMPLETE_COUNT: head.finished.to_bytes(4, "big")}
+        holds = share_holds.encoded(rows, head.client)
+        if holds is not None:
+            tags[share_holds.TAG] = holds
+        out.tags(tags)
+        entries.append(Entry(share_key(kind, key), bytes(out.data)))
+    return entries
 
 
 def _without_locks(events: Sequence[Event]) -> list[Event]:

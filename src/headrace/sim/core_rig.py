@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from headrace.core.errors import Refused
-from headrace.core.machine import Entry, Unfinished
+from headrace.core.machine import Entry, Unfinished, encoded
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Command, Event, OpenLease
 from headrace.core.share_group import Heartbeat, Timing, TopicView
@@ -113,7 +113,7 @@ class CoreRig:
     def take(self, events: Sequence[Event]) -> None:
         """Apply events and write them to the journal."""
         self.shard.apply_all(events)
-        for entry in self.codec.records(events, WallMs(self.mono)):
+        for entry in encoded(self.codec.records(events, WallMs(self.mono))):
             self.codec.placed(self._end, entry.key, entry.value)
             self._entries.append(entry)
 
