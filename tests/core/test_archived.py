@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headrace.core import archived
-from headrace.core.archived import Archive, ArchivedRun, PageForgotten
+from headrace.core.archived import Archive, PageForgotten
 from headrace.core.leases import Staged
 from headrace.core.shard_words import (
     AcquireLease,
@@ -207,11 +207,10 @@ def test_more_at_once_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(archived, "PAGES_MAX", 3)
     archive = Archive()
 
-    def run(first: int) -> ArchivedRun:
-        return ArchivedRun(0, Span(first, first), 1, "r", MemberId(""), WallMs(0))
-
+    alike = (1, "r", MemberId(""), WallMs(0))
     for first in (0, 100):
-        for event in archive.listed(KEY, [run(first + at) for at in range(0, 20, 2)]):
+        offsets = range(first, first + 20, 2)
+        for event in archive.listed(KEY, [(offset, offset, alike) for offset in offsets]):
             archive.apply(event)
     found = archive.lists[KEY]
     assert [one.span.first for one in found.runs] == [108, 110, 112, 114, 116, 118]
