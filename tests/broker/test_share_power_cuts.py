@@ -130,7 +130,8 @@ def test_a_lease_loses_what_it_had_of_lost_records_also_without_a_share_partitio
         machine.apply(LeaseOpened(lease, 1, ("orders",)))
         for number, last in ((1, 4), (2, 5)):
             machine.apply(LeaseAcquired(lease, number, (Held(key, Span(4, last), 1),)))
-            await share_bounds.agree(shares, broker.services.partitions)
+            starts = broker.services.log_starts
+            await share_bounds.agree(shares, broker.services.partitions, starts)
             has_held = [bool(one.held) for one in machine.leases[lease].acquisitions.values()]
             assert has_held == ([True] if number == 1 else [False, False])
 

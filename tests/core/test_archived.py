@@ -106,6 +106,20 @@ def test_a_record_with_a_dead_letter_is_not_listed_and_one_that_got_none_is(work
     assert [one[:4] for one in work.listed()] == [(2, 3, 1, told)]
 
 
+def test_what_retention_overtakes_is_listed_alike_in_portions(work: Work) -> None:
+    work.fetch(0, 9)
+    for offset in range(0, 10, 2):
+        work.say(Verdict.RELEASE, offset, offset)
+    starts = list[int]()
+    while not starts or starts[-1] < 12:
+        work.ask(On(KEY, LogStartMoved(12, runs_max=4)))
+        starts.append(work.shard.partitions[KEY].start)
+    assert starts == [4, 8, 12]
+    found = [(one[0], one[1], one[4]) for one in work.listed()]
+    each = [(offset, offset, "me" if offset % 2 else "") for offset in range(10)]
+    assert found == [*each, (10, 11, "")]
+
+
 def test_what_retention_overtakes_is_listed(work: Work) -> None:
     work.dead_letters = True
     work.fetch(0, 9)

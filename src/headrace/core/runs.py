@@ -183,6 +183,20 @@ class Runs:
             index += 1
             first = self._heads[index]
 
+    def reach(self, first: int, last: int, runs_max: int) -> int:
+        """Return how far, up to `last`, the first `runs_max` runs from `first` on extend."""
+        if not self._chunks or last < self.start or first >= self.end:
+            return last
+        index = max(bisect_right(self._heads, first) - 1, 0)
+        low = max(bisect_right(self._chunks[index].firsts, first) - 1, 0)
+        while index < len(self._chunks) and self._heads[index] <= last:
+            firsts = self._chunks[index].firsts
+            if len(firsts) - low > runs_max:
+                return min(firsts[low + runs_max] - 1, last)
+            runs_max -= len(firsts) - low
+            index, low = index + 1, 0
+        return last
+
     def at(self, offset: int) -> Status | None:
         """The status of one offset; None where it is not in flight."""
         if not self.start <= offset < self.end:
