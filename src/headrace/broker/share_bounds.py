@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import errno
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
 
@@ -22,9 +22,9 @@ from headrace.broker.shares import Shard, Shares
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import LogEndLost, On
 from headrace.core.share_words import PORTION_RUNS, LogStartMoved, ShareKey
-from headrace.core.types import TopicPartition
 
 log = logging.getLogger("headrace.broker")
+_KnownEnd = tuple[Shard, ShareKey, int]  # behind which record nothing is known
 _RETRY_MS = 500
 _MOVED_RUNS = 20  # what a share-partition costs beside its runs
 
@@ -147,6 +147,7 @@ async def agree(shares: Shares, partitions: Partitions, starts: LogStarts) -> No
     """
     moved: dict[Partition, None] = {}
     shortened: set[Shard] = set()
+    late: dict[Partition, list[_KnownEnd]] = {}
     for shard in shares.shards:
         for key, (start, end) in _known(shares.machine_of(shard)).items():
             partition = partitions.get(key.topic_id, key.partition)
@@ -154,13 +155,15 @@ async def agree(shares: Shares, partitions: Partitions, starts: LogStarts) -> No
                 continue
             if not partition.is_open:
                 if partition.is_failing:  # after a death it has to be open, and the disk is full
-                    partition.when_opened(partial(_opened_late, shares, starts, partition))
+                    late.setdefault(partition, []).append((shard, key, end))
                 continue
             if start < partition.start_offset:
                 moved[partition] = None
             if end > partition.high_watermark:
                 _end_lost(shard, key, end, partition, partition.high_watermark)
                 shortened.add(shard)
+    for partition, ends in late.items():
+        partition.when_opened(partial(_opened_late, shares, starts, partition, ends))
     for partition in moved:
         starts.moved(partition)
     await starts.settle()
@@ -169,18 +172,22 @@ async def agree(shares: Shares, partitions: Partitions, starts: LogStarts) -> No
             await _keep(shard, journal)
 
 
-def _opened_late(shares: Shares, starts: LogStarts, partition: Partition, end: int) -> None:
-    """Follow what happened to a log that could not be opened at the start."""
-    for shard, journal in zip(shares.shards, shares.journals, strict=True):
-        known = _known(shares.machine_of(shard))
-        lost = {
-            key: known_end
-            for key, (_, known_end) in known.items()
-            if TopicPartition(key.topic_id, key.partition) == partition.key and known_end > end
-        }
-        for key, known_end in lost.items():
+def _opened_late(
+    shares: Shares, starts: LogStarts, partition: Partition, ends: Iterable[_KnownEnd], end: int
+) -> None:
+    """Follow what happened to a log that could not be opened at the start.
+
+    Args:
+        ends: What was known of its records at the start; nobody was given others since.
+        end: End of the log when it was opened.
+    """
+    shortened: set[Shard] = set()
+    for shard, key, known_end in ends:
+        if known_end > end:
             _end_lost(shard, key, known_end, partition, end)
-        if lost:
+            shortened.add(shard)
+    for shard, journal in zip(shares.shards, shares.journals, strict=True):
+        if shard in shortened:
             in_background(_keep_later(shard, journal))
     starts.moved(partition)
 
