@@ -1,24 +1,28 @@
-"""Share groups follow the bounds of their logs in short steps, however much they have in flight."""
+"""Large share groups follow the starts of logs, and are described, in short steps."""
 
 import asyncio
 from collections.abc import Collection, Iterator
+from random import Random
+from uuid import uuid4
 
 import pytest
 
 from headrace.broker.partitions import Partition
 from headrace.core.runs import State
 from headrace.core.shard_words import StartPartitions
-from headrace.core.share_words import Replayed, ShareKey
-from headrace.wire import batches
+from headrace.core.share_words import Replayed, ShareKey, Started
+from headrace.wire import batches, codec
 from headrace.wire.batches import Record
 
-from .loop_rig import TRIES, Client, LoopRig
+from .loop_rig import TRIES, Client, LoopRig, framed
 from .test_loop_time import SECONDS_MAX, created, scaled
 
 TOPIC = "removed"
 RANGES_MAX = 200_000  # of one share-partition
+SHARE_PARTITIONS_MAX = 60_000  # as many as headrace.groups.max.bytes allows, or some less
 GROUPS, GROUP_RANGES = 100, 2_000
 RECORDS_PER_BATCH = 1_000
+_DESCRIBE_OFFSETS = 90
 
 
 @pytest.fixture
@@ -89,3 +93,27 @@ def test_records_in_flight_are_removed_in_short_steps(
 
     rig.run(prepare())
     rig.require_short(lambda: remove(rig, next(tries), names, ranges), SECONDS_MAX)
+
+
+@pytest.mark.parametrize("topics", [1, scaled(SHARE_PARTITIONS_MAX)])
+def test_the_offsets_of_a_large_group_are_described_in_short_steps(
+    rig: LoopRig, topics: int
+) -> None:
+    """Most of its share-partitions are of partitions, or of topics, that are not there any more."""
+    count, shares = scaled(SHARE_PARTITIONS_MAX), rig.services.shares
+    ids = [rig.services.catalog.topics[TOPIC].id, *(uuid4() for _ in range(topics - 1))]
+    keys = [ShareKey("large", ids[n % topics], n // topics) for n in range(count)]
+    Random(1).shuffle(keys)
+
+    request = framed(_DESCRIBE_OFFSETS, 0, {"groups": [{"group_id": "large", "topics": None}]})
+    bodies = list[bytes]()
+
+    async def describe() -> None:
+        await asyncio.sleep(0)
+        bodies.append(await Client(rig.server).ask(request))
+
+    shares.machine("large").apply_all([Started(key, 0, 0) for key in keys])
+    rig.require_short(describe, SECONDS_MAX)
+    (topic,) = codec.decode_response(_DESCRIBE_OFFSETS, 0, bodies[-1][1:]).groups[0].topics
+    indexes = [one.partition_index for one in topic.partitions]
+    assert indexes == list(range(-(-count // topics)))
