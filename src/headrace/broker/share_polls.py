@@ -118,14 +118,21 @@ class SharePoll:
                 return bool(end.value)
 
     async def look_in_portions(self, bytes_min: int = 0) -> bool:
-        """As `look`, with a pause after each `LOOK_PORTION` partitions."""
-        looking = self._look(bytes_min)
+        """As `look`, with a pause after each `LOOK_PORTION` partitions.
+
+        It begins again where a fault of the journal took back what was acquired before a pause.
+        """
+        looking, machine = self._look(bytes_min), self._shard.machine
         while True:
             try:
                 next(looking)
             except StopIteration as end:
                 return bool(end.value)
             await asyncio.sleep(0)
+            if self._shard.machine is not machine:
+                for found in self._found.values():
+                    found.records, found.acquired, found.count = b"", [], 0
+                looking, machine = self._look(bytes_min), self._shard.machine
 
     def _look(self, bytes_min: int) -> Generator[None, None, bool]:
         bytes_left = min(self._asking.bytes_max, self._services.budgets.fetch_bytes_max)

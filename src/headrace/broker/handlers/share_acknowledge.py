@@ -152,12 +152,21 @@ def _batches_max(group: str, services: Services) -> int:
 async def acknowledge_many(
     services: Services, who: SessionKey, parts: Iterable[ParsedPart], renewing: bool
 ) -> list[AcknowledgedPart]:
-    """As `acknowledge`, with pauses."""
-    return [
+    """As `acknowledge`, with pauses.
+
+    All of them fail where a fault of the journal takes back what was decided before a pause.
+    """
+    shard = services.shares.shard(who[0])
+    machine = shard.machine
+    acked = [
         _one(services, who, part, renewing)
         async for part in services.budgets.portions(parts, ACKNOWLEDGE_PORTION)
         if part.has_batches
     ]
+    if shard.fault is None and shard.machine is machine:
+        return acked
+    fault = StorageFault(f"{shard.name}: {shard.fault or 'its state was rebuilt'}")
+    return [failed(one, fault) for one in acked]
 
 
 def end_session(
@@ -165,8 +174,8 @@ def end_session(
 ) -> Awaitable[list[AcknowledgedPart]]:
     """Begin to acknowledge records with pauses for a session that ended, then release the rest.
 
-    The member may open another session meanwhile: this has to be called in the turn of the event
-    loop that ended the session.
+    The results come once they are durable. The member may open another session meanwhile: this has
+    to be called in the turn of the event loop that ended the session.
     """
     work = _acknowledge_and_release(services, who, parts, renewing)
     return asyncio.shield(services.shares.finish_session(who, work))
@@ -177,6 +186,10 @@ async def _acknowledge_and_release(
 ) -> list[AcknowledgedPart]:
     acked = await acknowledge_many(services, who, parts, renewing)
     release(services, who)
+    try:
+        await services.shares.shard(who[0]).durable()  # a caller would ask for it a turn too late
+    except StorageFault as fault:
+        return [failed(one, fault) for one in acked]
     return acked
 
 
