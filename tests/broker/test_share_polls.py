@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +14,7 @@ from headrace.broker.dispatch import Dispatcher, Peer, Pending
 from headrace.broker.errors import Code
 from headrace.broker.handlers import share_fetch
 from headrace.broker.partition import Partition
+from headrace.broker.share_polls import SharePoll
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
 from headrace.core.shard_words import AlterShareOffsets
@@ -246,6 +247,34 @@ def test_a_poll_acquires_nothing_once_its_member_went_on_elsewhere() -> None:
         await broker.fetch("a", ALL, records=0)
         assert acquired(await again) == list(range(WINDOW, 2 * WINDOW))
         broker.services.waits.close()
+        assert acquired(await left) == []
+
+    run(work)
+
+
+def test_a_poll_acquires_nothing_once_its_member_went_on_elsewhere_in_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses = list[None]()
+    monkeypatch.setattr(share_fetch, "LOOK_PORTION", 0)
+    monkeypatch.setattr(share_polls, "LOOK_PORTION", 1)
+
+    def look(self: SharePoll, bytes_min: int) -> Generator[None, None, bool]:
+        for _ in look_at_all(self, bytes_min):
+            pauses.append(None)
+            yield
+        return False
+
+    look_at_all = SharePoll._look
+    monkeypatch.setattr(SharePoll, "_look", look)
+
+    async def work(broker: Broker) -> None:
+        left = broker.fetch("a")
+        while not pauses:  # noqa: ASYNC110  # they set no event
+            await asyncio.sleep(0)
+        broker.epochs["a"] = 0
+        again = broker.fetch("a", connection=1)
+        assert acquired(await again) == list(ALL)
         assert acquired(await left) == []
 
     run(work)

@@ -120,7 +120,8 @@ class SharePoll:
     async def look_in_portions(self, bytes_min: int = 0) -> bool:
         """As `look`, with a pause after each `LOOK_PORTION` partitions.
 
-        It begins again where a fault of the journal took back what was acquired before a pause.
+        It ends early where the poll is not awaited any more, and begins again where a fault of the
+        journal took back what was acquired before a pause.
         """
         looking, machine = self._look(bytes_min), self._shard.machine
         while True:
@@ -133,6 +134,8 @@ class SharePoll:
                 for found in self._found.values():
                     found.records, found.acquired, found.count = b"", [], 0
                 looking, machine = self._look(bytes_min), self._shard.machine
+            if not self.is_awaited:
+                return False
 
     def _look(self, bytes_min: int) -> Generator[None, None, bool]:
         bytes_left = min(self._asking.bytes_max, self._services.budgets.fetch_bytes_max)
