@@ -12,7 +12,8 @@ from headrace.broker.share_polls import SharePoll
 from headrace.broker.shares import Shard
 from headrace.core.catalog import CreateTopic
 from headrace.core.errors import Refused
-from headrace.core.shard_words import On
+from headrace.core.runs import State
+from headrace.core.shard_words import Keep, On, StartPartitions
 from headrace.core.share_group import Heartbeat
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import (
@@ -20,6 +21,8 @@ from headrace.core.share_words import (
     Acknowledge,
     Acknowledged,
     Acquire,
+    LogStartMoved,
+    Replayed,
     ShareKey,
     Verdict,
 )
@@ -113,15 +116,56 @@ def test_portions_that_a_fault_takes_back_are_moved_again(before: int) -> None:
     play(Broker, scene)
 
 
-def test_a_look_for_records_moves_a_portion() -> None:
-    asking = FetchRequest("group", MEMBER, 1, False, [], 0, 1, 1 << 20, 500, 500, 0, [])
+def test_a_group_that_was_moved_is_moved_again_after_a_fault_amid_another_one() -> None:
+    """By the end of the other one's portions, the journal works again."""
 
+    async def scene(broker: Broker) -> None:
+        await broker.fill()
+        shares, topic = broker.services.shares, broker.partition.topic
+        shard = shares.shard("group")
+        other = next(name for name in map(str, range(1000)) if shares.shard(name) is shard)
+        await shares.ask(other, StartPartitions(other, ((topic.id, 0, 0),)))
+        key = ShareKey(other, topic.id, 0)
+        states = [(n, n, State.AVAILABLE, 1 + n % 2, None, None) for n in range(RECORDS)]
+        shares.machine(other).apply(Replayed(key, states))
+        await shares.ask(other, Keep((key,), ()))
+        await broker.partition.begin_at(RECORDS)
+        await broker.moved_to(RECORDS)
+        assert shares.machine(other).partitions[key].start < RECORDS
+        broker.disk.failing.add("append")
+        await is_failing(shard, expected=True)
+        broker.disk.failing.clear()
+        await is_failing(shard, expected=False)
+        assert broker.share.start < RECORDS
+        await broker.moved_to(RECORDS)
+
+    play(Broker, scene)
+
+
+ASKING = FetchRequest("group", MEMBER, 1, False, [], 0, 1, 1 << 20, 500, 500, 0, [])
+
+
+def test_a_look_for_records_goes_on_where_all_is_moved() -> None:
+    async def scene(broker: Broker) -> None:
+        await broker.fill()
+        broker.partition.append_records([Record(0, broker.clock.wall(), b"", b"")])
+        broker.services.partitions.on_start_moved.clear()
+        moved = LogStartMoved(RECORDS - 2 * PORTION_RUNS + 100, RECORDS)
+        await broker.services.shares.ask("group", On(broker.share.key, moved))
+        await broker.partition.begin_at(RECORDS)
+        key, order = ("group", MEMBER), [broker.partition.key]
+        assert SharePoll(broker.services, key, ASKING, order, [], []).look()
+
+    play(Broker, scene)
+
+
+def test_a_look_for_records_moves_a_portion() -> None:
     async def scene(broker: Broker) -> None:
         await broker.fill()
         broker.services.partitions.on_start_moved.clear()
         await broker.partition.begin_at(RECORDS)
         key = ("group", MEMBER)
-        poll = SharePoll(broker.services, key, asking, [broker.partition.key], [], [])
+        poll = SharePoll(broker.services, key, ASKING, [broker.partition.key], [], [])
         assert not poll.look()
         assert 0 < broker.share.start < RECORDS
         await broker.moved_to(RECORDS)

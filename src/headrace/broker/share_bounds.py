@@ -48,6 +48,7 @@ class LogStarts:
         self._shares = shares
         self._queue: dict[Partition, None] = {}
         self._unsaved: dict[Partition, None] = {}  # whose changes are perhaps not durable
+        self._changed: dict[Shard, ShareShard] = {}  # the state of each shard that has them
         self._is_working = False
         self._is_walking = False  # and no fault makes it wait
 
@@ -82,15 +83,21 @@ class LogStarts:
                     elif not await self.work.pause(_RETRY_MS):
                         return
                 self._is_walking = False
-                is_fault = self._unsaved and await self._shares.durable() is not None
+                is_fault = self._unsaved and await self._is_taken_back()
                 self._queue |= self._unsaved if is_fault else {}
-                self._unsaved = {}
+                self._unsaved, self._changed = {}, {}
                 if not self._queue or (is_fault and not await self.work.pause(_RETRY_MS)):
                     return
                 self._is_walking = True
                 portions = self._portions()
         finally:
             self._is_working = self._is_walking = False
+
+    async def _is_taken_back(self) -> bool:
+        """Return whether a fault took back what was moved; otherwise it is durable."""
+        refused = await self._shares.durable()
+        is_rebuilt = any(shard.machine is not state for shard, state in self._changed.items())
+        return refused is not None or is_rebuilt
 
     def _portions(self) -> Iterator[bool]:
         """Move share-partitions; yield after each portion, and True if it could be written."""
@@ -130,6 +137,7 @@ class LogStarts:
             if isinstance(shard.decide(On(key, LogStartMoved(start, runs_max))), StorageFault):
                 yield None
                 continue
+            self._changed.setdefault(shard, self._shares.machine_of(shard))
             lost = share.start - before - (finished - share.finished)
             self._shares.meters.overtaken(key, max(lost, 0))
             yield _MOVED_RUNS + runs - len(share.runs)

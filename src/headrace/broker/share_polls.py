@@ -243,7 +243,8 @@ class SharePoll:
                     return
                 if share.start < partition.start_offset:  # by more than a portion
                     self._services.log_starts.moved(partition)
-                    return
+                    if share.start < partition.start_offset:  # by more than the next one
+                        return
         except CorruptBatch as damage:
             partition.read_failed(damage)
             found.code = Code.CORRUPT_MESSAGE
