@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.budgets import Budgets
+from headrace.broker.errors import Code
 from headrace.broker.handlers import share_acknowledge
 from headrace.broker.handlers import share_fetch as share_fetch_handler
 from headrace.broker.handlers.share_acknowledge import ParsedPart
@@ -20,7 +21,7 @@ FETCH, ACKNOWLEDGE = 78, 79
 GROUP, TOPIC = "sharers", "jobs"
 RECORDS, RECORDS_MAX = 20, 10
 ACCEPT, FINAL = 1, -1
-RECORD_LIMIT = 1  # the acquire mode
+RECORD_LIMIT, UNKNOWN_MODE = 1, 7  # acquire modes
 WAIT_MS = 10_000
 
 
@@ -55,10 +56,10 @@ def named(rig: LoopRig, *accepted: tuple[int, int]) -> list[Any]:
     return [{"topic_id": rig.services.catalog.topics[TOPIC].id, "partitions": [part]}]
 
 
-async def fetch(client: Client, topics: Sequence[Any], epoch: int) -> Any:
+async def fetch(client: Client, topics: Sequence[Any], epoch: int, mode: int = RECORD_LIMIT) -> Any:
     fields = share_fetch([*topics]) | {
         "share_session_epoch": epoch, "max_wait": WAIT_MS if epoch >= 0 else 0,
-        "max_records": RECORDS_MAX, "share_acquire_mode": RECORD_LIMIT,
+        "max_records": RECORDS_MAX, "share_acquire_mode": mode,
     }  # fmt: skip
     return await client.call(FETCH, 2, **fields)
 
@@ -136,5 +137,19 @@ def test_a_session_ends_although_its_connection_is_lost(rig: LoopRig, key: int) 
         await before.hang_up()
         ending.cancel()
         assert ranges(await fetch(after, named(rig), 0)) == [(5, 9, 2), (10, 14, 1)]
+
+    rig.run(scene())
+
+
+@pytest.mark.parametrize("acked", [(), ((0, 4),)], ids=["without", "with"])
+def test_a_session_that_a_refused_request_ends_keeps_no_records(
+    rig: LoopRig, acked: Sequence[tuple[int, int]]
+) -> None:
+    async def scene() -> None:
+        before, after = (Client(rig.server) for _ in range(2))
+        assert ranges(await fetch(before, named(rig), 0)) == [(0, 9, 1)]
+        refused = await fetch(before, named(rig, *acked), FINAL, UNKNOWN_MODE)
+        assert refused.error_code == Code.INVALID_REQUEST
+        assert ranges(await fetch(after, named(rig), 0)) == [(0, 9, 2)]
 
     rig.run(scene())

@@ -67,6 +67,8 @@ def handle(request: Request, services: Services) -> Answering:
         return _refusal(moved, services)
     if asking.acquire_mode not in _ACQUIRE_MODES:
         # Behind the session, whose epoch the client moves on unless it is told of the session.
+        if asking.epoch == FINAL:
+            release(services, who)
         wrong = f"{asking.acquire_mode} is not an acquire mode"
         return _refusal(Refused(Why.INVALID_REQUEST, wrong), services)
     is_large = len(parts) > ACKNOWLEDGE_PORTION
