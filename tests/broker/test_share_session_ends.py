@@ -153,3 +153,21 @@ def test_a_session_that_a_refused_request_ends_keeps_no_records(
         assert ranges(await fetch(after, named(rig), 0)) == [(0, 9, 2)]
 
     rig.run(scene())
+
+
+@pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
+def test_a_stop_waits_for_the_end_of_a_session(rig: LoopRig, key: int) -> None:
+    async def scene() -> None:
+        client, services = Client(rig.server), rig.services
+        assert ranges(await fetch(client, named(rig), 0)) == [(0, 9, 1)]
+        ending = asyncio.ensure_future(end(key, client, named(rig, (0, 4))))
+        while services.shares.sessions.sessions:  # noqa: ASYNC110  # its end sets no event
+            await asyncio.sleep(0)
+        await client.hang_up()
+        ending.cancel()
+        await services.shares.close()
+        (share,) = services.shares.machine(GROUP).partitions.values()
+        assert share.start == 5
+        assert services.shares.shard(GROUP).is_durable
+
+    rig.run(scene())

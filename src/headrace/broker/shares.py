@@ -165,7 +165,9 @@ class Shares:
                 shard.tell(ForgetTopic(deleted))  # the process died between the two journals
 
     async def close(self) -> None:
-        """Write what is decided and stop keeping time."""
+        """Finish ended sessions, write what is decided and stop keeping time."""
+        while self._finishing:
+            await asyncio.wait([task for tasks in self._finishing.values() for task in tasks])
         for shard in self.shards:
             await shard.close()
 
