@@ -15,6 +15,7 @@ from headrace.broker.replay import JournalDamaged
 from headrace.broker.runtime import ShardRuntime, StorageFault
 from headrace.broker.shards import all_durable
 from headrace.core.errors import Refused
+from headrace.core.machine import Entry, LateEntries
 from headrace.core.runs import State
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Command, Event, Keep, On, Recovered
@@ -487,6 +488,36 @@ def test_records_that_are_encoded_later_are_where_the_journal_says(
         assert shard.records > 25  # those of a snapshot, too
         assert again.codec._newest == shard.codec._newest  # type: ignore[attr-defined]  # of ShareJournal
         assert runs(again)[-1] == ("39", "ACKNOWLEDGED", 1)
+
+    run(work)
+
+
+def test_a_bug_in_a_thread_that_encodes_takes_back_what_is_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken() -> list[Entry]:
+        raise ValueError("planted")
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        disk = MemoryDisk()
+        shard = shard_on(disk)
+        await joined(shard)
+        await acquired(shard, 0, 9)
+        with monkeypatch.context() as patched:
+            patched.setattr(ShareJournal, "records", lambda *_: [LateEntries(broken)])
+            answer = asyncio.ensure_future(said(shard, Verdict.ACCEPT, 0, 4))
+            for is_begun in (True, False):
+                while (shard._rolling is not None) != is_begun:  # noqa: ASYNC110  # it sets no event
+                    await asyncio.sleep(0)
+        await asyncio.sleep(0)  # for what the answer wakes
+        assert isinstance(answer.exception(), StorageFault)
+        await joined(shard)
+        assert runs(shard) == []
+        await acquired(shard, 0, 9)
+        await said(shard, Verdict.ACCEPT, 0, 0)
+        await shard.close()
+        assert runs(shard_on(disk)) == []
 
     run(work)
 

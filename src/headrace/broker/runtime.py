@@ -365,8 +365,11 @@ class ShardRuntime(Generic[CommandT, EventT]):
         encode = partial(_encoded, records, self._clock.wall())
         try:
             batch = await asyncio.get_running_loop().run_in_executor(None, encode)
-        finally:
+        except Exception:
             self._rolling = None
+            self._drop(OSError(errno.EIO, "a bug ended the encoding of a batch"), [])
+            raise
+        self._rolling = None
         if self._fault is not None:  # a failed sync dropped the state, with all but what came since
             self._drop(self._fault, [])
             return
