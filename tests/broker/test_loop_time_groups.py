@@ -126,7 +126,7 @@ async def _until(rig: LoopRig, group: str, joining: int = 0, syncing: int = 0) -
 
 
 def test_a_group_with_many_offsets_is_deleted_in_short_steps(rig: LoopRig) -> None:
-    topics, partitions = 20, scaled(_PARTITIONS_MAX)
+    topics, partitions = 200, scaled(_PARTITIONS_MAX)
     names = iter(("first", "second", "third"))
 
     async def delete() -> None:

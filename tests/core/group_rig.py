@@ -24,6 +24,7 @@ from headrace.core.group_events import Answered
 from headrace.core.group_events import Event as GroupEvent
 from headrace.core.group_shard import GroupShard
 from headrace.core.group_words import (
+    DELETION_PORTION,
     Beat,
     Candidate,
     Commit,
@@ -46,7 +47,7 @@ from headrace.core.group_words import (
     Sync,
     Ticket,
 )
-from headrace.core.machine import Entry
+from headrace.core.machine import Entry, Unfinished
 from headrace.core.runs import State
 from headrace.core.types import MemberId, MonoMs, Now, TopicPartition, WallMs
 from headrace.log.group_records import GroupJournal
@@ -132,6 +133,13 @@ class GroupDriver:
         return group
 
     def do(self, command: GroupCommand) -> Any:
+        answer = self.do_once(command)
+        while isinstance(answer, Unfinished):
+            answer = self.do_once(answer.following())
+        return answer
+
+    def do_once(self, command: GroupCommand) -> Any:
+        """Decide one portion of a command."""
         answer = self.shard.decide(command, self.now)
         if isinstance(answer, Refused):
             return answer
@@ -252,8 +260,8 @@ class GroupDriver:
             return answer.why
         return [None if refused is None else refused.why for refused in answer]
 
-    def delete(self, group: str) -> Why | None:
-        refused = self.do(DeleteGroup(group))
+    def delete(self, group: str, offsets_max: int = DELETION_PORTION) -> Why | None:
+        refused = self.do(DeleteGroup(group, offsets_max=offsets_max))
         return None if refused is None else refused.why
 
     def stable(self, count: int, **joining: Any) -> int:

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from headrace.core.classic_group import ClassicGroup
 from headrace.core.consumer_group import ConsumerGroup
 from headrace.core.group_shard import GroupShard
-from headrace.core.group_words import Candidate, Leave, Leaver, Member
+from headrace.core.group_words import DELETION_PORTION, Candidate, Leave, Leaver, Member
 from headrace.core.machine import Entry
 from headrace.core.types import MemberId
 
@@ -117,9 +117,9 @@ class Compacted(RuleBasedStateMachine):
     def offsets_expire(self) -> None:
         self.driver.expire()
 
-    @rule(group=groups)
-    def group_is_deleted(self, group: str) -> None:
-        self.driver.delete(group)
+    @rule(group=groups, offsets_max=st.sampled_from([1, DELETION_PORTION]))
+    def group_is_deleted(self, group: str, offsets_max: int) -> None:
+        self.driver.delete(group, offsets_max)
 
     @rule(topic=topics, partitions=st.integers(1, 3))
     def topic_is_made_or_grows(self, topic: str, partitions: int) -> None:

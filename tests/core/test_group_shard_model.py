@@ -21,6 +21,7 @@ from headrace.core.errors import Refused, Why
 from headrace.core.group_events import Answered, Event
 from headrace.core.group_shard import GroupShard
 from headrace.core.group_words import (
+    DELETION_PORTION,
     Beat,
     Candidate,
     Command,
@@ -41,7 +42,7 @@ from headrace.core.group_words import (
     Synced,
     Ticket,
 )
-from headrace.core.machine import Entry
+from headrace.core.machine import Entry, Unfinished
 from headrace.core.types import MemberId, MonoMs, Now, WallMs
 from headrace.log.group_records import GroupJournal
 
@@ -107,10 +108,12 @@ class Groups(RuleBasedStateMachine):
 
     def run_command(self, command: Command) -> Any:
         answer = self.live.decide(command, self.now)
-        if isinstance(answer, Refused):
-            return answer
-        self.take(answer.events)
-        return answer.reply
+        while not isinstance(answer, Refused):
+            self.take(answer.events)
+            if not isinstance(answer.reply, Unfinished):
+                return answer.reply
+            answer = self.live.decide(answer.reply.following(), self.now)
+        return answer
 
     def take(self, events: Any) -> None:
         for event in events:
@@ -262,12 +265,12 @@ class Groups(RuleBasedStateMachine):
         self.run_command(ForgetOffsets(topic, TOPICS[topic], self.now.wall, looks))
         self.offsets = {key: one for key, one in self.offsets.items() if key[1] != topic}
 
-    @rule(group=st.sampled_from("gs"))
-    def delete(self, group: str) -> None:
+    @rule(group=st.sampled_from("gs"), offsets_max=st.sampled_from([1, 2, DELETION_PORTION]))
+    def delete(self, group: str, offsets_max: int) -> None:
         there = any(key[0] == group for key in self.offsets)
         if group == "g":
             there = there or self.phase != EMPTY or self.stored is not None
-        refused = self.run_command(DeleteGroup(group))
+        refused = self.run_command(DeleteGroup(group, offsets_max=offsets_max))
         if group == "g" and self.phase != EMPTY:
             assert refused.why is Why.NON_EMPTY_GROUP
             return

@@ -92,6 +92,22 @@ def test_the_kernel_encodes_as_plain_python_does(given: list[Record]) -> None:
         assert out == expected
 
 
+def test_many_records_are_encoded_with_pauses_for_other_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel has no pauses, and encodes few records only."""
+    given = [Record(0, at, b"%d" % at, None, (("name", b"content"),)) for at in range(10)]
+    monkeypatch.setattr(batches, "_COMPILED_MAX", 10)
+    expected = batches.build_with_header(given)
+
+    def endless(given: Any, base_timestamp: int) -> Any:
+        pytest.fail("the kernel encodes many records at once")
+
+    monkeypatch.setattr(batches, "_COMPILED_MAX", 3)
+    monkeypatch.setattr(batches, "_encode_all", endless)
+    assert batches.build_with_header(given) == expected
+
+
 NO_BYTES: Any = "text"
 WIDE: Any = memoryview(array("q", range(100)))
 

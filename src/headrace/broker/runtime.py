@@ -376,6 +376,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._unwritten = self._unwritten[len(records) :]
         waiting, self._parked = self._parked[:parked], self._parked[parked:]
         self._write(records, waiting, batch)
+        del batch
+        asyncio.get_running_loop().run_in_executor(None, _free, records)
         self._flush()
 
     async def _make_room(self) -> None:
@@ -504,8 +506,16 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
 def _encoded(records: list[_Record], now: WallMs) -> _Batch:
     entries = encoded(records)
-    built = batches.build_with_header([batches.Record(0, now, *one) for one in entries])
-    return entries, *built
+    given = [batches.Record(0, now, *one) for one in entries]
+    data, header = batches.build_with_header(given)
+    _free(given)
+    return entries, data, header
+
+
+def _free(items: list[Any]) -> None:
+    """Empty a list with pauses for other threads; a long one takes some ten milliseconds."""
+    while items:
+        del items[-_ENCODED_MAX:]
 
 
 def _task() -> asyncio.Task[Any]:

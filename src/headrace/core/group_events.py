@@ -165,8 +165,15 @@ class OffsetDropped(NamedTuple):
     by: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class OffsetsDetached:
+    """All offsets of a group are no more. Volatile: the OffsetsDropped that follow are durable."""
+
+    group: str
+
+
 class OffsetsDropped(NamedTuple):
-    """All offsets of a group were dropped. Durable, in its journal as an `OffsetDropped` each.
+    """Offsets of a group were dropped. Durable, in its journal as an `OffsetDropped` each.
 
     One event, as a group may have tens of thousands; `partitions` are by topic.
     """
@@ -192,5 +199,11 @@ MemberEvent = (
     | GroupStored
 )
 Event = (
-    MemberEvent | ConsumerEvent | GroupDropped | OffsetCommitted | OffsetDropped | OffsetsDropped
+    MemberEvent
+    | ConsumerEvent
+    | GroupDropped
+    | OffsetCommitted
+    | OffsetDropped
+    | OffsetsDetached
+    | OffsetsDropped
 )

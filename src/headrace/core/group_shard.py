@@ -35,6 +35,7 @@ from headrace.core.group_events import (
     MemberEvent,
     OffsetCommitted,
     OffsetDropped,
+    OffsetsDetached,
     OffsetsDropped,
     SyncParked,
     TimerCleared,
@@ -46,6 +47,7 @@ from headrace.core.group_words import (
     Commit,
     DeleteGroup,
     DeleteOffsets,
+    DropDetached,
     Expire,
     ForgetOffsets,
     Join,
@@ -76,6 +78,9 @@ _CONSUMER_BEGINNINGS = (
     RegexResolved,
 )
 _DEADLINES_MIN = 1_000  # fewer are not worth a look for those that count no more
+
+OffsetsEvent = OffsetCommitted | OffsetDropped | OffsetsDetached | OffsetsDropped
+_OF_OFFSETS = (OffsetCommitted, OffsetDropped, OffsetsDetached, OffsetsDropped)
 
 _Due = tuple[MonoMs, int, str, Timer, MemberId]
 
@@ -111,7 +116,7 @@ class GroupShard:
             case Seed(name):
                 group, offsets = self.groups.get(name), self.offsets.get(name)
                 return seeding.seed(command, group, offsets, self._outside, now)
-            case DeleteOffsets() | DeleteGroup() | ForgetOffsets() | Expire():
+            case DeleteOffsets() | DeleteGroup() | DropDetached() | ForgetOffsets() | Expire():
                 return self._drop(command)
             case RestartSessions():
                 return Decided(self._restarted(now))
@@ -161,7 +166,7 @@ class GroupShard:
         """The only place where the shard's state changes; live and in recovery."""
         name = event.group
         is_kept = False  # then the group cannot be blank
-        if isinstance(event, OffsetCommitted | OffsetDropped | OffsetsDropped):  # nearly all are
+        if isinstance(event, _OF_OFFSETS):  # nearly all are
             self._apply_to_offsets(event)
             is_kept = bool(self.offsets[name])
         elif isinstance(event, TimerSet):
@@ -173,7 +178,7 @@ class GroupShard:
                 self.names.add(name)
             return
         match event:
-            case OffsetCommitted() | OffsetDropped() | OffsetsDropped():
+            case OffsetCommitted() | OffsetDropped() | OffsetsDetached() | OffsetsDropped():
                 pass
             case GroupDropped():
                 self._end(name, ClassicGroup)
@@ -198,7 +203,7 @@ class GroupShard:
         if len(self._due) > self._due_max:
             self._forget_past_deadlines()
 
-    def _apply_to_offsets(self, event: OffsetCommitted | OffsetDropped | OffsetsDropped) -> None:
+    def _apply_to_offsets(self, event: OffsetsEvent) -> None:
         name = event.group
         offsets = self.offsets.get(name)
         if offsets is None:
@@ -209,6 +214,10 @@ class GroupShard:
             offsets.put(event.topic, event.partition, event.committed)
         elif isinstance(event, OffsetDropped):
             offsets.drop(event.topic, event.partition)
+        elif isinstance(event, OffsetsDropped):
+            for topic, partitions in event.partitions:
+                for partition in partitions:
+                    offsets.drop(topic, partition)
         else:
             offsets.clear()
         self.offset_count += len(offsets) - before
@@ -256,7 +265,7 @@ class GroupShard:
     # ---- decisions
 
     def _drop(
-        self, command: DeleteOffsets | DeleteGroup | ForgetOffsets | Expire
+        self, command: DeleteOffsets | DeleteGroup | DropDetached | ForgetOffsets | Expire
     ) -> Decided[Event] | Refused:
         groups, offsets = self.groups, self.offsets
         match command:
@@ -266,6 +275,8 @@ class GroupShard:
                 )
             case DeleteGroup(name):
                 return offset_life.delete_group(command, groups.get(name), offsets.get(name))
+            case DropDetached(name):
+                return offset_life.drop_detached(command, offsets.get(name))
             case ForgetOffsets():
                 return offset_life.forget(command, offsets)
             case Expire():

@@ -16,6 +16,7 @@ Ticket = NewType("Ticket", int)  # of a request whose answer comes later, as an 
 NOBODY = MemberId("")
 INT_MAX = 2**31 - 1
 TIME_UNKNOWN = WallMs(-1)
+DELETION_PORTION = 2_000  # offsets that are dropped in one step: some milliseconds
 
 
 class Phase(Enum):
@@ -271,9 +272,26 @@ class Seed:
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
-    """Reply: None, or Refused."""
+    """Reply: None, or Refused.
+
+    A group with more than `offsets_max` offsets is deleted in portions of as many.
+    """
 
     group: str
+    by: str = ""
+    offsets_max: int = DELETION_PORTION
+
+
+# Offsets of a group by topic; where a topic has many partitions, it may be in several blocks.
+OffsetsBlock = tuple[tuple[str, Mapping[int, Committed]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropDetached:
+    """The rest of a DeleteGroup: drop offsets that its first portion detached. Reply: None."""
+
+    group: str
+    blocks: tuple[OffsetsBlock, ...]
     by: str = ""
 
 
@@ -332,6 +350,7 @@ Command = (
     | Commit
     | Seed
     | DeleteGroup
+    | DropDetached
     | DeleteOffsets
     | ForgetOffsets
     | Expire

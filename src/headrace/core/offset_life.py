@@ -7,14 +7,21 @@ the group became empty. Sources: KIP-211, KIP-496; Kafka 4.3, OffsetMetadataMana
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
 from headrace.core import subscription
 from headrace.core.errors import Refused, Why
-from headrace.core.group_events import Event, OffsetCommitted, OffsetDropped, OffsetsDropped
+from headrace.core.group_events import (
+    Event,
+    OffsetCommitted,
+    OffsetDropped,
+    OffsetsDetached,
+    OffsetsDropped,
+)
 from headrace.core.group_words import (
     TIME_UNKNOWN,
     Cause,
@@ -22,14 +29,16 @@ from headrace.core.group_words import (
     Committed,
     DeleteGroup,
     DeleteOffsets,
+    DropDetached,
     Expire,
     Expired,
     ForgetOffsets,
     Look,
     Offset,
+    OffsetsBlock,
     Outside,
 )
-from headrace.core.machine import Decided
+from headrace.core.machine import Decided, Unfinished
 from headrace.core.offsets import Offsets, is_same
 from headrace.core.roster import Roster
 from headrace.core.share_words import NAME_BYTES_MAX
@@ -42,6 +51,8 @@ TOO_LONG = f"A name of more than {NAME_BYTES_MAX} bytes."
 _WALL_MAX = 2**63 - 1
 _MS_PER_MINUTE = 60_000
 _NONE = Offsets()
+
+OffsetsByTopic = Mapping[str, Mapping[int, Committed]]
 
 
 class Owner(Protocol):
@@ -206,11 +217,59 @@ def delete_group(
         return _unknown(name)
     if not owner.is_empty:
         return Refused(Why.NON_EMPTY_GROUP, f"Group {name} has members.")
-    events: list[Event] = []
-    if offsets:
-        places = tuple((topic, tuple(partitions)) for topic, partitions in offsets.by_topic.items())
-        events.append(OffsetsDropped(name, places, Cause.GROUP_DELETION, command.by))
-    return Decided([*events, *owner.ended(Cause.GROUP_DELETION, command.by)])
+    ended = owner.ended(Cause.GROUP_DELETION, command.by)
+    if not offsets:
+        return Decided(ended)
+    if len(offsets) <= command.offsets_max:
+        return Decided([_dropped(command, offsets.by_topic.items()), *ended])
+    # Detached offsets never change: a commit from now on begins new ones.
+    rest = partial(_rest_of_deletion, command, offsets.by_topic)
+    return Decided([OffsetsDetached(name), *ended], Unfinished(prepare=rest))
+
+
+def _rest_of_deletion(command: DeleteGroup, detached: OffsetsByTopic) -> DropDetached:
+    """Return the command that drops detached offsets, in blocks of at most `offsets_max`."""
+    blocks: list[OffsetsBlock] = []
+    block: list[tuple[str, Mapping[int, Committed]]] = []
+    room = command.offsets_max
+    for topic, partitions in detached.items():
+        if len(partitions) < room:
+            block.append((topic, partitions))
+            room -= len(partitions)
+            continue
+        items = iter(partitions.items())
+        while part := dict(islice(items, room)):
+            block.append((topic, part))
+            room -= len(part)
+            if not room:
+                blocks.append(tuple(block))
+                block, room = [], command.offsets_max
+    if block:
+        blocks.append(tuple(block))
+    return DropDetached(command.group, tuple(blocks), command.by)
+
+
+def drop_detached(command: DropDetached, offsets: Offsets | None) -> Decided[Event]:
+    """Make the loss of one block of detached offsets durable, and reply with the rest.
+
+    A partition with a commit since is left out: its tombstone would stand behind that commit.
+    """
+    block, rest = command.blocks[0], command.blocks[1:]
+    known = _NONE if offsets is None else offsets
+    gone = [
+        (topic, [index for index in partitions if known.get(topic, index) is None])
+        for topic, partitions in block
+    ]
+    reply = Unfinished(replace(command, blocks=rest)) if rest else None
+    return Decided([_dropped(command, gone)], reply)
+
+
+def _dropped(
+    command: DeleteGroup | DropDetached, partitions: Iterable[tuple[str, Iterable[int]]]
+) -> OffsetsDropped:
+    """Return the event that these partitions, by topic, lose their offsets with the group."""
+    places = tuple([(topic, tuple(indexes)) for topic, indexes in partitions])
+    return OffsetsDropped(command.group, places, Cause.GROUP_DELETION, command.by)
 
 
 def forget(command: ForgetOffsets, offsets: Mapping[str, Offsets]) -> Decided[Event]:

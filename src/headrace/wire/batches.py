@@ -290,6 +290,8 @@ def build_with_header(records: Sequence[Record]) -> tuple[bytearray, BatchHeader
         0, 0, -1, MAGIC, 0, Codec.NONE, count - 1,
         base_timestamp, max([one.timestamp for one in records]), -1, -1, -1, count,
     )  # fmt: skip
+    if count > _COMPILED_MAX:
+        return _sealed(header, _encode_in_slices(records, base_timestamp))
     return _sealed(header, _encode_all(list(records), base_timestamp))
 
 
@@ -365,6 +367,7 @@ def _varint(value: int) -> bytes:
 _SMALL_END = 512
 _SMALL = [_varint(value) for value in range(_SMALL_END)]
 _NULL = b"\x01"
+_COMPILED_MAX = 10_000  # records that are encoded without a pause for other threads: 10 ms
 
 
 def _field(value: bytes | None) -> bytes:
@@ -378,6 +381,15 @@ def _field(value: bytes | None) -> bytes:
 
 def _encode_all_plainly(given: list[Record], base_timestamp: int) -> bytes:
     return b"".join([_encode(one, index, base_timestamp) for index, one in enumerate(given)])
+
+
+def _encode_in_slices(given: Sequence[Record], base_timestamp: int) -> bytearray:
+    """Encode records with pauses for other threads, which the compiled kernel does not have."""
+    out = bytearray()
+    for start in range(0, len(given), _COMPILED_MAX):
+        part = enumerate(given[start : start + _COMPILED_MAX], start)
+        out += b"".join([_encode(record, index, base_timestamp) for index, record in part])
+    return out
 
 
 def _encode_all_compiled(given: list[Record], base_timestamp: int) -> bytearray:
