@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headrace.core import archived
-from headrace.core.archived import Archive, ArchivedRun, PageForgotten
+from headrace.core.archived import Archive, PageForgotten
 from headrace.core.leases import Staged
 from headrace.core.shard_words import (
     AcquireLease,
@@ -104,6 +104,20 @@ def test_a_record_with_a_dead_letter_is_not_listed_and_one_that_got_none_is(work
     work.ask(On(KEY, DeadLettered([Span(2, 3)], None, "dlq.jobs does not exist")))
     told = "not JSON; no dead letter: dlq.jobs does not exist"
     assert [one[:4] for one in work.listed()] == [(2, 3, 1, told)]
+
+
+def test_what_retention_overtakes_is_listed_alike_in_portions(work: Work) -> None:
+    work.fetch(0, 9)
+    for offset in range(0, 10, 2):
+        work.say(Verdict.RELEASE, offset, offset)
+    starts = list[int]()
+    while not starts or starts[-1] < 12:
+        work.ask(On(KEY, LogStartMoved(12, runs_max=4)))
+        starts.append(work.shard.partitions[KEY].start)
+    assert starts == [4, 8, 12]
+    found = [(one[0], one[1], one[4]) for one in work.listed()]
+    each = [(offset, offset, "me" if offset % 2 else "") for offset in range(10)]
+    assert found == [*each, (10, 11, "")]
 
 
 def test_what_retention_overtakes_is_listed(work: Work) -> None:
@@ -207,11 +221,10 @@ def test_more_at_once_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(archived, "PAGES_MAX", 3)
     archive = Archive()
 
-    def run(first: int) -> ArchivedRun:
-        return ArchivedRun(0, Span(first, first), 1, "r", MemberId(""), WallMs(0))
-
+    alike = (1, "r", MemberId(""), WallMs(0))
     for first in (0, 100):
-        for event in archive.listed(KEY, [run(first + at) for at in range(0, 20, 2)]):
+        offsets = range(first, first + 20, 2)
+        for event in archive.listed(KEY, [(offset, offset, alike) for offset in offsets]):
             archive.apply(event)
     found = archive.lists[KEY]
     assert [one.span.first for one in found.runs] == [108, 110, 112, 114, 116, 118]

@@ -222,6 +222,18 @@ def test_retention_moves_spso(drive: Callable[..., Any]) -> None:
     assert share.describe() == "SPSO=50, SPEO=50"
 
 
+def test_retention_moves_spso_in_portions(drive: Callable[..., Any]) -> None:
+    share = drive()
+    share.fetch(0, 9)
+    share.say(Verdict.ACCEPT, 2, 3)
+    share.say(Verdict.RELEASE, 6, 6)
+    for start, rest in ((4, "4-5 acquired 1, "), (6, "")):  # the accepted records go along
+        share.run(LogStartMoved(8, runs_max=1))
+        assert share.describe() == f"SPSO={start}, SPEO=10, {rest}6 available 1, 7-9 acquired 1"
+    share.run(LogStartMoved(8, runs_max=9))
+    assert share.describe() == "SPSO=8, SPEO=10, 8-9 acquired 1"
+
+
 def _at(share: Any, offset: int) -> Run:
     (run,) = share.partition.runs.within(Span(offset, offset))
     assert isinstance(run, Run)

@@ -271,7 +271,7 @@ FAULTS: dict[str, Fault] = {
         "the disk is damaged: bit",
         _at_rest(BIT),
         {
-            seals_are_not_compared: 25,
+            seals_are_not_compared: 5,
             unverified_blocks_are_served: 1,
             repairs_end_with_the_damage: 7,
         },
@@ -290,12 +290,12 @@ FAULTS: dict[str, Fault] = {
         {batch_checksums_are_not_compared: 6},
     ),
     "short file": Fault(
-        "the disk is damaged: short", _at_rest(SHORT), {recovery_points_are_ignored: 1}
+        "the disk is damaged: short", _at_rest(SHORT), {recovery_points_are_ignored: 14}
     ),
     "missing file": Fault(
         "the disk is damaged: missing: ",
         _at_rest(MISSING) | {"deletions": True},
-        {missing_files_are_empty: 6, missing_segments_pass: 1},
+        {missing_files_are_empty: 13, missing_segments_pass: 1},
     ),
     "missing folder": Fault(
         "the disk is damaged: missing folder", _at_rest(MISSING_FOLDER), {missing_folders_pass: 1}

@@ -36,6 +36,7 @@ _STEPS = (
 # What the seeds of a short run may not draw.
 _DAMAGES = EVERYTHING | {"seconds": 8, "full_disks": False, "write_errors": False}
 _FOCUSES = (EVERYTHING, EVERY_ACTOR, _DAMAGES, LEASES, EVERY_ACTOR | {"counts_work": True})
+_FIRST = 38  # has what the seeds above lacked when it was chosen
 _outcomes: dict[int, Outcome] = {}
 _kinds: set[str] = set()  # of faults and steps, in the histories so far
 
@@ -85,7 +86,7 @@ def test_a_replay_shows_every_step() -> None:
 
 
 def test_the_faults_of_all_seeds_together_are_of_every_kind() -> None:
-    for seed in range(200):
+    for seed in (_FIRST, *range(200)):
         if _kinds.issuperset(_FAULTS + _STEPS):
             break
         told: list[str] = []

@@ -159,7 +159,11 @@ BEGINS: dict[Plant, int] = {
     planted.acceptance_before_the_sync: 5,
     planted_records.compaction_drops_the_newest: 5,
     planted_records.missing_segments_pass: 5,
-    planted_shares.lost_ends_are_not_synced: 25,
+    planted_records.locks_end_early: 23,
+    planted_records.torn_appends_stay: 13,
+    planted_groups.returning_members_rebalance: 5,
+    planted_requests.unknown_topics_are_answered_at_once: 6,
+    planted_shares.lost_ends_are_not_synced: 27,
 }
 FOCUS: dict[Plant, Focus] = SHARES | OF_LEASES | OFFSETS | LOGS | REQUESTS
 

@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Collection, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.broker.loop_stalls import LoopStalls
 
+T = TypeVar("T")
 log = logging.getLogger("headrace.broker")
 
 _PAUSE_MS_MIN, _PAUSE_MS_MAX = 10, 86_400_000
@@ -87,10 +88,10 @@ def _end(pause: asyncio.Future[None]) -> None:
         pause.set_result(None)
 
 
-_tasks: set[asyncio.Task[None]] = set()
+_tasks: set[asyncio.Task[Any]] = set()
 
 
-def in_background(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+def in_background(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Run `work` as a task that the loop cannot forget (it keeps only weak references)."""
     task = asyncio.get_running_loop().create_task(work)
     _tasks.add(task)

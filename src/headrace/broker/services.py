@@ -7,7 +7,6 @@ groups; `server.py` then listens. Down: the server first, then the journals, the
 import fcntl
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -32,6 +31,7 @@ from headrace.broker.partitions import Partition, Partitions, uuid_text
 from headrace.broker.refusal_log import RefusalLog
 from headrace.broker.runtime import ShardRuntime
 from headrace.broker.scrub import Scrub
+from headrace.broker.share_bounds import LogStarts
 from headrace.broker.share_pruning import SharePruning
 from headrace.broker.share_watch import ShareWatch
 from headrace.broker.shares import Shares
@@ -87,6 +87,7 @@ class Services:
         self.topics = Topics(config, disk, clock, self.waits, new_id)
         clock.heed(NewestBatches(self.topics.partitions))
         self.shares = Shares(config, clock, self.topics, self.waits)
+        self.log_starts = LogStarts(self.shares)
         self.share_pruning = SharePruning(config, clock, self.shares, self.topics.partitions)
         self.share_watch = ShareWatch(clock, self.shares, self.topics.partitions)
         self.groups = Groups(config, clock, self.topics, self.shares, self.waits)
@@ -127,6 +128,7 @@ class Services:
         """Everything that looks after something again and again, with pauses."""
         return (
             self.clock.work,
+            self.log_starts.work,
             self.share_pruning.work,
             self.share_watch.work,
             self.offset_expiry.work,
@@ -184,10 +186,9 @@ class Services:
         """
         self.clock.restore()
         self.topics.start()
-        moved = partial(share_bounds.log_start_moved, self.shares)
-        self.partitions.on_start_moved.append(moved)
+        self.partitions.on_start_moved.append(self.log_starts.moved)
         await self.shares.open()
-        await share_bounds.agree(self.shares, self.partitions)
+        await share_bounds.agree(self.shares, self.partitions, self.log_starts)
         self.share_watch.start()
         await self.groups.open()
         self.clock.start(_newest_journal_time(self.partitions))
@@ -212,6 +213,7 @@ class Services:
         await self.groups.close()
         await self.share_watch.close()
         await self.share_pruning.close()
+        await self.log_starts.close()
         await self.shares.close()
         await self.clock.close()
         await self.topics.close()

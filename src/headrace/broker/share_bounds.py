@@ -11,22 +11,133 @@ import asyncio
 import contextlib
 import errno
 import logging
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import chain
 
-from headrace.broker.background import in_background
+from headrace.broker.background import Background, in_background
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.runtime import StorageFault
 from headrace.broker.shares import Shard, Shares
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import LogEndLost, On
-from headrace.core.share_words import LogStartMoved, ShareKey
-from headrace.core.types import TopicPartition
+from headrace.core.share_words import PORTION_RUNS, LogStartMoved, ShareKey
 
 log = logging.getLogger("headrace.broker")
-_RETRY_SECONDS = 0.5
+_KnownEnd = tuple[Shard, ShareKey, int]  # behind which record nothing is known
+_RETRY_MS = 500
+_MOVED_RUNS = 20  # what a share-partition costs beside its runs
 
 
-async def agree(shares: Shares, partitions: Partitions) -> None:
+class LogStarts:
+    """Moves share-partitions along when the records below their log's start are removed.
+
+    Records in flight below the new start are gone, without dead letters: nothing is left to
+    copy. Acknowledging them is no error, and changes nothing.
+
+    One portion is moved at once, and the rest in the background, one portion in each turn of the
+    loop: a share-partition may have any number of in-flight ranges, and a partition many groups.
+    Meanwhile a lease may still acquire removed records, as if it had been a moment earlier. What a
+    fault of a journal takes back is moved again.
+    """
+
+    def __init__(self, shares: Shares) -> None:
+        self.work = Background(
+            "share groups no longer follow the starts of logs", "share groups at log starts"
+        )
+        self._shares = shares
+        self._queue: dict[Partition, None] = {}
+        self._unsaved: dict[Partition, None] = {}  # whose changes are perhaps not durable
+        self._is_working = False
+        self._is_walking = False  # and no fault makes it wait
+
+    async def close(self) -> None:
+        """Move what is left, unless a journal cannot be written."""
+        await self.work.stop()
+
+    def moved(self, partition: Partition) -> None:
+        """Move the share-partitions of a partition whose start offset moved."""
+        self._queue[partition] = None
+        if self._is_working or self.work.is_stopping:
+            return
+        portions = self._portions()
+        is_written = next(portions, None)
+        if is_written is not None:
+            self._is_working = self._is_walking = True
+            self.work.begin(self._follow(chain((is_written,), portions)))
+
+    async def settle(self) -> None:
+        """Return once everything is moved, or a journal cannot be written."""
+        while self._is_walking:  # noqa: ASYNC110  # the portions set no event
+            await asyncio.sleep(0)
+
+    async def _follow(self, portions: Iterator[bool]) -> None:
+        """Move what is left, until all of it is durable or the broker stops."""
+        try:
+            while True:
+                for is_written in portions:
+                    self._is_walking = is_written
+                    if is_written:
+                        await asyncio.sleep(0)
+                    elif not await self.work.pause(_RETRY_MS):
+                        return
+                self._is_walking = False
+                is_fault = self._unsaved and await self._shares.durable() is not None
+                self._queue |= self._unsaved if is_fault else {}
+                self._unsaved = {}
+                if not self._queue or (is_fault and not await self.work.pause(_RETRY_MS)):
+                    return
+                self._is_walking = True
+                portions = self._portions()
+        finally:
+            self._is_working = self._is_walking = False
+
+    def _portions(self) -> Iterator[bool]:
+        """Move share-partitions; yield after each portion, and True if it could be written."""
+        spent = 0
+        while self._queue:
+            partition = next(iter(self._queue))
+            del self._queue[partition]
+            for shard in self._shares.shards:
+                for group in list(self._shares.machine_of(shard).groups_of(partition.key.topic_id)):
+                    for runs in self._overtaken(shard, group, partition, PORTION_RUNS - spent):
+                        spent = PORTION_RUNS if runs is None else spent + runs
+                        if spent >= PORTION_RUNS:
+                            yield runs is not None
+                            spent = 0
+        if spent:
+            yield True
+
+    def _overtaken(
+        self, shard: Shard, group: str, partition: Partition, runs_max: int
+    ) -> Iterator[int | None]:
+        """Move one share-partition; yield the cost in runs of each portion, None at a fault."""
+        topic_id, index = partition.key.topic_id, partition.index
+        key, logged = ShareKey(group, topic_id, index), -1
+        while not partition.is_closed:
+            share = self._shares.machine_of(shard).partitions.get(key)
+            if share is None or share.start >= (start := partition.start_offset):
+                break
+            if start != logged:
+                logged = start
+                log.warning(
+                    "group %s had not finished the records %d to %d of %s, which were removed "
+                    "from the log; it goes on at %d",
+                    group, share.start, start - 1, partition.name, start,
+                )  # fmt: skip
+            before, finished, runs = share.start, share.finished, len(share.runs)
+            self._unsaved[partition] = None
+            if isinstance(shard.decide(On(key, LogStartMoved(start, runs_max))), StorageFault):
+                yield None
+                continue
+            lost = share.start - before - (finished - share.finished)
+            self._shares.meters.overtaken(key, max(lost, 0))
+            yield _MOVED_RUNS + runs - len(share.runs)
+            runs_max = PORTION_RUNS
+        yield 1
+
+
+async def agree(shares: Shares, partitions: Partitions, starts: LogStarts) -> None:
     """At the start: follow what happened to logs when the process before died.
 
     After an orderly stop there is nothing to follow, and logs are not open yet.
@@ -36,6 +147,7 @@ async def agree(shares: Shares, partitions: Partitions) -> None:
     """
     moved: dict[Partition, None] = {}
     shortened: set[Shard] = set()
+    late: dict[Partition, list[_KnownEnd]] = {}
     for shard in shares.shards:
         for key, (start, end) in _known(shares.machine_of(shard)).items():
             partition = partitions.get(key.topic_id, key.partition)
@@ -43,55 +155,41 @@ async def agree(shares: Shares, partitions: Partitions) -> None:
                 continue
             if not partition.is_open:
                 if partition.is_failing:  # after a death it has to be open, and the disk is full
-                    partition.when_opened(partial(_opened_late, shares, partition))
+                    late.setdefault(partition, []).append((shard, key, end))
                 continue
             if start < partition.start_offset:
                 moved[partition] = None
             if end > partition.high_watermark:
                 _end_lost(shard, key, end, partition, partition.high_watermark)
                 shortened.add(shard)
+    for partition, ends in late.items():
+        partition.when_opened(partial(_opened_late, shares, starts, partition, ends))
     for partition in moved:
-        log_start_moved(shares, partition)
+        starts.moved(partition)
+    await starts.settle()
     for shard, journal in zip(shares.shards, shares.journals, strict=True):
         if shard in shortened:
             await _keep(shard, journal)
 
 
-def log_start_moved(shares: Shares, partition: Partition) -> None:
-    """Take the share-partitions along whose next records were removed from the log.
+def _opened_late(
+    shares: Shares, starts: LogStarts, partition: Partition, ends: Iterable[_KnownEnd], end: int
+) -> None:
+    """Follow what happened to a log that could not be opened at the start.
 
-    Records in flight below the new start are gone, without dead letters: nothing is left to
-    copy. Acknowledging them is no error, and changes nothing.
+    Args:
+        ends: What was known of its records at the start; nobody was given others since.
+        end: End of the log when it was opened.
     """
-    start = partition.start_offset
-    for shard in shares.shards:
-        machine = shares.machine_of(shard)
-        for share in machine.overtaken(partition.key.topic_id, partition.index, start):
-            log.warning(
-                "group %s had not finished the records %d to %d of %s, which were removed "
-                "from the log; it goes on at %d",
-                share.key.group, share.start, start - 1, partition.name, start,
-            )  # fmt: skip
-            before, finished = share.start, share.finished
-            shard.tell(On(share.key, LogStartMoved(start)))
-            lost = share.start - before - (finished - share.finished)
-            shares.meters.overtaken(share.key, max(lost, 0))
-
-
-def _opened_late(shares: Shares, partition: Partition, end: int) -> None:
-    """Follow what happened to a log that could not be opened at the start."""
-    for shard, journal in zip(shares.shards, shares.journals, strict=True):
-        known = _known(shares.machine_of(shard))
-        lost = {
-            key: known_end
-            for key, (_, known_end) in known.items()
-            if TopicPartition(key.topic_id, key.partition) == partition.key and known_end > end
-        }
-        for key, known_end in lost.items():
+    shortened: set[Shard] = set()
+    for shard, key, known_end in ends:
+        if known_end > end:
             _end_lost(shard, key, known_end, partition, end)
-        if lost:
+            shortened.add(shard)
+    for shard, journal in zip(shares.shards, shares.journals, strict=True):
+        if shard in shortened:
             in_background(_keep_later(shard, journal))
-    log_start_moved(shares, partition)
+    starts.moved(partition)
 
 
 def _end_lost(shard: Shard, key: ShareKey, known_end: int, partition: Partition, end: int) -> None:
@@ -109,7 +207,7 @@ async def _keep_later(shard: Shard, journal: Partition) -> None:
         with contextlib.suppress(OSError):
             await _keep(shard, journal)
             return
-        await asyncio.sleep(_RETRY_SECONDS)
+        await asyncio.sleep(_RETRY_MS / 1000)
 
 
 async def _keep(shard: Shard, journal: Partition) -> None:

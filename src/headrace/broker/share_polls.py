@@ -231,6 +231,9 @@ class SharePoll:
                 # Where compaction or retention removed what was looked for, more is behind it.
                 if found.acquired or found.code or share.next_fetch_offset() <= wanted.first:
                     return
+                if share.start < partition.start_offset:  # by more than a portion
+                    self._services.log_starts.moved(partition)
+                    return
         except CorruptBatch as damage:
             partition.read_failed(damage)
             found.code = Code.CORRUPT_MESSAGE

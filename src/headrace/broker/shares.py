@@ -5,15 +5,18 @@ internal topic; the shard's journal is that partition of `__share_group_state`, 
 fetch. The number of shards is fixed when the topic is created.
 """
 
+import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from functools import partial
+from typing import Any, TypeVar, overload
 from uuid import UUID
 
 from headrace.broker import archived_log, share_log, share_meters
 from headrace.broker.archived_log import ArchivedLog
+from headrace.broker.background import in_background
 from headrace.broker.config import Config
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.partitions import Partition
@@ -65,6 +68,7 @@ EMPTY, STABLE = "Empty", "Stable"  # as Kafka calls the states of share groups
 
 _WAKING = (Settled, Started, Advanced, Delayed, Forgotten)
 
+T = TypeVar("T")
 Shard = ShardRuntime[Command, Event]
 
 
@@ -119,6 +123,7 @@ class Shares:
         self.sessions = ShareSessions(
             config.share_sessions_max, config.share_sessions_connection_max, self._is_member
         )
+        self._finishing: dict[SessionKey, set[asyncio.Task[Any]]] = {}
         self.meters = ShareMeters()
         self._config = config
         self._clock = clock
@@ -272,6 +277,32 @@ class Shares:
         self.sessions.apply(event)
         group, member = event.key
         self.shard(group).tell(ReleaseMember(group, member))
+
+    def finish_session(self, key: SessionKey, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run what an ended session leaves to do, also when its connection is lost meanwhile.
+
+        No other session of the member may acquire records before (`session_finished`): a release
+        of what the member has would take them, too.
+        """
+        task = in_background(work)
+        self._finishing.setdefault(key, set()).add(task)
+        task.add_done_callback(partial(self._finished, key))
+        return task
+
+    def is_finishing(self, key: SessionKey) -> bool:
+        """Return whether an ended session of a member still has something to do."""
+        return key in self._finishing
+
+    async def session_finished(self, key: SessionKey) -> None:
+        """Return once no ended session of a member has anything to do."""
+        while tasks := self._finishing.get(key):
+            await asyncio.wait(tasks)
+
+    def _finished(self, key: SessionKey, task: asyncio.Task[Any]) -> None:
+        tasks = self._finishing[key]
+        tasks.discard(task)
+        if not tasks:
+            del self._finishing[key]
 
     def disconnected(self, connection_id: int) -> None:
         """End the sessions of a connection that is gone; their records are available again."""

@@ -15,8 +15,9 @@ records went with them is kept.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
-from headrace.core.runs import State
+from headrace.core.runs import State, Status
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_words import DELAYED, NO_RECORD, Advanced, Ended, Settled, ShareKey
 from headrace.core.types import MemberId, Now, Span, WallMs
@@ -27,8 +28,11 @@ REASON_CHARS_MAX = 1000
 _REMOVED = "removed from the log, by retention or an administrator, before it was finished"
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedRun:
+Alike = tuple[int, str, MemberId, WallMs]  # deliveries, reason, member and time of a range
+Unlisted = tuple[int, int, Alike]  # first, last, and the rest of an `ArchivedRun`
+
+
+class ArchivedRun(NamedTuple):
     """Records that were archived for a `reason`, after so many deliveries, the last to `member`.
 
     `member` is "" where nobody had them; `at` is when the last of them was archived.
@@ -40,12 +44,6 @@ class ArchivedRun:
     reason: str
     member: MemberId
     at: WallMs
-
-    def goes_on_in(self, other: "ArchivedRun") -> bool:
-        """Whether the other follows it, and is alike."""
-        return (self.span.last + 1, self.deliveries, self.reason, self.member) == (
-            other.span.first, other.deliveries, other.reason, other.member,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +111,26 @@ class Archive:
                     if not there.pages:
                         del self._lists[key]
 
-    def listed(self, key: ShareKey, found: Iterable[ArchivedRun]) -> list[ArchiveEvent]:
-        """The events that list what was found, numbered anew."""
+    def listed(self, key: ShareKey, found: Iterable[Unlisted]) -> list[ArchiveEvent]:
+        """Return the events that list ranges, and number them."""
         known = self._lists.get(key, _EMPTY)
         page = max(known.pages, default=0)
         runs = list(known.pages.get(page, ()))
         touched, number, news = {page: runs}, known.upcoming, 0
-        for one in found:
-            news += len(one.span)
-            last = runs[-1] if runs else None
-            if last is not None and last.goes_on_in(one):
-                runs[-1] = _numbered(one, number, Span(last.span.first, one.span.last))
+        for first, last, alike in found:
+            news += last - first + 1
+            newest = runs[-1] if runs else None
+            if (
+                newest is not None
+                and newest.span.last + 1 == first
+                and newest[2:5] == alike[:3]  # all but the time
+            ):
+                runs[-1] = ArchivedRun(number, Span(newest.span.first, last), *alike)
             else:
                 if len(runs) >= RUNS_PER_PAGE:
                     page, runs = page + 1, list[ArchivedRun]()
                     touched[page] = runs
-                runs.append(_numbered(one, number, one.span))
+                runs.append(ArchivedRun(number, Span(first, last), *alike))
             number += 1
         gone = sorted({*known.pages, *touched})[:-PAGES_MAX]
         dropped = known.dropped
@@ -172,9 +174,9 @@ class Archive:
 
 def found_in(
     events: Sequence[object], partitions: Mapping[ShareKey, SharePartition], now: Now
-) -> dict[ShareKey, list[ArchivedRun]]:
+) -> dict[ShareKey, list[Unlisted]]:
     """What is archived by events that are decided and not applied yet, without a dead letter."""
-    found: dict[ShareKey, list[ArchivedRun]] = {}
+    found: dict[ShareKey, list[Unlisted]] = {}
     archived = State.ARCHIVED
     for event in events:
         if type(event) is Settled:  # they come by the thousand: `isinstance` takes longer
@@ -185,8 +187,8 @@ def found_in(
                 continue
             member, ended = (None, None) if hold is None else (hold.holder, hold.ended)
             if ended is not Ended.COPIED:
-                run = _run(span, deliveries, reason, member, now)
-                found.setdefault(event.key, []).append(run)
+                alike = _alike(deliveries, reason, member, now)
+                found.setdefault(event.key, []).append((span.first, span.last, alike))
         elif type(event) is Advanced:
             overtaken = _overtaken(partitions[event.key], event.start, now)
             if overtaken:
@@ -194,30 +196,28 @@ def found_in(
     return found
 
 
-def _overtaken(partition: SharePartition, start: int, now: Now) -> list[ArchivedRun]:
-    """What was not finished below the new start of a log."""
-    runs = [
-        _run(
-            Span(first, last),
-            status.deliveries,
-            f"{status.reason}; {_REMOVED}" if status.reason else _REMOVED,
-            status.holder if status.holder != DELAYED else None,
-            now,
-        )
-        for first, last, status in partition.runs.between(partition.start, start - 1)
-        if not status.state.finished
-    ]
+def _overtaken(partition: SharePartition, start: int, now: Now) -> list[Unlisted]:
+    """Return what was not finished below the new start of a log."""
+    ranges: list[Unlisted] = []
+    removed: dict[Status, Alike | None] = {}
+    for first, last, status in partition.runs.between(partition.start, start - 1):
+        if status not in removed:
+            removed[status] = _removed(status, now)
+        if (alike := removed[status]) is not None:
+            ranges.append((first, last, alike))
     if partition.end < start:
-        runs.append(_run(Span(partition.end, start - 1), 0, _REMOVED, None, now))
-    return runs
+        ranges.append((partition.end, start - 1, _alike(0, _REMOVED, None, now)))
+    return ranges
 
 
-def _run(
-    span: Span, deliveries: int, reason: str, member: MemberId | None, now: Now
-) -> ArchivedRun:
-    told = reason[:REASON_CHARS_MAX]
-    return ArchivedRun(0, span, deliveries, told, member or MemberId(""), now.wall)
+def _removed(status: Status, now: Now) -> Alike | None:
+    """Return what the list has of removed records; None if they were finished."""
+    if status.state.finished:
+        return None
+    reason = f"{status.reason}; {_REMOVED}" if status.reason else _REMOVED
+    member = status.holder if status.holder != DELAYED else None
+    return _alike(status.deliveries, reason, member, now)
 
 
-def _numbered(run: ArchivedRun, number: int, span: Span) -> ArchivedRun:
-    return ArchivedRun(number, span, run.deliveries, run.reason, run.member, run.at)
+def _alike(deliveries: int, reason: str, member: MemberId | None, now: Now) -> Alike:
+    return deliveries, reason[:REASON_CHARS_MAX], member or MemberId(""), now.wall

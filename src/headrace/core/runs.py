@@ -11,12 +11,12 @@ runs + runs touched + chunks), however many records a run stands for (design §4
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain, islice
-from operator import itemgetter
+from operator import itemgetter, sub
 
 from headrace.core.locks import Locks
 from headrace.core.run_chunks import Chunk, exchanged, found, replaced, rewritten, split
@@ -350,8 +350,8 @@ class Runs:
 
     def drop_below(self, offset: int) -> None:
         """Forget every record below `offset`, which becomes the start (and the end, if beyond)."""
-        for first, last, status in self.between(self.start, offset - 1):
-            self._move(status, None, last - first + 1)
+        for status, records in self._records_below(offset).items():
+            self._move(status, None, records)
         passed = bisect_right(self._heads, offset) - 1 if offset < self.end else len(self._heads)
         self._count -= sum(len(chunk.firsts) for chunk in self._chunks[:passed])
         del self._chunks[:passed], self._heads[:passed]
@@ -364,6 +364,21 @@ class Runs:
         self.start = offset
         self.end = max(self.end, offset)
         self._available_from = max(self._available_from, offset)
+
+    def _records_below(self, offset: int) -> dict[Status, int]:
+        """Count the records of each status below an offset."""
+        counts: dict[Status, int] = defaultdict(int)
+        for index in range(bisect_left(self._heads, offset)):
+            chunk = self._chunks[index]
+            count = bisect_left(chunk.firsts, offset)
+            bounds = chunk.firsts[: count + 1]
+            if len(bounds) == count:
+                bounds.append(self._stop(index))
+            bounds[count] = min(bounds[count], offset)
+            lengths = map(sub, bounds[1:], bounds)
+            for status, records in zip(chunk.statuses, lengths, strict=False):
+                counts[status] += records
+        return counts
 
     def _stop(self, index: int) -> int:
         """Where the runs of a chunk end, exclusive."""

@@ -6,7 +6,7 @@ and its leases, lives in one shard, so a decision over several of them is one at
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import assert_never
 from uuid import UUID
@@ -99,6 +99,7 @@ from headrace.core.types import MemberId, MonoMs, Now, after
 
 _RUNS = (Acquired, Settled, Replayed, Delayed)  # the events that lay runs, most frequent first
 _TARGET_RUNS = 10  # what a share-partition or group costs in a tick, beside its runs
+_NO_GROUPS: Counter[str] = Counter()
 _LISTED = frozenset({Settled, Advanced, Forgotten})  # those that may change a list
 
 
@@ -115,7 +116,7 @@ class ShareShard:
         self.archiving: set[ShareKey] = set()  # where dead letters wait to be written
         self.restarted: dict[str, MonoMs] = {}  # groups whose members are not known since
         self._of_group: dict[str, dict[ShareKey, SharePartition]] = {}
-        self._of_topic: Counter[tuple[str, UUID]] = Counter()  # share-partitions
+        self._of_topic: dict[UUID, Counter[str]] = {}  # share-partitions by group
         self._due: list[tuple[MonoMs, int, ShareGroup | SharePartition]] = []
         self._queued: dict[ShareGroup | SharePartition, MonoMs] = {}  # each one's earliest
         self._pushes = count()
@@ -126,7 +127,7 @@ class ShareShard:
 
     def missing(self, group: str, topic_id: UUID, partitions: int) -> int:
         """Return how many of a topic's partitions are not share-partitions of a group."""
-        return partitions - self._of_topic[group, topic_id]
+        return partitions - self._of_topic.get(topic_id, _NO_GROUPS)[group]
 
     def queue(self, group: str) -> Queue:
         """All that there is of a group."""
@@ -135,10 +136,9 @@ class ShareShard:
         is_retained = group in self.retained
         return Queue(group, members, self.partitions_of(group), leases, since, is_retained)
 
-    def overtaken(self, topic_id: UUID, partition: int, start: int) -> list[SharePartition]:
-        """The share-partitions of a partition whose SPSO is below its log's `start`."""
-        found = (self.partitions.get(ShareKey(one, topic_id, partition)) for one in self._of_group)
-        return [one for one in found if one is not None and one.start < start]
+    def groups_of(self, topic_id: UUID) -> Collection[str]:
+        """Return the groups that have share-partitions of a topic."""
+        return self._of_topic.get(topic_id, _NO_GROUPS).keys()
 
     def decide(self, command: Command, now: Now) -> Decided[Event] | Refused:
         """The events that `command` makes true and the caller's reply, or why not."""
@@ -257,7 +257,7 @@ class ShareShard:
                 partition = SharePartition(key, start, state_epoch)
                 self.partitions[key] = partition
                 self._of_group.setdefault(key.group, {})[key] = partition
-                self._of_topic[key.group, key.topic_id] += 1
+                self._of_topic.setdefault(key.topic_id, Counter())[key.group] += 1
             case Started() | Advanced() | Leaving():
                 self._lay([event])
             case Acquired() | Settled() | Replayed() | Delayed():
@@ -317,9 +317,12 @@ class ShareShard:
                 if gone is not None:
                     # Its deadlines must not wake anybody any more.
                     gone.runs, gone.leaving = Runs(gone.start), frozenset()
-                    self._of_topic[key.group, key.topic_id] -= 1
-                    if not self._of_topic[key.group, key.topic_id]:
-                        del self._of_topic[key.group, key.topic_id]
+                    groups = self._of_topic[key.topic_id]
+                    groups[key.group] -= 1
+                    if not groups[key.group]:
+                        del groups[key.group]
+                    if not groups:
+                        del self._of_topic[key.topic_id]
                     del self._of_group[key.group][key]
                     if not self._of_group[key.group]:
                         del self._of_group[key.group]

@@ -123,8 +123,10 @@ class SharePartition:
                 return self._reclaim(command, after(now.mono, policy.lock_ms), now.wall)
             case DeadLettered():
                 return self._dead_lettered(command)
-            case LogStartMoved(start):
-                return [Advanced(self.key, start)] if start > self.start else []
+            case LogStartMoved(start, runs_max):
+                if start <= self.start:
+                    return []
+                return [Advanced(self.key, self.runs.reach(self.start, start - 1, runs_max) + 1)]
             case _:
                 assert_never(command)
 

@@ -146,9 +146,13 @@ class DeadLettered:
 
 @dataclass(frozen=True, slots=True)
 class LogStartMoved:
-    """Retention removed every record below `start` from the log."""
+    """Retention removed every record below `start` from the log.
+
+    At most `runs_max` runs are passed at once; SPSO stays below `start` where there are more.
+    """
 
     start: int
+    runs_max: int = PORTION_RUNS
 
 
 Command = Acquire | Acknowledge | ReleaseHeld | Reclaim | DeadLettered | LogStartMoved

@@ -4,9 +4,11 @@ What is not there is no error: it has neither a start offset nor a lag.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
+from headrace.broker.budgets import PORTION
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
 from headrace.broker.services import Services
@@ -14,6 +16,7 @@ from headrace.core.catalog import Topic
 from headrace.core.share_admin import Queue
 from headrace.core.share_words import ShareKey
 
+_KEYS_PORTION = 1_000  # share-partitions that are grouped by topic without a pause
 _UNKNOWN = -1
 _LEADER_EPOCH = 0  # one broker, one leader
 
@@ -45,7 +48,7 @@ async def _topics(asked: Any, queue: Queue, services: Services) -> list[dict[str
     if asked.topics is None:
         return [
             await _topic(topic, indexes, queue, services)
-            for topic, indexes in list(_all(queue, services))
+            for topic, indexes in await _all(queue, services)
         ]
     topics = services.catalog.topics
     return [
@@ -56,12 +59,20 @@ async def _topics(asked: Any, queue: Queue, services: Services) -> list[dict[str
     ]
 
 
-def _all(queue: Queue, services: Services) -> Iterable[tuple[Topic, list[int]]]:
+async def _all(queue: Queue, services: Services) -> list[tuple[Topic, list[int]]]:
+    """Return the topics of a group and their partitions, in order, with pauses."""
     found: dict[UUID, list[int]] = {}
-    for key in sorted(queue.partitions):
+    async for key in services.budgets.portions(list(queue.partitions), _KEYS_PORTION):
         found.setdefault(key.topic_id, []).append(key.partition)
+    ids = sorted(found) if len(found) <= PORTION else await _sorted_in_thread(found, services)
     topics = services.catalog.topics_by_id
-    return ((topics[id_], indexes) for id_, indexes in found.items() if id_ in topics)
+    return [(topics[id_], sorted(found[id_])) for id_ in ids if id_ in topics]
+
+
+async def _sorted_in_thread(ids: Iterable[UUID], services: Services) -> list[UUID]:
+    """Sort the ids of many topics: 60,000 would hold the event loop for 200 ms."""
+    async with services.budgets.one_large():
+        return await services.budgets.in_thread(partial(sorted, list(ids)))
 
 
 async def _topic(

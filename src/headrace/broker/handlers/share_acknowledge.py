@@ -6,7 +6,8 @@ after its acknowledgements and releases what the member still holds. A batch may
 a tagged field of ours; it is kept with what was rejected.
 """
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -68,17 +69,29 @@ def handle(request: Request, services: Services) -> Answering:
     )
     if isinstance(moved, Refused):
         return _refusal(moved, request, services)
+    is_final = message.epoch == FINAL
     if len(parts) > ACKNOWLEDGE_PORTION:
-        return _in_portions(message, parts, request, services)
+        ended = end_session(services, who, parts, renewing=message.renews) if is_final else None
+        return _in_portions(message, parts, request, services, ended)
     acked = acknowledge(services, who, parts, renewing=message.renews)
+    if is_final:
+        release(services, who)
     return _when_durable(message, acked, request, services)
 
 
 async def _in_portions(
-    message: AcknowledgeRequest, parts: Sequence[ParsedPart], request: Request, services: Services
-) -> Answer:
-    """Acknowledge records of many partitions, with pauses."""
-    acked = await acknowledge_many(services, session_key_of(message), parts, message.renews)
+    message: AcknowledgeRequest, parts: Sequence[ParsedPart], request: Request, services: Services,
+    ended: Awaitable[list[AcknowledgedPart]] | None,
+) -> Answer:  # fmt: skip
+    """Acknowledge records of many partitions, with pauses.
+
+    Args:
+        ended: As `end_session` returned it, for the final request of a session.
+    """
+    if ended is not None:
+        acked = await ended
+    else:
+        acked = await acknowledge_many(services, session_key_of(message), parts, message.renews)
     return await _when_durable(message, acked, request, services).wait()
 
 
@@ -86,9 +99,7 @@ def _when_durable(
     message: AcknowledgeRequest, acked: list[AcknowledgedPart], request: Request,
     services: Services,
 ) -> Later:  # fmt: skip
-    group, _ = who = session_key_of(message)
-    if message.epoch == FINAL:
-        release(services, who)
+    group, _ = session_key_of(message)
     later = Later()
 
     def tell(fault: StorageFault | None) -> None:
@@ -147,6 +158,26 @@ async def acknowledge_many(
         async for part in services.budgets.portions(parts, ACKNOWLEDGE_PORTION)
         if part.has_batches
     ]
+
+
+def end_session(
+    services: Services, who: SessionKey, parts: Iterable[ParsedPart], *, renewing: bool
+) -> Awaitable[list[AcknowledgedPart]]:
+    """Begin to acknowledge records with pauses for a session that ended, then release the rest.
+
+    The member may open another session meanwhile: this has to be called in the turn of the event
+    loop that ended the session.
+    """
+    work = _acknowledge_and_release(services, who, parts, renewing)
+    return asyncio.shield(services.shares.finish_session(who, work))
+
+
+async def _acknowledge_and_release(
+    services: Services, who: SessionKey, parts: Iterable[ParsedPart], renewing: bool
+) -> list[AcknowledgedPart]:
+    acked = await acknowledge_many(services, who, parts, renewing)
+    release(services, who)
+    return acked
 
 
 def release(services: Services, who: SessionKey) -> None:

@@ -8,7 +8,7 @@ that brings none waits for as much as it wants, and takes what there is when its
 of partitions wait, too, for a little while: clients come back at once, however often.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from headrace.broker.budgets import PORTION
@@ -18,6 +18,7 @@ from headrace.broker.handlers.share_acknowledge import (
     ParsedPart,
     acknowledge,
     acknowledge_many,
+    end_session,
     parsed,
     release,
     session_key,
@@ -68,10 +69,17 @@ def handle(request: Request, services: Services) -> Answering:
         # Behind the session, whose epoch the client moves on unless it is told of the session.
         wrong = f"{asking.acquire_mode} is not an acquire mode"
         return _refusal(Refused(Why.INVALID_REQUEST, wrong), services)
-    looked_at = () if asking.epoch == FINAL else _order(services, who)  # that ends the session
-    is_large = len(parts) > ACKNOWLEDGE_PORTION or len(looked_at) > LOOK_PORTION
-    # The other logs of the session were opened when they were new to it.
-    if is_large or any(map(services.partitions.must_open, added)):
+    is_large = len(parts) > ACKNOWLEDGE_PORTION
+    if asking.epoch == FINAL and is_large:
+        ended = end_session(services, who, parts, renewing=asking.renews)
+        return _ended(services, who, asking, ended)
+    if asking.epoch != FINAL and (
+        is_large
+        or len(_order(services, who)) > LOOK_PORTION
+        or services.shares.is_finishing(who)
+        # The other logs of the session were opened when they were new to it.
+        or any(map(services.partitions.must_open, added))
+    ):
         session = services.shares.sessions.sessions.get(who)
         return _in_portions(services, who, asking, parts, added, session)
     acked = acknowledge(services, who, parts, renewing=asking.renews)
@@ -92,9 +100,12 @@ async def _in_portions(
 ) -> Answer:  # fmt: skip
     """Answer a request of many partitions, or of some whose logs must be opened, with pauses.
 
+    So is one that must wait for the end of an earlier session of its member.
+
     Args:
         session: the session as the request left it.
     """
+    await services.shares.session_finished(who)
     for one in added:
         await services.partitions.opened(one.topic_id, one.partition)
     acked = await acknowledge_many(services, who, parts, asking.renews)
@@ -106,6 +117,15 @@ async def _in_portions(
     if poll.order:
         services.shares.shard(who[0]).when_durable(poll.acknowledged)
     return await _when_found(services, who, poll, asking, wait_ms_max)
+
+
+async def _ended(
+    services: Services, who: SessionKey, asking: FetchRequest,
+    ended: Awaitable[list[AcknowledgedPart]],
+) -> Answer:  # fmt: skip
+    """Answer the final request of a session, once its acknowledgements are carried out."""
+    poll = SharePoll(services, who, asking, (), (), await ended)
+    return await _when_found(services, who, poll, asking, 0)
 
 
 def _poll(
