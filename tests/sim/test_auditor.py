@@ -212,6 +212,16 @@ SOUND: dict[str, list[Callable[[Book], object]]] = {
         lambda b: b.lease.acquired(b.asks(), 1, [(PLACE, 0, 0, 2)], fresh=False, whole=True),
         lambda b: b.gets(0, 0, 1, "bob"),
     ],
+    "a power cut takes what was staged, and another driver has the epoch": [
+        joined_and_produced, lambda b: b.leases(),
+        lambda b: b.lease.staging(1, {(PLACE, 0): "reject"}, "task 1", 1),
+        lambda b: b.lease.staged(1, {(PLACE, 0): "reject"}, "task 1", 1),
+        lambda b: b.auditor.locks_lost(), lambda b: b.loses(), lambda b: b.leases(),
+        lambda b: b.lease.staging(1, {(PLACE, 0): "release"}, "task 0", 1),
+        lambda b: b.lease.staged(1, {(PLACE, 0): "release"}, "task 0", 1),
+        lambda b: b.lease.committing(1),
+        lambda b: b.lease.committed(b.asks("lease/checkpoint"), 1, 0), lambda b: b.gets(0, 0, 2),
+    ],
     "a lease keeps nothing of a log that lost its end": [
         joined_and_produced, lambda b: b.leases(), lambda b: b.loses(1 << 40, end=1),
         lambda b: b.lease.acquired(b.asks(), 1, [], fresh=False, whole=True),

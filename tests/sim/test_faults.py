@@ -9,11 +9,13 @@ import pytest
 
 import headrace
 from headrace.core.catalog import Resource, SetConfigs
+from headrace.folder.repair import Repair
 from headrace.log import buggify
 from headrace.log.api import CorruptFileError
 from headrace.log.checksums import MOVED
 from headrace.log.clock_checkpoint import FILE as CLOCK_CHECKPOINT
 from headrace.log.manifest import START_OFFSETS
+from headrace.log.rewriting import without_records
 from headrace.log.small_files import write_file
 from headrace.sim.consumers import ConsumerReader
 from headrace.sim.damage import BIT, FORMER, KINDS, MISDIRECTED
@@ -247,6 +249,32 @@ def test_a_repair_may_give_a_segment_of_compaction_its_name() -> None:
     assert _is_kept(f"{path}.swap", b"batches", {path: b"bat", f"{path}.torn.3": b"ches"})
     assert not _is_kept(f"{path}.swap", b"batches", {path: b"others"})
     assert not _is_kept(f"{path}.swap", b"batches", {})
+
+
+@pytest.mark.parametrize(
+    ("compacted", "is_in_place", "lost"),
+    [([1, 2], True, []), ([1, 2], False, [0, 3]), ([2], True, [1])],
+)
+def test_a_repair_may_finish_a_compaction(
+    compacted: list[int], is_in_place: bool, lost: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records that are superseded may go, and tombstones, but no last value of a key."""
+    world, path = World(0, options=replace(calm(0), fsync=True)), "table-0/00000000000000000000.log"
+    monkeypatch.setattr(world.records, "is_kept", lambda *_: True)
+    records = [
+        batches.Record(0, 0, b"a", b"former"), batches.Record(1, 0, b"b", b"last"),
+        batches.Record(2, 0, b"a", b"last"), batches.Record(3, 0, b"c", None),
+    ]  # fmt: skip
+    written = batches.build(records)
+    made = [batches.build([records[one]], base_offset=one) for one in compacted]
+    last = batches.build([records[3]], base_offset=3)
+    swap = b"".join([*made, without_records(batches.read_header(last))])
+    before = {path: written, f"{path}.swap": swap}
+    after = {path: swap if is_in_place else b"".join(made), f"{path}.torn.0": written}
+    world.operator._account(Repair(), before, before, after)
+    reports = [one for one in world.bugs if "without a report" in one]
+    assert [int(one.partition("@")[2].partition(" ")[0]) for one in reports] == lost
+    assert len([one for one in world.bugs if "which is whole" in one]) == len(lost)
 
 
 def test_an_impossible_offset_under_a_right_checksum_is_damage() -> None:

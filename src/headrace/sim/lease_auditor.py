@@ -35,8 +35,10 @@ class LeaseAuditor:
         for number in [one for one, at_us in facts.told_at_us.items() if at_us >= since_us]:
             del facts.told_at_us[number]
             facts.ranges.pop(number, None)
-        # What was staged before the last of it may be there again.
-        facts.doubted |= {(number, part) for number in facts.staged for part in ("", "cut")}
+        # What was staged before the last of it may be there again, and none of the parts.
+        facts.doubted |= {
+            (number, part) for number, parts in facts.staged.items() for part in ("", "cut", *parts)
+        }
 
     def end_was_lost(self, place: Place, end: int) -> None:
         """Forget ranges of records that a log lost; others of that log may be discarded, too."""

@@ -197,8 +197,10 @@ class Operator:
         lost: dict[str, list[Lost]] = {}
         for action in done.actions:
             lost.setdefault(action.path.partition("/")[0], []).extend(action.lost)
-        kept = _records(after)
-        for folder, records in _records(sound).items():
+        kept, written = _records(after), _records(sound)
+        for folder, offset in [*_superseded(written, sound, after)]:
+            written[folder].pop(offset, None)
+        for folder, records in written.items():
             left = kept.get(folder, {})
             for offset, record in records.items():
                 if offset in left:
@@ -207,20 +209,23 @@ class Operator:
                 elif not _covers(lost.get(folder, ()), offset) and done.is_complete:
                     bug(f"a repair lost record {folder}@{offset} without a report: {lost}")
         if self._world.options.fsync:
-            self._require_promised(sound, before, kept)
+            self._require_promised(written, sound, before, kept)
         for path, data in before.items():
             if not path.endswith(_REBUILT) and not _is_kept(path, data, after):
                 bug(f"a repair changed {path} without a copy")
 
     def _require_promised(
-        self, sound: Mapping[str, bytes], before: Mapping[str, bytes], kept: _Records
+        self,
+        written: _Records,
+        sound: Mapping[str, bytes],
+        before: Mapping[str, bytes],
+        kept: _Records,
     ) -> None:
         """Check that what was acknowledged and is not damaged is still there.
 
         A file that ends behind one of its batches may be set aside: nothing in a small one shows
         that it is not a whole file of another log.
         """
-        written = _records(sound)
         known = {
             path: data
             for path, data in before.items()
@@ -314,11 +319,38 @@ def _records(files: Mapping[str, bytes], *, past_damage: bool = False) -> _Recor
     return found
 
 
+def _superseded(
+    written: _Records, sound: Mapping[str, bytes], after: Mapping[str, bytes]
+) -> Iterator[tuple[str, int]]:
+    """Yield folders and offsets of records that are gone because a repair finished a compaction.
+
+    The next start would have finished it as well. Its segment lacks records that a later one of
+    their key supersedes, and tombstones, whose time may be over.
+
+    Args:
+        written: the records of `sound`.
+    """
+    for swap, data in sound.items():
+        path = swap.removesuffix(SWAP)
+        if not swap.endswith(f".log{SWAP}") or after.get(path) != data:
+            continue
+        folder, _, name = path.rpartition("/")
+        first = int(name.removesuffix(".log"))
+        last = max((header.last_offset for header, _ in _whole_batches(data)), default=-1)
+        compacted = _records({path: data}).get(folder, {})
+        rows = sorted((written.get(folder, {}) | compacted).items())
+        latest = {key: offset for offset, (_, key, _) in rows}
+        for offset, (value, key, _) in rows:
+            is_removable = value is None or (key is not None and latest[key] > offset)
+            if first <= offset <= last and offset not in compacted and is_removable:
+                yield folder, offset
+
+
 def _is_whole(data: bytes) -> bool:
-    return sum(header.size for header, _ in _whole_batches(data, past_damage=False)) == len(data)
+    return sum(header.size for header, _ in _whole_batches(data)) == len(data)
 
 
-def _whole_batches(data: bytes, *, past_damage: bool) -> Iterator[tuple[BatchHeader, int]]:
+def _whole_batches(data: bytes, *, past_damage: bool = False) -> Iterator[tuple[BatchHeader, int]]:
     position = 0
     while position + batches.HEADER_BYTES <= len(data):
         try:
