@@ -321,7 +321,7 @@ async def create_and_fail(broker: Inside, monkeypatch: pytest.MonkeyPatch) -> To
     topic = await topics.create(CreateTopic("orders", uuid4(), 1, {}))
     assert isinstance(topic, Topic)
 
-    def fail(records: Any, batch: Any) -> bool:
+    def fail(batch: Any) -> bool:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(topics.journal, "_append", fail)
