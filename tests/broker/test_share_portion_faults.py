@@ -11,8 +11,6 @@ import pytest
 from headrace.broker import share_polls
 from headrace.broker.budgets import Budgets
 from headrace.broker.errors import Code
-from headrace.broker.handlers import share_acknowledge
-from headrace.broker.handlers import share_fetch as share_fetch_handler
 from headrace.broker.handlers.share_acknowledge import ParsedPart
 from headrace.broker.shards import PartitionJournal
 from headrace.broker.share_polls import SharePoll
@@ -32,26 +30,16 @@ from .test_share_session_ends import (
     FETCH,
     FINAL,
     GROUP,
+    acknowledging_in_portions,
     fetch,
-    fill,
     named,
     ranges,
-    slowly,
 )
 
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopRig]:
-    """A broker that carries out acknowledgements in portions."""
-    rig = LoopRig()
-    try:
-        rig.run(fill(rig))
-        for handler in (share_acknowledge, share_fetch_handler):
-            monkeypatch.setattr(handler, "ACKNOWLEDGE_PORTION", 0)
-        monkeypatch.setattr(Budgets, "portions", slowly)
-        yield rig
-    finally:
-        rig.close()
+    yield from acknowledging_in_portions(monkeypatch)
 
 
 async def accepted(rig: LoopRig, key: int, client: Client, epoch: int) -> int:

@@ -87,7 +87,11 @@ def ranges(answer: Any) -> list[tuple[int, int, int]]:
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopRig]:
-    """A broker that carries out acknowledgements in portions."""
+    yield from acknowledging_in_portions(monkeypatch)
+
+
+def acknowledging_in_portions(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopRig]:
+    """Yield a broker that carries out acknowledgements in portions."""
     rig = LoopRig()
     try:
         rig.run(fill(rig))

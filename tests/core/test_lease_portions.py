@@ -113,13 +113,19 @@ def test_no_portion_settles_more_than_it_may(broker: LeaseRig) -> None:
     assert answer == Committed(10, 10, 0, 0)
 
 
-def test_one_range_that_is_many_runs_by_now_is_settled_in_portions(broker: LeaseRig) -> None:
+def acquired_and_split(broker: LeaseRig) -> int:
+    """Acquire one range, of which others have every fourth record since; return the epoch."""
     broker.ends = (20, 0)
     epoch = broker.open()
     broker.ask(AcquireLease(LEASE, epoch, 1, 20))
     broker.elapse(LOCK_MS)
     for offset in range(0, 20, 4):
         broker.other_takes(P0, offset, offset)
+    return epoch
+
+
+def test_one_range_that_is_many_runs_by_now_is_settled_in_portions(broker: LeaseRig) -> None:
+    epoch = acquired_and_split(broker)
     answer = broker.ask_once(CommitLease(LEASE, epoch, 1, 3))
     portions = 0
     while isinstance(answer, Unfinished):
@@ -256,12 +262,7 @@ def test_what_is_discarded_amid_a_renewal_is_not_taken_back(broker: LeaseRig) ->
 
 
 def test_a_renewal_of_one_range_that_is_many_runs_goes_in_portions(broker: LeaseRig) -> None:
-    broker.ends = (20, 0)
-    epoch = broker.open()
-    broker.ask(AcquireLease(LEASE, epoch, 1, 20))
-    broker.elapse(LOCK_MS)
-    for offset in range(0, 20, 4):
-        broker.other_takes(P0, offset, offset)
+    epoch = acquired_and_split(broker)
     answer = broker.ask_once(RenewLease(LEASE, epoch, 3))
     portions = 1
     while isinstance(answer, Unfinished):

@@ -34,23 +34,23 @@ def decode(request: Request) -> wire.ListArchivedRequest | wire.ClearArchivedReq
 
 async def handle(request: Request, services: Services) -> Answer:
     match request.decoded or decode(request):
-        case wire.ListArchivedRequest() as asked:
-            answer: Struct = await _list(asked, services)
-        case wire.ClearArchivedRequest() as asked:
-            answer = await _clear(asked, services)
+        case wire.ListArchivedRequest() as call:
+            answer: Struct = await _list(call, services)
+        case wire.ClearArchivedRequest() as call:
+            answer = await _clear(call, services)
     out = Writer()
     answer.write(out)
     return Raw([out.data])
 
 
-async def _list(asked: wire.ListArchivedRequest, services: Services) -> wire.ListArchivedResponse:
-    refused = _refused(asked.group, services)
-    if refused is None and asked.runs_max < 1:
+async def _list(call: wire.ListArchivedRequest, services: Services) -> wire.ListArchivedResponse:
+    refused = _refused(call.group, services)
+    if refused is None and call.runs_max < 1:
         refused = Refused(Why.INVALID_REQUEST, "runs_max begins at 1")
-    for topic, index, _ in _lists(asked.group, services) if refused is None else ():
+    for topic, index, _ in _lists(call.group, services) if refused is None else ():
         await services.opened(topic, index)
-    found = list(_pages(asked, services)) if refused is None else []
-    refused = await services.shares.durable_of(asked.group) or refused
+    found = list(_pages(call, services)) if refused is None else []
+    refused = await services.shares.durable_of(call.group) or refused
     if refused is not None:
         return wire.ListArchivedResponse(error_code(refused), refused.message)
     partitions = tuple(partition for partition, _ in found)
@@ -59,12 +59,12 @@ async def _list(asked: wire.ListArchivedRequest, services: Services) -> wire.Lis
 
 
 def _pages(
-    asked: wire.ListArchivedRequest, services: Services
+    call: wire.ListArchivedRequest, services: Services
 ) -> Iterator[tuple[wire.Partition, bool]]:
     """Of each list a part, until there is enough, and whether there is more of it."""
-    runs_left, bytes_left = min(asked.runs_max, wire.RUNS_MAX), wire.BYTES_MAX
-    after, topics = asked.after, frozenset(asked.topics)
-    for topic, index, known in _lists(asked.group, services):
+    runs_left, bytes_left = min(call.runs_max, wire.RUNS_MAX), wire.BYTES_MAX
+    after, topics = call.after, frozenset(call.topics)
+    for topic, index, known in _lists(call.group, services):
         if topics and topic not in topics:
             continue
         if (topic, index) < (after.topic, after.partition):
@@ -104,20 +104,18 @@ def _run(run: ArchivedRun) -> wire.Run:
     return wire.Run(run.number, first, last, run.deliveries, run.at, run.reason, member)
 
 
-async def _clear(
-    asked: wire.ClearArchivedRequest, services: Services
-) -> wire.ClearArchivedResponse:
-    refused = _refused(asked.group, services)
+async def _clear(call: wire.ClearArchivedRequest, services: Services) -> wire.ClearArchivedResponse:
+    refused = _refused(call.group, services)
     if refused is not None:
-        refused = await services.shares.durable_of(asked.group) or refused
+        refused = await services.shares.durable_of(call.group) or refused
         return wire.ClearArchivedResponse(error_code(refused), refused.message)
-    for place in asked.places:
+    for place in call.places:
         topic = services.catalog.topics.get(place.topic)
         if topic is None:
             continue
-        key = ShareKey(asked.group, topic.id, place.partition)
+        key = ShareKey(call.group, topic.id, place.partition)
         try:
-            await services.shares.ask(asked.group, ClearArchived(key, place.number))
+            await services.shares.ask(call.group, ClearArchived(key, place.number))
         except StorageFault as fault:
             return wire.ClearArchivedResponse(Code.COORDINATOR_NOT_AVAILABLE, str(fault))
     return wire.ClearArchivedResponse(Code.NONE, None)

@@ -42,46 +42,46 @@ async def handle(request: Request, services: Services) -> Answer:
 
 
 async def _described(
-    asked: wire.DescribeShareRecordsRequest, services: Services
+    call: wire.DescribeShareRecordsRequest, services: Services
 ) -> wire.DescribeShareRecordsResponse | Refused:
-    named = set(asked.states)  # once each, as places: a short request could name one very often
+    named = set(call.states)  # once each, as places: a short request could name one very often
     states = {state for state in State if state in named}
-    if not asked.group:
+    if not call.group:
         return Refused(Why.INVALID_GROUP, "The group id is empty.")
-    if asked.runs_max < 0 or states != named:
+    if call.runs_max < 0 or states != named:
         told = "runs_max begins at 0, states are 0 to 4"
         return Refused(Why.INVALID_REQUEST, told)
-    queue = services.shares.find(asked.group)
+    queue = services.shares.find(call.group)
     if queue.exists:
-        places = list(_places(asked, queue, services))
+        places = list(_places(call, queue, services))
         for name, index, _ in places:
             await services.opened(name, index)
-        answer = await _shown(asked, places, states or set(State), services)
-    elif services.groups.find(asked.group) is not None:
-        told = f"Group {asked.group} is not a share group."
+        answer = await _shown(call, places, states or set(State), services)
+    elif services.groups.find(call.group) is not None:
+        told = f"Group {call.group} is not a share group."
         answer = Refused(Why.WRONG_GROUP_TYPE, told)
     else:
-        answer = Refused(Why.UNKNOWN_GROUP, f"Group {asked.group} not found.")
-    faulty = await services.shares.durable_of(asked.group)
+        answer = Refused(Why.UNKNOWN_GROUP, f"Group {call.group} not found.")
+    faulty = await services.shares.durable_of(call.group)
     return answer if faulty is None else faulty
 
 
 async def _shown(
-    asked: wire.DescribeShareRecordsRequest,
+    call: wire.DescribeShareRecordsRequest,
     places: Iterable[Place],
     states: set[State],
     services: Services,
 ) -> wire.DescribeShareRecordsResponse | Refused:
     """Describe partitions whose logs are open, with pauses."""
-    shares, budget = services.shares, Budget(min(asked.runs_max, wire.RUNS_MAX), wire.BYTES_MAX)
+    shares, budget = services.shares, Budget(min(call.runs_max, wire.RUNS_MAX), wire.BYTES_MAX)
     async with services.budgets.one_large():
-        machine = shares.machine(asked.group)
-        telling = _Telling(shares.find(asked.group), services.clock.now())
+        machine = shares.machine(call.group)
+        telling = _Telling(shares.find(call.group), services.clock.now())
         partitions = [
             _partition(place, states, budget, telling, services)
             async for place in services.budgets.portions(places)
         ]
-    if shares.machine(asked.group) is not machine:
+    if shares.machine(call.group) is not machine:
         told = "the state of the group was recovered from its journal meanwhile"
         return Refused(Why.COORDINATOR_GONE, told)
     return wire.DescribeShareRecordsResponse(
@@ -94,17 +94,17 @@ async def _shown(
 
 
 def _places(
-    asked: wire.DescribeShareRecordsRequest, queue: Queue, services: Services
+    call: wire.DescribeShareRecordsRequest, queue: Queue, services: Services
 ) -> Iterable[Place]:
     """What is asked for, once each: a short request could ask for one partition very often."""
-    if asked.topics is None:
+    if call.topics is None:
         known = _known(queue, services)
         return [(name, index, _FROM_START) for name in sorted(known) for index in known[name]]
-    whole = any(cursor.partitions is None for cursor in asked.topics)
+    whole = any(cursor.partitions is None for cursor in call.topics)
     known = _known(queue, services) if whole else {}
     places: dict[tuple[str, int], Place] = {}
     # Equal ones once: a short request could ask for all of a topic very often.
-    for cursor in dict.fromkeys(asked.topics):
+    for cursor in dict.fromkeys(call.topics):
         cursors = cursor.partitions
         if cursors is None:
             indexes = known.get(cursor.topic) or _partitions(cursor.topic, services)
