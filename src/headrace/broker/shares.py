@@ -209,13 +209,30 @@ class Shares:
         """The state of a group that exists: Empty when nobody works on it."""
         return EMPTY if queue.is_empty(self._clock.now()) else STABLE
 
-    async def durable(self) -> Refused | None:
-        """Return once all that was decided is durable; refused when the disk fails."""
-        return await all_durable(self.shards)
+    async def durable(self, read: Sequence[Any] = ()) -> Refused | None:
+        """Return once all that was decided is durable; refused when the disk fails.
 
-    async def durable_of(self, group: str) -> Refused | None:
-        """Return once all that was decided of a group is durable; refused when the disk fails."""
-        return await all_durable([self.shard(group)])
+        Args:
+            read: The machines that were read with pauses; refused if a fault took one of them back.
+        """
+        refused = await all_durable(self.shards)
+        return refused or self._taken_back(read)
+
+    async def durable_of(self, group: str, read: ShareShard | None = None) -> Refused | None:
+        """Return once all that was decided of a group is durable; refused when the disk fails.
+
+        Args:
+            read: The machine that was read with pauses; refused if a fault took it back.
+        """
+        refused = await all_durable([self.shard(group)])
+        return refused or self._taken_back([] if read is None else [read])
+
+    def _taken_back(self, read: Iterable[Any]) -> Refused | None:
+        machines = [shard.machine for shard in self.shards]
+        if all(one in machines for one in read):
+            return None
+        told = "the state of the group was recovered from its journal meanwhile"
+        return Refused(Why.COORDINATOR_GONE, told)
 
     def find(self, group: str) -> Queue:
         """A group as it is now; what is told of it waits for `durable_of`."""

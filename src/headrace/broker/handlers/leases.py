@@ -256,7 +256,8 @@ async def _describe(call: wire.DescribeRequest, services: Services) -> wire.Desc
     for key in list(services.shares.machine(call.group).partitions_of(call.group)):
         await services.partitions.opened(key.topic_id, key.partition)
     found = []
-    known = services.shares.machine(call.group).partitions_of(call.group)
+    machine = services.shares.machine(call.group)
+    known = machine.partitions_of(call.group)
     async for key, share in services.budgets.portions(list(known.items()), _PORTION):
         topic = services.catalog.topics_by_id.get(key.topic_id)
         partition = services.partitions.get(key.topic_id, key.partition)
@@ -276,8 +277,7 @@ async def _describe(call: wire.DescribeRequest, services: Services) -> wire.Desc
             wire.SharePartition(topic.name, key.partition, share.start, share.end, end, runs)
         )
     found.sort(key=lambda one: (one.topic, one.partition))
-    try:
-        await services.shares.shard(call.group).durable()
-    except StorageFault as fault:
-        return wire.DescribeResponse(Code.STORAGE_ERROR, str(fault))
+    refused = await services.shares.durable_of(call.group, machine)
+    if refused is not None:
+        return wire.DescribeResponse(Code.STORAGE_ERROR, refused.message)
     return wire.DescribeResponse(Code.NONE, None, tuple(found))
