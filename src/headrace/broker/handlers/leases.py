@@ -263,19 +263,16 @@ async def _describe(call: wire.DescribeRequest, services: Services) -> wire.Desc
         partition = services.partitions.get(key.topic_id, key.partition)
         if topic is None or partition is None:
             continue
-        runs = tuple(
-            wire.InFlight(
-                run.span.first, run.span.last, run.state, run.deliveries, run.holder or ""
-            )
-            for run in share.runs
-        )
         try:
             end = partition.high_watermark
         except OSError:  # the log is damaged; the partition has logged it
             end = _UNKNOWN
-        found.append(
-            wire.SharePartition(topic.name, key.partition, share.start, share.end, end, runs)
-        )
+        begins, ends, pieces = share.start, share.end, share.runs.copied().pieces()
+        runs = [
+            wire.InFlight(first, last, status.state, status.deliveries, status.holder or "")
+            async for first, last, status in services.budgets.portions(pieces, _RESPONSE_RANGES)
+        ]
+        found.append(wire.SharePartition(topic.name, key.partition, begins, ends, end, tuple(runs)))
     found.sort(key=lambda one: (one.topic, one.partition))
     refused = await services.shares.durable_of(call.group, machine)
     if refused is not None:
