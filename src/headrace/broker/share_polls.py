@@ -73,6 +73,7 @@ class SharePoll:
         self._asking = asking
         self._records_max = min(asking.records_max, _RECORDS_MAX)
         self._shard = services.shares.shard(self._group)
+        self._machine = self._shard.machine  # that knows what was acquired
         self._policy = services.shares.policy(self._group)
         self._told = frozenset(told)
         self._found: dict[TopicPartition, _Found] = {}
@@ -123,19 +124,26 @@ class SharePoll:
         It ends early where the poll is not awaited any more, and begins again where a fault of the
         journal took back what was acquired before a pause.
         """
-        looking, machine = self._look(bytes_min), self._shard.machine
+        looking = self._look(bytes_min)
         while True:
             try:
                 next(looking)
             except StopIteration as end:
                 return bool(end.value)
             await asyncio.sleep(0)
-            if self._shard.machine is not machine:
-                for found in self._found.values():
-                    found.records, found.acquired, found.count = b"", [], 0
-                looking, machine = self._look(bytes_min), self._shard.machine
+            if self._forget_taken_back():
+                looking = self._look(bytes_min)
             if not self.is_awaited:
                 return False
+
+    def _forget_taken_back(self) -> bool:
+        """Forget what was acquired if the shard was rebuilt since; return whether it was."""
+        if self._shard.machine is self._machine:
+            return False
+        self._machine = self._shard.machine
+        for found in self._found.values():
+            found.records, found.acquired, found.count = b"", [], 0
+        return True
 
     def _look(self, bytes_min: int) -> Generator[None, None, bool]:
         bytes_left = min(self._asking.bytes_max, self._services.budgets.fetch_bytes_max)
@@ -301,6 +309,7 @@ class SharePoll:
     def _decide(self, command: On, found: _Found) -> Sequence[Any]:
         """The events of a command, none when it is refused."""
         answer = self._shard.decide(command)
+        self._forget_taken_back()  # a decision rebuilds the shard if a fault is over
         if isinstance(answer, StorageFault):
             found.code, found.message = Code.STORAGE_ERROR, str(answer)
         elif isinstance(answer, Refused):
