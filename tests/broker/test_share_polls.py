@@ -269,7 +269,7 @@ def test_a_poll_acquires_nothing_once_its_member_went_on_elsewhere_in_a_pause(
     monkeypatch.setattr(SharePoll, "_look", look)
 
     async def work(broker: Broker) -> None:
-        left = broker.fetch("a")
+        left = broker.fetch("a", wait_ms=LONG_MS)
         while not pauses:  # noqa: ASYNC110  # they set no event
             await asyncio.sleep(0)
         broker.epochs["a"] = 0

@@ -121,8 +121,8 @@ class SharePoll:
     async def look_in_portions(self, bytes_min: int = 0) -> bool:
         """As `look`, with a pause after each `LOOK_PORTION` partitions.
 
-        It ends early where the poll is not awaited any more, and begins again where a fault of the
-        journal took back what was acquired before a pause.
+        It ends early, and returns True, where the poll is not awaited any more. It begins again
+        where a fault of the journal took back what was acquired before a pause.
         """
         looking = self._look(bytes_min)
         while True:
@@ -134,7 +134,7 @@ class SharePoll:
             if self._forget_taken_back():
                 looking = self._look(bytes_min)
             if not self.is_awaited:
-                return False
+                return True
 
     def _forget_taken_back(self) -> bool:
         """Forget what was acquired if the shard was rebuilt since; return whether it was."""
