@@ -170,3 +170,49 @@ def test_what_a_fault_takes_back_in_a_pause_is_not_told(
         assert code in (Code.COORDINATOR_NOT_AVAILABLE, Code.STORAGE_ERROR)
 
     play(Inside, scene)
+
+
+@pytest.mark.parametrize(
+    ("api", "key", "version", "asked", "command"),
+    [
+        (list_groups, 16, 5, {}, COMMIT),
+        (list_groups, 16, 5, {}, JOIN),
+        (describe_groups, 15, 6, {"groups": ("g",)} | NO_OPERATIONS, COMMIT),
+        (describe_groups, 15, 6, {"groups": ("g",)} | NO_OPERATIONS, JOIN),
+        (consumer_group_describe, 69, 1, {"group_ids": ("g",)} | NO_OPERATIONS, BEAT),
+        (offset_fetch, 9, 8, {"groups": (ALL_OF_G,)}, COMMIT),
+        (share_group_describe, 77, 1, {"group_ids": ("g",)} | NO_OPERATIONS, JOIN),
+    ],
+)
+def test_what_a_fault_takes_back_of_a_group_in_a_pause_is_not_told(
+    api: Any, key: int, version: int, asked: Any, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the end of the last pause, the journal works again."""
+
+    async def scene(broker: Inside) -> None:
+        await broker.services.topics.create(CreateTopic("orders", ORDERS, 1, {}))
+        shard = shard_of(broker, command)
+        assert not isinstance(await shard.ask(command), Refused)
+        durable, portions, waits = ShardRuntime.durable, Budgets.portions, list[None]()
+
+        def waiting(one: ShardRuntime[Any, Any]) -> Any:
+            waits.append(None)
+            return durable(one)
+
+        async def recovered(
+            budgets: Budgets, items: Iterable[Any], size: int = 1
+        ) -> AsyncIterator[Any]:
+            async for item in portions(budgets, items, size):
+                yield item
+                if not waits:
+                    shard.load()
+
+        body = codec.encode_request(key, version, asked)
+        request = Request(key, version, 1, "client", "::1", 1, memoryview(body))
+        monkeypatch.setattr(ShardRuntime, "durable", waiting)
+        monkeypatch.setattr(Budgets, "portions", recovered)
+        answer = await api.handle(request, broker.services)
+        codes = [answer.get("error_code"), *(one["error_code"] for one in answer["groups"])]
+        assert {Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR} & set(codes)
+
+    play(Inside, scene)

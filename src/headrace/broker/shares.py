@@ -215,8 +215,7 @@ class Shares:
         Args:
             read: The machines that were read with pauses; refused if a fault took one of them back.
         """
-        refused = await all_durable(self.shards)
-        return refused or self._taken_back(read)
+        return await all_durable(self.shards, read)
 
     async def durable_of(self, group: str, read: ShareShard | None = None) -> Refused | None:
         """Return once all that was decided of a group is durable; refused when the disk fails.
@@ -224,15 +223,7 @@ class Shares:
         Args:
             read: The machine that was read with pauses; refused if a fault took it back.
         """
-        refused = await all_durable([self.shard(group)])
-        return refused or self._taken_back([] if read is None else [read])
-
-    def _taken_back(self, read: Iterable[Any]) -> Refused | None:
-        machines = [shard.machine for shard in self.shards]
-        if all(one in machines for one in read):
-            return None
-        told = "the state of the group was recovered from its journal meanwhile"
-        return Refused(Why.COORDINATOR_GONE, told)
+        return await all_durable([self.shard(group)], () if read is None else (read,))
 
     def find(self, group: str) -> Queue:
         """A group as it is now; what is told of it waits for `durable_of`."""
