@@ -21,7 +21,7 @@ from headrace.core.reach import reach
 from headrace.core.shard_words import On
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_session import SessionKey
-from headrace.core.share_words import Acquire, Acquired, LogStartMoved, ShareKey
+from headrace.core.share_words import Acquire, Acquired, ShareKey
 from headrace.core.types import Span, TopicPartition
 from headrace.log.api import OffsetOutOfRange, Slice
 from headrace.log.buggify import buggify
@@ -137,7 +137,10 @@ class SharePoll:
                 return True
 
     def _forget_taken_back(self) -> bool:
-        """Forget what was acquired if the shard was rebuilt since; return whether it was."""
+        """Forget what was acquired if the shard was rebuilt since; return whether it was.
+
+        Any decision rebuilds the shard if a fault is over.
+        """
         if self._shard.machine is self._machine:
             return False
         self._machine = self._shard.machine
@@ -242,17 +245,19 @@ class SharePoll:
             return
         try:
             while True:
+                start = partition.start_offset
+                if share.start < start and share.next_fetch_offset() < start:
+                    self._services.log_starts.moved(partition)
+                    self._forget_taken_back()
+                    if share.next_fetch_offset() < start:  # the rest is moved in the background
+                        return
                 wanted = reach(share, records_max, self._policy.window)
                 if wanted is None or wanted.first >= partition.high_watermark:
                     return
                 self._acquire(wanted, key, partition, found, bytes_max, records_max)
-                # Where compaction or retention removed what was looked for, more is behind it.
+                # Where compaction removed what was looked for, more is behind it.
                 if found.acquired or found.code or share.next_fetch_offset() <= wanted.first:
                     return
-                if share.start < partition.start_offset:  # by more than a portion
-                    self._services.log_starts.moved(partition)
-                    if share.start < partition.start_offset:  # by more than the next one
-                        return
         except CorruptBatch as damage:
             partition.read_failed(damage)
             found.code = Code.CORRUPT_MESSAGE
@@ -272,11 +277,7 @@ class SharePoll:
     ) -> None:
         """Acquire what one read finds. Raises: OSError; CorruptBatch."""
         exact = self._asking.acquire_mode == _RECORD_LIMIT
-        try:
-            piece = partition.read_through(wanted.first, wanted.last, bytes_max)
-        except OffsetOutOfRange:
-            self._decide(On(key, LogStartMoved(partition.start_offset)), found)
-            return
+        piece = partition.read_through(wanted.first, wanted.last, bytes_max)
         if not piece.headers:
             return
         piece = _deliverable(piece)
@@ -309,7 +310,7 @@ class SharePoll:
     def _decide(self, command: On, found: _Found) -> Sequence[Any]:
         """The events of a command, none when it is refused."""
         answer = self._shard.decide(command)
-        self._forget_taken_back()  # a decision rebuilds the shard if a fault is over
+        self._forget_taken_back()
         if isinstance(answer, StorageFault):
             found.code, found.message = Code.STORAGE_ERROR, str(answer)
         elif isinstance(answer, Refused):
