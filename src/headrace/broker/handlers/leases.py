@@ -3,6 +3,7 @@
 Messages are those of `wire/leases.py`; decisions are `core/leases.py` and `core/shard.py`.
 """
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -255,7 +256,7 @@ async def _commit(call: wire.CommitRequest, services: Services) -> wire.CommitRe
 async def _describe(call: wire.DescribeRequest, services: Services) -> wire.DescribeResponse:
     for key in list(services.shares.machine(call.group).partitions_of(call.group)):
         await services.partitions.opened(key.topic_id, key.partition)
-    found = []
+    found, rows = [], 0
     machine = services.shares.machine(call.group)
     known = machine.partitions_of(call.group)
     async for key, share in services.budgets.portions(list(known.items()), _PORTION):
@@ -273,6 +274,10 @@ async def _describe(call: wire.DescribeRequest, services: Services) -> wire.Desc
             async for first, last, status in services.budgets.portions(pieces, _RESPONSE_RANGES)
         ]
         found.append(wire.SharePartition(topic.name, key.partition, begins, ends, end, tuple(runs)))
+        rows += len(runs)
+        if rows >= _RESPONSE_RANGES:  # of some share-partitions together
+            await asyncio.sleep(0)
+            rows = 0
     found.sort(key=lambda one: (one.topic, one.partition))
     refused = await services.shares.durable_of(call.group, machine)
     if refused is not None:
