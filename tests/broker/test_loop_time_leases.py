@@ -106,6 +106,9 @@ def test_many_ranges_are_acquired_and_reclaimed_in_short_steps(rig: LoopRig) -> 
         held += len(ranges)
     rig.require_short(partial(kept, rig), SECONDS_MAX)
     assert answered(rig, session.renewing(), wire.RenewResponse).held == count
+    describing = wire.DescribeRequest("g", "session", session.epoch)
+    (described,) = answered(rig, describing, wire.DescribeResponse).partitions
+    assert len(described.in_flight) >= count
     opened = answered(rig, session.opening, wire.OpenResponse)
     assert len(opened.outstanding) == seq - 1
     session.epoch = opened.epoch

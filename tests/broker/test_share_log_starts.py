@@ -10,7 +10,7 @@ from headrace.broker import share_bounds
 from headrace.broker.partitions import Partition
 from headrace.broker.share_polls import SharePoll
 from headrace.broker.shares import Shard
-from headrace.core.catalog import CreateTopic
+from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.errors import Refused
 from headrace.core.runs import State
 from headrace.core.shard_words import Keep, On, StartPartitions
@@ -26,7 +26,7 @@ from headrace.core.share_words import (
     ShareKey,
     Verdict,
 )
-from headrace.core.types import MemberId, Span
+from headrace.core.types import MemberId, Span, TopicPartition
 from headrace.log.memory_disk import MemoryDisk
 from headrace.wire.batches import Record
 from headrace.wire.share_requests import FetchRequest
@@ -150,11 +150,42 @@ def test_a_look_for_records_goes_on_where_all_is_moved() -> None:
         await broker.fill()
         broker.partition.append_records([Record(0, broker.clock.wall(), b"", b"")])
         broker.services.partitions.on_start_moved.clear()
-        moved = LogStartMoved(RECORDS - 2 * PORTION_RUNS + 100, RECORDS)
+        moved = LogStartMoved(RECORDS - PORTION_RUNS, RECORDS)
         await broker.services.shares.ask("group", On(broker.share.key, moved))
         await broker.partition.begin_at(RECORDS)
         key, order = ("group", MEMBER), [broker.partition.key]
         assert SharePoll(broker.services, key, ASKING, order, [], []).look()
+
+    play(Broker, scene)
+
+
+def test_a_look_at_many_partitions_moves_one_portion() -> None:
+    """A portion of each would take a second for 200 partitions."""
+
+    async def scene(broker: Broker) -> None:
+        services, shares = broker.services, broker.services.shares
+        topic = await services.topics.create(CreateTopic("orders", uuid4(), 3, {}))
+        assert isinstance(topic, Topic)
+        keys = [ShareKey("group", topic.id, index) for index in range(topic.partitions)]
+        await shares.ask(
+            "group", StartPartitions("group", tuple((topic.id, n, 0) for n in range(3)))
+        )
+        services.partitions.on_start_moved.clear()
+        order = list[TopicPartition]()
+        for key in keys:
+            partition = services.partition("orders", key.partition)
+            assert partition is not None
+            partition.append_records([Record(0, broker.clock.wall(), b"", b"")] * PORTION_RUNS)
+            states = [(n, n, State.AVAILABLE, 1 + n % 2, None, None) for n in range(PORTION_RUNS)]
+            shares.machine("group").apply(Replayed(key, states))
+            await partition.begin_at(PORTION_RUNS)
+            order.append(partition.key)
+        await shares.ask("group", Keep(tuple(keys), ()))
+        known = shares.machine("group").partitions
+        assert not SharePoll(services, ("group", MEMBER), ASKING, order, [], []).look()
+        assert [known[key].start for key in keys] == [PORTION_RUNS, 0, 0]
+        await services.log_starts.settle()
+        assert [known[key].start for key in keys] == [PORTION_RUNS] * 3
 
     play(Broker, scene)
 

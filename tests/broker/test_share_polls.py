@@ -269,13 +269,38 @@ def test_a_poll_acquires_nothing_once_its_member_went_on_elsewhere_in_a_pause(
     monkeypatch.setattr(SharePoll, "_look", look)
 
     async def work(broker: Broker) -> None:
-        left = broker.fetch("a")
+        left = broker.fetch("a", wait_ms=LONG_MS)
         while not pauses:  # noqa: ASYNC110  # they set no event
             await asyncio.sleep(0)
         broker.epochs["a"] = 0
         again = broker.fetch("a", connection=1)
         assert acquired(await again) == list(ALL)
         assert acquired(await left) == []
+
+    run(work)
+
+
+def test_what_comes_to_a_partition_behind_a_pause_ends_the_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(share_fetch, "LOOK_PORTION", 1)
+    looks, look_in_portions = list[bool](), SharePoll.look_in_portions
+
+    async def work(broker: Broker) -> None:
+        await broker.left(0)
+
+        async def look(poll: SharePoll, bytes_min: int = 0) -> bool:
+            looks.append(await look_in_portions(poll, bytes_min))
+            if len(looks) == 1:
+                broker.append()
+            return looks[-1]
+
+        monkeypatch.setattr(SharePoll, "look_in_portions", look)
+        found = broker.fetch("a", wait_ms=LONG_MS)
+        while len(looks) < 2:  # they set no event
+            assert not broker.services.waits.waiting
+            await asyncio.sleep(0)
+        assert acquired(await found) == list(range(3 * WINDOW, 3 * WINDOW + BATCH))
 
     run(work)
 

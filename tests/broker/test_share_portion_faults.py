@@ -17,7 +17,6 @@ from headrace.broker.share_polls import SharePoll
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.runs import State
 from headrace.core.shard_words import ReleaseMember, StartPartitions
-from headrace.core.share_words import ShareKey
 from headrace.core.types import MemberId, TopicPartition
 from headrace.wire.batches import Record
 from headrace.wire.share_requests import FetchRequest
@@ -88,37 +87,83 @@ def test_what_a_fault_takes_back_is_not_acknowledged(
     rig.run(scene())
 
 
-def test_what_a_fault_takes_back_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what a look acquires in portions, all is held when it is done."""
-    monkeypatch.setattr(share_polls, "LOOK_PORTION", 1)
-    asking = FetchRequest("g", MEMBER, 1, False, [], 0, 1, 1 << 20, 500, 500, 0, [])
+class Look:
+    """A look for records of three partitions."""
 
-    async def scene(broker: Inside) -> None:
-        services, shares = broker.services, broker.services.shares
+    def __init__(self, broker: Inside) -> None:
+        self._broker = broker
+        self.shares = broker.services.shares
+        self.shard = self.shares.shard("g")
+
+    async def begin(self) -> None:
+        """Begin to look in a task."""
+        services = self._broker.services
         topic = await services.topics.create(CreateTopic("orders", uuid4(), 3, {}))
         assert isinstance(topic, Topic)
         starts = tuple((topic.id, index, 0) for index in range(topic.partitions))
-        await shares.ask("g", StartPartitions("g", starts))
+        await self.shares.ask("g", StartPartitions("g", starts))
         partitions = [services.partition("orders", index) for index in range(topic.partitions)]
         order = list[TopicPartition]()
         for partition in partitions:
             assert partition is not None
-            partition.append_records([Record(0, broker.clock.wall(), None, b"v")] * 9)
+            partition.append_records([Record(0, self._broker.clock.wall(), None, b"v")] * 9)
             order.append(partition.key)
-        poll = SharePoll(services, ("g", MemberId(MEMBER)), asking, order, [], [])
-        looking = asyncio.ensure_future(poll.look_in_portions())
-        shard = shares.shard("g")
-        first = ShareKey("g", topic.id, 0)
-        while not shares.machine("g").partitions[first].runs.records[State.ACQUIRED]:  # noqa: ASYNC110  # it sets no event
+        asking = FetchRequest("g", MEMBER, 1, False, [], 0, 1, 1 << 20, 500, 500, 0, [])
+        self.poll = SharePoll(services, ("g", MemberId(MEMBER)), asking, order, [], [])
+        self.task = asyncio.ensure_future(self.poll.look_in_portions())
+
+    async def acquired(self, count: int) -> None:
+        """Return once records of so many partitions are acquired."""
+        while sum(self.held().values()) < count:  # noqa: ASYNC110  # it sets no event
             await asyncio.sleep(0)
-        shard._drop(OSError(errno.EIO, "planted"), [])
-        assert not await shares.ask("g", ReleaseMember("g", MemberId("other")))  # it rebuilds
-        assert await looking
-        sent = {part.partition: bool(part.acquired) for part in poll.outcome(None)}
-        held = {
+
+    def held(self) -> dict[int, bool]:
+        """Return of which partitions records are acquired."""
+        return {
             key.partition: bool(share.runs.records[State.ACQUIRED])
-            for key, share in shares.machine("g").partitions.items()
+            for key, share in self.shares.machine("g").partitions.items()
         }
-        assert sent == held == dict.fromkeys(range(3), True)
+
+    def sent(self) -> dict[int, bool]:
+        """Return of which partitions acquired records would be sent now."""
+        return {part.partition: bool(part.acquired) for part in self.poll.outcome(None)}
+
+
+def test_what_a_fault_takes_back_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what a look acquires in portions, all is held when it is done."""
+    monkeypatch.setattr(share_polls, "LOOK_PORTION", 1)
+
+    async def scene(broker: Inside) -> None:
+        look = Look(broker)
+        await look.begin()
+        await look.acquired(1)
+        look.shard._drop(OSError(errno.EIO, "planted"), [])
+        assert not await look.shares.ask("g", ReleaseMember("g", MemberId("other")))  # it rebuilds
+        assert await look.task
+        assert look.sent() == look.held() == dict.fromkeys(range(3), True)
+
+    play(Inside, scene)
+
+
+@pytest.mark.parametrize(("portion", "count"), [(1, 1), (1, 2), (2, 0)])
+def test_what_a_look_acquires_before_it_rebuilds_the_shard_is_not_sent(
+    portion: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And all that it acquires after that is sent."""
+    monkeypatch.setattr(share_polls, "LOOK_PORTION", portion)
+
+    async def scene(broker: Inside) -> None:
+        look = Look(broker)
+        await look.begin()
+        await look.acquired(count)
+        machine = look.shard.machine
+        look.shard._drop(OSError(errno.EIO, "planted"), [])
+        assert await look.task
+        assert look.shard.machine is not machine
+        held = look.held()
+        assert {index: is_sent for index, is_sent in look.sent().items() if is_sent} == {
+            index: is_held for index, is_held in held.items() if is_held
+        }
+        assert held == {index: index >= count for index in range(3)}
 
     play(Inside, scene)

@@ -268,7 +268,7 @@ def test_a_malformed_request_ends_its_connection(
 def test_nothing_is_told_that_the_journal_may_not_have(
     member: Member, wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def faulty(self: Shares, group: str) -> Refused:
+    async def faulty(self: Shares, group: str, *_: Any) -> Refused:
         return Refused(Why.COORDINATOR_GONE, f"{group}: the disk is full")
 
     member.hold(3)

@@ -175,9 +175,13 @@ class Groups:
         assert isinstance(machine, GroupShard)
         return machine
 
-    async def durable(self) -> Refused | None:
-        """Return once all that was decided is durable; refused when the disk fails."""
-        return await all_durable(self.shards)
+    async def durable(self, read: Sequence[Any] = ()) -> Refused | None:
+        """Return once all that was decided is durable; refused when the disk fails.
+
+        Args:
+            read: The machines that were read with pauses; refused if a fault took one of them back.
+        """
+        return await all_durable(self.shards, read)
 
     def find(self, group: str) -> Group | None:
         """A group as it is now; what is told of it waits for `durable`."""

@@ -7,7 +7,7 @@ shards is fixed when the topic is created.
 
 import asyncio
 import errno
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -88,14 +88,25 @@ async def journals(
     return [partition for partition in found if partition is not None]
 
 
-async def all_durable(shards: Iterable[ShardRuntime[Any, Any]]) -> Refused | None:
+async def all_durable(
+    shards: Sequence[ShardRuntime[Any, Any]], read: Sequence[Any] = ()
+) -> Refused | None:
     """Return once all that these shards decided so far is durable; refused when the disk fails.
 
     All are asked at once: a fault that is over when another shard is done has taken something back.
+
+    Args:
+        read: The machines that were read with pauses; refused if a fault took one of them back.
     """
     told = await asyncio.gather(*[shard.durable() for shard in shards], return_exceptions=True)
     faults = [one for one in told if one is not None]
-    return Refused(Why.COORDINATOR_GONE, str(faults[0])) if faults else None
+    if faults:
+        return Refused(Why.COORDINATOR_GONE, str(faults[0]))
+    machines = {id(shard.machine) for shard in shards}
+    if all(id(machine) in machines for machine in read):
+        return None
+    message = "the state of the group was recovered from its journal meanwhile"
+    return Refused(Why.COORDINATOR_GONE, message)
 
 
 def shard_index(group: str, count: int) -> int:

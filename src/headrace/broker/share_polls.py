@@ -21,7 +21,7 @@ from headrace.core.reach import reach
 from headrace.core.shard_words import On
 from headrace.core.share_partition import SharePartition
 from headrace.core.share_session import SessionKey
-from headrace.core.share_words import Acquire, Acquired, LogStartMoved, ShareKey
+from headrace.core.share_words import Acquire, Acquired, ShareKey
 from headrace.core.types import Span, TopicPartition
 from headrace.log.api import OffsetOutOfRange, Slice
 from headrace.log.buggify import buggify
@@ -73,6 +73,7 @@ class SharePoll:
         self._asking = asking
         self._records_max = min(asking.records_max, _RECORDS_MAX)
         self._shard = services.shares.shard(self._group)
+        self._machine = self._shard.machine  # that knows what was acquired
         self._policy = services.shares.policy(self._group)
         self._told = frozenset(told)
         self._found: dict[TopicPartition, _Found] = {}
@@ -120,22 +121,32 @@ class SharePoll:
     async def look_in_portions(self, bytes_min: int = 0) -> bool:
         """As `look`, with a pause after each `LOOK_PORTION` partitions.
 
-        It ends early where the poll is not awaited any more, and begins again where a fault of the
-        journal took back what was acquired before a pause.
+        It ends early, and returns True, where the poll is not awaited any more. It begins again
+        where a fault of the journal took back what was acquired before a pause.
         """
-        looking, machine = self._look(bytes_min), self._shard.machine
+        looking = self._look(bytes_min)
         while True:
             try:
                 next(looking)
             except StopIteration as end:
                 return bool(end.value)
             await asyncio.sleep(0)
-            if self._shard.machine is not machine:
-                for found in self._found.values():
-                    found.records, found.acquired, found.count = b"", [], 0
-                looking, machine = self._look(bytes_min), self._shard.machine
+            if self._forget_taken_back():
+                looking = self._look(bytes_min)
             if not self.is_awaited:
-                return False
+                return True
+
+    def _forget_taken_back(self) -> bool:
+        """Forget what was acquired if the shard was rebuilt since; return whether it was.
+
+        Any decision rebuilds the shard if a fault is over.
+        """
+        if self._shard.machine is self._machine:
+            return False
+        self._machine = self._shard.machine
+        for found in self._found.values():
+            found.records, found.acquired, found.count = b"", [], 0
+        return True
 
     def _look(self, bytes_min: int) -> Generator[None, None, bool]:
         bytes_left = min(self._asking.bytes_max, self._services.budgets.fetch_bytes_max)
@@ -234,17 +245,19 @@ class SharePoll:
             return
         try:
             while True:
+                start = partition.start_offset
+                if share.start < start and share.next_fetch_offset() < start:
+                    self._services.log_starts.moved(partition)
+                    self._forget_taken_back()
+                    if share.next_fetch_offset() < start:  # the rest is moved in the background
+                        return
                 wanted = reach(share, records_max, self._policy.window)
                 if wanted is None or wanted.first >= partition.high_watermark:
                     return
                 self._acquire(wanted, key, partition, found, bytes_max, records_max)
-                # Where compaction or retention removed what was looked for, more is behind it.
+                # Where compaction removed what was looked for, more is behind it.
                 if found.acquired or found.code or share.next_fetch_offset() <= wanted.first:
                     return
-                if share.start < partition.start_offset:  # by more than a portion
-                    self._services.log_starts.moved(partition)
-                    if share.start < partition.start_offset:  # by more than the next one
-                        return
         except CorruptBatch as damage:
             partition.read_failed(damage)
             found.code = Code.CORRUPT_MESSAGE
@@ -264,11 +277,7 @@ class SharePoll:
     ) -> None:
         """Acquire what one read finds. Raises: OSError; CorruptBatch."""
         exact = self._asking.acquire_mode == _RECORD_LIMIT
-        try:
-            piece = partition.read_through(wanted.first, wanted.last, bytes_max)
-        except OffsetOutOfRange:
-            self._decide(On(key, LogStartMoved(partition.start_offset)), found)
-            return
+        piece = partition.read_through(wanted.first, wanted.last, bytes_max)
         if not piece.headers:
             return
         piece = _deliverable(piece)
@@ -301,6 +310,7 @@ class SharePoll:
     def _decide(self, command: On, found: _Found) -> Sequence[Any]:
         """The events of a command, none when it is refused."""
         answer = self._shard.decide(command)
+        self._forget_taken_back()
         if isinstance(answer, StorageFault):
             found.code, found.message = Code.STORAGE_ERROR, str(answer)
         elif isinstance(answer, Refused):

@@ -209,13 +209,21 @@ class Shares:
         """The state of a group that exists: Empty when nobody works on it."""
         return EMPTY if queue.is_empty(self._clock.now()) else STABLE
 
-    async def durable(self) -> Refused | None:
-        """Return once all that was decided is durable; refused when the disk fails."""
-        return await all_durable(self.shards)
+    async def durable(self, read: Sequence[Any] = ()) -> Refused | None:
+        """Return once all that was decided is durable; refused when the disk fails.
 
-    async def durable_of(self, group: str) -> Refused | None:
-        """Return once all that was decided of a group is durable; refused when the disk fails."""
-        return await all_durable([self.shard(group)])
+        Args:
+            read: The machines that were read with pauses; refused if a fault took one of them back.
+        """
+        return await all_durable(self.shards, read)
+
+    async def durable_of(self, group: str, read: ShareShard | None = None) -> Refused | None:
+        """Return once all that was decided of a group is durable; refused when the disk fails.
+
+        Args:
+            read: The machine that was read with pauses; refused if a fault took it back.
+        """
+        return await all_durable([self.shard(group)], () if read is None else (read,))
 
     def find(self, group: str) -> Queue:
         """A group as it is now; what is told of it waits for `durable_of`."""

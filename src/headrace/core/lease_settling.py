@@ -140,17 +140,18 @@ def reclaim_portion(
     """Restart the locks of one portion, and reply with the rest of the command."""
     events: list[Event] = []
     left, records, reclaimed_records = command.runs_max, command.records, command.reclaimed
-    expected, at, first = command.held, command.at, command.first
+    expected, at, first, before = command.held, command.at, command.first, command.before
     for place, number in enumerate(command.numbers):
         acquisition = lease.acquisitions.get(number)
         held = () if acquisition is None else acquisition.held
         if held is not expected:  # part of it may have been discarded: then it is begun again
             at = first = 0
+            records, reclaimed_records = before
         while at < len(held):
             if left <= 0:
                 rest = replace(
                     command, numbers=command.numbers[place:], held=held, at=at, first=first,
-                    records=records, reclaimed=reclaimed_records,
+                    records=records, reclaimed=reclaimed_records, before=before,
                 )  # fmt: skip
                 return Decided(events, Unfinished(rest))
             key, span, last = held[at].key, held[at].span, held[at].span.last
@@ -171,7 +172,7 @@ def reclaim_portion(
             left -= runs
             records += len(span)
             at, first = (at + 1, 0) if span.last == last else (at, span.last + 1)
-        expected = ()
+        expected, before = (), (records, reclaimed_records)
     reply = command.reply
     if reply is None:
         reply = Renewed(reclaimed_records, records - reclaimed_records)

@@ -163,7 +163,7 @@ class ReclaimLease:
 
     These are `numbers`, the first of them from its range `at` and the offset `first` on, as long as
     it holds `held`. The reply is `reply`; if that is None, it counts `records`, and those that were
-    `reclaimed`.
+    `reclaimed`; `before` has both as they were when the first number was begun.
     """
 
     lease: LeaseKey
@@ -176,6 +176,7 @@ class ReclaimLease:
     first: int = 0
     records: int = 0
     reclaimed: int = 0
+    before: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,12 @@ async def handle(request: Request, services: Services) -> Answer:
     operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
     # Once each: a short request could ask for a large group very often.
     portions = services.budgets.portions
+    machines = [shard.machine for shard in services.groups.shards]
     told = {
         name: await _described(name, services)
         async for name in portions(dict.fromkeys(message.group_ids), _PORTION)
     }
-    refused = await services.groups.durable()
+    refused = await services.groups.durable(machines)
     if refused is not None:
         told = dict.fromkeys(told, _missing(error_code(refused), refused.message))
     return {

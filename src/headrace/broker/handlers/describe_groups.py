@@ -5,6 +5,7 @@ from typing import Any
 from headrace.broker.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
+from headrace.broker.runtime import ShardRuntime
 from headrace.broker.services import Services
 from headrace.broker.shards import all_durable
 from headrace.core.classic_group import ClassicGroup
@@ -21,12 +22,14 @@ async def handle(request: Request, services: Services) -> Answer:
     operations = GROUP_OPERATIONS if wants_operations else NOT_ASKED
     # Once each: a short request could ask for a large group very often.
     portions = services.budgets.portions
+    shards: list[ShardRuntime[Any, Any]] = [*services.groups.shards, *services.shares.shards]
+    machines = [shard.machine for shard in shards]
     told = {
         name: await _described(name, request.version, services)
         async for name in portions(dict.fromkeys(message.groups), _PORTION)
     }
     # That one is a share group is told, too.
-    refused = await all_durable([*services.groups.shards, *services.shares.shards])
+    refused = await all_durable(shards, machines)
     if refused is not None:
         told = dict.fromkeys(told, _missing(error_code(refused), refused.message))
     return {

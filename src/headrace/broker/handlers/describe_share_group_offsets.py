@@ -36,8 +36,9 @@ async def handle(request: Request, services: Services) -> Answer:
 
 async def _described(asked: Any, services: Services) -> dict[str, Any]:
     name = asked.group_id
+    machine = services.shares.machine(name)
     found = await _topics(asked, services.shares.find(name), services)
-    faulty = await services.shares.durable_of(name)
+    faulty = await services.shares.durable_of(name, machine)
     if faulty is not None:
         code, told = error_code(faulty), faulty.message
         return {"group_id": name, "topics": (), "error_code": code, "error_message": told}

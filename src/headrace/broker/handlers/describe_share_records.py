@@ -51,18 +51,21 @@ async def _described(
     if call.runs_max < 0 or states != named:
         told = "runs_max begins at 0, states are 0 to 4"
         return Refused(Why.INVALID_REQUEST, told)
+    machine = services.shares.machine(call.group)
     queue = services.shares.find(call.group)
     if queue.exists:
         places = list(_places(call, queue, services))
         for name, index, _ in places:
             await services.opened(name, index)
-        answer = await _shown(call, places, states or set(State), services)
+        answer: wire.DescribeShareRecordsResponse | Refused = await _shown(
+            call, places, states or set(State), services
+        )
     elif services.groups.find(call.group) is not None:
         told = f"Group {call.group} is not a share group."
         answer = Refused(Why.WRONG_GROUP_TYPE, told)
     else:
         answer = Refused(Why.UNKNOWN_GROUP, f"Group {call.group} not found.")
-    faulty = await services.shares.durable_of(call.group)
+    faulty = await services.shares.durable_of(call.group, machine)
     return answer if faulty is None else faulty
 
 
@@ -71,19 +74,15 @@ async def _shown(
     places: Iterable[Place],
     states: set[State],
     services: Services,
-) -> wire.DescribeShareRecordsResponse | Refused:
+) -> wire.DescribeShareRecordsResponse:
     """Describe partitions whose logs are open, with pauses."""
     shares, budget = services.shares, Budget(min(call.runs_max, wire.RUNS_MAX), wire.BYTES_MAX)
     async with services.budgets.one_large():
-        machine = shares.machine(call.group)
         telling = _Telling(shares.find(call.group), services.clock.now())
         partitions = [
             _partition(place, states, budget, telling, services)
             async for place in services.budgets.portions(places)
         ]
-    if shares.machine(call.group) is not machine:
-        told = "the state of the group was recovered from its journal meanwhile"
-        return Refused(Why.COORDINATOR_GONE, told)
     return wire.DescribeShareRecordsResponse(
         Code.NONE,
         None,

@@ -20,6 +20,7 @@ async def handle(request: Request, services: Services) -> Answer:
 async def _listed(
     asked: wire.ListLeaseSessionsRequest, services: Services
 ) -> wire.ListLeaseSessionsResponse:
+    machines = [shard.machine for shard in services.shares.shards]
     after = (asked.after_group, asked.after_session)
     leases = [
         lease
@@ -29,7 +30,7 @@ async def _listed(
     ]
     leases.sort(key=lambda one: one.key)
     told = tuple([await _session(one, services) for one in leases[: wire.SESSIONS_MAX]])
-    faulty = await services.shares.durable()
+    faulty = await services.shares.durable(machines)
     if faulty is not None:
         return wire.ListLeaseSessionsResponse(error_code(faulty), faulty.message)
     more = int(len(leases) > wire.SESSIONS_MAX)

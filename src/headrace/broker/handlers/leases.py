@@ -3,6 +3,7 @@
 Messages are those of `wire/leases.py`; decisions are `core/leases.py` and `core/shard.py`.
 """
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -255,29 +256,30 @@ async def _commit(call: wire.CommitRequest, services: Services) -> wire.CommitRe
 async def _describe(call: wire.DescribeRequest, services: Services) -> wire.DescribeResponse:
     for key in list(services.shares.machine(call.group).partitions_of(call.group)):
         await services.partitions.opened(key.topic_id, key.partition)
-    found = []
-    known = services.shares.machine(call.group).partitions_of(call.group)
+    found, rows = [], 0
+    machine = services.shares.machine(call.group)
+    known = machine.partitions_of(call.group)
     async for key, share in services.budgets.portions(list(known.items()), _PORTION):
         topic = services.catalog.topics_by_id.get(key.topic_id)
         partition = services.partitions.get(key.topic_id, key.partition)
         if topic is None or partition is None:
             continue
-        runs = tuple(
-            wire.InFlight(
-                run.span.first, run.span.last, run.state, run.deliveries, run.holder or ""
-            )
-            for run in share.runs
-        )
         try:
             end = partition.high_watermark
         except OSError:  # the log is damaged; the partition has logged it
             end = _UNKNOWN
-        found.append(
-            wire.SharePartition(topic.name, key.partition, share.start, share.end, end, runs)
-        )
+        begins, ends, pieces = share.start, share.end, share.runs.copied().pieces()
+        runs = [
+            wire.InFlight(first, last, status.state, status.deliveries, status.holder or "")
+            async for first, last, status in services.budgets.portions(pieces, _RESPONSE_RANGES)
+        ]
+        found.append(wire.SharePartition(topic.name, key.partition, begins, ends, end, tuple(runs)))
+        rows += len(runs)
+        if rows >= _RESPONSE_RANGES:  # of some share-partitions together
+            await asyncio.sleep(0)
+            rows = 0
     found.sort(key=lambda one: (one.topic, one.partition))
-    try:
-        await services.shares.shard(call.group).durable()
-    except StorageFault as fault:
-        return wire.DescribeResponse(Code.STORAGE_ERROR, str(fault))
+    refused = await services.shares.durable_of(call.group, machine)
+    if refused is not None:
+        return wire.DescribeResponse(Code.STORAGE_ERROR, refused.message)
     return wire.DescribeResponse(Code.NONE, None, tuple(found))

@@ -1,7 +1,10 @@
 """ListGroups (16): groups of every kind, by state and type if asked (KIP-518, 848)."""
 
+from typing import Any
+
 from headrace.broker.errors import Code, error_code
 from headrace.broker.request import Answer, Request
+from headrace.broker.runtime import ShardRuntime
 from headrace.broker.services import Services
 from headrace.broker.shards import all_durable
 from headrace.core.consumer_group import ConsumerGroup
@@ -13,12 +16,14 @@ async def handle(request: Request, services: Services) -> Answer:
     message = request.message()
     states = {state.strip().lower() for state in getattr(message, "states_filter", ())}
     types = {kind.strip().lower() for kind in getattr(message, "types_filter", ())}
+    shards: list[ShardRuntime[Any, Any]] = [*services.groups.shards, *services.shares.shards]
+    machines = [shard.machine for shard in shards]
     groups = [
         {"group_id": name, "protocol_type": protocol, "group_state": state, "group_type": kind}
         async for name, protocol, state, kind in services.budgets.portions(_all(services), _PORTION)
         if (not states or state.lower() in states) and (not types or kind in types)
     ]
-    refused = await all_durable([*services.groups.shards, *services.shares.shards])
+    refused = await all_durable(shards, machines)
     if refused is not None:
         return {"error_code": error_code(refused), "groups": ()}
     return {"error_code": Code.NONE, "groups": groups}

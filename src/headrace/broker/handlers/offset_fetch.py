@@ -36,11 +36,12 @@ async def handle(request: Request, services: Services) -> Answer:
     async for one in services.budgets.portions(asked):
         if services.groups.reset_policy(one.group_id) is not None:
             refused = await _seed(one, request, services, reads=reads) or refused
+    machines = [shard.machine for shard in services.groups.shards]
     groups = [
         await _group(one, _may_read(one, version, services), version, services)
         async for one in services.budgets.portions(asked)
     ]
-    refused = await services.groups.durable() or refused
+    refused = await services.groups.durable(machines) or refused
     if refused is not None:
         # Clients of old versions try again at once on NOT_COORDINATOR, and on no other code.
         code = Code.NOT_COORDINATOR

@@ -191,14 +191,18 @@ async def _when_found(
     bytes_min = _bytes_min(asking)
     began = services.clock.mono()
     keys = [*poll.order, wait_key(who[0])]
-    # Both at first too: something may have come before this task began to run.
-    while poll.is_awaited and not await poll.look_in_portions(bytes_min):
-        wait_ms = min(wait_ms_max, _ERRORS_WAIT_MS) if poll.has_errors else wait_ms_max
-        left_ms = wait_ms - elapsed_ms(began, services.clock.mono())
-        if not await services.waits.wait(keys, left_ms):
-            if bytes_min > 1 and wait_ms_max > 0 and poll.is_awaited:
-                await poll.look_in_portions()
-            break
+    # What comes to a partition while a look pauses behind it must end the wait, too.
+    watched = keys if len(poll.order) >= LOOK_PORTION and not services.waits.is_full else ()
+    with services.waits.watch(watched) as watch:
+        # Both at first too: something may have come before this task began to run.
+        while poll.is_awaited and not await poll.look_in_portions(bytes_min):
+            wait_ms = min(wait_ms_max, _ERRORS_WAIT_MS) if poll.has_errors else wait_ms_max
+            left_ms = wait_ms - elapsed_ms(began, services.clock.mono())
+            wait = watch.wait(left_ms) if watched else services.waits.wait(keys, left_ms)
+            if not await wait:
+                if bytes_min > 1 and wait_ms_max > 0 and poll.is_awaited:
+                    await poll.look_in_portions()
+                break
     parts = poll.outcome(await _fault(services, who))
     if len(parts) <= PORTION:
         return _answer(services, who, parts)

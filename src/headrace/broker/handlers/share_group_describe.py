@@ -38,8 +38,9 @@ async def handle(request: Request, services: Services) -> Answer:
 async def _described(name: str, services: Services) -> dict[str, Any]:
     if not name:
         return _missing(Refused(Why.INVALID_GROUP, "The group id is empty."))
+    machine = services.shares.machine(name)
     told = await _told(name, services)
-    faulty = await services.shares.durable_of(name)
+    faulty = await services.shares.durable_of(name, machine)
     return told if faulty is None else _missing(faulty)
 
 
