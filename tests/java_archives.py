@@ -34,6 +34,11 @@ def quick_java() -> tuple[str, ...]:
     return tuple(os.environ[_OPTIONS["kafka"]].split())
 
 
+def spark_options() -> str:
+    """The options of those of Spark's processes that its launcher does not give any."""
+    return os.environ[_OPTIONS["spark"]]
+
+
 def making(folder: Path) -> subprocess.Popen[bytes]:
     """A process that makes the archives in `folder`, beside whatever else happens."""
     paths = [str(ROOT), str(ROOT / "bench"), os.environ.get("PYTHONPATH", "")]

@@ -41,7 +41,7 @@ from .share_crew import (
 )
 from .stock_crew import ASSIGNED, REVOKED, StockCrew
 
-KILLS = 14 * KILLS_FACTOR
+KILLS = 9 if KILLS_FACTOR == 1 else 14 * KILLS_FACTOR
 DEAD = "dead"
 GATES = ["", "acquired", "release", "", "reject", "renew", "accept"]
 STOCK_GATES = [ASSIGNED, REVOKED]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
-from tests.java_archives import QUICK
+from tests.java_archives import spark_options
 
 from headrace.demo.server import FreePort
 from headrace.spark import ensure_java
@@ -63,7 +63,7 @@ def _daemon(log: Path, name: str, *arguments: str) -> Iterator[None]:
         "SPARK_HOME": str(_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK,
+        "SPARK_DAEMON_JAVA_OPTS": spark_options(),
     }
     command = [str(_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
     with (

@@ -13,7 +13,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from tests.java_archives import QUICK
+from tests.java_archives import spark_options
 
 import headrace
 from headrace.client.connection import Cluster
@@ -79,7 +79,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         "spark.pyspark.python": sys.executable,
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
-        "spark.executor.extraJavaOptions": QUICK,
+        "spark.executor.extraJavaOptions": spark_options(),
     }
     with (
         Server(folder) as server,
