@@ -153,7 +153,7 @@ class LoopRig:
     @cached_property
     def scale(self) -> float:
         """How much longer steps may take than on the machine that the limits are for."""
-        return max(1.0, min(map(_calibrated, range(5))) / _CALIBRATION_SECONDS)
+        return machine_scale()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(asyncio.wait_for(work, SECONDS_MAX))
@@ -183,6 +183,11 @@ class LoopRig:
         seconds, name = steps.worst
         assert seconds <= allowed, f"{seconds * 1000:.1f} ms of {allowed * 1000:.1f}: {name}"
         return steps
+
+
+def machine_scale() -> float:
+    """Return how much slower this machine is than the one that limits are for, at least 1."""
+    return max(1.0, min(map(_calibrated, range(5))) / _CALIBRATION_SECONDS)
 
 
 def _calibrated(_: int) -> float:

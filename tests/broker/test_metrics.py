@@ -14,7 +14,7 @@ from prometheus_client.openmetrics import parser as open_parser
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 import headrace
-from headrace.broker import metrics_http
+from headrace.broker import dispatch, loop_stalls, loop_turns, metrics_http
 from headrace.broker.config import Config
 from headrace.broker.histogram import Histogram
 from headrace.broker.metrics import REQUEST_SECONDS, Metrics
@@ -219,6 +219,21 @@ def test_a_family_in_many_pieces_is_told_once_and_whole(broker: headrace.Broker,
     assert text.count("# TYPE headrace_partition_size_bytes gauge\n") == 1
     found = re.findall(r'^headrace_partition_size_bytes\{.*topic="wide",.*\} 0$', text, re.M)
     assert len(found) == count
+
+
+def test_steps_that_hold_the_loop_are_shown_by_api(
+    broker: headrace.Broker, wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of handlers that respond at once, and of those that wait."""
+    assert ("Produce",) not in series(broker).get("headrace_loop_stall_seconds_count", {})
+    for module in (dispatch, loop_stalls, loop_turns):
+        monkeypatch.setattr(module, "STALL_SECONDS", 0.0)
+    assert produce(wire, "orders", batches.build([Record(0, 1, None, b"1")])) == 0
+    a_topic(wire, "held")
+    stalls = series(broker)["headrace_loop_stall_seconds_count"]
+    assert stalls["Produce",] == 1
+    assert stalls["CreateTopics",] >= 1
+    assert ("Fetch",) not in stalls
 
 
 def test_names_that_must_be_escaped_come_back_whole() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
@@ -70,3 +71,33 @@ def test_a_forgotten_refusal_is_reported(
     refuse(refusals, "m2")
     refuse(refusals, "m3")
     assert "group g: refused m1 5 more times: fenced" in caplog.messages
+
+
+def test_each_refused_heartbeat_and_join_is_logged_with_its_rule(
+    client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Malformed requests, which end a stock client, are warnings."""
+    caplog.set_level(logging.INFO, "headrace.broker")
+    consumer = {"group_id": "c", "member_id": "m", "member_epoch": 0, "instance_id": None,
+                "rack_id": None, "rebalance_timeout": 1000, "subscribed_topic_names": ("orders",),
+                "subscribed_topic_regex": None, "server_assignor": None,
+                "topic_partitions": ()}  # fmt: skip
+    share = {"group_id": "s", "member_id": "m", "member_epoch": 7, "rack_id": None,
+             "subscribed_topic_names": ("orders",)}  # fmt: skip
+    malformed = client.wire.call(68, 1, **consumer | {"rebalance_timeout": -1})
+    unknown = client.wire.call(68, 1, **consumer | {"member_epoch": 7})
+    shared = client.wire.call(76, 1, **share)
+    joined = client.join(group_id="j", protocols=())
+    assert 0 not in {one.error_code for one in (malformed, unknown, shared, joined)}
+    lines = [one for one in caplog.records if ": refused " in one.getMessage()]
+    expected = [
+        ("group c: refused m /127.0.0.1", malformed.error_message, logging.WARNING),
+        ("group c: refused m /127.0.0.1", unknown.error_message, logging.INFO),
+        ("group s: refused m /127.0.0.1", shared.error_message, logging.INFO),
+        ("group j: refused ", "", logging.INFO),
+    ]
+    assert len(lines) == len(expected)
+    for line, (begin, rule, level) in zip(lines, expected, strict=True):
+        assert line.getMessage().startswith(begin)
+        assert line.getMessage().endswith(rule)
+        assert line.levelno == level

@@ -11,7 +11,7 @@ from tests.campaign.parts import check_part, parts
 
 # Every kind of file that a data folder has.
 KINDS = {
-    ".kafka_cleanshutdown", "cleaner-offset-checkpoint", "headrace.manifest",
+    ".kafka_cleanshutdown", "cleaner-offset-checkpoint", "clock-checkpoint", "headrace.manifest",
     "log-start-offset-checkpoint", "meta.properties",
     *(
         f"{owner} {suffix}"

@@ -16,6 +16,9 @@ from tests.campaign.judge import REFUSED_BROKER, REFUSED_PARTITION, TORN, Judge
 from tests.folder.conftest import Write
 
 import headrace
+from headrace.client.connection import Cluster
+from headrace.client.group_offsets import alter_group_offsets
+from headrace.client.share_groups import alter_share_group_offsets
 from headrace.folder.check import Grade, Report, check
 from headrace.folder.lock import FolderError
 from headrace.folder.repair import repair
@@ -283,6 +286,29 @@ def test_a_missing_recovery_point_is_reported_and_repaired(
     assert finding.problem.startswith("the file is missing")
     repair(root, lambda _: None, execute=True)
     assert path not in {one.path for one in checked(root).findings}
+
+
+def test_positions_of_groups_beyond_the_end_of_a_log_are_notes(tmp_path: Path) -> None:
+    """As after a power cut that took the end of the log, and not that of the journals."""
+    with headrace.Broker(tmp_path) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for _ in range(3):
+            producer.produce("orders", b"1", partition=0)
+        assert producer.flush(30) == 0
+        place = ("orders", 0)
+        with Cluster(broker.bootstrap_servers) as cluster:
+            assert not alter_group_offsets(cluster, "readers", {place: 3}).errors[place]
+            assert not alter_share_group_offsets(cluster, "workers", {place: 3}).errors[place]
+    assert checked(tmp_path).findings == ()
+    for name in (".kafka_cleanshutdown", "orders-0/recovery-point"):
+        (tmp_path / name).unlink()
+    for path in (tmp_path / "orders-0").glob("0*"):
+        path.unlink() if path.suffix != ".log" else path.write_bytes(b"")
+    notes = [one for one in checked(tmp_path).findings if one.grade is Grade.NOTE]
+    assert [(one.path, one.problem) for one in notes] == [
+        ("orders-0", "the log ends at offset 0, but share group workers had records up to 2"),
+        ("orders-0", "the log ends at offset 0, but group readers committed an offset up to 3"),
+    ]
 
 
 def test_strays_leftovers_and_copies_are_notes(stopped: Folder, write: Write) -> None:

@@ -1,6 +1,7 @@
 """Whole histories: a seed is one history, a sound broker passes, every kind of fault happens."""
 
 import os
+from threading import Thread
 
 import pytest
 
@@ -75,6 +76,21 @@ def test_a_seed_is_one_history_also_in_another_process() -> None:
     here = tuple(f"{_run(seed).digest}/{_run(seed).events.total}" for seed in seeds)
     assert of_another_process(program) == here
     assert len(set(here)) == len(seeds)
+
+
+def test_no_history_starts_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order in which threads run is no part of a seed."""
+    started, told, start = list[Thread](), list[str](), Thread.start
+
+    def noted(thread: Thread) -> None:
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(Thread, "start", noted)
+    for seed in range(6):
+        World(seed, tell=told.append).run()
+    assert any("the broker is stopped" in one for one in told), "by an orderly stop"
+    assert started == []
 
 
 def test_a_replay_shows_every_step() -> None:
