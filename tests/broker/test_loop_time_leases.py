@@ -1,11 +1,23 @@
 """Leases of very many ranges: what their drivers and tasks ask is done in short steps."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Coroutine, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
-from headrace.core.shard_words import Keep
+from headrace.core.errors import Refused
+from headrace.core.leases import Staged
+from headrace.core.shard_words import (
+    AdminCommand,
+    AlterShareOffsets,
+    DeleteShareGroup,
+    Keep,
+    StageLease,
+)
+from headrace.core.share_words import Verdict
+from headrace.core.types import Span
 from headrace.wire import batches
 from headrace.wire import leases as wire
 from headrace.wire.batches import Record
@@ -16,6 +28,7 @@ from .test_loop_time import SECONDS_MAX, created, scaled
 from .test_loop_time_own_apis import AnswerT, ask, framed
 
 SPREAD, RECORDS_PER_BATCH = "spread", 1000
+_SILENT_MS = 60_000  # after which a driver does not count as a member
 
 
 class Session:
@@ -115,3 +128,38 @@ def test_many_ranges_are_acquired_and_reclaimed_in_short_steps(rig: LoopRig) -> 
     again = answered(rig, session.acquiring(2), wire.AcquireResponse)
     assert 0 < len(again.ranges) < 3_000
     assert answered(rig, session.committing(seq), wire.CommitResponse).accepted == count
+
+
+@pytest.mark.parametrize(
+    "command",
+    [AlterShareOffsets("g", ((SPREAD, 0, 0),)), DeleteShareGroup("g")],
+    ids=lambda one: type(one).__name__,
+)
+def test_many_dispositions_are_replaced_and_discarded_in_short_steps(
+    rig: LoopRig, command: AdminCommand
+) -> None:
+    session, count, numbers = Session(rig), scaled(300_000), itertools.count(1)
+    rig.run(session.begin(count))
+    shares = rig.services.shares
+    (key,) = shares.machine("g").partitions_of("g")
+
+    async def discard(parts: list[tuple[Staged, ...]]) -> None:
+        client, seq = Client(rig.server), next(numbers)
+        epoch = (await ask(client, session.opening, wire.OpenResponse)).epoch
+        session.epoch = epoch
+        assert (await ask(client, session.acquiring(seq), wire.AcquireResponse)).ranges
+        while parts:
+            staging = StageLease(("g", "session"), epoch, seq, parts.pop())
+            assert await shares.ask("g", staging) is None
+            del staging
+        rig.inside.clock.advance(_SILENT_MS)
+        answer = await shares.administer(command, "operator")
+        assert not isinstance(answer, Refused), answer
+
+    def part() -> tuple[Staged, ...]:
+        return tuple([Staged(key, Span(at, at), Verdict.RELEASE) for at in range(count)])
+
+    def two_parts() -> Coroutine[Any, Any, None]:
+        return discard([part(), part()])
+
+    rig.require_short(two_parts, SECONDS_MAX)

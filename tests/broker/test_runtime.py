@@ -4,7 +4,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -28,7 +28,7 @@ from headrace.core.share_words import (
     ShareKey,
     Verdict,
 )
-from headrace.core.types import MemberId, Span
+from headrace.core.types import MemberId, Now, Span
 from headrace.log import record_codec, share_batches
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 from headrace.log.os_disk import SystemClock
@@ -518,6 +518,37 @@ def test_a_bug_in_a_thread_that_encodes_takes_back_what_is_decided(
         await said(shard, Verdict.ACCEPT, 0, 0)
         await shard.close()
         assert runs(shard_on(disk)) == []
+
+    run(work)
+
+
+def test_long_data_that_is_not_used_any_more_is_freed_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freed_in: list[int] = []
+
+    async def work() -> None:
+        loop, are_freed = asyncio.get_running_loop(), asyncio.Event()
+
+        class Range:
+            def __del__(self) -> None:
+                freed_in.append(threading.get_ident())
+                if len(freed_in) == 3:
+                    loop.call_soon_threadsafe(are_freed.set)
+
+        shard = shard_on(MemoryDisk())
+        await joined(shard)
+        decide = shard.machine.decide
+
+        def discarding(command: Command, now: Now) -> Any:
+            answer = decide(command, now)
+            assert not isinstance(answer, Refused)
+            return replace(answer, unused=[(Range(), Range()), (Range(),)])
+
+        monkeypatch.setattr(shard.machine, "decide", discarding)
+        await shard.ask(Keep((KEY,), ()))
+        await are_freed.wait()
+        assert threading.get_ident() not in freed_in
 
     run(work)
 

@@ -232,6 +232,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
             return answer
         if answer.events:
             self._take(answer.events)
+        if answer.unused:  # in the next turn, as the command may refer to it as well
+            asyncio.get_running_loop().call_soon(_free_in_thread, list(answer.unused))
         return answer.reply
 
     async def _finish(
@@ -249,6 +251,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
                     answer = StorageFault(f"{self.name}: {self._fault or 'its state was rebuilt'}")
                 else:
                     answer = self.decide(command)
+                del command
         except Exception:
             self._unfinished.pop(_task(), None)
             if self._fault is None and self.machine is machine:  # half of it must not be written
@@ -510,6 +513,16 @@ def _encoded(records: list[_Record], now: WallMs) -> _Batch:
     data, header = batches.build_with_header(given)
     _free(given)
     return entries, data, header
+
+
+def _free_in_thread(columns: list[tuple[object, ...]]) -> None:
+    """Free long data that nothing else refers to any more, in a thread."""
+    asyncio.get_running_loop().run_in_executor(None, _free_columns, columns)
+
+
+def _free_columns(columns: list[tuple[object, ...]]) -> None:
+    while columns:
+        _free(list(columns.pop()))
 
 
 def _free(items: list[Any]) -> None:

@@ -291,7 +291,7 @@ class DropDetached:
     """The rest of a DeleteGroup: drop offsets that its first portion detached. Reply: None."""
 
     group: str
-    blocks: tuple[OffsetsBlock, ...]
+    blocks: tuple[OffsetsBlock, ...] = field(repr=False)
     by: str = ""
 
 

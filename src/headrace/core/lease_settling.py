@@ -33,6 +33,7 @@ from headrace.core.leases import (
     check_ranges,
     claims,
     in_order,
+    unused,
 )
 from headrace.core.machine import Decided, Unfinished
 from headrace.core.runs import State
@@ -213,7 +214,14 @@ def staged(lease: Lease, command: StageLease) -> Decided[Event] | Refused:
         return refused
     if until < len(dispositions):
         return Decided([], Unfinished(replace(command, checked=until, held=acquisition.held)))
-    return Decided([LeaseStaged(lease.key, seq, command.part, command.epoch, dispositions)])
+    events = [LeaseStaged(lease.key, seq, command.part, command.epoch, dispositions)]
+    kept = acquisition.kept(command.epoch)
+    replaced = {
+        name: part
+        for name, part in acquisition.parts.items()
+        if name == command.part or name not in kept
+    }
+    return Decided(events, unused=unused([Acquisition((), replaced)]))
 
 
 def committed(

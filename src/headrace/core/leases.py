@@ -26,6 +26,7 @@ PART_BYTES_MAX = 1_000  # of the name of a part
 PARTS_MAX = 10_000  # that stage under one number
 STAGED_MAX = 1_000_000  # ranges that are staged under one number
 ACQUIRED_RANGES_MAX = 2_000  # that one command acquires, a few hundred more at most: 10 ms
+FREED_MAX = 2_000  # ranges that are freed in one step, and discarded: a millisecond
 REASON_LENGTH_MAX = 10_000
 DELAY_MS_MAX = 366 * 24 * 3_600_000
 
@@ -88,15 +89,16 @@ class Acquisition:
         return bool(staged) or name in self.parts or self.kept(epoch) != self.parts
 
     def without(self, keys: frozenset[ShareKey]) -> "Acquisition":
-        """What is left of it when nothing is held of these share-partitions."""
-        return Acquisition(
-            tuple(one for one in self.held if one.key not in keys),
-            {
-                name: tuple(one for one in part if one.key not in keys)
-                for name, part in self.parts.items()
-            },
-            self.epoch,
-        )
+        """Return what is left when nothing is held of these share-partitions; most often itself."""
+        held = _outside_of(keys, self.held)
+        if len(held) == len(self.held):
+            return self
+        parts = {name: _outside_of(keys, part) for name, part in self.parts.items()}
+        return Acquisition(held, parts, self.epoch)
+
+    def columns(self) -> list[tuple[object, ...]]:
+        """Return the long data that it consists of."""
+        return [self.held, *self.parts.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +139,30 @@ class LeaseCommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Remainders:
+    """What is left of acquisitions without all that they have of some share-partitions.
+
+    `pairs` are the acquisition as it was, and what is left of it.
+    """
+
+    keys: frozenset[ShareKey] = frozenset()
+    pairs: tuple[tuple[Acquisition, Acquisition], ...] = ()
+
+    def extended(self, acquisitions: Iterable[Acquisition]) -> "Remainders":
+        """Return it with what is left of further acquisitions."""
+        added = [(before, before.without(self.keys)) for before in acquisitions]
+        return Remainders(self.keys, (*self.pairs, *added))
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseDiscarded:
-    """What the session had of these share-partitions went with their in-flight state. Durable."""
+    """What the session had of some share-partitions went with their in-flight state. Durable.
+
+    `left` is what is left of each number that had some of it.
+    """
 
     lease: LeaseKey
-    keys: frozenset[ShareKey]
+    left: tuple[tuple[int, Acquisition], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +281,10 @@ class Lease:
                 self.committed = max(self.committed, seq)
                 for done in [number for number in self.acquisitions if number <= seq]:
                     del self.acquisitions[done]
-            case LeaseDiscarded(_, keys):
+            case LeaseDiscarded(_, left):
                 # The numbers stay: a batch that is planned again under one must not be given other
                 # records, which a sink that has that batch already would drop.
-                for seq, one in self.acquisitions.items():
-                    self.acquisitions[seq] = one.without(keys)
+                self.acquisitions.update(left)
             case LeaseSeen(_, until):
                 self.seen_until = until
             case LeaseRestored(_, epoch, committed, topics, acquisitions):
@@ -272,6 +292,12 @@ class Lease:
                 self.acquisitions = dict(acquisitions)
             case _:
                 assert_never(event)
+
+
+def unused(acquisitions: Iterable[Acquisition]) -> list[tuple[object, ...]]:
+    """Return the data of acquisitions that are no more, if it takes long to free."""
+    columns = [column for one in acquisitions for column in one.columns()]
+    return columns if sum(map(len, columns)) > FREED_MAX else []
 
 
 def in_order(staged: Iterable[Staged]) -> tuple[Staged, ...]:
@@ -391,6 +417,18 @@ def _strictest(ranges: list[Staged]) -> list[Staged]:
 
 
 RangeT = TypeVar("RangeT", Held, Staged)
+
+
+def _outside_of(keys: frozenset[ShareKey], ranges: tuple[RangeT, ...]) -> tuple[RangeT, ...]:
+    """Return the ranges of other share-partitions than these."""
+    key, is_gone, left = None, False, list[RangeT]()
+    for held in ranges:
+        if held.key is not key:  # hashing names costs more than all the rest
+            key = held.key
+            is_gone = key in keys
+        if not is_gone:
+            left.append(held)
+    return ranges if len(left) == len(ranges) else tuple(left)
 
 
 def _by_key(ranges: Iterable[RangeT]) -> dict[ShareKey, list[RangeT]]:

@@ -19,10 +19,15 @@ AppliedT = TypeVar("AppliedT", contravariant=True)
 
 @dataclass(slots=True)  # not frozen, which would double the cost of making one
 class Decided(Generic[EventT]):
-    """What a command makes true, and what its caller is told once that is durable."""
+    """What a command makes true, and what its caller is told once that is durable.
+
+    `unused` is long data that only the state before the events has: freeing a million ranges takes
+    100 ms, so that is done in a thread.
+    """
 
     events: Sequence[EventT]
     reply: Any = None
+    unused: Sequence[tuple[object, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)

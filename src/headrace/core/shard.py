@@ -145,7 +145,8 @@ class ShareShard:
         answer = self._decide(command, now)
         if isinstance(answer, Refused):
             return answer
-        return Decided(self._with_lists(answer.events, now), answer.reply)
+        events = self._with_lists(answer.events, now)
+        return Decided(events, answer.reply, answer.unused)
 
     def _decide(self, command: Command, now: Now) -> Decided[Event] | Refused:
         match command:
@@ -426,7 +427,8 @@ class ShareShard:
         """The answer to a session, which shows that its driver is at work unless it is refused."""
         if isinstance(answer, Refused):
             return answer
-        return Decided([*answer.events, self._sign(lease, now)], answer.reply)
+        events = [*answer.events, self._sign(lease, now)]
+        return Decided(events, answer.reply, answer.unused)
 
     def _sign(self, lease: LeaseKey, now: Now) -> LeaseSeen:
         return LeaseSeen(lease, after(now.mono, self._outside.policy(lease[0]).lock_ms))

@@ -7,7 +7,16 @@ from typing import Protocol
 from uuid import UUID
 
 from headrace.core.archived import ArchiveEvent
-from headrace.core.leases import Claim, Held, LeaseEvent, LeaseForgotten, LeaseKey, Staged
+from headrace.core.leases import (
+    FREED_MAX,
+    Claim,
+    Held,
+    LeaseEvent,
+    LeaseForgotten,
+    LeaseKey,
+    Remainders,
+    Staged,
+)
 from headrace.core.runs import Runs
 from headrace.core.share_group import (
     GroupEvent,
@@ -210,12 +219,15 @@ class AlterShareOffsets:
 
     A start of TO_POLICY is where share.auto.offset.reset of the group leads now; `policy` has where
     that is by duration, as a Heartbeat's `starts`. The reply has a Refused or None for each, in
-    order.
+    order. Where leases have more than `ranges_max` ranges outstanding, `known` has what is left of
+    them.
     """
 
     group: str
     starts: tuple[tuple[str, int, int], ...]  # topic, partition, start
     policy: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ranges_max: int = FREED_MAX
+    known: Remainders = field(default_factory=Remainders, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +236,8 @@ class DeleteShareOffsets:
 
     group: str
     topics: tuple[str, ...]
+    ranges_max: int = FREED_MAX
+    known: Remainders = field(default_factory=Remainders, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,21 @@ a rejected record would be in neither place (design §8).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, assert_never
 from uuid import UUID
 
 from headrace.core.errors import Refused, Why
-from headrace.core.leases import Lease, LeaseDiscarded, LeaseForgotten
-from headrace.core.machine import Decided
+from headrace.core.leases import (
+    Acquisition,
+    Lease,
+    LeaseDiscarded,
+    LeaseForgotten,
+    Remainders,
+    unused,
+)
+from headrace.core.machine import Decided, Unfinished
 from headrace.core.runs import State
 from headrace.core.shard_words import (
     AdminCommand,
@@ -104,7 +112,8 @@ def decide_admin(
             events += [LeaseForgotten(lease.key) for lease in queue.leases]
             if queue.is_retained:
                 events.append(GroupRetained(group, is_retained=False))
-            return Decided([*events, GroupForgotten(group)])
+            outstanding = [one for lease in queue.leases for one in lease.acquisitions.values()]
+            return Decided([*events, GroupForgotten(group)], unused=unused(outstanding))
         case _:
             assert_never(command)
 
@@ -148,7 +157,7 @@ def _altered(command: AlterShareOffsets, queue: Queue, topics: Topics) -> Decide
         reply.append(None)
     reset = frozenset(event.key for event in events)
     events += _beside(queue, reset, aged.values(), earliest=earliest)
-    return Decided([*events, *discarded(queue, reset)], tuple(reply))
+    return _with_discarded(command, queue, reset, events, tuple(reply))
 
 
 def _beside(
@@ -183,13 +192,58 @@ def _without_topics(command: DeleteShareOffsets, queue: Queue, topics: Topics) -
     events: list[Event] = [Forgotten(key, Removal.OFFSETS) for key in gone]
     if len(gone) == len(queue.partitions) and not queue.is_retained:
         events.append(GroupRetained(queue.name))
-    return Decided([*events, *discarded(queue, frozenset(gone))], tuple(reply))
+    return _with_discarded(command, queue, frozenset(gone), events, tuple(reply))
+
+
+def _with_discarded(
+    command: AlterShareOffsets | DeleteShareOffsets,
+    queue: Queue,
+    keys: frozenset[ShareKey],
+    events: Sequence[Event],
+    reply: object,
+) -> Decided[Event]:
+    """Decide events by which leases lose what they have outstanding of share-partitions.
+
+    What is left of leases with many ranges is worked out in a thread, and the command is decided
+    anew with it: nothing of it is decided before, and whatever has changed meanwhile is seen.
+    """
+    known = command.known if command.known.keys == keys else Remainders(keys)
+    done = {id(before) for before, _ in known.pairs}
+    missing = [
+        acquisition
+        for lease in queue.leases
+        for acquisition in lease.acquisitions.values()
+        if id(acquisition) not in done
+    ]
+    if sum([acquisition.ranges for acquisition in missing]) > command.ranges_max:
+        return Decided([], Unfinished(prepare=partial(_prepared, command, known, missing)))
+    known = known.extended(missing)
+    replaced = [before for before, left in known.pairs if left is not before]
+    return Decided([*events, *_discarded(queue, known)], reply, unused(replaced))
+
+
+def _prepared(
+    command: AlterShareOffsets | DeleteShareOffsets,
+    known: Remainders,
+    missing: Sequence[Acquisition],
+) -> AlterShareOffsets | DeleteShareOffsets:
+    """Return the command with what is left of further acquisitions."""
+    return replace(command, known=known.extended(missing))
 
 
 def discarded(queue: Queue, keys: frozenset[ShareKey]) -> list[LeaseDiscarded]:
-    """What leases have outstanding of these share-partitions."""
-    return [
-        LeaseDiscarded(lease.key, keys)
-        for lease in queue.leases
-        if any(held.key in keys for one in lease.acquisitions.values() for held in one.held)
-    ]
+    """Return what is left of leases without these share-partitions, where they have some."""
+    outstanding = [one for lease in queue.leases for one in lease.acquisitions.values()]
+    return _discarded(queue, Remainders(keys).extended(outstanding))
+
+
+def _discarded(queue: Queue, known: Remainders) -> list[LeaseDiscarded]:
+    """Return what is left of leases, for which `known` has all acquisitions."""
+    left_of = {id(before): left for before, left in known.pairs}
+    events: list[LeaseDiscarded] = []
+    for lease in queue.leases:
+        left = [(seq, left_of[id(before)]) for seq, before in lease.acquisitions.items()]
+        changed = tuple([(seq, one) for seq, one in left if one is not lease.acquisitions[seq]])
+        if changed:
+            events.append(LeaseDiscarded(lease.key, changed))
+    return events
