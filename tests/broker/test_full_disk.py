@@ -18,6 +18,7 @@ from headrace.wire import batches, codec
 
 from .inside_rig import Inside, play
 from .partition_rig import until
+from .test_runtime import rebuilt
 
 STORAGE_ERROR = 56
 NAMED = {"name": "new", "num_partitions": 1, "replication_factor": 1, "assignments": [],
@@ -65,6 +66,7 @@ def test_an_administrator_reads_why(asked: tuple[Any, int, int, dict[str, Any]])
         assert api is metadata or "free space" in failed["error_message"]
         disk.fail_after(None)
         broker.clock.advance(10_000)
+        await rebuilt(broker.services.topics.journal)
         done = await ask(broker)
         assert done["error_code"] in {0, 37}, "a partition may have been added before the failure"
 
@@ -90,6 +92,7 @@ def test_a_topic_that_could_be_neither_opened_nor_deleted_is_opened_later(
             await services.topics.create(CreateTopic("new", uuid4(), 1, {}))
         disk.fail_after(None)
         broker.clock.advance(10_000)
+        await rebuilt(services.topics.journal)
         monkeypatch.setattr(services.partitions, "open_topic", opening)
         (topic,) = (one for one in services.catalog.topics.values() if one.name == "new")
         await services.topics._open_missing(topic.id)

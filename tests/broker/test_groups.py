@@ -16,6 +16,8 @@ from headrace.core.group_words import Beat, Candidate, Commit, Join, Joined, Off
 from headrace.core.types import MemberId
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 
+from .test_runtime import rebuilt
+
 NOBODY = MemberId("")
 
 
@@ -75,6 +77,7 @@ def test_who_waits_is_told_when_the_disk_fails() -> None:
         answer = await asyncio.wait_for(waiting, 5)
         assert isinstance(answer, Refused)
         assert answer.why is Why.COORDINATOR_GONE
+        await rebuilt(services.groups.shards[shard_index("g", len(services.groups.shards))])
         # The member goes on in the generation that the journal has.
         assert await services.groups.ask("g", Beat("g", member, None, 1)) is None
         assert not services.groups.offsets("simple")

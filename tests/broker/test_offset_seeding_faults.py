@@ -14,6 +14,7 @@ from headrace.log.memory_disk import MemoryDisk
 from headrace.wire import batches
 
 from .seeding_rig import Broker, play
+from .test_runtime import rebuilt
 
 
 @pytest.mark.parametrize("policy", ["latest", "safe_latest"])
@@ -63,6 +64,7 @@ def test_a_write_that_fails_once_is_told_to_the_member_that_asked() -> None:
 
         shard.listeners.append(fail, {OffsetCommitted})
         assert await broker.fetch(0) == (Code.NOT_COORDINATOR, [])
+        await rebuilt(shard)
         assert await broker.fetch(0) == (Code.NONE, [0])
 
     play(scene)

@@ -24,7 +24,7 @@ from headrace.core.share_words import Verdict
 from headrace.core.types import Span
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
 
-from .test_runtime import KEY, Rolling, Shard, joined, run, runs, shard_on
+from .test_runtime import KEY, Rolling, Shard, joined, rebuilt, run, runs, shard_on
 
 SESSION = ("group", "session")
 RECORDS = 20
@@ -119,7 +119,7 @@ def test_a_fault_abandons_the_rest() -> None:
         rig.shard._drop(OSError(5, "a sync failed"), [])
         with pytest.raises(StorageFault):
             await answer
-        await joined(rig.shard)
+        await rebuilt(rig.shard)
         assert rig.shard.machine is not dropped
         assert rig.after_a_crash() == (0, 0)
 
@@ -131,7 +131,8 @@ def test_a_state_that_is_rebuilt_amid_portions_gets_none_of_them() -> None:
         rig = Committing()
         answer = await rig.begun()
         rig.shard._drop(OSError(5, "a sync failed"), [])
-        again = await rig.shard.ask(OpenLease(SESSION, ("topic",), True))  # it rebuilds the state
+        await rebuilt(rig.shard)
+        again = await rig.shard.ask(OpenLease(SESSION, ("topic",), True))
         assert (again.committed, again.outstanding) == (0, (1,))
         with pytest.raises(StorageFault):
             await answer
@@ -164,6 +165,7 @@ def test_a_rebuilt_state_does_not_wait_for_what_was_abandoned(
         answer = asyncio.ensure_future(rig.shard.ask(CommitLease(SESSION, opened.epoch, 1, 2)))
         await asyncio.sleep(0)
         rig.shard._drop(OSError(5, "a sync failed"), [])
+        await rebuilt(rig.shard)
         assert (await rig.shard.ask(OpenLease(SESSION, ("topic",), True))).committed == 0
         assert not answer.done()
         may_go_on.set()
@@ -188,7 +190,7 @@ def test_a_bug_amid_portions_takes_back_what_is_decided(monkeypatch: pytest.Monk
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         with pytest.raises(StorageFault):
             await answer
-        await joined(rig.shard)
+        await rebuilt(rig.shard)
         assert rig.after_a_crash() == (0, 0)
 
     run(work)

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -12,11 +13,13 @@ from headrace.broker import share_polls
 from headrace.broker.budgets import Budgets
 from headrace.broker.errors import Code
 from headrace.broker.handlers.share_acknowledge import ParsedPart
+from headrace.broker.handlers.share_fetch import _fault
 from headrace.broker.shards import PartitionJournal
 from headrace.broker.share_polls import SharePoll
 from headrace.core.catalog import CreateTopic, Topic
 from headrace.core.runs import State
-from headrace.core.shard_words import ReleaseMember, StartPartitions
+from headrace.core.shard_words import StartPartitions
+from headrace.core.share_words import ShareKey
 from headrace.core.types import MemberId, TopicPartition
 from headrace.wire.batches import Record
 from headrace.wire.share_requests import FetchRequest
@@ -24,6 +27,7 @@ from headrace.wire.share_requests import FetchRequest
 from .inside_rig import Inside, play
 from .loop_rig import Client, LoopRig
 from .test_loop_time import MEMBER
+from .test_runtime import rebuilt
 from .test_share_session_ends import (
     ACKNOWLEDGE,
     FETCH,
@@ -81,89 +85,53 @@ def test_what_a_fault_takes_back_is_not_acknowledged(
         monkeypatch.setattr(Budgets, "portions", paused)
         monkeypatch.setattr(PartitionJournal, "append", failing_once)
         assert await accepted(rig, key, client, epoch) == Code.STORAGE_ERROR
+        await rebuilt(shard)
         (share,) = rig.services.shares.machine(GROUP).partitions.values()
         assert share.start == 0
 
     rig.run(scene())
 
 
-class Look:
-    """A look for records of three partitions."""
+@pytest.mark.parametrize("is_over_in_pause", [True, False])
+def test_what_a_fault_takes_back_is_not_sent(
+    is_over_in_pause: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what a look acquires in portions, all is held when it is done."""
+    monkeypatch.setattr(share_polls, "LOOK_PORTION", 1)
+    asking = FetchRequest("g", MEMBER, 1, False, [], 0, 1, 1 << 20, 500, 500, 0, [])
 
-    def __init__(self, broker: Inside) -> None:
-        self._broker = broker
-        self.shares = broker.services.shares
-        self.shard = self.shares.shard("g")
-
-    async def begin(self) -> None:
-        """Begin to look in a task."""
-        services = self._broker.services
+    async def scene(broker: Inside) -> None:
+        services, shares = broker.services, broker.services.shares
         topic = await services.topics.create(CreateTopic("orders", uuid4(), 3, {}))
         assert isinstance(topic, Topic)
         starts = tuple((topic.id, index, 0) for index in range(topic.partitions))
-        await self.shares.ask("g", StartPartitions("g", starts))
+        await shares.ask("g", StartPartitions("g", starts))
         partitions = [services.partition("orders", index) for index in range(topic.partitions)]
         order = list[TopicPartition]()
         for partition in partitions:
             assert partition is not None
-            partition.append_records([Record(0, self._broker.clock.wall(), None, b"v")] * 9)
+            partition.append_records([Record(0, broker.clock.wall(), None, b"v")] * 9)
             order.append(partition.key)
-        asking = FetchRequest("g", MEMBER, 1, False, [], 0, 1, 1 << 20, 500, 500, 0, [])
-        self.poll = SharePoll(services, ("g", MemberId(MEMBER)), asking, order, [], [])
-        self.task = asyncio.ensure_future(self.poll.look_in_portions())
+        shard, first = shares.shard("g"), ShareKey("g", topic.id, 0)
+        faults = [OSError(errno.EIO, "planted")]
 
-    async def acquired(self, count: int) -> None:
-        """Return once records of so many partitions are acquired."""
-        while sum(self.held().values()) < count:  # noqa: ASYNC110  # it sets no event
-            await asyncio.sleep(0)
+        async def pause(_: float) -> None:
+            if faults and shares.machine("g").partitions[first].runs.records[State.ACQUIRED]:
+                shard._drop(faults.pop(), [])
+                if is_over_in_pause:
+                    await rebuilt(shard)
 
-    def held(self) -> dict[int, bool]:
-        """Return of which partitions records are acquired."""
-        return {
+        monkeypatch.setattr(share_polls, "asyncio", SimpleNamespace(sleep=pause))
+        poll = SharePoll(services, ("g", MemberId(MEMBER)), asking, order, [], [])
+        assert await poll.look_in_portions()
+        fault = await _fault(services, ("g", MemberId(MEMBER)))
+        await rebuilt(shard)
+        assert not faults
+        sent = {part.partition: bool(part.acquired) for part in poll.outcome(fault)}
+        held = {
             key.partition: bool(share.runs.records[State.ACQUIRED])
-            for key, share in self.shares.machine("g").partitions.items()
+            for key, share in shares.machine("g").partitions.items()
         }
-
-    def sent(self) -> dict[int, bool]:
-        """Return of which partitions acquired records would be sent now."""
-        return {part.partition: bool(part.acquired) for part in self.poll.outcome(None)}
-
-
-def test_what_a_fault_takes_back_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what a look acquires in portions, all is held when it is done."""
-    monkeypatch.setattr(share_polls, "LOOK_PORTION", 1)
-
-    async def scene(broker: Inside) -> None:
-        look = Look(broker)
-        await look.begin()
-        await look.acquired(1)
-        look.shard._drop(OSError(errno.EIO, "planted"), [])
-        assert not await look.shares.ask("g", ReleaseMember("g", MemberId("other")))  # it rebuilds
-        assert await look.task
-        assert look.sent() == look.held() == dict.fromkeys(range(3), True)
-
-    play(Inside, scene)
-
-
-@pytest.mark.parametrize(("portion", "count"), [(1, 1), (1, 2), (2, 0)])
-def test_what_a_look_acquires_before_it_rebuilds_the_shard_is_not_sent(
-    portion: int, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And all that it acquires after that is sent."""
-    monkeypatch.setattr(share_polls, "LOOK_PORTION", portion)
-
-    async def scene(broker: Inside) -> None:
-        look = Look(broker)
-        await look.begin()
-        await look.acquired(count)
-        machine = look.shard.machine
-        look.shard._drop(OSError(errno.EIO, "planted"), [])
-        assert await look.task
-        assert look.shard.machine is not machine
-        held = look.held()
-        assert {index: is_sent for index, is_sent in look.sent().items() if is_sent} == {
-            index: is_held for index, is_held in held.items() if is_held
-        }
-        assert held == {index: index >= count for index in range(3)}
+        assert sent == held == dict.fromkeys(range(3), is_over_in_pause)
 
     play(Inside, scene)

@@ -1,10 +1,21 @@
-"""A machine out of its journal: what was decided before is applied again, and nothing decided."""
+"""A machine out of its journal: what was decided before is applied again, and nothing decided.
 
+A start replays a journal in one step (`replay`). After a fault the event loop reads the journal as
+it does for a fetch, a piece in each turn, and a thread applies the piece (`replay_in_thread`). The
+thread never touches the log: its open files, its indexes and the hints of its readers belong to the
+loop. The machine and the codec belong to the thread until the replay ends, because `apply` and the
+codec use nothing else.
+"""
+
+import asyncio
+import errno
 import logging
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from headrace.broker.tuning import age_new_objects, collector_paused, freeze_old_objects
 from headrace.core.machine import Journal, Machine, applier, placer
-from headrace.core.types import elapsed_ms
+from headrace.core.types import MonoMs, elapsed_ms
 from headrace.log.api import REMEDY, Clock, DamagedBlockError, JournalLog
 from headrace.wire import batches
 from headrace.wire.batches import CorruptBatch
@@ -13,6 +24,7 @@ from headrace.wire.primitives import Buffer, Malformed, NewerVersionError
 log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 18  # of batches whose headers the event loop reads in one step
 _PROGRESS_MS = 1_000
 
 EventT = TypeVar("EventT")
@@ -37,20 +49,75 @@ def replay(
     Raises: JournalDamaged for a record that is not known; CorruptFileError for a batch that is
         damaged; OSError.
     """
-    offset, started = journal.start_offset, clock.mono()
-    told, replayed = started, 0
+    started, replayed = clock.mono(), 0
+    with collector_paused():
+        for data in _pieces(journal, clock, name, _READ_BYTES):
+            replayed += _apply(data, machine, codec, name)
+    _log_end(clock, name, started, replayed)
+
+
+async def replay_in_thread(
+    journal: JournalLog,
+    machine: Machine[Any, EventT],
+    codec: Journal[EventT],
+    clock: Clock,
+    name: str,
+    is_abandoned: Callable[[], bool],
+) -> None:
+    """Do the same as `replay`, in a thread: the event loop only reads the journal.
+
+    Args:
+        is_abandoned: Returns whether to stop after the piece under way.
+
+    Raises:
+        JournalDamaged: A record is not known.
+        CorruptFileError: A batch is damaged.
+        OSError: The journal cannot be read, its batches were compacted or dropped meanwhile, or the
+            replay was abandoned.
+    """
+
+    def apply(data: Buffer) -> int:
+        count = _apply(data, machine, codec, name)
+        age_new_objects()
+        return count
+
+    loop = asyncio.get_running_loop()
+    started, replayed, rewrites = clock.mono(), 0, journal.rewrites
+    pieces = _pieces(journal, clock, name, _PIECE_BYTES)
+    with collector_paused():
+        while True:
+            if is_abandoned():
+                raise OSError(errno.ECANCELED, f"{name}: its replay was abandoned")
+            # A record that was replayed may lack the one that undid it, or a later one the one
+            # that it needs.
+            if journal.rewrites != rewrites:
+                raise OSError(errno.ESTALE, f"{name}: its journal was rewritten during the replay")
+            data = next(pieces, None)
+            if data is None:
+                break
+            replayed += await loop.run_in_executor(None, apply, data)
+        freeze_old_objects()
+    _log_end(clock, name, started, replayed)
+
+
+def _pieces(journal: JournalLog, clock: Clock, name: str, max_bytes: int) -> Iterator[Buffer]:
+    """Yield all batches of a journal in pieces. Raises: as `replay`."""
+    offset, logged = journal.start_offset, clock.mono()
     while offset < journal.end_offset:
         try:
-            piece = journal.read(offset, _READ_BYTES)
+            piece = journal.read(offset, max_bytes)
         except DamagedBlockError as error:
             raise error.damage from error
         if not piece.headers:
             raise JournalDamaged(f"{name}: no record at offset {offset}; {REMEDY}")
-        replayed += _apply(piece.data, machine, codec, name)
+        yield piece.data
         offset = piece.headers[-1].last_offset + 1
-        if elapsed_ms(told, clock.mono()) >= _PROGRESS_MS:
-            told = clock.mono()
+        if elapsed_ms(logged, clock.mono()) >= _PROGRESS_MS:
+            logged = clock.mono()
             log.info("%s: replayed %d of %d records", name, offset, journal.end_offset)
+
+
+def _log_end(clock: Clock, name: str, started: MonoMs, replayed: int) -> None:
     if replayed:
         took = elapsed_ms(started, clock.mono())
         log.info("%s: recovered from %d records in %d ms", name, replayed, took)

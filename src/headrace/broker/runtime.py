@@ -6,6 +6,12 @@ the write, `fsync` after one fdatasync for all that wait (group commit). There i
 an append or a sync fails, the machine is dropped, the journal healed and the machine rebuilt from
 it, and the callers are told so. That is tried again, with pauses, for as long as it takes.
 
+A rebuild replays the journal in a thread (`replay.py`), as a large journal takes seconds. The new
+machine is invisible until it is complete. Until then the runtime refuses commands with
+StorageFault, as while the disk fails, and runs no timer. Readers of the state find the dropped one,
+of which neither `durable` nor `when_durable` confirms anything. The rebuild ends and is tried again
+if another fault comes, or if the log drops or compacts batches that were to be replayed.
+
 A command that takes too long for one step of the loop is decided in portions, of which each replies
 with the rest (`machine.Unfinished`). Other commands have their turn in between and see what is
 decided so far. Nothing is written until the last portion is decided, so all of them, and what was
@@ -22,8 +28,7 @@ from typing import Any, Generic, TypeVar
 
 from headrace.broker.background import in_background
 from headrace.broker.listeners import Listeners
-from headrace.broker.replay import JournalDamaged, replay
-from headrace.broker.tuning import collector_paused
+from headrace.broker.replay import JournalDamaged, replay, replay_in_thread
 from headrace.core.errors import Refused
 from headrace.core.machine import (
     Entry,
@@ -36,7 +41,7 @@ from headrace.core.machine import (
     placer,
 )
 from headrace.core.types import MonoMs, WallMs, after, elapsed_ms
-from headrace.log.api import Clock, JournalLog
+from headrace.log.api import Clock, CorruptLog, JournalLog
 from headrace.log.buggify import buggify
 from headrace.wire import batches
 
@@ -47,6 +52,7 @@ _PAUSE_MS_MAX = 5_000
 _FLUSH_LATE_SECONDS = 0.02  # in simulations
 _ENCODED_MAX = 2_000  # records of a batch that is encoded on the event loop: some milliseconds
 _TO_TELL_MAX = 10_000  # kept while a fault lasts; what they tell is found again at the next start
+_TOLD_AT_ONCE = 100  # of these, in one turn of the loop
 
 CommandT = TypeVar("CommandT")
 EventT = TypeVar("EventT")
@@ -113,6 +119,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
         self._failures = 0
         self._retry: asyncio.TimerHandle | None = None
         self._retry_at = MonoMs(0)
+        self._rebuilding: asyncio.Task[None] | None = None
+        self._is_closing = False
         self._begin(*build())
 
     @property
@@ -123,7 +131,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
     @property
     def is_durable(self) -> bool:
         """Whether everything decided so far is durable: an answer has nothing to wait for."""
-        return not (self._unwritten or self._must_sync or self._syncing or self.waiting)
+        is_waiting = self._unwritten or self._must_sync or self._syncing or self.waiting
+        return not is_waiting and self._fault is None
 
     @property
     def codec(self) -> Journal[EventT]:
@@ -132,7 +141,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
     @property
     def fault(self) -> OSError | None:
-        """Why the journal cannot be written now, if so."""
+        """Why the journal cannot be written now, if so; also while the state is rebuilt."""
         return self._fault
 
     def load(self) -> None:
@@ -143,8 +152,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
         if self._fsync:
             self._log.sync()  # what is replayed is promised from now on
         machine, codec = self._build()
-        with collector_paused():
-            replay(self._log, machine, codec, self._clock, self.name)
+        replay(self._log, machine, codec, self._clock, self.name)
         self._begin(machine, codec)
 
     def start(self) -> None:
@@ -184,19 +192,28 @@ class ShardRuntime(Generic[CommandT, EventT]):
             self.when_durable(partial(_settle, future))
         else:
             future.set_exception(StorageFault(f"{self.name}: {self._fault}"))
-            self._rebuilt()
+            self._rebuild_if_due()
         return future
 
     def when_durable(self, told: Told, reply: Any = None) -> None:
-        """Call `told` with `reply` once everything decided so far is durable, or a StorageFault."""
+        """Call `told` with `reply` once everything decided so far is durable, or a StorageFault.
+
+        At once on a known fault: it took back what the caller may have read or decided.
+        """
+        if self._fault is not None:
+            told(StorageFault(f"{self.name}: {self._fault}"))
+            return
         self._parked.append((told, reply))
         self._schedule()
 
     async def close(self) -> None:
-        """Write and sync what is decided, then stop keeping time."""
+        """Write and sync what is decided, then stop keeping time; a rebuild is abandoned."""
+        self._is_closing = True
         for timer in (self._alarm, self._retry):
             if timer is not None:
                 timer.cancel()
+        if self._rebuilding is not None:
+            await asyncio.wait([self._rebuilding])
         while self._unfinished:
             await asyncio.wait(self._unfinished)
         self._flush()
@@ -213,10 +230,14 @@ class ShardRuntime(Generic[CommandT, EventT]):
         if isinstance(reply, StorageFault):
             told(reply)
         elif isinstance(reply, Unfinished):
-            task = in_background(self._finish(reply, told, self.machine))
-            self._unfinished[task] = self.machine
+            self._decide_rest(reply, told)
         else:
             self.when_durable(told, reply)
+
+    def _decide_rest(self, reply: Unfinished[CommandT], told: Told) -> None:
+        """Begin to decide the portions that follow the first one of a command."""
+        task = in_background(self._finish(reply, told, self.machine))
+        self._unfinished[task] = self.machine
 
     def decide(self, command: CommandT) -> Any:
         """Decide and apply: the reply, the Refused, or a StorageFault on a known fault.
@@ -225,8 +246,13 @@ class ShardRuntime(Generic[CommandT, EventT]):
         Nobody may be told of it unless it `is_durable`, or before `when_durable` calls, which has
         to be asked in the same turn: once for all the commands of a request.
         """
-        if not self._rebuilt():
-            return StorageFault(f"{self.name}: {self._fault}")
+        if self._fault is not None or self._rebuilding is not None:
+            self._rebuild_if_due()
+            return StorageFault(f"{self.name}: {self._fault or 'its state is being rebuilt'}")
+        return self._decide(command)
+
+    def _decide(self, command: CommandT) -> Any:
+        """Decide and apply on a machine that is there: the reply, or the Refused."""
         answer = self.machine.decide(command, self._clock.now())
         if isinstance(answer, Refused):
             return answer
@@ -250,7 +276,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
                 if self._fault is not None or self.machine is not machine:
                     answer = StorageFault(f"{self.name}: {self._fault or 'its state was rebuilt'}")
                 else:
-                    answer = self.decide(command)
+                    answer = self._decide(command)
                 del command
         except Exception:
             self._unfinished.pop(_task(), None)
@@ -438,6 +464,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
         if self._failures:
             pause_ms = min(_PAUSE_MS_MIN << min(self._failures - 1, 10), _PAUSE_MS_MAX)
         self._failures += 1
+        if self._is_closing:
+            return
         self._retry_at = after(self._clock.mono(), pause_ms)
         if self._retry is not None:
             self._retry.cancel()
@@ -446,7 +474,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
     def _try_again(self) -> None:
         self._retry_at = self._clock.mono()
-        self._rebuilt()
+        self._rebuild_if_due()
 
     def _over(self) -> None:
         if self._failures:
@@ -455,33 +483,75 @@ class ShardRuntime(Generic[CommandT, EventT]):
             )
             self._failures = 0
 
-    def _rebuilt(self) -> bool:
-        """Rebuild the machine after a fault, if there was one; False while the disk still fails."""
-        if self._fault is None:
-            return True
-        if self._rolling is not None:  # a thread works on the journal
-            return False
-        if elapsed_ms(self._retry_at, self._clock.mono()) < 0:
-            return False
+    def _rebuild_if_due(self) -> None:
+        """Begin to rebuild the state after a fault, unless that has to wait."""
+        if self._fault is None or self._rebuilding is not None or self._is_closing:
+            return
+        # While `_rolling`, a thread works on the journal.
+        if self._rolling is None and elapsed_ms(self._retry_at, self._clock.mono()) >= 0:
+            self._rebuilding = in_background(self._rebuild(self._fault))
+
+    async def _rebuild(self, fault: OSError) -> None:
+        """Make the journal whole after a fault, and replay it into a new machine."""
         try:
-            self._log.heal(keep=not self._fsync)
-            self.load()
+            machine, codec = await self._replayed(fault)
+            dropped = [self.machine, self._codec, self._apply, self._placed]
+            self._begin(machine, codec)
+            # In a thread: to free a large state takes long.
+            asyncio.get_running_loop().run_in_executor(None, dropped.clear)
+            self._fault = None
+            if self._recovered is not None:
+                self._decide_kept(self._recovered, _nobody)
+            while self._to_tell and self._fault is None:  # before any other command
+                some, self._to_tell = self._to_tell[:_TOLD_AT_ONCE], self._to_tell[_TOLD_AT_ONCE:]
+                for command in some:
+                    self._decide_kept(command, partial(self._told, command))
+                await asyncio.sleep(0)
         except OSError as error:
-            self._fault = error
-            self._fail()
-            return False
-        except JournalDamaged as error:  # what was written is damaged now: it needs an operator
-            self._fault = OSError(errno.EIO, str(error))
-            self._fail()
-            return False
-        self._fault = None
-        if self._recovered is not None:
-            self.submit(self._recovered, _nobody)
-        to_tell, self._to_tell = self._to_tell, []
-        for command in to_tell:
-            self.tell(command)
-        self._arm()
-        return True
+            self._not_rebuilt(fault, error)
+        except (JournalDamaged, CorruptLog) as error:
+            # What was written is damaged now, and needs an operator.
+            self._not_rebuilt(fault, OSError(errno.EIO, str(error)))
+        except Exception:
+            self._not_rebuilt(fault, OSError(errno.EIO, "a bug ended the rebuild of the state"))
+            raise
+        finally:
+            self._rebuilding = None
+        if self._fault is None:
+            self._arm()
+        else:
+            self._rebuild_if_due()  # a timer that ended during the rebuild did nothing
+
+    async def _replayed(self, fault: OSError) -> tuple[Machine[CommandT, EventT], Journal[EventT]]:
+        """Return a new machine with the state of the journal, and its codec.
+
+        Raises: JournalDamaged; CorruptLog; OSError, also where another fault came meanwhile.
+        """
+
+        def is_abandoned() -> bool:
+            return self._is_closing or self._fault is not fault
+
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, partial(self._log.mend, keep=not self._fsync))
+        self._log.resume()
+        if self._fsync:
+            await self._sync_journal()  # what is replayed is promised from now on
+        machine, codec = self._build()
+        await replay_in_thread(self._log, machine, codec, self._clock, self.name, is_abandoned)
+        return machine, codec
+
+    def _decide_kept(self, command: CommandT, told: Told) -> None:
+        """Decide a command at the end of a rebuild, while all others are refused."""
+        reply = self._decide(command)
+        if isinstance(reply, Unfinished):
+            self._decide_rest(reply, told)
+        else:
+            self.when_durable(told, reply)
+
+    def _not_rebuilt(self, fault: OSError, error: OSError) -> None:
+        """Try again later, unless another fault that came meanwhile sees to that."""
+        if self._fault is None or self._fault is fault:
+            self._drop(error, [])
 
     def _arm(self) -> None:
         deadline = self.machine.next_deadline()
@@ -498,7 +568,8 @@ class ShardRuntime(Generic[CommandT, EventT]):
 
     def _tick(self) -> None:
         self._alarm = self._alarm_at = None
-        if not self._rebuilt():
+        if self._fault is not None or self._rebuilding is not None:
+            self._rebuild_if_due()
             return
         events = self.machine.tick(self._clock.now())
         if events:

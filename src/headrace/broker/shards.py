@@ -28,7 +28,7 @@ class PartitionJournal:
     """A partition as the log of a shard: appends wake its readers, replay sees all of it.
 
     A partition whose sync failed cuts off what nobody was promised, and mends itself. What a shard
-    decided may be gone then: it is told so, until it replayed what is left (`heal`).
+    decided may be gone then: it is told so, until it replayed what is left (`resume`).
     """
 
     def __init__(self, partition: Partition) -> None:
@@ -58,7 +58,15 @@ class PartitionJournal:
         self._require_unchanged()
         await self._partition.durable(cuts=self._seen)
 
-    def heal(self, *, keep: bool) -> None:  # noqa: ARG002  # the partition knows itself
+    @property
+    def rewrites(self) -> int:
+        return self._partition.log.rewrites
+
+    def mend(self, *, keep: bool) -> None:
+        """Do nothing: the partition repairs its log itself."""
+
+    def resume(self) -> None:
+        """As `JournalLog.resume`."""
         self._partition.require_whole()
         self._seen = self._partition.cuts
 

@@ -131,24 +131,16 @@ class SharePoll:
             except StopIteration as end:
                 return bool(end.value)
             await asyncio.sleep(0)
-            if self._forget_taken_back():
+            if self._shard.machine is not self._machine:
                 looking = self._look(bytes_min)
             if not self.is_awaited:
                 return True
 
-    def _forget_taken_back(self) -> bool:
-        """Forget what was acquired if the shard was rebuilt since; return whether it was.
-
-        Any decision rebuilds the shard if a fault is over.
-        """
-        if self._shard.machine is self._machine:
-            return False
-        self._machine = self._shard.machine
-        for found in self._found.values():
-            found.records, found.acquired, found.count = b"", [], 0
-        return True
-
     def _look(self, bytes_min: int) -> Generator[None, None, bool]:
+        if self._shard.machine is not self._machine:  # rebuilt, without what was acquired
+            self._machine = self._shard.machine
+            for found in self._found.values():
+                found.records, found.acquired, found.count = b"", [], 0
         bytes_left = min(self._asking.bytes_max, self._services.budgets.fetch_bytes_max)
         if bytes_min > 1 and not (yield from self._has(min(bytes_min, bytes_left))):
             return False
@@ -248,7 +240,6 @@ class SharePoll:
                 start = partition.start_offset
                 if share.start < start and share.next_fetch_offset() < start:
                     self._services.log_starts.moved(partition)
-                    self._forget_taken_back()
                     if share.next_fetch_offset() < start:  # the rest is moved in the background
                         return
                 wanted = reach(share, records_max, self._policy.window)
@@ -310,7 +301,6 @@ class SharePoll:
     def _decide(self, command: On, found: _Found) -> Sequence[Any]:
         """The events of a command, none when it is refused."""
         answer = self._shard.decide(command)
-        self._forget_taken_back()
         if isinstance(answer, StorageFault):
             found.code, found.message = Code.STORAGE_ERROR, str(answer)
         elif isinstance(answer, Refused):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _TRIM_BYTES = 64 * 1024 * 1024
-_FULL = 2
+_MIDDLE, _FULL = 1, 2  # generations of the collector
 _MMAP_BYTES = 16 * 1024 * 1024
 # A full collection follows 100,000 new objects that stay, about as many as by default.
 _THRESHOLDS = (5_000, 5, 4)
@@ -68,3 +68,18 @@ def collector_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def age_new_objects() -> None:
+    """Let new objects count as old, in the thread that made many while the collector was paused.
+
+    Otherwise the first collection after the pause would walk all of them, in whichever thread it
+    comes, and the event loop would stand still for half a second for a million.
+    """
+    gc.collect(_MIDDLE)
+
+
+def freeze_old_objects() -> None:
+    """Keep full collections from walking old objects, in a process that `tune_process` prepared."""
+    if _freeze_what_stays in gc.callbacks:
+        gc.freeze()

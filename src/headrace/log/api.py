@@ -110,11 +110,26 @@ class JournalLog(Protocol):
     def must_roll(self, header: BatchHeader) -> bool:
         """Return whether an append of the batch begins a segment that is not prepared yet."""
 
-    def heal(self, *, keep: bool) -> None:
-        """Make the journal usable again after a failed append or sync; nothing when it is.
+    @property
+    def rewrites(self) -> int:
+        """Number of changes to batches that were appended: cut off, compacted or dropped."""
 
-        What was appended and never synced is kept, or cut off where nobody was promised it;
-        whoever has state from it reads it again. Raises: OSError while that cannot be done.
+    def mend(self, *, keep: bool) -> None:
+        """Begin to repair the journal after a failed append or sync; for a thread.
+
+        Nothing changes when it is whole. `resume` must follow.
+
+        Args:
+            keep: Keep what was appended and never synced. Otherwise it is cut off, as no client was
+                promised it.
+
+        Raises: OSError while that cannot be done.
+        """
+
+    def resume(self) -> None:
+        """End the repair that `mend` began: state from before it has to be read again.
+
+        Raises: OSError while the journal is not whole; `mend` has to be tried again.
         """
 
 

@@ -124,9 +124,18 @@ class CheckpointedLog:
         """As `JournalLog.sync`."""
         self._log.sync()
 
-    def heal(self, *, keep: bool) -> None:
-        """As `JournalLog.heal`."""
-        self._log.heal(keep=keep)
+    @property
+    def rewrites(self) -> int:
+        """As `JournalLog.rewrites`; a checkpoint that is used drops what it replaces."""
+        return self._log.rewrites
+
+    def mend(self, *, keep: bool) -> None:
+        """As `JournalLog.mend`."""
+        self._log.mend(keep=keep)
+
+    def resume(self) -> None:
+        """As `JournalLog.resume`."""
+        self._log.resume()
 
     def settle(self) -> None:
         """As `SegmentedLog.settle`. Raises: OSError."""

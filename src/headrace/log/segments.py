@@ -86,6 +86,7 @@ class SegmentedLog:
         self._given_up = self._may_drop = UNKNOWN  # below it: about to be, and durably
         self._first_batch = UNKNOWN, 0  # offset and checksum of the one that began a segment
         self._is_sealing = self._is_closed = False
+        self._rewrites = 0
         self._sealed_producers: Remembered | None = None
         self._next: Segment | None = None
         self._stops = Stops()
@@ -136,6 +137,11 @@ class SegmentedLog:
     def fault(self) -> OSError | None:
         """The failed sync that keeps the log from being used."""
         return self._fault
+
+    @property
+    def rewrites(self) -> int:
+        """As `JournalLog.rewrites`."""
+        return self._rewrites
 
     @property
     def size_bytes(self) -> int:
@@ -346,14 +352,16 @@ class SegmentedLog:
                 self._disk.remove(snapshots.path_of(self._folder, offset))
 
     def resume(self) -> None:
-        """Go on after `mend`; syncs nothing.
+        """Go on after `mend`, or cut off what a failed append left; syncs nothing.
 
         Raises: OSError, and `mend` has to be tried again.
         """
         if self._fault is None:
+            self._require_whole()
             return
         if self._cut_at is not None:
             active = self._segments.active
+            self._rewrites += 1
             try:
                 active.cut(self._cut_at)
             except CorruptBatch as damage:
@@ -374,10 +382,9 @@ class SegmentedLog:
         self._torn = False
 
     def heal(self, *, keep: bool) -> None:
-        """As `JournalLog.heal`."""
+        """Do both steps of a repair: `mend` and `resume`. Raises: OSError."""
         self.mend(keep=keep)
         self.resume()
-        self._require_whole()
 
     # ---- reading
 
@@ -463,7 +470,9 @@ class SegmentedLog:
         """
         if offset > self.end_offset:
             raise OffsetOutOfRange(offset, self._start, self.end_offset)
-        self._start = max(self._start, offset)
+        if offset > self._start:
+            self._start = offset
+            self._rewrites += 1
 
     def allow_drop(self, until: int) -> int:
         """Give up sealed segments that lie wholly below `until`, durably; for a thread.
@@ -500,6 +509,7 @@ class SegmentedLog:
                 count += 1
         finally:
             self._start = max(self._start, self._segments.bases[0])
+            self._rewrites += count > 0
         return count
 
     def prepare(self, bases: Sequence[int], cleaned: str) -> None:
@@ -533,6 +543,7 @@ class SegmentedLog:
             if bases[0] < self._given_up:
                 return False
             self._replaced = self._segments.take_place(bases, self._fresh)
+            self._rewrites += 1
         return True
 
     def put_away_replaced(self) -> list[str]:
