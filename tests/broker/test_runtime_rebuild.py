@@ -13,6 +13,7 @@ from headrace.broker.runtime import StorageFault
 from headrace.core.errors import Refused
 from headrace.core.shard import ShareShard
 from headrace.core.shard_words import Keep, ReleaseMember
+from headrace.core.share_group import Heartbeat
 from headrace.core.share_words import Verdict
 from headrace.core.types import MemberId
 from headrace.log.memory_disk import MemoryDisk, VirtualClock
@@ -23,6 +24,7 @@ from headrace.log.segments import SegmentedLog
 from .test_runtime import (
     FOLDER,
     KEY,
+    MEMBER,
     Shard,
     World,
     _finished,
@@ -195,6 +197,26 @@ def test_a_close_waits_for_the_thread_and_abandons_the_replay(
         assert rig.shard._rebuilding is None
         await _no_rebuild_any_more(rig)
         assert runs(shard_on(rig.disk)) == ACCEPTED
+
+    run(work)
+
+
+def test_no_timer_runs_after_a_close_at_the_end_of_a_rebuild(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        rig = _Replaying(monkeypatch)
+        await rig.begun()
+        shard = rig.shard
+        shard.tell(Heartbeat("group", MEMBER, 0, frozenset({"topic"})))
+        for number in range(150):
+            shard.tell(ReleaseMember("group", MemberId(f"m{number}")))
+        rig.may_go_on.set()
+        while shard.fault is not None:  # noqa: ASYNC110  # there is no event to wait for
+            await asyncio.sleep(0)
+        await shard.close()
+        assert shard.machine.next_deadline() is not None, "of the member"
+        assert shard._alarm is None
 
     run(work)
 

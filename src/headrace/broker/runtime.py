@@ -554,7 +554,7 @@ class ShardRuntime(Generic[CommandT, EventT]):
             self._drop(error, [])
 
     def _arm(self) -> None:
-        deadline = self.machine.next_deadline()
+        deadline = None if self._is_closing else self.machine.next_deadline()
         if deadline == self._alarm_at and self._alarm is not None:
             return
         if self._alarm is not None:
