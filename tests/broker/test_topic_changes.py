@@ -234,6 +234,29 @@ def test_a_topic_that_cannot_be_taken_back_while_syncs_fail_is_opened_later(
     play(Inside, scene)
 
 
+def test_what_the_journal_of_the_catalogue_lacks_is_in_no_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the state that a fault dropped is still there, nothing replaces the journal by it."""
+
+    async def scene(broker: Inside) -> None:
+        topics = broker.services.topics
+        topic = await topics.create(CreateTopic("orders", uuid4(), 1, {}))
+        assert isinstance(topic, Topic)
+        dropped = topics.catalog
+        topics.journal._drop(OSError(errno.EIO, "planted"), [])
+        monkeypatch.setattr("headrace.broker.topics._DEAD_RECORDS_MIN", -1_000_000)
+        monkeypatch.setattr(Topics, "_checkpoint", _unexpected)
+        await topics._whole(topics._open_missing(topic.id))
+        assert topics.catalog is dropped
+
+    play(Inside, scene)
+
+
+async def _unexpected(*_: object) -> None:
+    raise AssertionError("a checkpoint of a state that was dropped")
+
+
 def test_a_topic_of_which_a_log_is_damaged_is_none_for_share_groups(tmp_path: Path) -> None:
     async def go() -> None:
         services = open_services(Config.parse({}), tmp_path, new_id=uuid4)

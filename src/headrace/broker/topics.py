@@ -315,7 +315,9 @@ class Topics:
             async with self._one_at_a_time:
                 answer = await change
                 dead_max = 0 if buggify("catalogue.checkpoint") else _DEAD_RECORDS_MIN
-                if self._journal.records_since > 2 * self.catalog.size + dead_max:
+                # After a fault the state may have changes that the journal lacks.
+                is_due = self._journal.records_since > 2 * self.catalog.size + dead_max
+                if is_due and self._catalog.fault is None:
                     await self._checkpoint()
                 return answer
         finally:
