@@ -60,6 +60,7 @@ from headrace.core.share_words import (
     Reclaim,
     ShareKey,
     Verdict,
+    within_group,
 )
 from headrace.core.types import Now, Span, after
 
@@ -82,7 +83,7 @@ def acquired(
     refused = lease.check_new(command.seq)
     if refused is not None:
         return refused
-    mine = [key for key in sorted(partitions) if key.topic_id in views]
+    mine = [key for key in sorted(partitions, key=within_group) if key.topic_id in views]
     turn = command.seq % len(mine) if mine else 0
     taken: list[Event] = []
     left, ranges_left = command.records_max, ACQUIRED_RANGES_MAX

@@ -18,7 +18,7 @@ from headrace.core.errors import Refused, Why
 from headrace.core.leases import told_holder
 from headrace.core.runs import Piece, State, Status
 from headrace.core.share_admin import Queue
-from headrace.core.share_words import ShareKey
+from headrace.core.share_words import ShareKey, within_group
 from headrace.core.types import MemberId, Now, elapsed_ms, later
 from headrace.wire import share_records as wire
 from headrace.wire.primitives import Reader
@@ -117,7 +117,7 @@ def _places(
 def _known(queue: Queue, services: Services) -> dict[str, list[int]]:
     """The partitions that the group reads, by topic."""
     found: dict[str, list[int]] = {}
-    for key in sorted(queue.partitions):
+    for key in sorted(queue.partitions, key=within_group):
         topic = services.catalog.topics_by_id.get(key.topic_id)
         if topic is not None:
             found.setdefault(topic.name, []).append(key.partition)
