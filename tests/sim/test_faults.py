@@ -3,7 +3,6 @@
 import re
 from dataclasses import fields, replace
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -27,12 +26,14 @@ from headrace.sim.record_ending import RecordEnding
 from headrace.sim.world import World
 from headrace.wire import batches
 
+from .focus import Focus, options
 from .planted import Plant
 from .planted_faults import FAULTS, calm
 from .planted_links import FAULTS as OF_LINKS
+from .whole_histories import PORTIONS
 
 SEEDS_MAX = 120  # from the seed at which the search begins
-POINT_SEEDS_MAX = 30
+POINT_SEEDS_MAX = 100
 _EVERY = FAULTS | OF_LINKS
 _BUGS = [(name, plant, seed) for name, one in _EVERY.items() for plant, seed in one.bugs.items()]
 _SWITCHES = {
@@ -74,13 +75,13 @@ def test_every_rare_behaviour_is_chosen() -> None:
     found = (re.findall(r'buggify\("([a-z_.]+)"\)', one.read_text()) for one in sources)
     left = {point for points in found for point in points}
     assert left
+    everywhere: Focus = {
+        "buggifies": True, "queues": True, "records": True, "prunes": True, "dead_letters": True,
+        "share_off": False, "seconds": 1,
+    }  # fmt: skip
+    focuses = (everywhere, PORTIONS | {"points": ("lease.portion",), "kills_at": ()})
     for seed in range(POINT_SEEDS_MAX):
-        drawn = Options.drawn(Random(f"{seed}/options"))
-        options = replace(
-            drawn, buggifies=True, queues=True, records=True, prunes=True, dead_letters=True,
-            seconds=1,
-        )  # fmt: skip
-        world = World(seed, options=options)
+        world = World(seed, options=options(seed, focuses[seed % len(focuses)]))
         assert not world.run().failures
         left -= {point for point, times in world.points.items() if times}
         if not left:

@@ -20,9 +20,10 @@ from .focus import (
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
+# A lease alone, whose long commands wait between their portions: there the broker is killed.
 PORTIONS: Focus = {
-    **LEASES, **CRASHES, "buggifies": True, "points": ("lease.portion",), "partitions": 2,
-    "lock_ms": 8000, "seconds": 16,
+    **LEASES, "members": 0, "limit": 8, "partitions": 2, "lock_ms": 2000, "seconds": 8,
+    "buggifies": True, "points": ("lease.portion", "portion.late"), "kills_at": ("portion.late",),
 }  # fmt: skip
 
 SHARES: dict[Plant, Focus] = {
