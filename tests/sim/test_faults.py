@@ -19,6 +19,7 @@ from headrace.log.small_files import write_file
 from headrace.sim.consumers import ConsumerReader
 from headrace.sim.damage import BIT, FORMER, KINDS, MISDIRECTED
 from headrace.sim.disk import FATES, WHOLE
+from headrace.sim.ending import Ending
 from headrace.sim.loop import OUTSIDE
 from headrace.sim.operator import _is_kept, _records
 from headrace.sim.options import CONSUMER_SESSION_MS_MAX, Options
@@ -157,6 +158,22 @@ def test_offsets_expire_also_behind_the_longest_session_of_a_member(
     reading.cancel()
     RecordEnding(world)._expire()
     assert not world.failed, world.auditor.failures
+    world._clear_away()
+
+
+@pytest.mark.parametrize("dead_letters", [True, False])
+def test_the_ending_waits_for_a_broker_that_the_operator_replaces(dead_letters: bool) -> None:
+    """A repair may begin at any time, also just before the audit of share groups."""
+    options = replace(calm(0), queues=True, dead_letters=dead_letters, share_off=False)
+    world = World(0, options=options)
+    assert world._is_set_up()
+    world.end_life()
+    world.disk.revive(power_cut=False)
+    world.start_later()
+    Ending(world, [])._audit()
+    assert not world.failed
+    assert world.process is not None
+    assert world.process.is_up
     world._clear_away()
 
 
